@@ -1,0 +1,2 @@
+//! ncclscope
+fn main() {}

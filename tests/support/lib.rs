@@ -1,0 +1,1 @@
+//! The scripted host and the trace checks.

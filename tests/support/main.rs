@@ -1,0 +1,2 @@
+//! The scripted host.
+fn main() {}

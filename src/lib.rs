@@ -1,1 +1,29 @@
-//! ncclscope
+//! ncclscope: a NCCL profiler plugin that writes Perfetto traces.
+//!
+//! The path of an event, which is also the order of the modules:
+//!
+//! ```text
+//!  NCCL's threads           our threads                              disk
+//!  abi -> record  =======>  collect -> correlate -> trace  =======>  .perfetto-trace
+//! ```
+//!
+//! [`profiler`] starts and stops all of it; [`model`] and [`clock`] lie underneath. ARCHITECTURE.md has the map.
+
+#[cfg(not(loom))]
+pub mod abi;
+pub mod record;
+
+pub mod clock;
+#[cfg(not(loom))]
+pub mod collect;
+pub mod correlate;
+pub mod model;
+pub mod trace;
+
+pub mod config;
+#[cfg(not(loom))]
+mod message;
+#[cfg(not(loom))]
+mod profiler;
+pub mod releases;
+pub mod sys;

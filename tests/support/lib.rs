@@ -1,1 +1,17 @@
-//! The scripted host and the trace checks.
+//! The scripted host: a stand-in for NCCL that plays any sequence of calls through a built profiler plugin, in all
+//! seven versions of the interface, without a GPU.
+//!
+//! * [`layout`] knows where every field lies, independently of the plugin.
+//! * [`host`] loads a plugin and calls it as NCCL does: [`host::Plugin`].
+//! * [`script`] is the language that scenarios are written in; [`player`] runs them.
+//! * [`play`] runs them in a process of their own and collects what it says: [`play::Play`].
+//! * [`flood`] is the load test.
+//! * [`perfetto`] reads the traces that come out.
+
+pub mod flood;
+pub mod host;
+pub mod layout;
+pub mod perfetto;
+pub mod play;
+pub mod player;
+pub mod script;

@@ -1,2 +1,42 @@
-//! The project's chores.
-fn main() {}
+//! The project's chores. `cargo xtask check` is what continuous integration runs, no more and no less.
+
+use std::process::ExitCode;
+
+mod check;
+mod deep;
+mod elf;
+mod package;
+mod steps;
+
+const USAGE: &str = "\
+usage: cargo xtask CHORE [STEP...]
+
+  check     everything that must hold before a change is taken
+  deep      sanitizers and Miri: slower, and more is needed
+  package   the library and the program, for any Linux since glibc 2.28
+
+Each chore has steps; naming some runs only those:
+";
+
+fn main() -> ExitCode {
+    let chores = [("check", check::STEPS), ("deep", deep::STEPS), ("package", package::STEPS)];
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((name, wanted)) = words.split_first()
+        && let Some((_, steps)) = chores.iter().find(|(chore, _)| chore == name)
+        && wanted.iter().all(|word| steps.iter().any(|step| step.name == word))
+    {
+        return steps::run(steps, wanted);
+    }
+
+    eprint!("{USAGE}");
+    for (chore, steps) in chores {
+        eprintln!();
+        for step in steps {
+            eprintln!("  {chore:<7}  {:<8}  {}", step.name, step.about);
+        }
+    }
+    match words.first().map(String::as_str) {
+        Some("help" | "--help" | "-h") => ExitCode::SUCCESS,
+        _ => ExitCode::from(2),
+    }
+}

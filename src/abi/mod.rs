@@ -1,0 +1,448 @@
+//! Everything that NCCL can see: seven exported tables over one generic core.
+//!
+//! One file per interface version holds that version's C layouts and nothing else; what all versions share is
+//! here. Each descriptor becomes a [`crate::model::event`] during the call, and no pointer of NCCL's travels
+//! further. Every call answers success, whatever happened: a profiler must never change what NCCL does.
+
+mod common;
+#[cfg(test)]
+mod layout;
+mod library;
+mod v1;
+mod v2;
+mod v3;
+mod v4;
+mod v5;
+mod v6;
+mod v7;
+mod words;
+
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{Bits, Descr, StateArgument};
+use library::nccl_version;
+
+use crate::config::Preset;
+use crate::model::event::{CommInit, Group, KernelCh, NetPlugin, ProxyCtrl, ProxyOp, ProxyStep, Unknown};
+use crate::model::ids::Handle;
+use crate::model::state;
+use crate::model::word::Word;
+use crate::profiler;
+use crate::record::recorder;
+
+/// `ncclResult_t`; we only ever answer 0, success.
+type Status = c_int;
+const SUCCESS: Status = 0;
+
+/// NCCL's log function. It is variadic in C; we never call it, but its address tells which library called.
+type Logger = *const c_void;
+
+/// The members of one interface version.
+///
+/// # Safety
+///
+/// Every method reads a union by the descriptor's type: the caller promises that NCCL filled that member, and
+/// that its strings are null or NUL-terminated, for the length of the call.
+#[allow(clippy::missing_safety_doc)] // the trait's section holds for every method
+trait Abi: 'static {
+    /// The interface version.
+    const VERSION: u8;
+    /// Width of the event type: one byte up to v4.
+    type Bits: Bits;
+    /// The union behind the header.
+    type Body: 'static;
+    /// The union of the state arguments.
+    type StateArgs: StateArgument;
+
+    /// The members that are alike in every version.
+    unsafe fn common(body: &Self::Body) -> &common::Body;
+
+    /// Records the start of a collective.
+    unsafe fn coll(body: &Self::Body, start: &Start) -> Handle;
+
+    /// Records the start of a send or receive.
+    unsafe fn p2p(body: &Self::Body, start: &Start) -> Handle;
+
+    /// Records the start of a kernel channel; `None` in versions without that event.
+    unsafe fn kernel_ch(body: &Self::Body) -> Option<KernelCh>;
+
+    /// Records an event type that v1 did not have, if this version does.
+    unsafe fn newer(body: &Self::Body, bits: u64, start: &Start) -> Option<Handle>;
+
+    /// Hash and name of the communicator, where the descriptors of Coll and P2p carry them.
+    unsafe fn identity(_body: &Self::Body, _bits: u64) -> Option<(u64, Word)> {
+        None
+    }
+}
+
+/// What every start has in common.
+struct Start {
+    parent: Handle,
+    context: Handle,
+    rank: i32,
+}
+
+impl Start {
+    #[inline]
+    fn record<P: crate::model::event::Payload>(&self, payload: &P) -> Handle {
+        recorder::start(self.parent, self.context, self.rank, payload)
+    }
+}
+
+/// NCCL's event bits.
+mod bit {
+    pub(super) const GROUP: u64 = 1;
+    pub(super) const COLL: u64 = 1 << 1;
+    pub(super) const P2P: u64 = 1 << 2;
+    pub(super) const PROXY_OP: u64 = 1 << 3;
+    pub(super) const PROXY_STEP: u64 = 1 << 4;
+    pub(super) const PROXY_CTRL: u64 = 1 << 5;
+    pub(super) const KERNEL_CH: u64 = 1 << 6;
+    pub(super) const NET_PLUGIN: u64 = 1 << 7;
+    pub(super) const GROUP_API: u64 = 1 << 8;
+    pub(super) const COLL_API: u64 = 1 << 9;
+    pub(super) const P2P_API: u64 = 1 << 10;
+    pub(super) const KERNEL_LAUNCH: u64 = 1 << 11;
+    pub(super) const CE_COLL: u64 = 1 << 12;
+    pub(super) const CE_SYNC: u64 = 1 << 13;
+    pub(super) const CE_BATCH: u64 = 1 << 14;
+    pub(super) const KERNEL_PHASE: u64 = 1 << 15;
+}
+
+/// The events of GPU time per channel. Phases of kernels are measured by the same means, and ask for it too.
+pub const KERNEL_CH_BITS: c_int = (bit::KERNEL_CH | bit::KERNEL_PHASE) as c_int;
+
+/// The events of a preset. NCCL ignores bits that its release does not know.
+#[must_use]
+pub fn mask(preset: Preset) -> c_int {
+    let light = bit::GROUP_API | bit::COLL_API | bit::P2P_API | bit::KERNEL_LAUNCH | bit::GROUP | bit::COLL | bit::P2P;
+    let standard = light | bit::PROXY_OP | bit::PROXY_STEP;
+    let full = standard
+        | bit::PROXY_CTRL
+        | bit::KERNEL_CH
+        | bit::NET_PLUGIN
+        | bit::CE_COLL
+        | bit::CE_SYNC
+        | bit::CE_BATCH
+        | bit::KERNEL_PHASE;
+    let bits = match preset {
+        Preset::Off => 0,
+        Preset::Light => light,
+        Preset::Standard => standard,
+        Preset::Full => full,
+    };
+    bits as c_int
+}
+
+/// Panics caught at the boundary, each one a bug of ours that the trace reports.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Panics caught so far.
+#[must_use]
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
+}
+
+/// Runs `body` so that no panic unwinds into C, and answers success.
+#[inline]
+fn fence(body: impl FnOnce()) -> Status {
+    if catch_unwind(AssertUnwindSafe(body)).is_err() {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+    }
+    SUCCESS
+}
+
+/// `startEvent`, for every interface version.
+///
+/// # Safety
+///
+/// `descr` is a descriptor of version `A` and `handle` is writable, both for the length of this call; NCCL's
+/// src/plugin/profiler.cc builds the descriptor on its own stack and hands it straight to us.
+unsafe extern "C" fn start_event<A: Abi>(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descr: *const Descr<A::Bits, A::Body>,
+) -> Status {
+    // Before anything that could go wrong: NCCL does not initialise it, and would stop an old event again.
+    // SAFETY: the caller's promise.
+    let Some(out) = (unsafe { handle.as_mut() }) else { return SUCCESS };
+    *out = std::ptr::null_mut();
+    if !recorder::is_on() {
+        return SUCCESS;
+    }
+    fence(|| {
+        // SAFETY: the caller's promise; the borrow ends before we return.
+        let Some(descr) = (unsafe { descr.as_ref() }) else { return };
+        let start = Start { parent: Handle(descr.parent as u64), context: Handle(context as u64), rank: descr.rank };
+        // SAFETY: the caller's promise: the type says which member NCCL filled.
+        let made = unsafe { record_start::<A>(descr.bits.bits(), &descr.body, &start) };
+        *out = made.0 as *mut c_void;
+    })
+}
+
+/// # Safety
+///
+/// `body` is what NCCL filled for an event of type `bits`.
+#[inline]
+unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Handle {
+    // SAFETY: for every arm the caller's promise: `bits` names the member that is filled.
+    unsafe {
+        match bits {
+            bit::PROXY_STEP => {
+                let step = A::common(body).proxy_step.step;
+                start.record(&ProxyStep { step, ..Default::default() })
+            }
+            bit::PROXY_OP => start.record(&ProxyOp::from(A::common(body).proxy_op)),
+            bit::PROXY_CTRL => start.record(&ProxyCtrl::default()),
+            bit::COLL => {
+                note_identity::<A>(body, bits, start);
+                A::coll(body, start)
+            }
+            bit::P2P => {
+                note_identity::<A>(body, bits, start);
+                A::p2p(body, start)
+            }
+            bit::GROUP => start.record(&Group::default()),
+            bit::KERNEL_CH => match A::kernel_ch(body) {
+                Some(channel) => start.record(&channel),
+                None => start.record(&Unknown { bits }),
+            },
+            bit::NET_PLUGIN if A::VERSION >= 3 => {
+                let net = A::common(body).net_plugin.read();
+                recorder::start_net(start.parent, start.context, start.rank, &NetPlugin { net })
+            }
+            _ => match A::newer(body, bits, start) {
+                Some(handle) => handle,
+                None => start.record(&Unknown { bits }),
+            },
+        }
+    }
+}
+
+/// Up to v3 a communicator's hash and name come with its operations: recorded when they change.
+///
+/// # Safety
+///
+/// As for [`record_start`].
+#[inline]
+unsafe fn note_identity<A: Abi>(body: &A::Body, bits: u64, start: &Start) {
+    thread_local! {
+        static LAST: std::cell::Cell<(Handle, u64)> = const { std::cell::Cell::new((Handle::NONE, 0)) };
+    }
+    // SAFETY: the caller's promise.
+    if let Some((hash, name)) = unsafe { A::identity(body, bits) } {
+        LAST.with(|last| {
+            if last.replace((start.context, hash)) != (start.context, hash) {
+                recorder::comm_identity(start.context, hash, name);
+            }
+        });
+    }
+}
+
+/// `stopEvent`, for every interface version. NCCL may pass null, a handle it stopped before, or a foreign one.
+extern "C" fn stop_event(handle: *mut c_void) -> Status {
+    if handle.is_null() || !recorder::is_on() {
+        return SUCCESS;
+    }
+    fence(|| recorder::stop(Handle(handle as u64)))
+}
+
+/// `recordEventState`, for every interface version.
+///
+/// # Safety
+///
+/// `args` is null or points at the state arguments of version `A` for the length of this call.
+unsafe extern "C" fn record_event_state<A: Abi>(
+    handle: *mut c_void,
+    number: c_int,
+    args: *const A::StateArgs,
+) -> Status {
+    if handle.is_null() || !recorder::is_on() {
+        return SUCCESS;
+    }
+    fence(|| {
+        let handle = Handle(handle as u64);
+        let number = u16::try_from(number).unwrap_or(u16::MAX);
+        // SAFETY: the caller's promise; `read` touches only what this state defines.
+        let argument = unsafe { args.as_ref() }.map(|args| unsafe { args.read(number) }).unwrap_or_default();
+        if number == state::NET_PLUGIN_UPDATE {
+            let network = crate::model::event::Network((handle.0 & 3) as u8);
+            // SAFETY: for this state the argument is the payload's address, and the handle says which payload.
+            let net = unsafe { common::net_payload(network, argument.value as *const c_void) };
+            recorder::net_update(handle, &net);
+        } else {
+            recorder::state(handle, number, argument.value, argument.steps);
+        }
+    })
+}
+
+/// `finalize`, for every interface version.
+extern "C" fn finalize(context: *mut c_void) -> Status {
+    fence(|| profiler::comm_finalize(Handle(context as u64)))
+}
+
+/// What `init` tells about a communicator; versions 1 to 3 tell nothing.
+struct Birth {
+    hash: u64,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    logger: Logger,
+}
+
+impl Birth {
+    const UNTOLD: Birth =
+        Birth { hash: 0, name: std::ptr::null(), nodes: -1, ranks: -1, rank: -1, logger: std::ptr::null() };
+}
+
+/// `init`, for every interface version: never fails, for NCCL's handling of a failure can crash the job. What
+/// goes wrong becomes mask 0 and one message.
+///
+/// # Safety
+///
+/// `context` and `mask` are null or writable; the mask stays so while NCCL is loaded. `birth.name` is null or
+/// NUL-terminated; `birth.logger` is null or NCCL's log function.
+unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birth) -> Status {
+    // SAFETY: the caller's promise; a mask of 0 asks for nothing until everything went well.
+    unsafe {
+        if let Some(context) = context.as_mut() {
+            *context = std::ptr::null_mut();
+        }
+        if let Some(mask) = mask.as_mut() {
+            *mask = 0;
+        }
+    }
+    fence(|| {
+        let comm = CommInit {
+            hash: birth.hash,
+            rank: birth.rank,
+            ranks: birth.ranks,
+            nodes: birth.nodes,
+            interface: A::VERSION,
+            ..CommInit::default()
+        };
+        // SAFETY: the caller's promise.
+        let version = unsafe { nccl_version(birth.logger) };
+        let caller = profiler::Caller { interface: A::VERSION, version };
+        let answer = profiler::comm_init(&caller, || {
+            // SAFETY: the caller's promise. Read only once the recorder is on, so that the text is kept.
+            let name = unsafe { words::word(birth.name) };
+            CommInit { name, ..comm }
+        });
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(context) = context.as_mut() {
+                *context = answer.context.0 as *mut c_void;
+            }
+            if let Some(mask) = mask.as_mut() {
+                *mask = answer.mask;
+            }
+        }
+    })
+}
+
+/// `init` of v1 to v3.
+///
+/// # Safety
+///
+/// As for [`init`].
+unsafe extern "C" fn init_untold<A: Abi>(context: *mut *mut c_void, mask: *mut c_int) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { init::<A>(context, mask, &Birth::UNTOLD) }
+}
+
+/// `init` of v4.
+///
+/// # Safety
+///
+/// As for [`init`].
+unsafe extern "C" fn init_v4<A: Abi>(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    name: *const c_char,
+    hash: u64,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    logger: Logger,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { init::<A>(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }) }
+}
+
+/// `init` of v5 and newer, whose arguments come in another order.
+///
+/// # Safety
+///
+/// As for [`init`].
+unsafe extern "C" fn init_v5<A: Abi>(
+    context: *mut *mut c_void,
+    hash: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    logger: Logger,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { init::<A>(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }) }
+}
+
+/// The exported table: six words in every version, of which only `init` changes its signature.
+#[repr(C)]
+struct Table<A: Abi, Init: Copy> {
+    name: *const c_char,
+    init: Init,
+    start_event: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const Descr<A::Bits, A::Body>) -> Status,
+    stop_event: extern "C" fn(*mut c_void) -> Status,
+    record_event_state: unsafe extern "C" fn(*mut c_void, c_int, *const A::StateArgs) -> Status,
+    finalize: extern "C" fn(*mut c_void) -> Status,
+}
+
+// SAFETY: a table is immutable: function addresses and the address of a static string.
+unsafe impl<A: Abi, Init: Copy> Sync for Table<A, Init> {}
+
+impl<A: Abi, Init: Copy> Table<A, Init> {
+    const fn new(init: Init) -> Self {
+        Table {
+            name: c"ncclscope".as_ptr(),
+            init,
+            start_event: start_event::<A>,
+            stop_event,
+            record_event_state: record_event_state::<A>,
+            finalize,
+        }
+    }
+}
+
+/// `init` of v1 to v3.
+type InitUntold = unsafe extern "C" fn(*mut *mut c_void, *mut c_int) -> Status;
+/// `init` of v4.
+type InitV4 =
+    unsafe extern "C" fn(*mut *mut c_void, *mut c_int, *const c_char, u64, c_int, c_int, c_int, Logger) -> Status;
+/// `init` of v5 and newer.
+type InitV5 =
+    unsafe extern "C" fn(*mut *mut c_void, u64, *mut c_int, *const c_char, c_int, c_int, c_int, Logger) -> Status;
+
+macro_rules! export {
+    ($($symbol:ident: $abi:ty, $init:ty = $function:expr;)*) => { $(
+        #[doc = concat!("The table NCCL looks up for interface version ", stringify!($abi), ".")]
+        #[unsafe(no_mangle)]
+        #[allow(non_upper_case_globals)]
+        static $symbol: Table<$abi, $init> = Table::new($function);
+    )* };
+}
+
+export! {
+    ncclProfiler_v1: v1::V1, InitUntold = init_untold::<v1::V1>;
+    ncclProfiler_v2: v2::V2, InitUntold = init_untold::<v2::V2>;
+    ncclProfiler_v3: v3::V3, InitUntold = init_untold::<v3::V3>;
+    ncclProfiler_v4: v4::V4, InitV4 = init_v4::<v4::V4>;
+    ncclProfiler_v5: v5::V5, InitV5 = init_v5::<v5::V5>;
+    ncclProfiler_v6: v6::V6, InitV5 = init_v5::<v6::V6>;
+    ncclProfiler_v7: v7::V7, InitV5 = init_v5::<v7::V7>;
+}

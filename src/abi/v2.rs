@@ -1,0 +1,123 @@
+//! Interface v2: NCCL 2.24 and 2.25. Numbers became strings.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::common::{self, StateArgsV1};
+use super::words::word;
+use super::{Abi, Start, bit};
+use crate::model::event;
+use crate::model::ids::Handle;
+use crate::model::word::Word;
+
+pub(super) enum V2 {}
+
+#[repr(C)]
+pub(super) union Body {
+    common: common::Body,
+    coll: Coll,
+    p2p: P2p,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Coll {
+    name: *const c_char,
+    comm_hash: u64,
+    seq_number: u64,
+    func: *const c_char,
+    send_buff: *const c_void,
+    recv_buff: *mut c_void,
+    count: usize,
+    root: c_int,
+    datatype: *const c_char,
+    traffic_bytes: usize,
+    n_max_channels: u8,
+    n_warps: u8,
+    algo: *const c_char,
+    proto: *const c_char,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct P2p {
+    name: *const c_char,
+    comm_hash: u64,
+    func: *const c_char,
+    buff: *mut c_void,
+    datatype: *const c_char,
+    count: usize,
+    peer: c_int,
+}
+
+impl Abi for V2 {
+    const VERSION: u8 = 2;
+    type Bits = u8;
+    type Body = Body;
+    type StateArgs = StateArgsV1;
+
+    unsafe fn common(body: &Body) -> &common::Body {
+        // SAFETY: the trait's promise.
+        unsafe { &body.common }
+    }
+
+    unsafe fn coll(body: &Body, start: &Start) -> Handle {
+        // SAFETY: the trait's promise, for the member and for its strings.
+        let (coll, word) = unsafe { (&body.coll, |text| word(text)) };
+        start.record(&event::Coll {
+            seq: coll.seq_number,
+            send_buffer: coll.send_buff as u64,
+            recv_buffer: coll.recv_buff as u64,
+            count: coll.count as u64,
+            group: start.parent,
+            traffic: coll.traffic_bytes as u64,
+            root: coll.root,
+            reduction: -1,
+            func: word(coll.func),
+            datatype: word(coll.datatype),
+            algorithm: word(coll.algo),
+            protocol: word(coll.proto),
+            channels: coll.n_max_channels,
+            warps: coll.n_warps,
+            ..Default::default()
+        })
+    }
+
+    unsafe fn p2p(body: &Body, start: &Start) -> Handle {
+        // SAFETY: the trait's promise, for the member and for its strings.
+        let (p2p, word) = unsafe { (&body.p2p, |text| word(text)) };
+        start.record(&event::P2p {
+            buffer: p2p.buff as u64,
+            count: p2p.count as u64,
+            group: start.parent,
+            peer: p2p.peer,
+            func: word(p2p.func),
+            datatype: word(p2p.datatype),
+            ..Default::default()
+        })
+    }
+
+    unsafe fn kernel_ch(_: &Body) -> Option<event::KernelCh> {
+        None
+    }
+
+    unsafe fn newer(_: &Body, _: u64, _: &Start) -> Option<Handle> {
+        None
+    }
+
+    unsafe fn identity(body: &Body, bits: u64) -> Option<(u64, Word)> {
+        // SAFETY: the trait's promise: Coll and P2p begin with the same two fields.
+        unsafe {
+            let (hash, name) = match bits {
+                bit::COLL => (body.coll.comm_hash, body.coll.name),
+                _ => (body.p2p.comm_hash, body.p2p.name),
+            };
+            Some((hash, word(name)))
+        }
+    }
+}
+
+#[cfg(test)]
+super::layout::layout_of!(V2: coll = Coll {
+    name, comm_hash, seq_number, func, send_buff, recv_buff, count, root, datatype, traffic_bytes, n_max_channels, n_warps,
+    algo, proto,
+}, p2p = P2p { name, comm_hash, func, buff, datatype, count, peer });

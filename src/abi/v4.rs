@@ -1,0 +1,138 @@
+//! Interface v4: NCCL 2.27. The communicator's identity moved to `init`; kernel channels got the GPU's time.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::common::{self, StateArgsV4};
+use super::words::word;
+use super::{Abi, Start};
+use crate::model::event;
+use crate::model::ids::Handle;
+
+pub(super) enum V4 {}
+
+#[repr(C)]
+pub(super) union Body {
+    common: common::Body,
+    coll: Coll,
+    p2p: P2p,
+    kernel_ch: common::KernelCh,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Coll {
+    pub(super) seq_number: u64,
+    pub(super) func: *const c_char,
+    pub(super) send_buff: *const c_void,
+    pub(super) recv_buff: *mut c_void,
+    pub(super) count: usize,
+    pub(super) root: c_int,
+    pub(super) datatype: *const c_char,
+    pub(super) n_channels: u8,
+    pub(super) n_warps: u8,
+    pub(super) algo: *const c_char,
+    pub(super) proto: *const c_char,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct P2p {
+    pub(super) func: *const c_char,
+    pub(super) buff: *mut c_void,
+    pub(super) datatype: *const c_char,
+    pub(super) count: usize,
+    pub(super) peer: c_int,
+    pub(super) n_channels: u8,
+}
+
+impl Coll {
+    /// The event these fields make; the newer interfaces add theirs.
+    ///
+    /// # Safety
+    ///
+    /// The strings are null or NUL-terminated.
+    #[inline]
+    pub(super) unsafe fn event(&self, group: Handle) -> event::Coll {
+        // SAFETY: the caller's promise.
+        let word = |text| unsafe { word(text) };
+        event::Coll {
+            seq: self.seq_number,
+            send_buffer: self.send_buff as u64,
+            recv_buffer: self.recv_buff as u64,
+            count: self.count as u64,
+            group,
+            root: self.root,
+            reduction: -1,
+            func: word(self.func),
+            datatype: word(self.datatype),
+            algorithm: word(self.algo),
+            protocol: word(self.proto),
+            channels: self.n_channels,
+            warps: self.n_warps,
+            ..Default::default()
+        }
+    }
+}
+
+impl P2p {
+    /// The event these fields make; the newer interfaces add theirs.
+    ///
+    /// # Safety
+    ///
+    /// The strings are null or NUL-terminated.
+    #[inline]
+    pub(super) unsafe fn event(&self, group: Handle) -> event::P2p {
+        // SAFETY: the caller's promise.
+        let word = |text| unsafe { word(text) };
+        event::P2p {
+            buffer: self.buff as u64,
+            count: self.count as u64,
+            group,
+            peer: self.peer,
+            func: word(self.func),
+            datatype: word(self.datatype),
+            channels: self.n_channels,
+            ..Default::default()
+        }
+    }
+}
+
+impl Abi for V4 {
+    const VERSION: u8 = 4;
+    type Bits = u8;
+    type Body = Body;
+    type StateArgs = StateArgsV4;
+
+    unsafe fn common(body: &Body) -> &common::Body {
+        // SAFETY: the trait's promise.
+        unsafe { &body.common }
+    }
+
+    unsafe fn coll(body: &Body, start: &Start) -> Handle {
+        // SAFETY: the trait's promise, for the member and for its strings.
+        start.record(&unsafe { body.coll.event(start.parent) })
+    }
+
+    unsafe fn p2p(body: &Body, start: &Start) -> Handle {
+        // SAFETY: the trait's promise, for the member and for its strings.
+        let p2p = unsafe { body.p2p.event(start.parent) };
+        // NCCL 2.28 and newer reach us through an adapter that never fills `nChannels`, and nothing tells it
+        // from 2.27; so the field is not used.
+        start.record(&event::P2p { channels: 0, ..p2p })
+    }
+
+    unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
+        // SAFETY: the trait's promise.
+        Some(unsafe { body.kernel_ch }.into())
+    }
+
+    unsafe fn newer(_: &Body, _: u64, _: &Start) -> Option<Handle> {
+        None
+    }
+}
+
+#[cfg(test)]
+super::layout::layout_of!(V4: coll = Coll {
+    seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto,
+}, p2p = P2p { func, buff, datatype, count, peer, n_channels },
+kernelCh = common::KernelCh { channel_id, p_timer });

@@ -1,0 +1,161 @@
+//! Interface v6: NCCL 2.29 and 2.30. Collectives done by copy engines became events.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::common::{self, StateArgsV4};
+use super::words::word;
+use super::{Abi, Start, bit, v5};
+use crate::model::event::{self, Flag};
+use crate::model::ids::Handle;
+
+pub(super) enum V6 {}
+
+#[repr(C)]
+pub(super) union Body {
+    common: common::Body,
+    group_api: v5::GroupApi,
+    coll_api: v5::CollApi,
+    p2p_api: v5::P2pApi,
+    kernel_launch: v5::KernelLaunch,
+    coll: v5::Coll,
+    p2p: v5::P2p,
+    kernel_ch: common::KernelCh,
+    ce_coll: CeColl,
+    ce_coll_sync: CeCollSync,
+    ce_coll_batch: CeCollBatch,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CeColl {
+    pub(super) seq_number: u64,
+    pub(super) func: *const c_char,
+    pub(super) send_buff: *const c_void,
+    pub(super) recv_buff: *mut c_void,
+    pub(super) count: usize,
+    pub(super) root: c_int,
+    pub(super) datatype: *const c_char,
+    pub(super) sync_strategy: *const c_char,
+    pub(super) intra_batch_sync: u8,
+    pub(super) batch_size: u32,
+    pub(super) num_batches: u32,
+    pub(super) ce_seq_num: u32,
+    pub(super) stream: *mut c_void,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CeCollSync {
+    pub(super) is_complete: u8,
+    pub(super) n_ranks: c_int,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CeCollBatch {
+    pub(super) num_ops: c_int,
+    pub(super) total_bytes: usize,
+    pub(super) use_intra_sync: u8,
+}
+
+impl CeColl {
+    /// # Safety
+    ///
+    /// The strings are null or NUL-terminated.
+    pub(super) unsafe fn event(&self) -> event::CeColl {
+        // SAFETY: the caller's promise.
+        let word = |text| unsafe { word(text) };
+        event::CeColl {
+            seq: self.seq_number,
+            send_buffer: self.send_buff as u64,
+            recv_buffer: self.recv_buff as u64,
+            count: self.count as u64,
+            stream: self.stream as u64,
+            root: self.root,
+            batch_size: self.batch_size,
+            batches: self.num_batches,
+            ce_seq: self.ce_seq_num,
+            func: word(self.func),
+            datatype: word(self.datatype),
+            sync_strategy: word(self.sync_strategy),
+            intra_batch_sync: Flag(self.intra_batch_sync),
+            ..Default::default()
+        }
+    }
+}
+
+impl CeCollSync {
+    pub(super) fn event(&self) -> event::CeSync {
+        event::CeSync { ranks: self.n_ranks, complete: Flag(self.is_complete), ..Default::default() }
+    }
+}
+
+impl CeCollBatch {
+    pub(super) fn event(&self) -> event::CeBatch {
+        event::CeBatch {
+            bytes: self.total_bytes as u64,
+            ops: self.num_ops,
+            intra_sync: Flag(self.use_intra_sync),
+            ..Default::default()
+        }
+    }
+}
+
+impl Abi for V6 {
+    const VERSION: u8 = 6;
+    type Bits = u64;
+    type Body = Body;
+    type StateArgs = StateArgsV4;
+
+    unsafe fn common(body: &Body) -> &common::Body {
+        // SAFETY: the trait's promise.
+        unsafe { &body.common }
+    }
+
+    unsafe fn coll(body: &Body, start: &Start) -> Handle {
+        // SAFETY: the trait's promise, for the member and for its strings.
+        start.record(&unsafe { body.coll.event() })
+    }
+
+    unsafe fn p2p(body: &Body, start: &Start) -> Handle {
+        // SAFETY: the trait's promise, for the member and for its strings.
+        start.record(&unsafe { body.p2p.event() })
+    }
+
+    unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
+        // SAFETY: the trait's promise.
+        Some(unsafe { body.kernel_ch }.into())
+    }
+
+    unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
+        // SAFETY: the trait's promise, for the member that `bits` names and for its strings.
+        unsafe {
+            Some(match bits {
+                bit::GROUP_API => start.record(&body.group_api.event()),
+                bit::COLL_API => start.record(&body.coll_api.event()),
+                bit::P2P_API => start.record(&body.p2p_api.event()),
+                bit::KERNEL_LAUNCH => start.record(&body.kernel_launch.event()),
+                bit::CE_COLL => start.record(&body.ce_coll.event()),
+                bit::CE_SYNC => start.record(&body.ce_coll_sync.event()),
+                bit::CE_BATCH => start.record(&body.ce_coll_batch.event()),
+                _ => return None,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+super::layout::layout_of!(V6: groupApi = v5::GroupApi { graph_captured, group_depth },
+collApi = v5::CollApi { func, count, datatype, root, stream, graph_captured },
+p2pApi = v5::P2pApi { func, count, datatype, stream, graph_captured },
+kernelLaunch = v5::KernelLaunch { stream },
+coll = super::v4::Coll {
+    seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto,
+}, coll = v5::Coll { parent_group },
+p2p = super::v4::P2p { func, buff, datatype, count, peer, n_channels }, p2p = v5::P2p { parent_group },
+kernelCh = common::KernelCh { channel_id, p_timer },
+ceColl = CeColl {
+    seq_number, func, send_buff, recv_buff, count, root, datatype, sync_strategy, intra_batch_sync, batch_size,
+    num_batches, ce_seq_num, stream,
+}, ceCollSync = CeCollSync { is_complete, n_ranks },
+ceCollBatch = CeCollBatch { num_ops, total_bytes, use_intra_sync });

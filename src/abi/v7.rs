@@ -1,0 +1,163 @@
+//! Interface v7: NCCL 2.31 and newer. User tags, symmetric kernels, phases of kernels.
+
+use std::ffi::c_char;
+
+use super::common::{self, StateArgsV4};
+use super::words::word;
+use super::{Abi, Start, bit, v5, v6};
+use crate::model::event::{self, Flag};
+use crate::model::ids::Handle;
+use crate::model::time::GpuNs;
+
+pub(super) enum V7 {}
+
+#[repr(C)]
+pub(super) union Body {
+    common: common::Body,
+    group_api: v5::GroupApi,
+    coll_api: CollApi,
+    p2p_api: P2pApi,
+    kernel_launch: v5::KernelLaunch,
+    coll: Coll,
+    p2p: P2p,
+    kernel_ch: common::KernelCh,
+    ce_coll: CeColl,
+    ce_coll_sync: v6::CeCollSync,
+    ce_coll_batch: v6::CeCollBatch,
+    kernel_phase: KernelPhase,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CollApi {
+    pub(super) base: v5::CollApi,
+    pub(super) user_tag: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct P2pApi {
+    pub(super) base: v5::P2pApi,
+    pub(super) user_tag: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Coll {
+    pub(super) base: v5::Coll,
+    pub(super) kernel_variant: *const c_char,
+    pub(super) is_sym_coll: u8,
+    pub(super) user_tag: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct P2p {
+    pub(super) base: v5::P2p,
+    pub(super) user_tag: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CeColl {
+    pub(super) base: v6::CeColl,
+    pub(super) user_tag: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct KernelPhase {
+    pub(super) channel_id: u8,
+    pub(super) phase_id: u8,
+    pub(super) phase_name: *const c_char,
+    pub(super) p_timer: u64,
+}
+
+impl Abi for V7 {
+    const VERSION: u8 = 7;
+    type Bits = u64;
+    type Body = Body;
+    type StateArgs = StateArgsV4;
+
+    unsafe fn common(body: &Body) -> &common::Body {
+        // SAFETY: the trait's promise.
+        unsafe { &body.common }
+    }
+
+    unsafe fn coll(body: &Body, start: &Start) -> Handle {
+        // SAFETY: the trait's promise, for the member and for its strings.
+        unsafe {
+            let coll = &body.coll;
+            start.record(&event::Coll {
+                user_tag: coll.user_tag,
+                variant: word(coll.kernel_variant),
+                symmetric: Flag(coll.is_sym_coll),
+                ..coll.base.event()
+            })
+        }
+    }
+
+    unsafe fn p2p(body: &Body, start: &Start) -> Handle {
+        // SAFETY: the trait's promise, for the member and for its strings.
+        unsafe { start.record(&event::P2p { user_tag: body.p2p.user_tag, ..body.p2p.base.event() }) }
+    }
+
+    unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
+        // SAFETY: the trait's promise.
+        Some(unsafe { body.kernel_ch }.into())
+    }
+
+    unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
+        // SAFETY: the trait's promise, for the member that `bits` names and for its strings.
+        unsafe {
+            Some(match bits {
+                bit::GROUP_API => start.record(&body.group_api.event()),
+                bit::COLL_API => {
+                    let call = &body.coll_api;
+                    start.record(&event::CollApi { user_tag: call.user_tag, ..call.base.event() })
+                }
+                bit::P2P_API => {
+                    let call = &body.p2p_api;
+                    start.record(&event::P2pApi { user_tag: call.user_tag, ..call.base.event() })
+                }
+                bit::KERNEL_LAUNCH => start.record(&body.kernel_launch.event()),
+                bit::CE_COLL => {
+                    let coll = &body.ce_coll;
+                    start.record(&event::CeColl { user_tag: coll.user_tag, ..coll.base.event() })
+                }
+                bit::CE_SYNC => start.record(&body.ce_coll_sync.event()),
+                bit::CE_BATCH => start.record(&body.ce_coll_batch.event()),
+                bit::KERNEL_PHASE => {
+                    let phase = &body.kernel_phase;
+                    start.record(&event::KernelPhase {
+                        start: GpuNs(phase.p_timer),
+                        phase: word(phase.phase_name),
+                        phase_id: phase.phase_id,
+                        channel: phase.channel_id,
+                        ..Default::default()
+                    })
+                }
+                _ => return None,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+super::layout::layout_of!(V7: groupApi = v5::GroupApi { graph_captured, group_depth },
+collApi = v5::CollApi { func, count, datatype, root, stream, graph_captured }, collApi = CollApi { user_tag },
+p2pApi = v5::P2pApi { func, count, datatype, stream, graph_captured }, p2pApi = P2pApi { user_tag },
+kernelLaunch = v5::KernelLaunch { stream },
+coll = super::v4::Coll {
+    seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto,
+}, coll = v5::Coll { parent_group }, coll = Coll { kernel_variant, is_sym_coll, user_tag },
+p2p = super::v4::P2p { func, buff, datatype, count, peer, n_channels }, p2p = v5::P2p { parent_group },
+p2p = P2p { user_tag },
+kernelCh = common::KernelCh { channel_id, p_timer },
+ceColl = v6::CeColl {
+    seq_number, func, send_buff, recv_buff, count, root, datatype, sync_strategy, intra_batch_sync, batch_size,
+    num_batches, ce_seq_num, stream,
+}, ceColl = CeColl { user_tag },
+ceCollSync = v6::CeCollSync { is_complete, n_ranks },
+ceCollBatch = v6::CeCollBatch { num_ops, total_bytes, use_intra_sync },
+kernelPhase = KernelPhase { channel_id, phase_id, phase_name, p_timer });

@@ -1,0 +1,210 @@
+//! NCCL's C strings become [`Word`]s during the call.
+//!
+//! NCCL passes the same few static strings again and again, so each thread remembers them by address. The content
+//! is checked every time: after NCCL was unloaded and loaded again, an address can hold another string.
+
+use std::cell::Cell;
+use std::ffi::c_char;
+
+use crate::model::event::TEXT_BYTES;
+use crate::model::word::Word;
+use crate::record::recorder;
+
+/// One remembered string.
+#[derive(Clone, Copy)]
+struct Entry {
+    address: usize,
+    /// Length without the NUL, cut at [`TEXT_BYTES`].
+    length: u8,
+    word: Word,
+    /// The first bytes, zeros behind the string's end.
+    prefix: u128,
+    /// FNV-1a of the rest of a string that is longer than the prefix.
+    rest: u64,
+}
+
+const PREFIX: usize = size_of::<u128>();
+const ENTRIES: usize = 64;
+const EMPTY: Entry = Entry { address: 0, length: 0, word: Word::ABSENT, prefix: 0, rest: 0 };
+
+thread_local! {
+    static CACHE: [Cell<Entry>; ENTRIES] = const { [const { Cell::new(EMPTY) }; ENTRIES] };
+}
+
+/// The word for a string of NCCL's.
+///
+/// # Safety
+///
+/// `text` is null, or points at a NUL-terminated string that nobody changes during the call.
+#[inline]
+pub(super) unsafe fn word(text: *const c_char) -> Word {
+    if text.is_null() {
+        return Word::ABSENT;
+    }
+    let address = text as usize;
+    CACHE.with(|cache| {
+        let home = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        for slot in [home, home ^ 1] {
+            let entry = cache[slot as usize % ENTRIES].get();
+            // SAFETY: the caller's promise; see `still_holds`.
+            if entry.address == address && unsafe { still_holds(&entry, text) } {
+                return entry.word;
+            }
+        }
+        // SAFETY: the caller's promise.
+        let entry = unsafe { look_up(text) };
+        if entry.word != Word::LOST {
+            let preferred = if cache[home as usize % ENTRIES].get().address == 0 { home } else { home ^ 1 };
+            cache[preferred as usize % ENTRIES].set(entry);
+        }
+        entry.word
+    })
+}
+
+/// Whether the address still holds the string we know.
+///
+/// # Safety
+///
+/// `text` points at a NUL-terminated string.
+#[inline]
+unsafe fn still_holds(entry: &Entry, text: *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    let prefix = unsafe { prefix(text) };
+    let length = usize::from(entry.length);
+    if length < PREFIX {
+        // The string's bytes and its NUL; what lies behind them is not ours to compare.
+        let mask = u128::MAX >> (8 * (PREFIX - 1 - length));
+        prefix & mask == entry.prefix
+    } else {
+        // SAFETY: the caller's promise.
+        prefix == entry.prefix && unsafe { rest(text) } == (length, entry.rest)
+    }
+}
+
+/// The first 16 bytes at `text`, in memory order; those behind the NUL are arbitrary.
+///
+/// # Safety
+///
+/// `text` points at a NUL-terminated string.
+#[inline]
+unsafe fn prefix(text: *const c_char) -> u128 {
+    const PAGE: usize = 4096;
+    let fits_page = text as usize % PAGE <= PAGE - PREFIX;
+    if cfg!(any(miri, sanitize_build)) || !fits_page {
+        let mut bytes = [0_u8; PREFIX];
+        for (offset, byte) in bytes.iter_mut().enumerate() {
+            // SAFETY: every byte before this one was not the NUL, so this one belongs to the string.
+            *byte = unsafe { *text.add(offset) } as u8;
+            if *byte == 0 {
+                break;
+            }
+        }
+        return u128::from_le_bytes(bytes);
+    }
+    // SAFETY: the string's first byte is readable and the load stays in its page, so it cannot fault. Bytes
+    // behind the NUL may belong to something else; they are masked away before anything depends on them.
+    u128::from_le_bytes(unsafe { text.cast::<[u8; PREFIX]>().read_unaligned() })
+}
+
+/// Length, cut at [`TEXT_BYTES`], and hash of what follows the prefix of a string at least as long as that.
+///
+/// # Safety
+///
+/// `text` points at a NUL-terminated string of at least [`PREFIX`] bytes.
+unsafe fn rest(text: *const c_char) -> (usize, u64) {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for offset in PREFIX..TEXT_BYTES {
+        // SAFETY: every byte before this one was not the NUL.
+        let byte = unsafe { *text.add(offset) } as u8;
+        if byte == 0 {
+            return (offset, hash);
+        }
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    (TEXT_BYTES, hash)
+}
+
+/// # Safety
+///
+/// As for [`word`], and not null.
+#[cold]
+unsafe fn look_up(text: *const c_char) -> Entry {
+    let mut bytes = [0_u8; TEXT_BYTES];
+    let mut length = 0;
+    while length < TEXT_BYTES {
+        // SAFETY: every byte before this one was not the NUL.
+        let byte = unsafe { *text.add(length) } as u8;
+        if byte == 0 {
+            break;
+        }
+        bytes[length] = byte;
+        length += 1;
+    }
+    let word = Word::known(&bytes[..length]).unwrap_or_else(|| recorder::text(&bytes[..length]));
+    let mut prefix = [0; PREFIX];
+    let kept = length.min(PREFIX);
+    prefix[..kept].copy_from_slice(&bytes[..kept]);
+    Entry {
+        address: text as usize,
+        length: length as u8,
+        word,
+        prefix: u128::from_le_bytes(prefix),
+        // SAFETY: the string was just seen to be that long.
+        rest: if length < PREFIX { 0 } else { unsafe { rest(text) }.1 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word_of(text: &[u8]) -> Word {
+        // SAFETY: every caller passes a NUL-terminated literal or buffer.
+        unsafe { word(text.as_ptr().cast()) }
+    }
+
+    #[test]
+    fn known_words_are_found_again_and_again() {
+        for _ in 0..3 {
+            assert_eq!(word_of(b"AllReduce\0"), Word::ALL_REDUCE);
+            assert_eq!(word_of(b"ncclFloat8e4m3\0"), Word::FLOAT8_E4M3);
+            assert_eq!(word_of(b"RING\0"), Word::RING);
+        }
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { word(std::ptr::null()) }, Word::ABSENT);
+    }
+
+    #[test]
+    fn an_address_with_new_content_is_noticed() {
+        let mut buffer = *b"AllReduce\0\xa5\xa5\xa5\xa5\xa5\xa5\xa5\xa5\xa5\xa5";
+        assert_eq!(word_of(&buffer), Word::ALL_REDUCE);
+        buffer[10..].fill(0x5a);
+        assert_eq!(word_of(&buffer), Word::ALL_REDUCE, "bytes behind the NUL do not matter");
+        buffer[..10].copy_from_slice(b"Broadcast\0");
+        assert_eq!(word_of(&buffer), Word::BROADCAST);
+        buffer[..7].copy_from_slice(b"Reduce\0");
+        assert_eq!(word_of(&buffer), Word::REDUCE, "shorter than before");
+        buffer[..14].copy_from_slice(b"ReduceScatter\0");
+        assert_eq!(word_of(&buffer), Word::REDUCE_SCATTER, "longer than before");
+    }
+
+    #[test]
+    fn a_string_at_the_end_of_a_page_is_not_read_past_it() {
+        // SAFETY: a fresh private mapping of two pages, of which the second is made unreadable; only the first
+        // is touched, and it is unmapped at the end.
+        unsafe {
+            let page = 4096;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let base = libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(base.add(page), page, libc::PROT_NONE), 0);
+            let text = b"TREE\0";
+            let at = base.cast::<u8>().add(page - text.len());
+            at.copy_from_nonoverlapping(text.as_ptr(), text.len());
+            for _ in 0..3 {
+                assert_eq!(word(at.cast()), Word::TREE);
+            }
+            libc::munmap(base, 2 * page);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Clocks: how host time is read cheaply, and how one clock is mapped onto another with a stated error.
+
+pub mod align;
+#[cfg(not(loom))]
+pub mod host;

@@ -1,0 +1,224 @@
+//! The trace file and the one thread that writes it, so that a slow disk stalls nothing but itself.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use flate2::{Compress, Compression, FlushCompress};
+
+use crate::trace::fields::{trace, trace_packet};
+use crate::trace::wire::Buf;
+use crate::{message, sys};
+
+/// Chunks under way. The collector waits when there are more; then the rings fill, and what they cannot hold is
+/// dropped and counted.
+const QUEUE: usize = 8;
+
+/// Why nothing more is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stopped {
+    /// It still is.
+    No = 0,
+    /// The file system is nearly full.
+    NoSpace = 1,
+    /// A write failed.
+    Error = 2,
+}
+
+/// What the writing thread tells the others.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes in the file.
+    written: AtomicU64,
+    /// Bytes handed over and not yet written, before compression.
+    queued: AtomicU64,
+    stopped: AtomicU8,
+    error: Mutex<String>,
+}
+
+/// Where chunks go.
+pub struct TraceFile {
+    sender: SyncSender<Command>,
+    shared: Arc<Shared>,
+    path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Command {
+    /// Whole packets.
+    Chunk(Vec<u8>),
+    /// Answer once everything before this is in the file.
+    Flush(Sender<()>),
+}
+
+/// How the file is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// zlib packets.
+    pub compress: bool,
+    /// Free space of the file system to leave, bytes.
+    pub min_free: u64,
+}
+
+impl TraceFile {
+    /// Creates the file `folder/name`, which must not exist, readable by its owner only.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says against the folder, the file, or the thread.
+    pub fn create(folder: &Path, name: &str, options: Options) -> std::io::Result<TraceFile> {
+        std::fs::create_dir_all(folder)?;
+        let path = folder.join(name);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let shared = Arc::new(Shared::default());
+        // Not waiting for the first flush: a job may end before.
+        check_space(&path, options.min_free, &shared);
+        let (sender, receiver) = sync_channel(QUEUE);
+        let thread = {
+            let (shared, path) = (Arc::clone(&shared), path.clone());
+            let body = move || write_chunks(file, &path, options, &receiver, &shared);
+            sys::without_signals(|| std::thread::Builder::new().name("ncclscope write".into()).spawn(body))?
+        };
+        Ok(TraceFile { sender, shared, path, thread: Some(thread) })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Hands over whole packets; waits while too many are under way.
+    pub fn write(&self, chunk: Vec<u8>) {
+        if !chunk.is_empty() && self.stopped() == Stopped::No {
+            self.shared.queued.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            // Fails only when the thread is gone, which `stopped` says from then on.
+            let _ = self.sender.send(Command::Chunk(chunk));
+        }
+    }
+
+    /// Waits until all that was handed over is in the file, or the time is up.
+    pub fn flush(&self, limit: Duration) {
+        let (done, wait) = channel();
+        if self.sender.send(Command::Flush(done)).is_ok() {
+            let _ = wait.recv_timeout(limit);
+        }
+    }
+
+    /// Bytes in the file, and at most this many more under way.
+    #[must_use]
+    pub fn size(&self) -> (u64, u64) {
+        (self.shared.written.load(Ordering::Relaxed), self.shared.queued.load(Ordering::Relaxed))
+    }
+
+    /// Whether and why writing has ended.
+    #[must_use]
+    pub fn stopped(&self) -> Stopped {
+        match self.shared.stopped.load(Ordering::Relaxed) {
+            0 => Stopped::No,
+            1 => Stopped::NoSpace,
+            _ => Stopped::Error,
+        }
+    }
+
+    /// What went wrong, if something did.
+    #[must_use]
+    pub fn error(&self) -> String {
+        self.shared.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes what is under way and ends the thread.
+    pub fn close(mut self) {
+        self.flush(Duration::from_secs(60));
+        let (sender, _) = sync_channel(0);
+        drop(std::mem::replace(&mut self.sender, sender));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_chunks(mut file: File, path: &Path, options: Options, commands: &Receiver<Command>, shared: &Shared) {
+    let mut packer = Packer::new();
+    for command in commands {
+        match command {
+            Command::Chunk(chunk) => {
+                let raw = chunk.len() as u64;
+                if shared.stopped.load(Ordering::Relaxed) != Stopped::Error as u8 {
+                    let packed = if options.compress { packer.pack(&chunk) } else { &chunk };
+                    match file.write_all(packed) {
+                        Ok(()) => {
+                            shared.written.fetch_add(packed.len() as u64, Ordering::Relaxed);
+                        }
+                        Err(error) => {
+                            // A part of the packet may be in the file: a reader skips such a tail.
+                            let error = format!("failed to write {}: {error}; recording ended", path.display());
+                            message::line(&error);
+                            *shared.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+                            shared.stopped.store(Stopped::Error as u8, Ordering::Relaxed);
+                        }
+                    }
+                }
+                shared.queued.fetch_sub(raw, Ordering::Relaxed);
+                check_space(path, options.min_free, shared);
+            }
+            Command::Flush(done) => {
+                let _ = done.send(());
+            }
+        }
+    }
+}
+
+/// Ends the recording before the disk is full: the job's checkpoints matter more.
+fn check_space(path: &Path, min_free: u64, shared: &Shared) {
+    if shared.stopped.load(Ordering::Relaxed) == Stopped::No as u8
+        && let Some(free) = sys::free_bytes(path)
+        && free < min_free
+    {
+        let error = format!(
+            "only {} free at {}, less than NCCLSCOPE_MIN_FREE ({}); recording ended",
+            crate::trace::names::size(free),
+            path.display(),
+            crate::trace::names::size(min_free),
+        );
+        message::line(&error);
+        *shared.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        shared.stopped.store(Stopped::NoSpace as u8, Ordering::Relaxed);
+    }
+}
+
+/// Wraps packets into one compressed packet.
+struct Packer {
+    zlib: Compress,
+    deflated: Vec<u8>,
+    packet: Buf,
+}
+
+impl Packer {
+    fn new() -> Packer {
+        // With zlib's header: Perfetto refuses a bare deflate stream.
+        Packer { zlib: Compress::new(Compression::fast(), true), deflated: Vec::new(), packet: Buf::new() }
+    }
+
+    fn pack<'p>(&'p mut self, chunk: &'p [u8]) -> &'p [u8] {
+        self.zlib.reset();
+        self.deflated.clear();
+        // More than deflate ever adds: 5 bytes a block of 16 KiB and a frame.
+        self.deflated.reserve(chunk.len() + chunk.len() / 1000 + 64);
+        let status = self.zlib.compress_vec(chunk, &mut self.deflated, FlushCompress::Finish);
+        if !matches!(status, Ok(flate2::Status::StreamEnd)) {
+            return chunk;
+        }
+        self.packet.clear();
+        let deflated = &self.deflated;
+        self.packet.message(trace::PACKET, |packet| packet.bytes_field(trace_packet::COMPRESSED_PACKETS, deflated));
+        self.packet.bytes()
+    }
+}

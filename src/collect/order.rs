@@ -1,0 +1,86 @@
+//! Many sources, each in order of time, become one (pure).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::model::time::Ticks;
+
+/// A queue that is in order of time by itself.
+pub trait Source {
+    /// The time of its oldest item.
+    fn peek(&mut self) -> Option<Ticks>;
+}
+
+/// Calls `take` for the items of all sources in order of time, as long as they are not after `until`; `take`
+/// removes the item that it is called for.
+///
+/// What a source offers behind `until` stays in it: something earlier may still arrive in another source.
+pub fn merge<S: Source>(sources: &mut [S], until: Ticks, mut take: impl FnMut(&mut S)) {
+    let mut heads: BinaryHeap<Reverse<(Ticks, usize)>> = sources
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(index, source)| Some(Reverse((source.peek().filter(|time| *time <= until)?, index))))
+        .collect();
+    while let Some(Reverse((_, index))) = heads.pop() {
+        // As long as this source is first, it stays out of the heap.
+        let limit = heads.peek().map_or(until, |Reverse((time, _))| *time);
+        let source = &mut sources[index];
+        take(source);
+        while let Some(time) = source.peek() {
+            if time > until {
+                break;
+            }
+            if time > limit {
+                heads.push(Reverse((time, index)));
+                break;
+            }
+            take(source);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    struct Queue(VecDeque<(u64, &'static str)>);
+
+    impl Source for Queue {
+        fn peek(&mut self) -> Option<Ticks> {
+            self.0.front().map(|item| Ticks(item.0))
+        }
+    }
+
+    fn merged(queues: &mut [Queue], until: u64) -> String {
+        let mut out = String::new();
+        merge(queues, Ticks(until), |queue| out.extend(queue.0.pop_front().map(|item| item.1)));
+        out
+    }
+
+    #[test]
+    fn items_come_in_order_and_no_further_than_allowed() {
+        //  0: a1 . . d4 e5 . . h8
+        //  1: . b2 c3 . . f6 g7 .
+        let mut queues = [
+            Queue(VecDeque::from([(1, "a"), (4, "d"), (5, "e"), (8, "h")])),
+            Queue(VecDeque::from([(2, "b"), (3, "c"), (6, "f"), (7, "g")])),
+            Queue(VecDeque::new()),
+        ];
+        assert_eq!(merged(&mut queues, 5), "abcde");
+        assert_eq!(merged(&mut queues, 5), "");
+        // One that came late is not lost.
+        queues[2].0.push_back((3, "x"));
+        assert_eq!(merged(&mut queues, 100), "xfgh");
+    }
+
+    #[test]
+    fn equal_times_keep_each_source_s_order() {
+        let mut queues =
+            [Queue(VecDeque::from([(1, "a"), (1, "b"), (2, "c")])), Queue(VecDeque::from([(1, "x"), (2, "y")]))];
+        let out = merged(&mut queues, 2);
+        let place = |letter| out.find(letter).unwrap();
+        assert!(place('a') < place('b') && place('b') < place('c') && place('x') < place('y'));
+        assert!(place('b') < place('y') && place('x') < place('c'));
+    }
+}

@@ -1,0 +1,405 @@
+//! Settings: one table of all environment variables, read once.
+//!
+//! A bad value never stops the job: it is one line on stderr, the default, and a note in the trace.
+
+use std::path::PathBuf;
+
+/// One environment variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The variable.
+    pub name: &'static str,
+    /// What a value is.
+    pub unit: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+    /// What it does, in a sentence.
+    pub help: &'static str,
+}
+
+/// All settings. The documentation, `ncclscope settings` and the search for misspelt variables use this table.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "NCCLSCOPE_PRESET",
+        unit: "light | standard | full | off",
+        default: "standard",
+        help: "what NCCL is asked to report: light = calls, launches and operations; standard = the proxy's \
+               operations and steps too; full = everything",
+    },
+    Setting {
+        name: "NCCLSCOPE_KERNEL_CH",
+        unit: "0 | 1 | force",
+        default: "1 with preset full, else 0",
+        help: "the GPU's own time per channel; it costs time on NCCL's threads, and `1` is refused on releases \
+               known to hang or crash with it (`force` insists)",
+    },
+    Setting {
+        name: "NCCLSCOPE_OUTPUT",
+        unit: "folder; %h host, %p process id, %r world rank, %j job",
+        default: "./ncclscope-<job or start time>",
+        help: "where the trace goes, one file a process",
+    },
+    Setting {
+        name: "NCCLSCOPE_RANK",
+        unit: "number",
+        default: "RANK, OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID",
+        help: "this process's rank in the job",
+    },
+    Setting {
+        name: "NCCLSCOPE_MAX_SIZE",
+        unit: "bytes, with K, M, G",
+        default: "2G",
+        help: "size at which a trace file stops growing; from 80 % on the proxy's steps are left out",
+    },
+    Setting {
+        name: "NCCLSCOPE_MIN_FREE",
+        unit: "bytes, with K, M, G",
+        default: "1G",
+        help: "free space of the file system below which recording stops",
+    },
+    Setting {
+        name: "NCCLSCOPE_BUFFER_SIZE",
+        unit: "bytes, with K, M, G",
+        default: "32M",
+        help: "memory for records on their way to the trace; what finds no room is dropped and counted",
+    },
+    Setting {
+        name: "NCCLSCOPE_FLUSH_PERIOD",
+        unit: "milliseconds",
+        default: "1000",
+        help: "how much of a recording a killed job loses at most",
+    },
+    Setting { name: "NCCLSCOPE_COMPRESS", unit: "0 | 1", default: "1", help: "compressed packets in the trace" },
+    Setting {
+        name: "NCCLSCOPE_CLOCK",
+        unit: "auto | boottime",
+        default: "auto",
+        help: "the clock of the recorder: the TSC where it can be trusted, or always CLOCK_BOOTTIME",
+    },
+];
+
+/// What is reported, from less to more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// Nothing.
+    Off,
+    /// Calls, launches and operations.
+    Light,
+    /// The proxy's operations and steps too.
+    Standard,
+    /// Everything.
+    Full,
+}
+
+/// Whether NCCL is asked for kernel channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelCh {
+    /// No.
+    Off,
+    /// Yes, unless this NCCL is known to fail with it.
+    On,
+    /// Yes.
+    Force,
+}
+
+/// The settings of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What NCCL is asked to report.
+    pub preset: Preset,
+    /// Whether it is asked for kernel channels.
+    pub kernel_ch: KernelCh,
+    /// The folder of the trace; `None` is the default.
+    pub output: Option<String>,
+    /// Size limit of the file in bytes.
+    pub max_size: u64,
+    /// Free space to leave in bytes.
+    pub min_free: u64,
+    /// Memory of the rings in bytes.
+    pub buffer_size: usize,
+    /// Time between flushes in milliseconds.
+    pub flush_period_ms: u64,
+    /// Compressed packets.
+    pub compress: bool,
+    /// The TSC may be used.
+    pub tsc: bool,
+    /// Rank in the job, and the variable it came from.
+    pub rank: Option<(u32, &'static str)>,
+    /// What was wrong with the settings, one sentence each.
+    pub complaints: Vec<String>,
+}
+
+/// Where a world rank may be found, best first. `SLURM_PROCID` comes last: under torchrun it is the node's.
+const RANKS: &[&str] = &["NCCLSCOPE_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"];
+/// Where a job's name may be found.
+const JOBS: &[&str] =
+    &["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID"];
+
+impl Config {
+    /// The settings of this process.
+    #[must_use]
+    pub fn from_environment() -> Config {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        Config::read(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()), names)
+    }
+
+    /// The settings that `variable` gives; `names` are all variables there are.
+    #[must_use]
+    pub fn read(variable: &dyn Fn(&str) -> Option<String>, names: impl Iterator<Item = String>) -> Config {
+        let mut complaints: Vec<String> = names
+            .filter(|name| name.starts_with("NCCLSCOPE_") && !SETTINGS.iter().any(|known| known.name == name))
+            .map(|name| match closest(&name) {
+                Some(known) => format!("{name} is not a setting; did you mean {known}?"),
+                None => format!("{name} is not a setting; it is ignored"),
+            })
+            .collect();
+        let mut reader = Reader { variable, complaints: Vec::new() };
+        let preset = reader.choice(
+            "NCCLSCOPE_PRESET",
+            Preset::Standard,
+            &[("light", Preset::Light), ("standard", Preset::Standard), ("full", Preset::Full), ("off", Preset::Off)],
+        );
+        let by_preset = if preset == Preset::Full { KernelCh::On } else { KernelCh::Off };
+        let kernel_ch = reader.choice(
+            "NCCLSCOPE_KERNEL_CH",
+            by_preset,
+            &[("0", KernelCh::Off), ("1", KernelCh::On), ("force", KernelCh::Force)],
+        );
+        let config = Config {
+            preset,
+            kernel_ch,
+            output: variable("NCCLSCOPE_OUTPUT").filter(|folder| !folder.is_empty()),
+            max_size: reader.size("NCCLSCOPE_MAX_SIZE", 2 << 30, 1 << 20..=u64::MAX >> 1),
+            min_free: reader.size("NCCLSCOPE_MIN_FREE", 1 << 30, 0..=u64::MAX >> 1),
+            buffer_size: reader.size("NCCLSCOPE_BUFFER_SIZE", 32 << 20, 1 << 20..=8 << 30) as usize,
+            flush_period_ms: reader.number("NCCLSCOPE_FLUSH_PERIOD", 1000, 10..=3_600_000),
+            compress: reader.choice("NCCLSCOPE_COMPRESS", true, &[("1", true), ("0", false)]),
+            tsc: reader.choice("NCCLSCOPE_CLOCK", true, &[("auto", true), ("boottime", false)]),
+            rank: reader.rank(),
+            complaints: Vec::new(),
+        };
+        complaints.append(&mut reader.complaints);
+        Config { complaints, ..config }
+    }
+
+    /// The folder for the trace, with its placeholders filled in.
+    #[must_use]
+    pub fn folder(&self, process: &Process) -> PathBuf {
+        let Some(template) = &self.output else { return PathBuf::from(format!("ncclscope-{}", process.job)) };
+        let mut folder = String::new();
+        let mut letters = template.chars();
+        while let Some(letter) = letters.next() {
+            if letter != '%' {
+                folder.push(letter);
+                continue;
+            }
+            match letters.next() {
+                Some('h') => folder.push_str(&process.host),
+                Some('p') => folder.push_str(&process.pid.to_string()),
+                Some('r') => match self.rank {
+                    Some((rank, _)) => folder.push_str(&rank.to_string()),
+                    None => folder.push_str("unknown"),
+                },
+                Some('j') => folder.push_str(&process.job),
+                Some('%') | None => folder.push('%'),
+                Some(other) => folder.extend(['%', other]),
+            }
+        }
+        PathBuf::from(folder)
+    }
+}
+
+/// What a process is called in files and folders.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// The host.
+    pub host: String,
+    /// The process id.
+    pub pid: i32,
+    /// The job, or the time of its start.
+    pub job: String,
+}
+
+/// The job's name as its launcher gave it, made fit for a file name.
+#[must_use]
+pub fn job(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let job = JOBS.iter().filter_map(|name| variable(name)).find(|job| !job.is_empty() && job != "none")?;
+    Some(
+        job.chars()
+            .map(|letter| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '_' })
+            .collect(),
+    )
+}
+
+struct Reader<'v> {
+    variable: &'v dyn Fn(&str) -> Option<String>,
+    complaints: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn value(&self, name: &str) -> Option<String> {
+        (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+    }
+
+    fn choice<T: Copy>(&mut self, name: &str, default: T, choices: &[(&str, T)]) -> T {
+        let Some(value) = self.value(name) else { return default };
+        match choices.iter().find(|(word, _)| value.eq_ignore_ascii_case(word)) {
+            Some(&(_, choice)) => choice,
+            None => {
+                let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+                self.complain(name, &value, &format!("expected {}", words.join(", ")));
+                default
+            }
+        }
+    }
+
+    fn number(&mut self, name: &str, default: u64, range: std::ops::RangeInclusive<u64>) -> u64 {
+        let Some(value) = self.value(name) else { return default };
+        self.in_range(name, &value, value.parse().ok(), default, range)
+    }
+
+    fn size(&mut self, name: &str, default: u64, range: std::ops::RangeInclusive<u64>) -> u64 {
+        let Some(value) = self.value(name) else { return default };
+        self.in_range(name, &value, size(&value), default, range)
+    }
+
+    fn in_range(
+        &mut self,
+        name: &str,
+        value: &str,
+        parsed: Option<u64>,
+        default: u64,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> u64 {
+        match parsed {
+            Some(number) if range.contains(&number) => number,
+            Some(_) => {
+                self.complain(name, value, &format!("expected {} to {}", range.start(), range.end()));
+                default
+            }
+            None => {
+                self.complain(name, value, "expected a number");
+                default
+            }
+        }
+    }
+
+    fn rank(&mut self) -> Option<(u32, &'static str)> {
+        for &name in RANKS {
+            let Some(value) = self.value(name) else { continue };
+            match value.parse() {
+                Ok(rank) => return Some((rank, name)),
+                Err(_) if name == "NCCLSCOPE_RANK" => self.complain(name, &value, "expected a number"),
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
+    fn complain(&mut self, name: &str, value: &str, expected: &str) {
+        self.complaints.push(format!("{name}={value}: {expected}; using the default"));
+    }
+}
+
+/// A size: a number, with K, M, G or T for the binary multiples.
+fn size(value: &str) -> Option<u64> {
+    let digits = value.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match value[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return None,
+    };
+    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// The setting that a misspelt variable most likely means.
+fn closest(name: &str) -> Option<&'static str> {
+    SETTINGS
+        .iter()
+        .map(|known| (distance(name, known.name), known.name))
+        .min()
+        .filter(|&(distance, _)| distance <= 3)
+        .map(|(_, name)| name)
+}
+
+/// Edits between two texts (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Config {
+        let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Config::read(&find, variables.iter().map(|(name, _)| (*name).to_owned()))
+    }
+
+    #[test]
+    fn without_variables_the_defaults_hold() {
+        let config = read(&[]);
+        assert_eq!(config.preset, Preset::Standard);
+        assert_eq!(config.kernel_ch, KernelCh::Off);
+        assert_eq!(config.max_size, 2 << 30);
+        assert!(config.compress && config.tsc && config.rank.is_none() && config.complaints.is_empty());
+    }
+
+    #[test]
+    fn a_bad_value_is_a_complaint_and_the_default() {
+        for (name, value, complaint) in [
+            ("NCCLSCOPE_PRESET", "everything", "expected light, standard, full, off"),
+            ("NCCLSCOPE_MAX_SIZE", "many", "expected a number"),
+            ("NCCLSCOPE_MAX_SIZE", "10", "expected 1048576 to"),
+            ("NCCLSCOPE_BUFFER_SIZE", "99999999999999999999", "expected a number"),
+            ("NCCLSCOPE_FLUSH_PERIOD", "1s", "expected a number"),
+            ("NCCLSCOPE_RANK", "three", "expected a number"),
+            ("NCCLSCOPE_PRESTE", "light", "did you mean NCCLSCOPE_PRESET?"),
+            ("NCCLSCOPE_SOMETHING_ELSE", "1", "ignored"),
+        ] {
+            let config = read(&[(name, value)]);
+            assert_eq!(config.complaints.len(), 1, "{name}");
+            assert!(config.complaints[0].contains(complaint), "{}", config.complaints[0]);
+            assert_eq!(Config { complaints: Vec::new(), ..config }, read(&[]));
+        }
+    }
+
+    #[test]
+    fn ranks_come_from_the_best_source() {
+        assert_eq!(read(&[("SLURM_PROCID", "1"), ("RANK", "9")]).rank, Some((9, "RANK")));
+        assert_eq!(read(&[("SLURM_PROCID", "1")]).rank, Some((1, "SLURM_PROCID")));
+        assert_eq!(read(&[("NCCLSCOPE_RANK", "4"), ("RANK", "9")]).rank, Some((4, "NCCLSCOPE_RANK")));
+    }
+
+    #[test]
+    fn placeholders_of_the_folder_are_filled_in() {
+        let process = Process { host: "node17".into(), pid: 42, job: "4711".into() };
+        let folder = |template: &str| {
+            read(&[("NCCLSCOPE_OUTPUT", template), ("RANK", "3")]).folder(&process).display().to_string()
+        };
+        assert_eq!(folder("/data/%j/%h.%p.%r"), "/data/4711/node17.42.3");
+        assert_eq!(folder("100%%x%q%"), "100%x%q%");
+        assert_eq!(read(&[]).folder(&process).display().to_string(), "ncclscope-4711");
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [("512", 512), ("4k", 4096), ("3MiB", 3 << 20), ("2G", 2 << 30), ("1 T", 1 << 40)] {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        assert_eq!(size("1X"), None);
+        assert_eq!(size("99999999T"), None);
+    }
+}

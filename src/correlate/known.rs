@@ -1,0 +1,187 @@
+//! What is remembered of events, in bounded memory.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::event::{self, Kind};
+use crate::model::ids::Handle;
+use crate::model::time::{GpuNs, HostNs};
+use crate::model::timeline::{Doubt, Operation, ThreadId};
+
+/// An event that was started.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) kind: Kind,
+    /// The thread it was started on.
+    pub(super) thread: ThreadId,
+    /// The context it belongs to; its parent's where NCCL passes a foreign one.
+    pub(super) context: Handle,
+    pub(super) start: HostNs,
+    /// How often it was stopped.
+    pub(super) stops: u8,
+    pub(super) details: Details,
+}
+
+/// What else matters about an event, by its kind.
+#[derive(Debug)]
+pub(super) enum Details {
+    None,
+    /// `GroupApi`: the times of its two states.
+    Group {
+        marks: [Option<HostNs>; 2],
+    },
+    /// A call of the user's. A captured one stays the parent of every replay.
+    Call {
+        captured: bool,
+        replays: u32,
+    },
+    /// `Coll` or `P2p`.
+    Operation(Box<Operation>),
+    ProxyOp {
+        op: event::ProxyOp,
+        parent: Handle,
+        doubt: Option<Doubt>,
+        /// It showed progress and was drawn.
+        begun: bool,
+        /// Its open steps: number, and the newest handle.
+        steps: Vec<(i32, Handle)>,
+    },
+    Step {
+        op: Handle,
+        step: i32,
+        /// The handle under which the step is drawn: that of its first start.
+        first: Handle,
+        starts: u32,
+        phase: u16,
+    },
+    /// `KernelCh` or `KernelPhase`: the GPU's clock at the stop.
+    Channel {
+        stop: GpuNs,
+    },
+}
+
+/// Stopped calls and operations that can still become parents.
+const CLOSED_PARENTS: usize = 32 << 10;
+/// Stopped events of other kinds, remembered so that a second stop is recognised.
+const CLOSED_OTHERS: usize = 4 << 10;
+/// Captured calls, whose graph may be replayed at any time.
+const CAPTURED: usize = 16 << 10;
+/// Open events.
+const OPEN: usize = 64 << 10;
+
+/// Events by their handle.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    events: FxHashMap<Handle, Known>,
+    /// Stopped events, oldest first, one queue for each bound above.
+    parents: VecDeque<Handle>,
+    others: VecDeque<Handle>,
+    captured: VecDeque<Handle>,
+    /// Events in the order of their start; those that were stopped or forgotten since are skipped.
+    started: VecDeque<Handle>,
+    evicted_open: u64,
+}
+
+impl Table {
+    pub(super) fn get(&self, id: Handle) -> Option<&Known> {
+        self.events.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: Handle) -> Option<&mut Known> {
+        self.events.get_mut(&id)
+    }
+
+    /// The operation behind the handle of a `Coll` or `P2p`.
+    pub(super) fn operation(&self, id: Handle) -> Option<&Operation> {
+        match &self.get(id)?.details {
+            Details::Operation(operation) => Some(operation),
+            _ => None,
+        }
+    }
+
+    /// Open events that had to be forgotten so far.
+    pub(super) fn evicted_open(&self) -> u64 {
+        self.evicted_open
+    }
+
+    pub(super) fn insert(&mut self, id: Handle, known: Known) {
+        self.events.insert(id, known);
+        self.started.push_back(id);
+        let closed = self.parents.len() + self.others.len() + self.captured.len();
+        if self.started.len() > 2 * OPEN {
+            let events = &self.events;
+            self.started.retain(|id| events.get(id).is_some_and(|known| known.stops == 0));
+        }
+        while self.events.len() > closed + OPEN {
+            let Some(oldest) = self.started.pop_front() else { break };
+            if self.events.get(&oldest).is_some_and(|known| known.stops == 0) {
+                self.events.remove(&oldest);
+                self.evicted_open += 1;
+            }
+        }
+    }
+
+    /// Notes the first stop of an event, and forgets what was stopped longest ago.
+    pub(super) fn close(&mut self, id: Handle) {
+        let Some(known) = self.events.get_mut(&id) else { return };
+        if known.stops > 0 {
+            return;
+        }
+        known.stops = 1;
+        let (queue, bound) = match known.details {
+            Details::Call { captured: true, .. } => (&mut self.captured, CAPTURED),
+            Details::Call { .. } | Details::Operation(_) | Details::Group { .. } => (&mut self.parents, CLOSED_PARENTS),
+            _ => (&mut self.others, CLOSED_OTHERS),
+        };
+        queue.push_back(id);
+        if queue.len() > bound
+            && let Some(oldest) = queue.pop_front()
+        {
+            self.events.remove(&oldest);
+        }
+    }
+
+    /// How many events are remembered, open or not.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.events.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(details: Details) -> Known {
+        Known { kind: Kind::Coll, thread: ThreadId(0), context: Handle(1), start: HostNs(0), stops: 0, details }
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_is_never_stopped() {
+        let mut table = Table::default();
+        for id in 1..=1_000_000_u64 {
+            table.insert(Handle(id), known(Details::None));
+            if id % 3 == 0 {
+                table.close(Handle(id));
+            }
+        }
+        assert!(table.len() <= OPEN + CLOSED_OTHERS);
+        assert!(table.started.len() <= 2 * OPEN + 1);
+        assert!(table.evicted_open() > 500_000);
+        assert!(table.get(Handle(1_000_000)).is_some());
+    }
+
+    #[test]
+    fn a_captured_call_outlives_a_flood_of_others() {
+        let mut table = Table::default();
+        table.insert(Handle(1), known(Details::Call { captured: true, replays: 0 }));
+        table.close(Handle(1));
+        for id in 2..=200_000_u64 {
+            table.insert(Handle(id), known(Details::Call { captured: false, replays: 0 }));
+            table.close(Handle(id));
+        }
+        assert!(table.get(Handle(1)).is_some());
+        assert!(table.get(Handle(2)).is_none());
+    }
+}

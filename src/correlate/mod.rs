@@ -1,0 +1,490 @@
+//! The correlator (pure): records in the order of time go in, entries of the timeline come out.
+//!
+//! NCCL's handles are numbers here. An event is looked up by its handle, and every look-up may miss: the record
+//! was lost, the event is older than what is remembered, or another process made the handle. Each of these is
+//! counted, and said where it matters. What is remembered is bounded, whatever the job does.
+
+mod known;
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use self::known::{Details, Known, Table};
+use crate::model::event::{self, Body, Event, Kind, Record};
+use crate::model::ids::{Handle, ProcessTag, RingId};
+use crate::model::state;
+use crate::model::time::{GpuNs, HostNs};
+use crate::model::timeline::{Channel, Comm, Doubt, Entry, Operation, ProxyOp, Texts, Thread, ThreadId, What};
+use crate::model::word::Word;
+
+/// Proxy operations that wait for their first sign of progress; an older one is declared to have none.
+const PENDING_OPS: usize = 8192;
+/// Communicators, peers and directions whose sends and receives are counted.
+const PEERS: usize = 1 << 16;
+
+/// What was found to be doubtful, counted. Every field is an event or a call of NCCL's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubts {
+    /// Stops of events that were stopped before.
+    pub double_stops: u64,
+    /// Stops and states of events that are not known: their start was lost, or was long ago.
+    pub unknown_handles: u64,
+    /// Stops and states with handles of another process or plugin.
+    pub foreign_handles: u64,
+    /// Events whose parent is not known.
+    pub unknown_parents: u64,
+    /// Events that work for another process (PXN).
+    pub foreign_events: u64,
+    /// Events that were given up, still open, because too many were.
+    pub evicted_open: u64,
+    /// Proxy operations that NCCL started and never mentioned again.
+    pub silent_proxy_ops: u64,
+    /// Event types and states that this build does not know, and states that do not fit their event.
+    pub unknown_types: u64,
+    /// Records that lie before one that was already processed.
+    pub late: u64,
+}
+
+/// Joins records to a timeline.
+#[derive(Debug)]
+pub struct Correlator {
+    tag: ProcessTag,
+    pid: i32,
+    comms: FxHashMap<Handle, Comm>,
+    comm_count: u32,
+    texts: FxHashMap<Word, Box<str>>,
+    /// The thread that owns each ring now.
+    rings: FxHashMap<RingId, ThreadId>,
+    threads: u32,
+    events: Table,
+    /// Proxy operations without a sign of progress, oldest first.
+    pending: VecDeque<Handle>,
+    /// Sends and receives so far, by communicator, peer and direction.
+    p2p_numbers: FxHashMap<(Handle, i32, Word), u32>,
+    doubts: Doubts,
+    last: HostNs,
+}
+
+/// Where entries go: `now` is the time of the record at hand.
+struct Out<'f> {
+    now: HostNs,
+    sink: &'f mut dyn FnMut(&Entry<'_>),
+}
+
+impl Out<'_> {
+    fn say(&mut self, what: What<'_>) {
+        self.say_at(self.now, what);
+    }
+
+    fn say_at(&mut self, time: HostNs, what: What<'_>) {
+        (self.sink)(&Entry { time, what });
+    }
+}
+
+impl Correlator {
+    /// A correlator for the process with this tag and process id.
+    #[must_use]
+    pub fn new(tag: ProcessTag, pid: i32) -> Correlator {
+        Correlator {
+            tag,
+            pid,
+            comms: FxHashMap::default(),
+            comm_count: 0,
+            texts: FxHashMap::default(),
+            rings: FxHashMap::default(),
+            threads: 0,
+            events: Table::default(),
+            pending: VecDeque::new(),
+            p2p_numbers: FxHashMap::default(),
+            doubts: Doubts::default(),
+            last: HostNs(0),
+        }
+    }
+
+    /// What was doubtful so far.
+    #[must_use]
+    pub fn doubts(&self) -> Doubts {
+        Doubts { evicted_open: self.events.evicted_open(), ..self.doubts }
+    }
+
+    /// Whether an event is remembered.
+    #[must_use]
+    pub fn knows(&self, id: Handle) -> bool {
+        self.events.get(id).is_some()
+    }
+
+    /// Takes the next record of a ring and hands what follows from it to `sink`.
+    pub fn push(&mut self, ring: RingId, time: HostNs, record: &Record<'_>, sink: &mut dyn FnMut(&Entry<'_>)) {
+        self.doubts.late += u64::from(time < self.last);
+        self.last = self.last.max(time);
+        let out = &mut Out { now: time, sink };
+        match record.body {
+            Body::Start { handle, parent, context, event, .. } => {
+                self.start(ring, handle, parent, context, &event, out);
+            }
+            Body::Stop { handle } => self.stop(handle, out),
+            Body::State { handle, state, argument, steps } => self.state(handle, state, argument, steps, out),
+            Body::NetUpdate { handle, ref net } => {
+                if find(&mut self.events, self.tag, &mut self.doubts, handle).is_some() {
+                    out.say(What::NetUpdate { id: handle, net });
+                }
+            }
+            Body::CommInit(init) => self.comm_init(&init, out),
+            Body::CommFinalize { context } => {
+                self.give_up_pending(Some(context), out);
+                match self.comms.get(&context) {
+                    Some(comm) => out.say(What::CommFinalize(comm)),
+                    None => self.doubts.unknown_handles += 1,
+                }
+            }
+            Body::CommIdentity { context, hash, name } => {
+                let name = self.text(name);
+                if let Some(comm) = self.comms.get_mut(&context)
+                    && comm.hash != hash
+                {
+                    comm.hash = hash;
+                    comm.name = name;
+                    out.say(What::CommInit(comm));
+                }
+            }
+            Body::Thread { tid, ref name } => self.thread(ring, tid, &String::from_utf8_lossy(name), out),
+            Body::Text { word, text } => {
+                self.texts.insert(word, String::from_utf8_lossy(text).into());
+            }
+        }
+    }
+
+    /// Nothing more will come: what is only now known to be silent is said.
+    pub fn finish(&mut self, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let out = &mut Out { now: self.last, sink };
+        self.give_up_pending(None, out);
+    }
+
+    fn thread(&mut self, ring: RingId, tid: i32, name: &str, out: &mut Out<'_>) {
+        let id = ThreadId(self.threads);
+        self.threads += 1;
+        self.rings.insert(ring, id);
+        out.say(What::Thread(Thread { id, tid, name: name.trim_end_matches('\0') }));
+    }
+
+    fn comm_init(&mut self, init: &event::CommInit, out: &mut Out<'_>) {
+        self.comm_count += 1;
+        let comm = Comm {
+            context: init.context,
+            number: self.comm_count,
+            hash: init.hash,
+            name: self.text(init.name),
+            rank: init.rank,
+            ranks: init.ranks,
+            nodes: init.nodes,
+            interface: init.interface,
+        };
+        out.say(What::CommInit(&comm));
+        self.comms.insert(init.context, comm);
+    }
+
+    fn start(&mut self, ring: RingId, id: Handle, parent: Handle, context: Handle, event: &Event, out: &mut Out<'_>) {
+        let thread = match self.rings.get(&ring) {
+            Some(&thread) => thread,
+            None => {
+                // The record that names the ring's thread was lost.
+                self.thread(ring, 0, "unknown", out);
+                self.rings[&ring]
+            }
+        };
+        let kind = event.kind();
+        let mut known = Known { kind, thread, context, start: out.now, stops: 0, details: Details::None };
+        let doubt = self.doubt_of_parent(parent, kind);
+        let comm = self.comms.get(&context);
+        match *event {
+            Event::GroupApi(_) => known.details = Details::Group { marks: [None; 2] },
+            Event::CollApi(event::CollApi { captured, .. }) | Event::P2pApi(event::P2pApi { captured, .. }) => {
+                known.details = Details::Call { captured: captured.is_set(), replays: 0 };
+            }
+            Event::Coll(_) | Event::P2p(_) => {
+                let operation = self.operation(context, *event);
+                let replay = self.replay(parent);
+                let comm = self.comms.get(&context);
+                out.say(What::OperationBegin { id, thread, comm, operation: &operation, replay, doubt });
+                known.details = Details::Operation(Box::new(operation));
+            }
+            Event::ProxyOp(op) => {
+                let foreign = op.pid != self.pid || !context.is_from(self.tag);
+                self.doubts.foreign_events += u64::from(foreign);
+                let doubt = if foreign { Some(Doubt::ParentForeign) } else { doubt };
+                known.details = Details::ProxyOp { op, parent, doubt, begun: false, steps: Vec::new() };
+                self.pending.push_back(id);
+                while self.pending.len() > PENDING_OPS {
+                    if let Some(oldest) = self.pending.pop_front() {
+                        // It may still progress; then it is drawn after all.
+                        self.give_up(oldest, out);
+                    }
+                }
+            }
+            Event::ProxyStep(step) => return self.start_step(known, id, parent, step.step, out),
+            Event::KernelCh(channel) => {
+                let channel = Channel { channel: channel.channel, start: channel.start, phase: None };
+                let operation = self.events.operation(parent);
+                out.say(What::ChannelBegin { id, comm, channel, operation, doubt });
+                known.details = Details::Channel { stop: GpuNs(0) };
+            }
+            Event::KernelPhase(phase) => {
+                let name = self.text(phase.phase);
+                let phase_name = Some((phase.phase_id, name.as_deref().unwrap_or("phase")));
+                let channel = Channel { channel: phase.channel, start: phase.start, phase: phase_name };
+                out.say(What::ChannelBegin { id, comm, channel, operation: None, doubt });
+                known.details = Details::Channel { stop: GpuNs(0) };
+            }
+            Event::NetPlugin(ref net) => out.say(What::NetBegin { id, thread, net: &net.net }),
+            Event::Unknown(unknown) => {
+                self.doubts.unknown_types += 1;
+                out.say(What::Unknown { thread, bits: unknown.bits });
+            }
+            Event::CeColl(_) => {
+                known.details = Details::Call { captured: false, replays: 0 };
+            }
+            Event::ProxyCtrl(_) | Event::KernelLaunch(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
+        }
+        if is_host_call(kind) {
+            let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
+                .then(|| self.operation(context, *event));
+            let comm = self.comms.get(&context);
+            out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), doubt });
+        }
+        self.events.insert(id, known);
+    }
+
+    fn start_step(&mut self, mut known: Known, id: Handle, op: Handle, step: i32, out: &mut Out<'_>) {
+        self.show_progress(op, out);
+        // Steps come with the context of their operation, which with PXN is foreign: the operation decides.
+        known.context = self.events.get(op).map_or(known.context, |op| op.context);
+        // A receive that the network refused is started again: the same transfer under another handle.
+        let open = match self.events.get_mut(op).map(|known| &mut known.details) {
+            Some(Details::ProxyOp { steps, .. }) => match steps.iter_mut().find(|(number, _)| *number == step) {
+                Some((_, handle)) => Some(std::mem::replace(handle, id)),
+                None => {
+                    steps.push((step, id));
+                    None
+                }
+            },
+            _ => None,
+        };
+        known.details = match open.and_then(|open| self.events.get(open)).map(|known| &known.details) {
+            Some(&Details::Step { first, starts, phase, .. }) => {
+                Details::Step { op, step, first, starts: starts + 1, phase }
+            }
+            _ => {
+                let proxy = self.events.get(op).and_then(|known| self.proxy_op(known));
+                out.say(What::StepBegin { id, op, thread: known.thread, step, proxy });
+                Details::Step { op, step, first: id, starts: 1, phase: u16::MAX }
+            }
+        };
+        if let Some(open) = open {
+            self.events.close(open);
+        }
+        self.events.insert(id, known);
+    }
+
+    fn stop(&mut self, id: Handle, out: &mut Out<'_>) {
+        let Some(known) = find(&mut self.events, self.tag, &mut self.doubts, id) else { return };
+        if known.stops > 0 {
+            known.stops = known.stops.saturating_add(1);
+            self.doubts.double_stops += 1;
+            return;
+        }
+        match known.details {
+            Details::Group { marks } => out.say(What::CallEnd { id, group_marks: marks }),
+            Details::Operation(_) => out.say(What::OperationEnd { id }),
+            Details::ProxyOp { .. } => {
+                self.show_progress(id, out);
+                out.say(What::ProxyOpEnd { id });
+            }
+            Details::Channel { stop } => out.say(What::ChannelEnd { id, stop }),
+            Details::Step { op, step, first, starts, .. } => {
+                out.say(What::StepEnd { id: first, starts });
+                if let Some(Details::ProxyOp { steps, .. }) = self.events.get_mut(op).map(|known| &mut known.details) {
+                    steps.retain(|&(number, _)| number != step);
+                }
+            }
+            Details::Call { .. } => out.say(What::CallEnd { id, group_marks: [None; 2] }),
+            Details::None if known.kind == Kind::NetPlugin => out.say(What::NetEnd { id }),
+            Details::None if is_host_call(known.kind) => out.say(What::CallEnd { id, group_marks: [None; 2] }),
+            Details::None => {}
+        }
+        self.events.close(id);
+    }
+
+    fn state(&mut self, id: Handle, number: u16, argument: u64, steps: i32, out: &mut Out<'_>) {
+        let Some(known) = find(&mut self.events, self.tag, &mut self.doubts, id) else { return };
+        let (thread, context) = (known.thread, known.context);
+        match (number, &mut known.details) {
+            (
+                state::PROXY_STEP_SEND_GPU_WAIT..=state::PROXY_STEP_RECV_GPU_WAIT | state::PROXY_STEP_SEND_PEER_WAIT,
+                Details::Step { first, phase, .. },
+            ) => {
+                // While the network refuses, NCCL says the same every turn.
+                if *phase != number {
+                    *phase = number;
+                    let told = matches!(number, state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_FLUSH_WAIT);
+                    let bytes = (told && argument > 0).then_some(argument);
+                    out.say(What::StepPhase { id: *first, state: number, bytes });
+                }
+            }
+            (state::PROXY_CTRL_IDLE..=state::PROXY_CTRL_APPEND_END, _) if known.kind == Kind::ProxyCtrl => {
+                let appended = (number == state::PROXY_CTRL_APPEND_END).then_some(argument as u32);
+                let comm = self.comms.get(&context);
+                out.say(What::Control { thread, comm, state: number, appended });
+            }
+            (state::PROXY_OP_SEND_POSTED..=state::PROXY_OP_RECV_DONE, Details::ProxyOp { .. }) => {
+                self.show_progress(id, out);
+                out.say(What::ProxyOpPhase { id, state: number, bytes: argument, steps });
+            }
+            (state::PROXY_OP_IN_PROGRESS, Details::ProxyOp { .. }) => self.show_progress(id, out),
+            (state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP, Details::Channel { stop }) => {
+                *stop = GpuNs(argument);
+            }
+            (state::GROUP_START_API_STOP, Details::Group { marks }) => {
+                marks[0].get_or_insert(out.now);
+            }
+            (state::GROUP_END_API_START, Details::Group { marks }) => {
+                marks[1].get_or_insert(out.now);
+            }
+            _ => self.doubts.unknown_types += 1,
+        }
+    }
+
+    /// Why a child of `parent` may not be what it seems; counts a parent that is not known.
+    fn doubt_of_parent(&mut self, parent: Handle, kind: Kind) -> Option<Doubt> {
+        if matches!(kind, Kind::GroupApi | Kind::Group | Kind::ProxyCtrl | Kind::Unknown) {
+            return None;
+        }
+        if parent.is_none() {
+            return Some(Doubt::ParentMissing);
+        }
+        if !parent.is_from(self.tag) {
+            return Some(Doubt::ParentForeign);
+        }
+        match self.events.get(parent) {
+            Some(known) if known.stops > 1 => Some(Doubt::ParentStoppedTwice),
+            Some(_) => None,
+            None => {
+                self.doubts.unknown_parents += 1;
+                Some(Doubt::ParentUnknown)
+            }
+        }
+    }
+
+    /// The how manieth run of a captured call begins with a child of `parent`.
+    fn replay(&mut self, parent: Handle) -> Option<u32> {
+        match self.events.get_mut(parent).map(|known| &mut known.details) {
+            Some(Details::Call { captured: true, replays }) => {
+                *replays += 1;
+                Some(*replays)
+            }
+            _ => None,
+        }
+    }
+
+    /// The operation that an event makes, with the texts it refers to.
+    fn operation(&mut self, context: Handle, event: Event) -> Operation {
+        let mut operation = Operation { event, texts: None, p2p_number: 0 };
+        let words = match event {
+            Event::Coll(coll) => [coll.func, coll.datatype, coll.algorithm, coll.protocol, coll.variant],
+            Event::CeColl(coll) => [coll.func, coll.datatype, Word::ABSENT, Word::ABSENT, coll.sync_strategy],
+            _ => [operation.func(), operation.datatype(), Word::ABSENT, Word::ABSENT, Word::ABSENT],
+        };
+        if words.iter().any(|word| word.is_text()) {
+            let [func, datatype, algorithm, protocol, variant] = words.map(|word| self.text(word));
+            operation.texts = Some(Box::new(Texts { func, datatype, algorithm, protocol, variant }));
+        }
+        if let Event::P2p(p2p) = event {
+            let key = (context, p2p.peer, p2p.func);
+            if self.p2p_numbers.len() < PEERS || self.p2p_numbers.contains_key(&key) {
+                let number = self.p2p_numbers.entry(key).or_default();
+                operation.p2p_number = *number;
+                *number += 1;
+            }
+        }
+        operation
+    }
+
+    fn proxy_op(&self, known: &Known) -> Option<ProxyOp<'_>> {
+        let Details::ProxyOp { op, parent, doubt, .. } = known.details else { return None };
+        Some(ProxyOp {
+            event: op,
+            comm: self.comms.get(&known.context),
+            operation: self.events.operation(parent),
+            doubt,
+        })
+    }
+
+    /// The first sign of progress of a proxy operation: it is drawn, from its start.
+    fn show_progress(&mut self, op: Handle, out: &mut Out<'_>) {
+        let Some(known) = self.events.get_mut(op) else { return };
+        let Details::ProxyOp { begun, .. } = &mut known.details else { return };
+        if std::mem::replace(begun, true) {
+            return;
+        }
+        if let Some(known) = self.events.get(op)
+            && let Some(proxy) = self.proxy_op(known)
+        {
+            out.say_at(known.start, What::ProxyOpBegin { id: op, thread: known.thread, proxy });
+        }
+    }
+
+    /// Says of the pending proxy operations (of one communicator) that nothing ever came of them.
+    fn give_up_pending(&mut self, context: Option<Handle>, out: &mut Out<'_>) {
+        for op in std::mem::take(&mut self.pending) {
+            let other = self.events.get(op).is_some_and(|known| context.is_some_and(|it| it != known.context));
+            if other {
+                self.pending.push_back(op);
+            } else if self.give_up(op, out) {
+                self.events.close(op);
+            }
+        }
+    }
+
+    /// Says of one operation that nothing came of it, if that is so.
+    fn give_up(&mut self, op: Handle, out: &mut Out<'_>) -> bool {
+        let Some(known) = self.events.get(op) else { return false };
+        if let Details::ProxyOp { begun: false, .. } = known.details
+            && known.stops == 0
+            && let Some(proxy) = self.proxy_op(known)
+        {
+            out.say_at(known.start, What::ProxyOpNever { thread: known.thread, proxy });
+            self.doubts.silent_proxy_ops += 1;
+            return true;
+        }
+        false
+    }
+
+    /// The text behind a word, whether NCCL's or recorded; `None` where there is none.
+    fn text(&self, word: Word) -> Option<Box<str>> {
+        match word {
+            Word::ABSENT => None,
+            Word::LOST => Some("(text lost)".into()),
+            _ => word.spelling().map(Into::into).or_else(|| self.texts.get(&word).cloned()),
+        }
+    }
+}
+
+/// The event behind a handle that NCCL passed back; counts why there is none.
+fn find<'t>(events: &'t mut Table, tag: ProcessTag, doubts: &mut Doubts, id: Handle) -> Option<&'t mut Known> {
+    if !id.is_from(tag) {
+        doubts.foreign_handles += 1;
+        return None;
+    }
+    let known = events.get_mut(id);
+    doubts.unknown_handles += u64::from(known.is_none());
+    known
+}
+
+/// Whether an event is a call on a host thread, which nests with the others there.
+fn is_host_call(kind: Kind) -> bool {
+    use Kind::{CeBatch, CeColl, CeSync, CollApi, Group, GroupApi, KernelLaunch, P2pApi};
+    matches!(kind, GroupApi | CollApi | P2pApi | KernelLaunch | Group | CeColl | CeSync | CeBatch)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,363 @@
+//! The joined result: what the correlator tells the trace, entry by entry, in the order of time.
+
+use super::event::{self, Event};
+use super::ids::Handle;
+use super::time::{GpuNs, HostNs};
+use super::word::Word;
+
+/// One thing to draw or to note.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry<'a> {
+    /// When it happened.
+    pub time: HostNs,
+    /// What happened.
+    pub what: What<'a>,
+}
+
+/// What an [`Entry`] says. A `Begin` may be followed by its `End` much later or never.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum What<'a> {
+    /// A thread made its first call.
+    Thread(Thread<'a>),
+    /// A communicator was initialised, or its identity became known.
+    CommInit(&'a Comm),
+    /// A communicator was finalized.
+    CommFinalize(&'a Comm),
+    /// A call on a host thread: the user's calls, launches, groups, the enqueueing of copies.
+    CallBegin {
+        /// The event.
+        id: Handle,
+        /// The thread it runs on.
+        thread: ThreadId,
+        /// The communicator it belongs to, if that is ours and known.
+        comm: Option<&'a Comm>,
+        /// The event.
+        event: &'a Event,
+        /// The operation it asks for, if it asks for one.
+        operation: Option<&'a Operation>,
+        /// Why this may not be what it seems.
+        doubt: Option<Doubt>,
+    },
+    /// The call returned.
+    CallEnd {
+        /// The event.
+        id: Handle,
+        /// `GroupApi`: when the group's start had returned and when its end was called, if NCCL said so.
+        group_marks: [Option<HostNs>; 2],
+    },
+    /// An operation is handed over to the GPU and the proxy.
+    OperationBegin {
+        /// The event.
+        id: Handle,
+        /// The thread that hands it over.
+        thread: ThreadId,
+        /// Its communicator.
+        comm: Option<&'a Comm>,
+        /// The operation.
+        operation: &'a Operation,
+        /// Graph replays: the how manieth run of the captured call, from 1.
+        replay: Option<u32>,
+        /// Why this may not be what it seems.
+        doubt: Option<Doubt>,
+    },
+    /// The hand-over is done.
+    OperationEnd {
+        /// The event.
+        id: Handle,
+    },
+    /// A proxy operation makes progress. `time` is when the progress thread took it.
+    ProxyOpBegin {
+        /// The event.
+        id: Handle,
+        /// The progress thread.
+        thread: ThreadId,
+        /// What is known of it.
+        proxy: ProxyOp<'a>,
+    },
+    /// A proxy operation reached a state (NCCL up to 2.26), which it keeps until the next.
+    ProxyOpPhase {
+        /// The event.
+        id: Handle,
+        /// The state's number.
+        state: u16,
+        /// Bytes transferred so far.
+        bytes: u64,
+        /// Transfers so far.
+        steps: i32,
+    },
+    /// A proxy operation is done.
+    ProxyOpEnd {
+        /// The event.
+        id: Handle,
+    },
+    /// A proxy operation was started, and neither progressed nor stopped: NCCL reports no more of transports
+    /// other than NET.
+    ProxyOpNever {
+        /// The progress thread.
+        thread: ThreadId,
+        /// What is known of it.
+        proxy: ProxyOp<'a>,
+    },
+    /// One transfer begins.
+    StepBegin {
+        /// The event.
+        id: Handle,
+        /// The proxy operation, drawn or not.
+        op: Handle,
+        /// The progress thread.
+        thread: ThreadId,
+        /// Its number.
+        step: i32,
+        /// The proxy operation's facts, if it is known.
+        proxy: Option<ProxyOp<'a>>,
+    },
+    /// A transfer waits for something else from here on.
+    StepPhase {
+        /// The event.
+        id: Handle,
+        /// The state's number.
+        state: u16,
+        /// Bytes of the transfer, in the two states where NCCL tells them.
+        bytes: Option<u64>,
+    },
+    /// A transfer is done.
+    StepEnd {
+        /// The event.
+        id: Handle,
+        /// How often NCCL started it, once or more.
+        starts: u32,
+    },
+    /// What the progress thread does from here on.
+    Control {
+        /// The progress thread.
+        thread: ThreadId,
+        /// The communicator that owns it.
+        comm: Option<&'a Comm>,
+        /// The state's number.
+        state: u16,
+        /// Operations taken in, at the end of an append.
+        appended: Option<u32>,
+    },
+    /// A kernel channel or a phase of it was seen to start. `time` is the host's, of the thread that looked.
+    ChannelBegin {
+        /// The event.
+        id: Handle,
+        /// Its communicator.
+        comm: Option<&'a Comm>,
+        /// Channel and, for a phase, its name.
+        channel: Channel<'a>,
+        /// The operation it is part of.
+        operation: Option<&'a Operation>,
+        /// Why this may not be what it seems.
+        doubt: Option<Doubt>,
+    },
+    /// It was seen to stop.
+    ChannelEnd {
+        /// The event.
+        id: Handle,
+        /// The GPU's clock at the stop; 0 where NCCL did not say.
+        stop: GpuNs,
+    },
+    /// A network event begins.
+    NetBegin {
+        /// The event.
+        id: Handle,
+        /// The thread it was reported on.
+        thread: ThreadId,
+        /// What the network said.
+        net: &'a event::Net,
+    },
+    /// A network event was updated.
+    NetUpdate {
+        /// The event.
+        id: Handle,
+        /// What the network said.
+        net: &'a event::Net,
+    },
+    /// A network event is done.
+    NetEnd {
+        /// The event.
+        id: Handle,
+    },
+    /// An event type of a newer NCCL.
+    Unknown {
+        /// The thread it was reported on.
+        thread: ThreadId,
+        /// The type's bit.
+        bits: u64,
+    },
+}
+
+/// A host thread of this process: a number that no other thread of the trace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub u32);
+
+/// A host thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thread<'a> {
+    /// Our number.
+    pub id: ThreadId,
+    /// The kernel's thread id.
+    pub tid: i32,
+    /// Its name when it made its first call.
+    pub name: &'a str,
+}
+
+/// A communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comm {
+    /// The context of its events.
+    pub context: Handle,
+    /// Number in this process, from 1, in the order of `init`.
+    pub number: u32,
+    /// NCCL's hash, the same on all ranks; 0 while unknown.
+    pub hash: u64,
+    /// Name from its configuration.
+    pub name: Option<Box<str>>,
+    /// Our rank; -1 where NCCL did not say.
+    pub rank: i32,
+    /// Ranks; -1 likewise.
+    pub ranks: i32,
+    /// Hosts; -1 likewise.
+    pub nodes: i32,
+    /// The interface in use.
+    pub interface: u8,
+}
+
+/// What a proxy operation is known to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProxyOp<'a> {
+    /// NCCL's facts.
+    pub event: event::ProxyOp,
+    /// Its communicator, unless it works for another process.
+    pub comm: Option<&'a Comm>,
+    /// The operation it is part of.
+    pub operation: Option<&'a Operation>,
+    /// Why this may not be what it seems.
+    pub doubt: Option<Doubt>,
+}
+
+/// A kernel channel, or a phase on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channel<'a> {
+    /// NCCL's number.
+    pub channel: u8,
+    /// The GPU's clock at the start.
+    pub start: GpuNs,
+    /// The phase: number and name.
+    pub phase: Option<(u8, &'a str)>,
+}
+
+/// A collective or a send/receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// NCCL's facts.
+    pub event: Event,
+    /// Texts behind those words of the event that are not in the table: function, datatype, algorithm,
+    /// protocol, variant or sync strategy. Nearly always `None`.
+    pub texts: Option<Box<Texts>>,
+    /// Send and receive: how manieth with that peer and direction on this communicator, from 0.
+    pub p2p_number: u32,
+}
+
+/// Texts of an operation that are no [`Word`] of the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // NCCL's own words
+pub struct Texts {
+    pub func: Option<Box<str>>,
+    pub datatype: Option<Box<str>>,
+    pub algorithm: Option<Box<str>>,
+    pub protocol: Option<Box<str>>,
+    pub variant: Option<Box<str>>,
+}
+
+/// Why an entry may not be what it seems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The parent had been stopped twice before: NCCL may have reused a handle it should have cleared.
+    ParentStoppedTwice,
+    /// The parent is not known here: its record was lost, or it is older than what is remembered.
+    ParentUnknown,
+    /// The parent belongs to another process.
+    ParentForeign,
+    /// There should be a parent, and NCCL passed none.
+    ParentMissing,
+}
+
+impl Doubt {
+    /// As the trace says it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Doubt::ParentStoppedTwice => "parent was stopped twice",
+            Doubt::ParentUnknown => "parent unknown",
+            Doubt::ParentForeign => "parent in another process",
+            Doubt::ParentMissing => "no parent",
+        }
+    }
+}
+
+impl Operation {
+    /// The function.
+    #[must_use]
+    pub fn func(&self) -> Word {
+        match &self.event {
+            Event::Coll(coll) => coll.func,
+            Event::P2p(p2p) => p2p.func,
+            Event::CollApi(call) => call.func,
+            Event::P2pApi(call) => call.func,
+            Event::CeColl(coll) => coll.func,
+            _ => Word::ABSENT,
+        }
+    }
+
+    /// The datatype.
+    #[must_use]
+    pub fn datatype(&self) -> Word {
+        match &self.event {
+            Event::Coll(coll) => coll.datatype,
+            Event::P2p(p2p) => p2p.datatype,
+            Event::CollApi(call) => call.datatype,
+            Event::P2pApi(call) => call.datatype,
+            Event::CeColl(coll) => coll.datatype,
+            _ => Word::ABSENT,
+        }
+    }
+
+    /// Elements, as NCCL counts them for this event.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        match &self.event {
+            Event::Coll(coll) => coll.count,
+            Event::P2p(p2p) => p2p.count,
+            Event::CollApi(call) => call.count,
+            Event::P2pApi(call) => call.count,
+            Event::CeColl(coll) => coll.count,
+            _ => 0,
+        }
+    }
+
+    /// Bytes: elements times their size; `None` where NCCL does not say the datatype.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.count().checked_mul(self.datatype().element_bytes()?)
+    }
+
+    /// The number that marks this operation in every rank's trace: 24 bits of communicator, 8 of function, 32 of
+    /// sequence. `None` where nothing common to the ranks is known.
+    #[must_use]
+    pub fn correlation(&self, comm: Option<&Comm>) -> Option<u64> {
+        let comm = comm.filter(|comm| comm.hash != 0)?;
+        let (function, sequence) = match &self.event {
+            Event::Coll(coll) => (coll.func.0 as u8, coll.seq as u32),
+            Event::P2p(p2p) if comm.rank >= 0 => {
+                let (from, to) = if p2p.func == Word::RECV { (p2p.peer, comm.rank) } else { (comm.rank, p2p.peer) };
+                let pair = u64::from(from as u32) << 32 | u64::from(to as u32);
+                let mixed = (pair ^ u64::from(self.p2p_number).rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (Word::SEND_RECV.0 as u8, (mixed >> 32) as u32)
+            }
+            _ => return None,
+        };
+        Some((comm.hash ^ comm.hash >> 24 ^ comm.hash >> 48) << 40 | u64::from(function) << 32 | u64::from(sequence))
+    }
+}

@@ -1,0 +1,276 @@
+//! Writes records from NCCL's threads: read the clock, copy what was passed, publish, return.
+
+use std::cell::{Cell, OnceCell};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use super::ring::{Rings, Writer};
+use crate::clock::host::now;
+use crate::model::event::{CommInit, Net, Payload, TEXT_BYTES, header, kind};
+use crate::model::ids::{Handle, ProcessTag};
+use crate::model::word::Word;
+use crate::sys;
+
+/// Whether callbacks record. One relaxed load is all that a callback pays for it.
+static MODE: AtomicU8 = AtomicU8::new(OFF);
+const OFF: u8 = 0;
+const ON: u8 = 1;
+/// In a forked child nothing is recorded, ever: the threads that would drain the rings stayed with the parent.
+const FORKED: u8 = 2;
+
+static RINGS: OnceLock<Rings> = OnceLock::new();
+/// The process tag, in place for a handle.
+static TAG_BASE: AtomicU64 = AtomicU64::new(0);
+/// The counter of the next block of handles.
+static NEXT_BLOCK: AtomicU64 = AtomicU64::new(HANDLE_BLOCK);
+/// The number of the next recorded text.
+static NEXT_TEXT: AtomicU32 = AtomicU32::new(Word::FIRST_TEXT.0 as u32);
+
+/// Handles a thread takes at a time, so that the shared counter is touched rarely.
+const HANDLE_BLOCK: u64 = 4096;
+/// Calls after which a thread that found no ring tries again.
+const RETRY_CALLS: u32 = 1024;
+
+/// What one thread needs to record.
+struct Local {
+    writer: OnceCell<Writer<'static>>,
+    /// The thread is past its thread-local destructors, its ring is given up.
+    gone: Cell<bool>,
+    next_handle: Cell<u64>,
+    end_of_block: Cell<u64>,
+    retry_in: Cell<u32>,
+}
+
+/// Runs when the thread ends. Apart from [`Local`], whose access must stay free of any registration.
+struct Exit;
+
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            writer: OnceCell::new(),
+            gone: Cell::new(false),
+            next_handle: Cell::new(0),
+            end_of_block: Cell::new(0),
+            retry_in: Cell::new(0),
+        }
+    };
+    static EXIT: Exit = const { Exit };
+}
+
+/// Whether a callback should do anything at all.
+#[inline]
+#[must_use]
+pub fn is_on() -> bool {
+    MODE.load(Ordering::Relaxed) == ON
+}
+
+/// Whether this process is a forked child of the one that recorded.
+#[must_use]
+pub fn is_forked() -> bool {
+    MODE.load(Ordering::Relaxed) == FORKED
+}
+
+/// Begins recording with `rings`; those of an earlier life stay in use. Not in a forked child.
+pub fn switch_on(rings: impl FnOnce() -> Option<Rings>, tag: ProcessTag) -> Option<&'static Rings> {
+    if RINGS.get().is_none() {
+        // A second thread that made rings at the same time loses its own, unused.
+        let _ = RINGS.set(rings()?);
+        TAG_BASE.store(tag.base(), Ordering::Relaxed);
+    }
+    let switched = MODE.compare_exchange(OFF, ON, Ordering::AcqRel, Ordering::Relaxed);
+    (switched != Err(FORKED)).then(|| RINGS.get()).flatten()
+}
+
+/// Ends recording; calls that are under way may still publish.
+pub fn switch_off() {
+    let _ = MODE.compare_exchange(ON, OFF, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// Makes this process inert for good. The fork handler of the child.
+pub extern "C" fn forked() {
+    MODE.store(FORKED, Ordering::Relaxed);
+}
+
+/// Records the start of an event and returns its handle. The handle is valid even when the record found no room:
+/// what follows on it stays linked, and the loss is counted.
+#[inline]
+pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P) -> Handle {
+    LOCAL.with(|local| {
+        let handle = local.handle(1);
+        local.push_start(handle, parent, context, rank, payload);
+        handle
+    })
+}
+
+/// [`start`] for a network event: the two lowest bits of its handle say which payload its updates carry, because
+/// an update does not.
+#[inline]
+pub fn start_net(parent: Handle, context: Handle, rank: i32, payload: &crate::model::event::NetPlugin) -> Handle {
+    LOCAL.with(|local| {
+        let handle = Handle(local.handle(4).0 | u64::from(payload.net.network.0 & 3));
+        local.push_start(handle, parent, context, rank, payload);
+        handle
+    })
+}
+
+/// Records the stop of an event.
+#[inline]
+pub fn stop(handle: Handle) {
+    LOCAL.with(|local| local.push(kind::STOP, 0, 0, &[handle.0]));
+}
+
+/// Records a state of an event.
+#[inline]
+pub fn state(handle: Handle, state: u16, argument: u64, steps: i32) {
+    LOCAL.with(|local| local.push(kind::STATE, state, steps, &[handle.0, argument]));
+}
+
+/// Records a network event's update.
+#[inline]
+pub fn net_update(handle: Handle, net: &Net) {
+    let mut words = [0; 1 + size_of::<Net>() / 8];
+    words[0] = handle.0;
+    words[1..].copy_from_slice(bytemuck::must_cast_slice(std::slice::from_ref(net)));
+    LOCAL.with(|local| local.push(kind::NET_UPDATE, 0, 0, &words));
+}
+
+/// Records a communicator's birth under a context of its own, and returns that.
+pub fn comm_init(mut comm: CommInit) -> Handle {
+    LOCAL.with(|local| {
+        comm.context = local.handle(1);
+        local.push(kind::COMM_INIT, 0, 0, bytemuck::must_cast_slice(std::slice::from_ref(&comm)));
+        comm.context
+    })
+}
+
+/// Records a communicator's end.
+pub fn comm_finalize(context: Handle) {
+    LOCAL.with(|local| local.push(kind::COMM_FINALIZE, 0, 0, &[context.0]));
+}
+
+/// Records name and hash of a communicator whose `init` did not tell them.
+pub fn comm_identity(context: Handle, hash: u64, name: Word) {
+    LOCAL.with(|local| local.push(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash]));
+}
+
+/// Records text, cut to [`TEXT_BYTES`], and returns the word that stands for it.
+#[cold]
+pub fn text(text: &[u8]) -> Word {
+    let text = &text[..text.len().min(TEXT_BYTES)];
+    let mut words = [0_u64; TEXT_BYTES / 8];
+    for (word, bytes) in words.iter_mut().zip(text.chunks(8)) {
+        let mut padded = [0; 8];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_ne_bytes(padded);
+    }
+    let number = NEXT_TEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+        (next < u32::from(Word::LOST.0)).then_some(next + 1)
+    });
+    let Ok(number) = number else { return Word::LOST };
+    let word = Word(number as u16);
+    let recorded =
+        LOCAL.with(|local| local.try_push(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)]));
+    if recorded { word } else { Word::LOST }
+}
+
+impl Local {
+    /// `step` consecutive handles that nobody else gets; the first, which is a multiple of `step`.
+    #[inline]
+    fn handle(&self, step: u64) -> Handle {
+        let next = self.next_handle.get().next_multiple_of(step);
+        if next >= self.end_of_block.get() {
+            return self.handle_from_new_block(step);
+        }
+        self.next_handle.set(next + step);
+        Handle(next)
+    }
+
+    #[cold]
+    fn handle_from_new_block(&self, step: u64) -> Handle {
+        let first = TAG_BASE.load(Ordering::Relaxed) + NEXT_BLOCK.fetch_add(HANDLE_BLOCK, Ordering::Relaxed);
+        self.end_of_block.set(first + HANDLE_BLOCK);
+        self.next_handle.set(first + step);
+        Handle(first)
+    }
+
+    #[inline]
+    fn push_start<P: Payload>(&self, handle: Handle, parent: Handle, context: Handle, rank: i32, payload: &P) {
+        let words: &[u64] = bytemuck::must_cast_slice(std::slice::from_ref(payload));
+        let length = 5 + words.len();
+        let head = [header(P::KIND as u8, length, 0, rank), now().0, handle.0, parent.0, context.0];
+        if let Some(writer) = self.writer()
+            && !writer.push(&head, words)
+        {
+            writer.count_drop();
+        }
+    }
+
+    /// Publishes a record, or counts it.
+    #[inline]
+    fn push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
+        let head = [header(kind, 2 + words.len(), small, wide), now().0];
+        if let Some(writer) = self.writer()
+            && !writer.push(&head, words)
+        {
+            writer.count_drop();
+        }
+    }
+
+    /// Publishes a record whose loss the caller makes known.
+    fn try_push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
+        let head = [header(kind, 2 + words.len(), small, wide), now().0];
+        self.writer().is_some_and(|writer| writer.push(&head, words))
+    }
+
+    /// This thread's ring; without one, the call was counted as lost.
+    #[inline]
+    fn writer(&self) -> Option<&Writer<'static>> {
+        match self.writer.get() {
+            Some(writer) if !self.gone.get() => Some(writer),
+            _ => self.first_writer(),
+        }
+    }
+
+    /// A thread's first call: claims a ring and notes whose it is. The only place where a callback may make
+    /// system calls or allocate.
+    #[cold]
+    fn first_writer(&self) -> Option<&Writer<'static>> {
+        let rings = RINGS.get()?;
+        let retry_in = self.retry_in.get();
+        if self.gone.get() || retry_in > 0 {
+            self.retry_in.set(retry_in.saturating_sub(1));
+            rings.count_homeless();
+            return None;
+        }
+        let claimed = rings.claim().filter(|writer| {
+            let watched = EXIT.try_with(|_| ()).is_ok();
+            if !watched {
+                // Called from another destructor at the thread's very end: no second chance to leave.
+                self.gone.set(true);
+                writer.leave();
+            }
+            watched
+        });
+        let Some(writer) = claimed else {
+            self.retry_in.set(RETRY_CALLS);
+            rings.count_homeless();
+            return None;
+        };
+        let name: [u64; 2] = bytemuck::must_cast(sys::thread_name());
+        writer.push(&[header(kind::THREAD, 4, 0, sys::thread_id()), now().0], &name);
+        Some(self.writer.get_or_init(|| writer))
+    }
+}
+
+impl Drop for Exit {
+    fn drop(&mut self) {
+        let _ = LOCAL.try_with(|local| {
+            local.gone.set(true);
+            if let Some(writer) = local.writer.get()
+                && !is_forked()
+            {
+                writer.leave();
+            }
+        });
+    }
+}

@@ -1,0 +1,604 @@
+//! Rings: one producer, one consumer, drops counted, memory from one fixed pool.
+//!
+//! ```text
+//!  slot 3 ──► segment 17 ──► segment 4 ──► segment 90        pool: 5, 6, 8, ...
+//!             ▲ reader                     ▲ writer
+//! ```
+//!
+//! A thread's ring is a chain of segments. The writer fills the last one and takes the next from the pool; the
+//! reader follows and gives each drained segment back. So a busy thread can hold much of the pool and a quiet one
+//! holds a single segment. Nothing blocks: an empty pool is a dropped and counted record.
+//!
+//! Memory ordering, in four hand-overs:
+//!
+//! - words to the reader: the writer stores words relaxed, then `committed` with release; the reader loads
+//!   `committed` with acquire before it reads words below it.
+//! - a segment to the reader: linked with a release store to `next` after its header was reset; followed with
+//!   acquire. A writer never commits to a segment after linking its successor, so a reader that sees `next` and
+//!   then `committed` sees the final value.
+//! - a segment back to the pool, and out again: release and acquire on the head of the free list, whose upper
+//!   half counts the changes so that a segment that came back meanwhile (ABA) fails the exchange.
+//! - a slot back to the next thread: release on `state`, acquire by the thread that claims it.
+
+use super::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::model::event::{self, MAX_WORDS};
+
+/// Words in one segment; with its header it fills 16 KiB.
+#[cfg(not(loom))]
+const SEGMENT_WORDS: usize = 2040;
+#[cfg(loom)]
+const SEGMENT_WORDS: usize = 4;
+
+/// How often a writer tries to take a segment from a contended pool before it calls it empty: no call ever waits.
+const POOL_TRIES: u32 = 64;
+
+const NONE: u32 = u32::MAX;
+
+/// The states of a slot.
+mod state {
+    pub(super) const FREE: u32 = 0;
+    /// A thread writes to it.
+    pub(super) const OWNED: u32 = 1;
+    /// Its thread is gone; the reader drains it and makes it free.
+    pub(super) const LEFT: u32 = 2;
+}
+
+#[repr(C, align(64))]
+struct Segment {
+    /// The next segment of the ring, or of the free list while in the pool.
+    next: AtomicU32,
+    /// Words that the reader may read.
+    committed: AtomicU32,
+    words: [AtomicU64; SEGMENT_WORDS],
+}
+
+#[repr(align(64))]
+struct Slot {
+    state: AtomicU32,
+    /// The ring's first segment, for the reader to begin at.
+    head: AtomicU32,
+    /// Segments the reader gave back since the slot was claimed.
+    returned: AtomicU32,
+    /// Records this ring had no room for, over all its threads.
+    dropped: AtomicU64,
+}
+
+/// All rings of the process and the pool they share.
+pub struct Rings {
+    segments: Box<[Segment]>,
+    slots: Box<[Slot]>,
+    /// Free list: index of the first segment in the low half, number of changes in the high half.
+    free: AtomicU64,
+    /// Segments in the free list. Approximate while threads take and return.
+    available: AtomicU32,
+    /// Where the search for a free slot begins.
+    next_slot: AtomicU32,
+    /// One past the highest slot ever claimed.
+    used_slots: AtomicU32,
+    /// Records of threads that found no slot or no segment to begin with.
+    homeless: AtomicU64,
+    /// Most segments one ring may hold.
+    share: u32,
+}
+
+/// The writing end of one ring. It stays on the thread that claimed it: its cells make it `!Sync`, and the
+/// recorder keeps it in a thread-local.
+pub struct Writer<'r> {
+    rings: &'r Rings,
+    slot: u32,
+    segment: std::cell::Cell<u32>,
+    at: std::cell::Cell<u32>,
+    taken: std::cell::Cell<u32>,
+}
+
+/// The reading end of one ring; the collector holds one for each slot.
+pub struct Reader {
+    slot: u32,
+    segment: u32,
+    at: u32,
+}
+
+impl Rings {
+    /// Rings over a pool of about `bytes` bytes, every page of it touched, so that no callback meets a page fault.
+    /// `None` when there is no such memory.
+    #[must_use]
+    pub fn new(bytes: usize) -> Option<Rings> {
+        let count = (bytes / size_of::<Segment>()).clamp(4, 1 << 24);
+        Some(Self::over(allocate(count)?))
+    }
+
+    #[cfg(test)]
+    fn with_segments(count: usize) -> Rings {
+        Self::over(allocate(count).unwrap())
+    }
+
+    fn over(segments: Box<[Segment]>) -> Rings {
+        let count = segments.len();
+        for (index, segment) in segments.iter().enumerate() {
+            let next = if index + 1 < count { index as u32 + 1 } else { NONE };
+            segment.next.store(next, Ordering::Relaxed);
+            for word in segment.words.iter().step_by(256) {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        let slots = (0..count)
+            .map(|_| Slot {
+                state: AtomicU32::new(state::FREE),
+                head: AtomicU32::new(NONE),
+                returned: AtomicU32::new(0),
+                dropped: AtomicU64::new(0),
+            })
+            .collect();
+        Rings {
+            segments,
+            slots,
+            free: AtomicU64::new(0),
+            available: AtomicU32::new(count as u32),
+            next_slot: AtomicU32::new(0),
+            used_slots: AtomicU32::new(0),
+            homeless: AtomicU64::new(0),
+            share: (count as u32).div_ceil(2),
+        }
+    }
+
+    /// A ring for the calling thread; `None` when there is no slot or no segment left.
+    #[must_use]
+    pub fn claim(&self) -> Option<Writer<'_>> {
+        let count = self.slots.len() as u32;
+        let first = self.next_slot.load(Ordering::Relaxed);
+        let index = (0..count).map(|step| (first + step) % count).find(|&index| {
+            self.slots[index as usize]
+                .state
+                .compare_exchange(state::FREE, state::OWNED, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        })?;
+        let slot = &self.slots[index as usize];
+        let Some(segment) = self.take() else {
+            slot.state.store(state::FREE, Ordering::Release);
+            return None;
+        };
+        self.next_slot.store((index + 1) % count, Ordering::Relaxed);
+        self.used_slots.fetch_max(index + 1, Ordering::AcqRel);
+        slot.returned.store(0, Ordering::Relaxed);
+        slot.head.store(segment, Ordering::Release);
+        Some(Writer { rings: self, slot: index, segment: segment.into(), at: 0.into(), taken: 1.into() })
+    }
+
+    /// Counts records of a thread that has no ring.
+    pub fn count_homeless(&self) {
+        self.homeless.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Slots that were ever used: readers exist for 0 up to this.
+    #[must_use]
+    pub fn used_slots(&self) -> u32 {
+        self.used_slots.load(Ordering::Acquire)
+    }
+
+    /// Records dropped so far, by all threads.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        let used = self.used_slots() as usize;
+        let in_rings: u64 = self.slots[..used].iter().map(|slot| slot.dropped.load(Ordering::Relaxed)).sum();
+        in_rings + self.homeless.load(Ordering::Relaxed)
+    }
+
+    /// The part of the pool that is free, in percent.
+    #[must_use]
+    pub fn free_percent(&self) -> u32 {
+        let available = self.available.load(Ordering::Relaxed).min(self.segments.len() as u32);
+        (u64::from(available) * 100 / self.segments.len() as u64) as u32
+    }
+
+    /// A segment off the free list.
+    fn take(&self) -> Option<u32> {
+        let mut head = self.free.load(Ordering::Acquire);
+        for _ in 0..POOL_TRIES {
+            let index = head as u32;
+            if index == NONE {
+                return None;
+            }
+            let segment = &self.segments[index as usize];
+            // Another thread may have taken it already and be writing this field; then the exchange fails.
+            let next = segment.next.load(Ordering::Relaxed);
+            match self.free.compare_exchange_weak(head, successor(head, next), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.available.fetch_sub(1, Ordering::Relaxed);
+                    segment.next.store(NONE, Ordering::Relaxed);
+                    segment.committed.store(0, Ordering::Relaxed);
+                    return Some(index);
+                }
+                Err(now) => head = now,
+            }
+        }
+        None
+    }
+
+    /// Puts a drained segment on the free list. Only the reader does this; it may retry as long as it takes.
+    fn give_back(&self, index: u32) {
+        let segment = &self.segments[index as usize];
+        let mut head = self.free.load(Ordering::Relaxed);
+        loop {
+            segment.next.store(head as u32, Ordering::Relaxed);
+            match self.free.compare_exchange_weak(head, successor(head, index), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        self.available.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The free list's head after `head`, with `index` first.
+fn successor(head: u64, index: u32) -> u64 {
+    ((head >> 32).wrapping_add(1) << 32) | u64::from(index)
+}
+
+impl Writer<'_> {
+    /// The number of this ring.
+    #[must_use]
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Publishes one record: its head and the words after it. False when it was dropped; the caller decides
+    /// whether that counts ([`Writer::count_drop`]).
+    #[inline]
+    pub fn push(&self, head: &[u64], tail: &[u64]) -> bool {
+        let length = head.len() + tail.len();
+        debug_assert!(length <= MAX_WORDS || cfg!(loom));
+        let rings = self.rings;
+        let mut at = self.at.get() as usize;
+        let mut segment = &rings.segments[self.segment.get() as usize];
+        if at + length > SEGMENT_WORDS {
+            let Some(next) = self.extend(segment) else { return false };
+            segment = next;
+            at = 0;
+        }
+        let Some(words) = segment.words.get(at..at + length) else { return false };
+        let (first, rest) = words.split_at(head.len());
+        for (word, value) in first.iter().zip(head) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        for (word, value) in rest.iter().zip(tail) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        self.at.set((at + length) as u32);
+        segment.committed.store((at + length) as u32, Ordering::Release);
+        true
+    }
+
+    /// Counts a record that found no room.
+    #[cold]
+    pub fn count_drop(&self) {
+        // The only writer of this counter is the thread that owns the slot.
+        let dropped = &self.rings.slots[self.slot as usize].dropped;
+        dropped.store(dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Marks the ring as left by its thread. Nothing may be pushed afterwards.
+    pub fn leave(&self) {
+        self.rings.slots[self.slot as usize].state.store(state::LEFT, Ordering::Release);
+    }
+
+    #[cold]
+    fn extend(&self, full: &Segment) -> Option<&Segment> {
+        let rings = self.rings;
+        let returned = rings.slots[self.slot as usize].returned.load(Ordering::Relaxed);
+        if self.taken.get().wrapping_sub(returned) >= rings.share {
+            return None;
+        }
+        let index = rings.take()?;
+        self.taken.set(self.taken.get().wrapping_add(1));
+        full.next.store(index, Ordering::Release);
+        self.segment.set(index);
+        Some(&rings.segments[index as usize])
+    }
+}
+
+impl Reader {
+    /// A reader for the ring of slot `slot`.
+    #[must_use]
+    pub fn new(slot: u32) -> Reader {
+        Reader { slot, segment: NONE, at: 0 }
+    }
+
+    /// The number of the ring.
+    #[must_use]
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The first words of the oldest record: its header and its time. Gives drained segments, and in the end a
+    /// ring whose thread has left, back to the pool.
+    pub fn peek(&mut self, rings: &Rings) -> Option<(u64, u64)> {
+        let slot = &rings.slots[self.slot as usize];
+        // Before the words: a thread that has left published everything it ever will.
+        let left = slot.state.load(Ordering::Acquire) == state::LEFT;
+        if self.segment == NONE {
+            self.segment = slot.head.load(Ordering::Acquire);
+            if self.segment == NONE {
+                return None;
+            }
+            self.at = 0;
+        }
+        loop {
+            let segment = &rings.segments[self.segment as usize];
+            let next = segment.next.load(Ordering::Acquire);
+            if self.at < segment.committed.load(Ordering::Acquire) {
+                let word = |offset: u32| {
+                    let index = (self.at + offset) as usize;
+                    segment.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+                };
+                return Some((word(0), word(1)));
+            }
+            if next == NONE {
+                break;
+            }
+            rings.give_back(self.segment);
+            // One writer of this counter: the reader.
+            slot.returned.store(slot.returned.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            self.segment = next;
+            self.at = 0;
+        }
+        if left {
+            rings.give_back(self.segment);
+            self.segment = NONE;
+            slot.head.store(NONE, Ordering::Relaxed);
+            slot.state.store(state::FREE, Ordering::Release);
+        }
+        None
+    }
+
+    /// Copies the record that [`Reader::peek`] just showed, and moves on.
+    pub fn read<'b>(&mut self, rings: &Rings, buffer: &'b mut [u64; MAX_WORDS]) -> &'b [u64] {
+        let segment = &rings.segments[self.segment as usize];
+        let first = segment.words[self.at as usize].load(Ordering::Relaxed);
+        let length = event::length(first).clamp(1, MAX_WORDS);
+        let words = &segment.words[self.at as usize..][..length];
+        for (to, from) in buffer.iter_mut().zip(words) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        self.at += length as u32;
+        &buffer[..length]
+    }
+}
+
+#[cfg(not(loom))]
+fn allocate(count: usize) -> Option<Box<[Segment]>> {
+    use std::alloc::{Layout, alloc_zeroed};
+
+    let layout = Layout::array::<Segment>(count).ok()?;
+    // SAFETY: the layout is not empty (there are at least 2 segments); all-zero bytes are a valid `Segment`,
+    // which is integers only; the box frees it with the same layout.
+    unsafe {
+        let memory = alloc_zeroed(layout).cast::<Segment>();
+        (!memory.is_null()).then(|| Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, count)))
+    }
+}
+
+#[cfg(loom)]
+fn allocate(count: usize) -> Option<Box<[Segment]>> {
+    let segment = || Segment {
+        next: AtomicU32::new(NONE),
+        committed: AtomicU32::new(0),
+        words: std::array::from_fn(|_| AtomicU64::new(0)),
+    };
+    Some((0..count).map(|_| segment()).collect())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::model::event::header;
+
+    fn record(n: u64) -> [u64; 3] {
+        [header(event::kind::STOP, 3, 0, 0), n, n]
+    }
+
+    fn drain(rings: &Rings, reader: &mut Reader) -> Vec<u64> {
+        let mut buffer = [0; MAX_WORDS];
+        let mut times = Vec::new();
+        while reader.peek(rings).is_some() {
+            times.push(reader.read(rings, &mut buffer)[1]);
+        }
+        times
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_in_order() {
+        let rings = Rings::new(1 << 20).unwrap();
+        let writer = rings.claim().unwrap();
+        let mut reader = Reader::new(writer.slot());
+        let mut expected = 0;
+        for round in 0..10_u64 {
+            for n in 0..5_000 {
+                assert!(writer.push(&record(round * 5_000 + n), &[]));
+            }
+            for time in drain(&rings, &mut reader) {
+                assert_eq!(time, expected);
+                expected += 1;
+            }
+        }
+        assert_eq!(expected, 50_000);
+    }
+
+    #[test]
+    fn one_thread_cannot_take_the_whole_pool() {
+        let rings = Rings::with_segments(8);
+        let writer = rings.claim().unwrap();
+        let kept = (0..100_000).filter(|&n| writer.push(&record(n), &[])).count();
+        assert_eq!(kept, 4 * (SEGMENT_WORDS / 3), "half of the pool");
+        let other = rings.claim().expect("room for another thread");
+        assert!(other.push(&record(1), &[]));
+        // Draining makes room again.
+        let mut reader = Reader::new(writer.slot());
+        assert_eq!(drain(&rings, &mut reader).len(), kept);
+        assert!(writer.push(&record(1), &[]));
+    }
+
+    #[test]
+    fn a_ring_outlives_its_thread_until_it_is_drained() {
+        let rings = Rings::with_segments(4);
+        for generation in 0..100 {
+            let writer = rings.claim().expect("the slot came back");
+            assert!(writer.push(&record(generation), &[]));
+            writer.leave();
+            let mut reader = Reader::new(writer.slot());
+            assert_eq!(drain(&rings, &mut reader), [generation]);
+        }
+        assert_eq!(rings.free_percent(), 100);
+    }
+
+    #[test]
+    fn without_a_free_slot_there_is_no_ring() {
+        let rings = Rings::with_segments(4);
+        let writers: Vec<_> = (0..4).map(|_| rings.claim().unwrap()).collect();
+        assert!(rings.claim().is_none());
+        writers[0].leave();
+        assert!(rings.claim().is_none(), "not drained yet");
+        assert!(Reader::new(writers[0].slot()).peek(&rings).is_none());
+        assert!(rings.claim().is_some());
+    }
+
+    #[test]
+    fn many_threads_lose_nothing_uncounted() {
+        const EACH: u64 = if cfg!(miri) { 500 } else { 200_000 };
+        const THREADS: u64 = 3;
+        let rings = &Rings::with_segments(16);
+        let writers: Vec<_> = (0..THREADS).map(|_| rings.claim().unwrap()).collect();
+        let done = &AtomicU32::new(0);
+        let (kept, dropped) = std::thread::scope(|scope| {
+            for (thread, writer) in writers.into_iter().enumerate() {
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        if !writer.push(&record((thread as u64) << 32 | n), &[]) {
+                            writer.count_drop();
+                        }
+                    }
+                    writer.leave();
+                    done.fetch_add(1, Ordering::Release);
+                });
+            }
+            let mut readers: Vec<_> = (0..THREADS as u32).map(Reader::new).collect();
+            let mut kept = 0;
+            let mut last = [None; THREADS as usize];
+            loop {
+                let finished = u64::from(done.load(Ordering::Acquire)) == THREADS;
+                for reader in &mut readers {
+                    for time in drain(rings, reader) {
+                        let last = &mut last[(time >> 32) as usize];
+                        assert!(last.is_none_or(|last| time > last), "in order");
+                        *last = Some(time);
+                        kept += 1;
+                    }
+                }
+                if finished {
+                    break (kept, rings.dropped());
+                }
+            }
+        });
+        assert_eq!(kept + dropped, THREADS * EACH);
+        assert_eq!(rings.free_percent(), 100);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    //! Every interleaving of one writer or two with the reader, with segments of four words and records of two.
+
+    use super::*;
+    use crate::model::event::header;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn record(n: u64) -> [u64; 2] {
+        [header(event::kind::STOP, 2, 0, 0), n]
+    }
+
+    fn drain(rings: &Rings, reader: &mut Reader, into: &mut Vec<u64>) {
+        let mut buffer = [0; MAX_WORDS];
+        while reader.peek(rings).is_some() {
+            into.push(reader.read(rings, &mut buffer)[1]);
+        }
+    }
+
+    #[test]
+    fn loom_a_reader_sees_whole_records_in_order() {
+        loom::model(|| {
+            let rings = Arc::new(Rings::with_segments(4));
+            let theirs = Arc::clone(&rings);
+            let thread = thread::spawn(move || {
+                let writer = theirs.claim().unwrap();
+                let mut kept = 0;
+                for n in 1..=5 {
+                    kept += u64::from(writer.push(&record(n), &[]));
+                }
+                writer.leave();
+                kept
+            });
+            let mut reader = Reader::new(0);
+            let mut seen = Vec::new();
+            drain(&rings, &mut reader, &mut seen);
+            let kept = thread.join().unwrap();
+            drain(&rings, &mut reader, &mut seen);
+            assert_eq!(seen.len() as u64, kept);
+            assert!(seen.is_sorted());
+            assert!(reader.peek(&rings).is_none());
+            assert_eq!(rings.available.load(Ordering::Relaxed), 4);
+        });
+    }
+
+    #[test]
+    fn loom_two_writers_share_a_pool() {
+        loom::model(|| {
+            let rings = Arc::new(Rings::with_segments(4));
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let rings = Arc::clone(&rings);
+                    thread::spawn(move || {
+                        let writer = rings.claim().unwrap();
+                        let kept = (1..=3).filter(|&n| writer.push(&record(n), &[])).count();
+                        writer.leave();
+                        kept
+                    })
+                })
+                .collect();
+            let kept: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+            let mut seen = Vec::new();
+            for slot in 0..rings.used_slots() {
+                drain(&rings, &mut Reader::new(slot), &mut seen);
+            }
+            assert_eq!(seen.len(), kept);
+            assert_eq!(rings.available.load(Ordering::Relaxed), 4);
+        });
+    }
+
+    #[test]
+    fn loom_a_slot_passes_from_thread_to_thread() {
+        loom::model(|| {
+            let rings = Arc::new(Rings::with_segments(2));
+            let first = rings.claim().unwrap();
+            assert!(first.push(&record(1), &[]));
+            first.leave();
+            let theirs = Arc::clone(&rings);
+            let thread = thread::spawn(move || {
+                theirs.claim().is_some_and(|writer| {
+                    let kept = writer.push(&record(2), &[]);
+                    writer.leave();
+                    kept
+                })
+            });
+            let mut readers = [Reader::new(0), Reader::new(1)];
+            let mut seen = Vec::new();
+            for reader in &mut readers {
+                drain(&rings, reader, &mut seen);
+            }
+            let kept = thread.join().unwrap();
+            for reader in &mut readers {
+                drain(&rings, reader, &mut seen);
+            }
+            assert_eq!(seen.len(), 1 + usize::from(kept));
+        });
+    }
+}

@@ -1,0 +1,175 @@
+//! The operating system: the few calls that the standard library lacks, made safe.
+
+use std::ffi::{CStr, c_int};
+use std::path::Path;
+
+/// `CLOCK_BOOTTIME` in nanoseconds. Through libc's symbol, never the vDSO directly: a test host may define it.
+#[must_use]
+pub fn boottime_ns() -> u64 {
+    clock_ns(libc::CLOCK_BOOTTIME)
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// `CLOCK_REALTIME` in nanoseconds since 1970.
+#[must_use]
+pub fn realtime_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable; these clocks exist on every Linux we load on.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Whether the process may execute RDTSC (`prctl(PR_SET_TSC)` can forbid it).
+#[must_use]
+pub fn may_read_tsc() -> bool {
+    let mut mode: c_int = 0;
+    // SAFETY: PR_GET_TSC writes one int.
+    let status = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut mode) };
+    status == 0 && mode == libc::PR_TSC_ENABLE
+}
+
+/// The calling thread's id in the kernel.
+#[must_use]
+pub fn thread_id() -> i32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// The calling thread's name: at most 15 bytes, then NULs.
+#[must_use]
+pub fn thread_name() -> [u8; 16] {
+    let mut name = [0_u8; 16];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, the last a NUL.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}
+
+/// The process id as the kernel tells it now; the standard library's is right too, but this says it is a call.
+#[must_use]
+pub fn process_id() -> i32 {
+    std::process::id() as i32
+}
+
+/// Random bits from the kernel; the clock where it has none to give without waiting.
+#[must_use]
+pub fn random() -> u64 {
+    let mut bits = 0_u64;
+    // SAFETY: `bits` has the 8 writable bytes we say.
+    let got = unsafe { libc::getrandom((&raw mut bits).cast(), 8, libc::GRND_NONBLOCK) };
+    if got == 8 {
+        bits
+    } else {
+        (realtime_ns() ^ u64::from(std::process::id()) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// Runs `spawn` with every signal blocked, so that a thread it starts never runs the host's signal handlers.
+pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets are plain memory that the calls fill before they are read; the old mask is put back.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        let changed = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) == 0;
+        let result = spawn();
+        if changed {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        }
+        result
+    }
+}
+
+/// Has `child` run in every forked child, `at_exit` at a normal exit of the process.
+pub fn on_fork_and_exit(child: extern "C" fn(), at_exit: extern "C" fn()) {
+    // SAFETY: both functions live as long as the process: the library is linked with `-z nodelete`.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(fork_shim(child)));
+        libc::atexit(at_exit);
+    }
+}
+
+fn fork_shim(child: extern "C" fn()) -> unsafe extern "C" fn() {
+    child
+}
+
+/// Bytes that an unprivileged process may still write to the file system of `path`; `None` when it does not say.
+#[must_use]
+pub fn free_bytes(path: &Path) -> Option<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: `path` is a C string, `stats` is writable and read only when the call filled it.
+    unsafe {
+        let mut stats: libc::statvfs64 = std::mem::zeroed();
+        (libc::statvfs64(path.as_ptr(), &raw mut stats) == 0).then(|| stats.f_bavail * stats.f_frsize)
+    }
+}
+
+/// The machine's host name.
+#[must_use]
+pub fn host_name() -> String {
+    let mut name = [0_u8; 256];
+    // SAFETY: one byte less than the buffer is offered, so a NUL remains.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
+}
+
+/// When the parent of this process started, in seconds since 1970.
+#[must_use]
+pub fn parent_start() -> Option<u64> {
+    let parent = std::os::unix::process::parent_id();
+    let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).ok()?;
+    // The second field is the program's name in parentheses, and may hold anything.
+    let start: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let kernel = std::fs::read_to_string("/proc/stat").ok()?;
+    let boot: u64 = kernel.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    // SAFETY: no pointers.
+    let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Some(boot + start / u64::try_from(ticks_per_second).ok().filter(|&ticks| ticks > 0)?)
+}
+
+/// A time in seconds since 1970 as `20261120-184500`, in UTC.
+#[must_use]
+pub fn utc(seconds: u64) -> String {
+    let seconds = seconds as libc::time_t;
+    // SAFETY: both are plain memory; `gmtime_r` fills the second from the first.
+    let time = unsafe {
+        let mut time: libc::tm = std::mem::zeroed();
+        libc::gmtime_r(&raw const seconds, &raw mut time);
+        time
+    };
+    format!(
+        "{:04}{:02}{:02}-{:02}{:02}{:02}",
+        time.tm_year + 1900,
+        time.tm_mon + 1,
+        time.tm_mday,
+        time.tm_hour,
+        time.tm_min,
+        time.tm_sec
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc() {
+        assert_eq!(utc(0), "19700101-000000");
+        assert_eq!(utc(1_795_200_300), "20261120-184500");
+    }
+
+    #[test]
+    fn the_parent_started_before_now_and_after_the_boot() {
+        let start = parent_start().expect("a test has a parent");
+        assert!(start <= realtime_ns() / 1_000_000_000 + 1);
+    }
+}

@@ -1,0 +1,304 @@
+//! Typed arguments: what an event tells in fields, as `proto/ncclscope.proto` defines them.
+
+use super::fields::nccl;
+use super::wire::Buf;
+use crate::correlate::Doubts;
+use crate::model::event::{self, Event, Network};
+use crate::model::time::HostNs;
+use crate::model::timeline::{Channel, Comm, Doubt, Operation, ProxyOp};
+use crate::model::word::Word;
+
+/// The arguments of one event, encoded. Made once and used for every event in turn.
+#[derive(Debug, Default)]
+pub struct Args(Buf);
+
+impl Args {
+    /// No arguments.
+    #[must_use]
+    pub const fn new() -> Args {
+        Args(Buf::new())
+    }
+
+    /// Begins anew.
+    pub fn clear(&mut self) -> &mut Args {
+        self.0.clear();
+        self
+    }
+
+    /// The encoded message.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    /// An unsigned field.
+    pub fn uint(&mut self, field: u32, value: u64) -> &mut Args {
+        self.0.uint(field, value);
+        self
+    }
+
+    /// An unsigned field that is left out when it is 0.
+    fn nonzero(&mut self, field: u32, value: u64) -> &mut Args {
+        if value != 0 {
+            self.0.uint(field, value);
+        }
+        self
+    }
+
+    /// A signed field.
+    pub fn int(&mut self, field: u32, value: i32) -> &mut Args {
+        self.0.int(field, i64::from(value));
+        self
+    }
+
+    /// A flag, left out when it is not set.
+    fn flag(&mut self, field: u32, value: bool) -> &mut Args {
+        self.nonzero(field, u64::from(value))
+    }
+
+    /// A text field.
+    pub fn text(&mut self, field: u32, value: &str) -> &mut Args {
+        self.0.bytes_field(field, value.as_bytes());
+        self
+    }
+
+    /// A word as an enum value; text and absent words are left out.
+    fn word(&mut self, field: u32, word: Word) -> &mut Args {
+        if word.spelling().is_some() {
+            self.0.uint(field, u64::from(word.0));
+        }
+        self
+    }
+
+    /// Why the event may not be what it seems.
+    pub fn doubt(&mut self, doubt: Option<Doubt>) -> &mut Args {
+        if let Some(doubt) = doubt {
+            self.text(nccl::DOUBT, doubt.text());
+        }
+        self
+    }
+
+    /// Everything known of an operation.
+    pub fn operation(&mut self, operation: &Operation) -> &mut Args {
+        match &operation.event {
+            Event::Coll(coll) => self.coll(coll),
+            Event::P2p(p2p) => self.p2p(p2p),
+            Event::CollApi(call) => self
+                .nonzero(nccl::STREAM, call.stream)
+                .nonzero(nccl::USER_TAG, call.user_tag)
+                .root(call.func, call.root)
+                .flag(nccl::CAPTURED, call.captured.is_set()),
+            Event::P2pApi(call) => self
+                .nonzero(nccl::STREAM, call.stream)
+                .nonzero(nccl::USER_TAG, call.user_tag)
+                .flag(nccl::CAPTURED, call.captured.is_set()),
+            Event::CeColl(coll) => self.ce_coll(coll),
+            _ => self,
+        };
+        if let Some(bytes) = operation.bytes() {
+            self.uint(nccl::BYTES, bytes);
+        }
+        self.uint(nccl::COUNT, operation.count())
+            .word(nccl::FUNCTION, operation.func())
+            .word(nccl::DATATYPE, operation.datatype());
+        if let Some(texts) = operation.texts.as_deref() {
+            let variant = if matches!(operation.event, Event::CeColl(_)) { nccl::SYNC_STRATEGY } else { nccl::VARIANT };
+            for (field, text) in [
+                (nccl::FUNCTION_TEXT, &texts.func),
+                (nccl::DATATYPE_TEXT, &texts.datatype),
+                (nccl::ALGORITHM_TEXT, &texts.algorithm),
+                (nccl::PROTOCOL_TEXT, &texts.protocol),
+                (variant, &texts.variant),
+            ] {
+                match text {
+                    // Words of the table went out as enum values.
+                    Some(text) if Word::known(text.as_bytes()).is_none() => self.text(field, text),
+                    _ => self,
+                };
+            }
+        }
+        self
+    }
+
+    fn coll(&mut self, coll: &event::Coll) -> &mut Args {
+        self.uint(nccl::SEQ, coll.seq)
+            .word(nccl::ALGORITHM, coll.algorithm)
+            .word(nccl::PROTOCOL, coll.protocol)
+            .uint(nccl::CHANNELS, u64::from(coll.channels))
+            .uint(nccl::WARPS, u64::from(coll.warps))
+            .root(coll.func, coll.root)
+            .nonzero(nccl::SEND_BUFFER, coll.send_buffer)
+            .nonzero(nccl::RECV_BUFFER, coll.recv_buffer)
+            .nonzero(nccl::USER_TAG, coll.user_tag)
+            .nonzero(nccl::TRAFFIC_BYTES, coll.traffic)
+            .flag(nccl::SYMMETRIC, coll.symmetric.is_set())
+            .flag(nccl::COLLNET, coll.collnet.is_set())
+            .flag(nccl::NVLS, coll.nvls.is_set());
+        if coll.reduction >= 0 {
+            self.int(nccl::REDUCTION, coll.reduction);
+        }
+        if let Some(variant) = coll.variant.spelling() {
+            self.text(nccl::VARIANT, variant);
+        }
+        self
+    }
+
+    fn p2p(&mut self, p2p: &event::P2p) -> &mut Args {
+        self.int(nccl::PEER, p2p.peer)
+            .nonzero(nccl::CHANNELS, u64::from(p2p.channels))
+            .nonzero(nccl::SEND_BUFFER, p2p.buffer)
+            .nonzero(nccl::USER_TAG, p2p.user_tag)
+    }
+
+    fn ce_coll(&mut self, coll: &event::CeColl) -> &mut Args {
+        self.uint(nccl::SEQ, coll.seq)
+            .nonzero(nccl::STREAM, coll.stream)
+            .nonzero(nccl::SEND_BUFFER, coll.send_buffer)
+            .nonzero(nccl::RECV_BUFFER, coll.recv_buffer)
+            .nonzero(nccl::USER_TAG, coll.user_tag)
+            .root(coll.func, coll.root)
+            .nonzero(nccl::BATCH_SIZE, u64::from(coll.batch_size))
+            .nonzero(nccl::BATCHES, u64::from(coll.batches))
+            .uint(nccl::CE_SEQ, u64::from(coll.ce_seq))
+            .flag(nccl::INTRA_BATCH_SYNC, coll.intra_batch_sync.is_set());
+        if let Some(strategy) = coll.sync_strategy.spelling() {
+            self.text(nccl::SYNC_STRATEGY, strategy);
+        }
+        self
+    }
+
+    /// The root, for the functions that have one: NCCL fills the field for all.
+    fn root(&mut self, func: Word, root: i32) -> &mut Args {
+        let rooted = matches!(func, Word::BROADCAST | Word::REDUCE | Word::GATHER | Word::SCATTER) || func.is_text();
+        if rooted { self.int(nccl::ROOT, root) } else { self }
+    }
+
+    /// A call on a host thread, beyond the operation it asks for.
+    pub fn call(&mut self, event: &Event) -> &mut Args {
+        match event {
+            Event::GroupApi(group) => self.int(nccl::DEPTH, group.depth).flag(nccl::CAPTURED, group.captured.is_set()),
+            Event::KernelLaunch(launch) => self.nonzero(nccl::STREAM, launch.stream),
+            Event::CeSync(sync) => self.int(nccl::RANKS, sync.ranks).flag(nccl::COMPLETE, sync.complete.is_set()),
+            Event::CeBatch(batch) => self
+                .int(nccl::COPIES, batch.ops)
+                .uint(nccl::BYTES, batch.bytes)
+                .flag(nccl::INTRA_BATCH_SYNC, batch.intra_sync.is_set()),
+            _ => self,
+        }
+    }
+
+    /// The end of a group call: when its start had returned and its end was called.
+    pub fn group_marks(&mut self, begin: HostNs, marks: [Option<HostNs>; 2]) -> &mut Args {
+        for (field, mark) in [nccl::GROUP_START_RETURNED_NS, nccl::GROUP_END_CALLED_NS].into_iter().zip(marks) {
+            if let Some(mark) = mark {
+                self.uint(field, mark.since(begin));
+            }
+        }
+        self
+    }
+
+    /// A communicator.
+    pub fn comm(&mut self, comm: &Comm) -> &mut Args {
+        self.nonzero(nccl::COMM, comm.hash).uint(nccl::INTERFACE, u64::from(comm.interface));
+        if let Some(name) = &comm.name {
+            self.text(nccl::COMM_NAME, name);
+        }
+        for (field, value) in [(nccl::RANK, comm.rank), (nccl::RANKS, comm.ranks), (nccl::NODES, comm.nodes)] {
+            if value >= 0 {
+                self.int(field, value);
+            }
+        }
+        self
+    }
+
+    /// Which communicator, as a part of another event.
+    pub fn of_comm(&mut self, comm: Option<&Comm>) -> &mut Args {
+        match comm {
+            Some(comm) => self.nonzero(nccl::COMM, comm.hash),
+            None => self,
+        }
+    }
+
+    /// A proxy operation.
+    pub fn proxy_op(&mut self, proxy: &ProxyOp<'_>) -> &mut Args {
+        let op = &proxy.event;
+        self.uint(nccl::CHANNEL, u64::from(op.channel))
+            .int(nccl::PEER, op.peer)
+            .int(nccl::STEPS, op.steps)
+            .int(nccl::CHUNK_BYTES, op.chunk_bytes)
+            .of_comm(proxy.comm)
+            .doubt(proxy.doubt);
+        if proxy.doubt == Some(Doubt::ParentForeign) {
+            self.int(nccl::FOREIGN_PID, op.pid);
+        }
+        if let Some(operation) = proxy.operation {
+            if let Event::Coll(coll) = &operation.event {
+                self.uint(nccl::SEQ, coll.seq);
+            }
+            if let Some(bytes) = operation.bytes() {
+                self.uint(nccl::BYTES, bytes);
+            }
+        }
+        self
+    }
+
+    /// A kernel channel or phase at its start.
+    pub fn channel(&mut self, channel: &Channel<'_>) -> &mut Args {
+        self.uint(nccl::CHANNEL, u64::from(channel.channel)).nonzero(nccl::GPU_START_NS, channel.start.0);
+        if let Some((number, _)) = channel.phase {
+            self.uint(nccl::PHASE, u64::from(number));
+        }
+        self
+    }
+
+    /// What the network said.
+    pub fn net(&mut self, net: &event::Net) -> &mut Args {
+        if net.id != 0 {
+            self.uint(nccl::NET_ID, net.id as u64);
+        }
+        match net.network {
+            Network::INFINIBAND => self
+                .uint(nccl::NET_TYPE, u64::from(net.net_type))
+                .int(nccl::NET_DEVICE, net.device)
+                .uint(nccl::NET_WORK_REQUEST, net.work_request)
+                .int(nccl::NET_OPCODE, net.opcode)
+                .int(nccl::NET_QUEUE_PAIR, net.queue_pair)
+                .uint(nccl::NET_LENGTH, net.length),
+            Network::SOCKET => self
+                .uint(nccl::NET_TYPE, u64::from(net.net_type))
+                .int(nccl::NET_DEVICE, net.device)
+                .int(nccl::NET_OPCODE, net.opcode)
+                .uint(nccl::NET_LENGTH, net.length),
+            _ => self,
+        }
+    }
+
+    /// What was doubtful in a recording.
+    pub fn doubts(&mut self, doubts: &Doubts) -> &mut Args {
+        let Doubts {
+            double_stops,
+            unknown_handles,
+            foreign_handles,
+            unknown_parents,
+            foreign_events,
+            evicted_open,
+            silent_proxy_ops,
+            unknown_types,
+            late,
+        } = *doubts;
+        for (field, value) in [
+            (nccl::DOUBLE_STOPS, double_stops),
+            (nccl::UNKNOWN_HANDLES, unknown_handles),
+            (nccl::FOREIGN_HANDLES, foreign_handles),
+            (nccl::UNKNOWN_PARENTS, unknown_parents),
+            (nccl::FOREIGN_EVENTS, foreign_events),
+            (nccl::EVICTED_OPEN, evicted_open),
+            (nccl::SILENT_PROXY_OPS, silent_proxy_ops),
+            (nccl::UNKNOWN_TYPES, unknown_types),
+            (nccl::LATE, late),
+        ] {
+            self.uint(field, value);
+        }
+        self
+    }
+}

@@ -1,0 +1,13 @@
+//! The Perfetto writer (pure, up to the byte sink), and the reader that the command line and tests use.
+//!
+//! [`wire`] is protobuf's encoding, [`writer`] Perfetto's packets, [`args`] our typed arguments, [`names`] the
+//! wording, and [`tracks`] decides what is drawn where.
+
+pub mod args;
+pub mod fields;
+pub mod names;
+#[cfg(feature = "cli")]
+pub mod reader;
+pub mod tracks;
+pub mod wire;
+pub mod writer;

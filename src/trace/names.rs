@@ -1,0 +1,244 @@
+//! The wording of the trace: names of slices and tracks, sizes, all in one place.
+
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::writer::Name;
+use crate::model::event::Event;
+use crate::model::state;
+use crate::model::timeline::{Comm, Operation};
+use crate::model::word::Word;
+
+/// A text that is the same for all events of its kind.
+pub struct Fixed(pub &'static str);
+
+/// A text made for one event.
+pub struct Text<'a>(pub &'a str);
+
+/// An operation: `AllReduce 16 MiB f32`, `Send 1 MiB f32 → 3`; a call of it has NCCL's prefix.
+pub struct OperationName<'a> {
+    /// The operation.
+    pub operation: &'a Operation,
+    /// What stands in front.
+    pub prefix: &'static str,
+}
+
+/// A proxy operation: what it is part of, else what is known.
+pub struct ProxyOpName<'a> {
+    /// The operation it is part of.
+    pub operation: Option<&'a Operation>,
+    /// NCCL's channel.
+    pub channel: u8,
+}
+
+/// A word and a number: `step 3`, `channel 7`.
+pub struct Numbered(pub &'static str, pub i64);
+
+impl Name for Fixed {
+    fn key(&self) -> u64 {
+        hash((0_u8, self.0))
+    }
+
+    fn write(&self, text: &mut String) {
+        text.push_str(self.0);
+    }
+}
+
+impl Name for Text<'_> {
+    fn key(&self) -> u64 {
+        hash((1_u8, self.0))
+    }
+
+    fn write(&self, text: &mut String) {
+        text.push_str(self.0);
+    }
+}
+
+impl Name for Numbered {
+    fn key(&self) -> u64 {
+        hash((2_u8, self.0, self.1))
+    }
+
+    fn write(&self, text: &mut String) {
+        let _ = write!(text, "{} {}", self.0, self.1);
+    }
+}
+
+impl Name for OperationName<'_> {
+    fn key(&self) -> u64 {
+        let operation = self.operation;
+        let texts = operation.texts.as_ref().map(|texts| (&texts.func, &texts.datatype));
+        let peer = peer(operation);
+        hash((3_u8, self.prefix, operation.func().0, operation.datatype().0, operation.count(), peer, texts))
+    }
+
+    fn write(&self, text: &mut String) {
+        text.push_str(self.prefix);
+        write_operation(self.operation, text);
+    }
+}
+
+impl Name for ProxyOpName<'_> {
+    fn key(&self) -> u64 {
+        match self.operation {
+            Some(operation) => hash((4_u8, OperationName { operation, prefix: "" }.key(), self.channel)),
+            None => hash((5_u8, self.channel)),
+        }
+    }
+
+    fn write(&self, text: &mut String) {
+        match self.operation {
+            Some(operation) => write_operation(operation, text),
+            None => text.push_str("unknown operation"),
+        }
+        let _ = write!(text, " ch {}", self.channel);
+    }
+}
+
+fn write_operation(operation: &Operation, text: &mut String) {
+    let texts = operation.texts.as_deref();
+    let func = texts.and_then(|texts| texts.func.as_deref()).or(operation.func().spelling());
+    text.push_str(func.unwrap_or("operation"));
+    match operation.bytes() {
+        Some(bytes) => {
+            text.push(' ');
+            write_size(bytes, text);
+        }
+        None => {
+            let _ = write!(text, " {} elements", operation.count());
+        }
+    }
+    // For AllGather and Broadcast NCCL counts bytes, whatever the application passed.
+    let counts_bytes = matches!(operation.event, Event::Coll(_))
+        && matches!(operation.func(), Word::ALL_GATHER | Word::BROADCAST)
+        && operation.datatype() == Word::INT8;
+    if !counts_bytes && let Some(datatype) = operation.datatype().short_datatype() {
+        text.push(' ');
+        text.push_str(datatype);
+    }
+    if let Some(peer) = peer(operation) {
+        let arrow = if operation.func() == Word::RECV { '←' } else { '→' };
+        let _ = write!(text, " {arrow} {peer}");
+    }
+}
+
+fn peer(operation: &Operation) -> Option<i32> {
+    match &operation.event {
+        Event::P2p(p2p) => Some(p2p.peer),
+        _ => None,
+    }
+}
+
+/// A size in binary units, with at most one decimal: `512 B`, `16 MiB`, `1.5 GiB`.
+pub fn write_size(bytes: u64, text: &mut String) {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        let _ = write!(text, "{bytes} B");
+        return;
+    }
+    let mut scale = 1024_u64;
+    let mut unit = 0;
+    while unit + 1 < UNITS.len() && bytes / scale >= 1024 {
+        scale <<= 10;
+        unit += 1;
+    }
+    let tenths = ((u128::from(bytes) * 10 + u128::from(scale / 2)) / u128::from(scale)) as u64;
+    match (tenths / 10, tenths % 10) {
+        (whole, 0) => write!(text, "{whole} {}", UNITS[unit]),
+        (whole, tenth) => write!(text, "{whole}.{tenth} {}", UNITS[unit]),
+    }
+    .ok();
+}
+
+/// A communicator: `dp · 64 ranks`, or `64 ranks · 1f2e3d4c` where it has no name.
+#[must_use]
+pub fn comm(comm: &Comm) -> String {
+    let mut text = String::new();
+    if let Some(name) = &comm.name {
+        text.push_str(name);
+    }
+    if comm.ranks >= 0 {
+        let separator = if text.is_empty() { "" } else { " · " };
+        let plural = if comm.ranks == 1 { "" } else { "s" };
+        let _ = write!(text, "{separator}{} rank{plural}", comm.ranks);
+    }
+    if comm.name.is_none() {
+        let separator = if text.is_empty() { "" } else { " · " };
+        match comm.hash {
+            0 => write!(text, "{separator}communicator {}", comm.number),
+            hash => write!(text, "{separator}{:08x}", (hash ^ hash >> 32) as u32),
+        }
+        .ok();
+    }
+    text
+}
+
+/// A communicator as part of another name: its name, or its short hash.
+#[must_use]
+pub fn short_comm(comm: &Comm) -> String {
+    match (&comm.name, comm.hash) {
+        (Some(name), _) => name.to_string(),
+        (None, 0) => format!("communicator {}", comm.number),
+        (None, hash) => format!("{:08x}", (hash ^ hash >> 32) as u32),
+    }
+}
+
+/// What a step waits for in a state.
+#[must_use]
+pub fn step_phase(number: u16) -> &'static str {
+    match number {
+        state::PROXY_STEP_SEND_GPU_WAIT | state::PROXY_STEP_RECV_GPU_WAIT => "GPU wait",
+        state::PROXY_STEP_SEND_PEER_WAIT => "peer wait",
+        state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_WAIT => "network wait",
+        state::PROXY_STEP_RECV_FLUSH_WAIT => "flush wait",
+        _ => "unknown wait",
+    }
+}
+
+/// What a proxy operation does in a state of NCCL up to 2.26.
+#[must_use]
+pub fn proxy_op_phase(number: u16) -> &'static str {
+    match number {
+        state::PROXY_OP_SEND_POSTED | state::PROXY_OP_RECV_POSTED => "posted",
+        state::PROXY_OP_SEND_REM_FIFO_WAIT => "remote FIFO wait",
+        state::PROXY_OP_SEND_TRANSMITTED | state::PROXY_OP_RECV_TRANSMITTED => "transmitted",
+        state::PROXY_OP_RECV_RECEIVED => "received",
+        _ => "done",
+    }
+}
+
+/// `bytes` as a string, see [`write_size`].
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    let mut text = String::new();
+    write_size(bytes, &mut text);
+    text
+}
+
+/// A collision would give an event another event's name, so the hash is a good one.
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (16 << 20, "16 MiB"),
+            ((1 << 30) - 1, "1024 MiB"),
+            (3 << 29, "1.5 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

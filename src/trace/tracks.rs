@@ -1,0 +1,785 @@
+//! How a trace is laid out: which track an entry of the timeline is drawn on.
+//!
+//! ```text
+//! rank 3 · node17                  the process
+//!   python3, ...                   one track a host thread: the application's calls, launches, hand-overs
+//!   Communicators
+//!     dp · 64 ranks                operations while NCCL hands them over, in lanes; init and finalize
+//!   Proxy
+//!     NCCL Progress 3              one group a progress thread
+//!       state                      idle, active, sleep, append
+//!       dp · send → 4              proxy operations, in lanes
+//!       dp · send → 4 · steps      their transfers, each with what it waits for
+//!       network events
+//!   GPU channels                   kernel channels as NCCL's threads saw them
+//!   ncclscope                      what the recording says of itself
+//! ```
+//!
+//! Slices of one track must nest. Those that may overlap get lanes: tracks of one name, which the viewer stacks.
+//! Calls of one thread nest by nature; where a stop is missing or out of order, a slice is cut at the end of what
+//! contains it and says so. Every end lies at or after its begin.
+
+use rustc_hash::FxHashMap;
+
+use super::args::Args;
+use super::fields::nccl;
+use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
+use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
+use crate::correlate::Doubts;
+use crate::model::event::{Event, Kind};
+use crate::model::ids::{Handle, ProcessTag};
+use crate::model::state;
+use crate::model::time::HostNs;
+use crate::model::timeline::{Comm, Entry, ProxyOp, Thread, ThreadId, What};
+
+/// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
+const COMM_LANES: usize = 16;
+const LANES: usize = 32;
+/// Peers and channels that get tracks of their own; the rest share one family, so that the viewer stays usable.
+const FAMILIES: usize = 1024;
+
+/// Draws the timeline of one process.
+pub struct Tracks {
+    writer: Writer,
+    args: Args,
+    pid: i32,
+    process: Option<Track>,
+    comms_group: Option<Track>,
+    proxy_group: Option<Track>,
+    channels_group: Option<Track>,
+    own: FamilyId,
+    drops: Option<(Sequence, Track)>,
+    threads: FxHashMap<ThreadId, HostThread>,
+    proxies: FxHashMap<ThreadId, ProxyThread>,
+    comms: FxHashMap<Handle, DrawnComm>,
+    peers: FxHashMap<PeerKey, [FamilyId; 2]>,
+    channels: FxHashMap<(Handle, u8), FamilyId>,
+    families: Vec<Family>,
+    /// Open slices that are not calls.
+    open: FxHashMap<Handle, Placed>,
+    lanes_missing: u64,
+}
+
+/// What names a process in the picture.
+#[derive(Clone, Debug)]
+pub struct ProcessInfo {
+    /// Its id.
+    pub pid: i32,
+    /// `rank 3 · node17`.
+    pub name: String,
+    /// Further facts, shown beside the name.
+    pub labels: Vec<String>,
+}
+
+/// The recording's own figures, for its last word.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Calls of NCCL's that were recorded.
+    pub recorded: u64,
+    /// Calls that found no room.
+    pub dropped: u64,
+    /// Calls that were recorded and not written, because the file had reached its size.
+    pub discarded: u64,
+    /// Panics caught in callbacks.
+    pub panics: u64,
+    /// Greatest error of a host time, ns.
+    pub clock_error_ns: u32,
+    /// What was doubtful.
+    pub doubts: Doubts,
+}
+
+/// Tracks of one name, over which overlapping slices are spread.
+struct Family {
+    name: String,
+    place: Placing,
+    sequence: Option<Sequence>,
+    lanes: Vec<Lane>,
+    max: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Placing {
+    parent: Option<Track>,
+    rank: u32,
+    description: &'static str,
+}
+
+struct Lane {
+    track: Track,
+    /// The time of its last event.
+    last: HostNs,
+    open: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FamilyId(usize);
+
+/// Where an open slice is.
+#[derive(Clone, Copy)]
+struct Placed {
+    family: FamilyId,
+    lane: usize,
+    /// A phase is open inside it.
+    phase: bool,
+}
+
+struct HostThread {
+    tid: i32,
+    name: String,
+    /// Described only when something is drawn on it.
+    track: Option<(Sequence, Track)>,
+    /// The open calls, outermost first.
+    stack: Vec<Call>,
+    last: HostNs,
+}
+
+struct Call {
+    id: Handle,
+    kind: Kind,
+    begin: HostNs,
+}
+
+struct ProxyThread {
+    group: Option<Track>,
+    state: FamilyId,
+    net: FamilyId,
+    /// Idle or active.
+    base: Option<u16>,
+    /// Asleep or taking in operations.
+    inner: Option<u16>,
+}
+
+struct DrawnComm {
+    init: HostNs,
+    family: Option<FamilyId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct PeerKey {
+    thread: ThreadId,
+    context: Handle,
+    peer: i32,
+    send: bool,
+}
+
+impl Tracks {
+    /// A trace of the process with this tag, from `clocks` on.
+    #[must_use]
+    pub fn new(tag: ProcessTag, clocks: Clocks, process: &ProcessInfo) -> Tracks {
+        let mut writer = Writer::new(tag, clocks);
+        let labels = &process.labels;
+        let form = Form::Process { pid: process.pid, name: &process.name, labels };
+        let track = writer.track(form, Place { orders_children: true, ..Place::default() });
+        let mut group = |name, rank, description| {
+            writer.track(
+                Form::Plain { name },
+                Place { parent: track, rank: Some(rank), orders_children: true, description, ..Place::default() },
+            )
+        };
+        let comms_group = group("Communicators", 1, "One track a communicator, in the order of their creation.");
+        let proxy_group = group("Proxy", 2, "What NCCL's network proxy does, one group a progress thread.");
+        let channels_group = group(
+            "GPU channels",
+            3,
+            "Kernel channels at the times when NCCL's threads saw the GPU's stamps, not when the GPU wrote them. \
+             The stamps themselves are in the arguments, on the GPU's own clock.",
+        );
+        let own_group = group("ncclscope", 4, "What the recording says of itself: losses, doubts, limits.");
+        let place = Placing { parent: own_group, rank: 0, description: "Begin, end and remarks of the recording." };
+        let drops = writer
+            .track(
+                Form::Counter { name: "records dropped", unit: Unit::Count("records") },
+                Place { parent: own_group, rank: Some(1), ..Place::default() },
+            )
+            .map(|track| (writer.sequence(track, clocks.boottime), track));
+        let mut tracks = Tracks {
+            writer,
+            args: Args::new(),
+            pid: process.pid,
+            process: track,
+            comms_group,
+            proxy_group,
+            channels_group,
+            own: FamilyId(0),
+            drops,
+            threads: FxHashMap::default(),
+            proxies: FxHashMap::default(),
+            comms: FxHashMap::default(),
+            peers: FxHashMap::default(),
+            channels: FxHashMap::default(),
+            families: Vec::new(),
+            open: FxHashMap::default(),
+            lanes_missing: 0,
+        };
+        tracks.own = tracks.family("recording".into(), place, 1);
+        tracks.dropped(clocks.boottime, 0);
+        tracks
+    }
+
+    /// The packets written since the last time.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<u8> {
+        self.writer.take()
+    }
+
+    /// Bytes that wait to be taken.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.writer.pending_bytes()
+    }
+
+    /// What was written so far.
+    #[must_use]
+    pub fn written(&self) -> Written {
+        self.writer.written()
+    }
+
+    /// Notes how many records were dropped up to `time`.
+    pub fn dropped(&mut self, time: HostNs, total: u64) {
+        if let Some((sequence, track)) = self.drops {
+            self.writer.counter(sequence, track, time, total as i64);
+        }
+    }
+
+    /// A remark of the recording about itself.
+    pub fn note(&mut self, time: HostNs, name: &'static str, note: &str) {
+        self.args.clear().text(nccl::NOTE, note);
+        self.remark(time, name);
+    }
+
+    /// The last word of a recording.
+    pub fn finish(&mut self, time: HostNs, figures: &Figures) {
+        self.dropped(time, figures.dropped);
+        self.args
+            .clear()
+            .uint(nccl::RECORDED, figures.recorded)
+            .uint(nccl::DROPPED, figures.dropped)
+            .uint(nccl::DISCARDED, figures.discarded)
+            .uint(nccl::LANES_MISSING, self.lanes_missing)
+            .uint(nccl::PANICS, figures.panics)
+            .uint(nccl::CLOCK_ERROR_NS, u64::from(figures.clock_error_ns))
+            .doubts(&figures.doubts);
+        self.remark(time, "recording ended");
+    }
+
+    fn remark(&mut self, time: HostNs, name: &'static str) {
+        self.instant_in(self.own, time, Category::Ncclscope, &Fixed(name));
+    }
+
+    /// Draws one entry.
+    pub fn draw(&mut self, entry: &Entry<'_>) {
+        let time = entry.time;
+        match entry.what {
+            What::Thread(thread) => self.thread(thread),
+            What::CommInit(comm) => self.comm_init(time, comm),
+            What::CommFinalize(comm) => {
+                let family = self.comm(time, comm);
+                self.args.clear().comm(comm);
+                self.instant_in(family, time, Category::Operation, &Fixed("communicator finalize"));
+            }
+            What::CallBegin { id, thread, comm, event, operation, doubt } => {
+                self.args.clear();
+                if let Some(operation) = operation {
+                    self.args.operation(operation);
+                }
+                self.args.call(event).of_comm(comm).doubt(doubt);
+                match operation {
+                    Some(operation) => {
+                        let prefix = if matches!(event, Event::CeColl(_)) { "copy engine " } else { "nccl" };
+                        self.call_begin(id, thread, time, event.kind(), &OperationName { operation, prefix });
+                    }
+                    None => self.call_begin(id, thread, time, event.kind(), &Fixed(event.kind().name())),
+                }
+            }
+            What::CallEnd { id, group_marks } => self.call_end(id, time, group_marks),
+            What::OperationBegin { id, thread, comm, operation, replay, doubt } => {
+                let tid = self.threads.get(&thread).map_or(0, |thread| thread.tid);
+                self.args.clear().operation(operation).of_comm(comm).doubt(doubt).int(nccl::TID, tid);
+                if let Some(replay) = replay {
+                    self.args.uint(nccl::REPLAY, u64::from(replay));
+                }
+                let family = match comm {
+                    Some(comm) => self.comm(time, comm),
+                    None => self.unknown_comm(),
+                };
+                let name = OperationName { operation, prefix: "" };
+                self.begin_in(family, id, time, Category::Operation, &name, operation.correlation(comm));
+            }
+            What::OperationEnd { id } | What::NetEnd { id } => {
+                self.args.clear();
+                self.end(id, time);
+            }
+            What::ProxyOpBegin { id, thread, ref proxy } => {
+                let [family, _] = self.peer(thread, proxy);
+                self.args.clear().proxy_op(proxy);
+                let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
+                let name = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
+                self.begin_in(family, id, time, Category::Proxy, &name, correlation);
+            }
+            What::ProxyOpPhase { id, state, bytes, steps } => {
+                self.args.clear().uint(nccl::BYTES, bytes).int(nccl::STEPS, steps);
+                self.phase(id, time, names::proxy_op_phase(state));
+            }
+            What::ProxyOpEnd { id } => {
+                self.args.clear();
+                self.end(id, time);
+            }
+            What::ProxyOpNever { thread, ref proxy } => {
+                let [family, _] = self.peer(thread, proxy);
+                self.args.clear().proxy_op(proxy).text(
+                    nccl::NOTE,
+                    "NCCL started this operation and reported nothing more of it, as it does for every transport \
+                     but NET",
+                );
+                self.instant_in(family, time, Category::Proxy, &Fixed("proxy operation without progress"));
+            }
+            What::StepBegin { id, op: _, thread, step, ref proxy } => {
+                let [_, family] = match proxy {
+                    Some(proxy) => self.peer(thread, proxy),
+                    None => [self.orphans(thread); 2],
+                };
+                self.args.clear().int(nccl::STEP, step);
+                if let Some(proxy) = proxy {
+                    self.args.uint(nccl::CHANNEL, u64::from(proxy.event.channel));
+                }
+                self.begin_in(family, id, time, Category::Proxy, &Numbered("step", i64::from(step)), None);
+            }
+            What::StepPhase { id, state, bytes } => {
+                self.args.clear();
+                if let Some(bytes) = bytes {
+                    self.args.uint(nccl::BYTES, bytes);
+                }
+                self.phase(id, time, names::step_phase(state));
+            }
+            What::StepEnd { id, starts } => {
+                self.args.clear();
+                if starts > 1 {
+                    self.args.uint(nccl::STARTS, u64::from(starts));
+                }
+                self.end(id, time);
+            }
+            What::Control { thread, comm, state, appended } => self.control(thread, time, comm, state, appended),
+            What::ChannelBegin { id, comm, ref channel, operation, doubt } => {
+                let family = self.channel(comm, channel.channel);
+                self.args.clear().channel(channel).of_comm(comm).doubt(doubt);
+                match (channel.phase, operation) {
+                    (Some((_, name)), _) => self.begin_in(family, id, time, Category::Gpu, &Text(name), None),
+                    (None, Some(operation)) => {
+                        let name = OperationName { operation, prefix: "" };
+                        let correlation = operation.correlation(comm);
+                        self.begin_in(family, id, time, Category::Gpu, &name, correlation);
+                    }
+                    (None, None) => {
+                        self.begin_in(family, id, time, Category::Gpu, &Fixed("unknown operation"), None);
+                    }
+                }
+            }
+            What::ChannelEnd { id, stop } => {
+                self.args.clear();
+                if stop.0 > 0 {
+                    self.args.uint(nccl::GPU_STOP_NS, stop.0);
+                }
+                self.end(id, time);
+            }
+            What::NetBegin { id, thread, net } => {
+                let family = self.proxy_thread(thread).net;
+                self.args.clear().net(net);
+                self.begin_in(family, id, time, Category::Net, &Fixed("network event"), None);
+            }
+            What::NetUpdate { id, net } => {
+                if let Some(&Placed { family, lane, .. }) = self.open.get(&id) {
+                    self.args.clear().net(net);
+                    self.instant_on(family, lane, time, Category::Net, &Fixed("network update"));
+                }
+            }
+            What::Unknown { thread, bits } => {
+                self.args.clear().uint(nccl::UNKNOWN, bits);
+                let time = self.threads.get(&thread).map_or(time, |thread| time.max(thread.last));
+                if let Some((sequence, track)) = self.thread_track(thread, time) {
+                    let extra = Extra { args: self.args.bytes(), ..Extra::default() };
+                    self.writer.instant(sequence, track, time, Category::Api, &Fixed("unknown event type"), &extra);
+                }
+            }
+        }
+    }
+
+    // ---- host threads ----
+
+    fn thread(&mut self, thread: Thread<'_>) {
+        self.threads.insert(
+            thread.id,
+            HostThread {
+                tid: thread.tid,
+                name: thread.name.to_owned(),
+                track: None,
+                stack: Vec::new(),
+                last: HostNs(0),
+            },
+        );
+    }
+
+    fn thread_track(&mut self, id: ThreadId, time: HostNs) -> Option<(Sequence, Track)> {
+        let thread = self.threads.get_mut(&id)?;
+        if thread.track.is_none() {
+            let form = Form::Thread { pid: self.pid, tid: thread.tid, name: &thread.name };
+            let track = self.writer.track(form, Place::default())?;
+            thread.track = Some((self.writer.sequence(track, time), track));
+        }
+        thread.track
+    }
+
+    fn call_begin(&mut self, id: Handle, thread_id: ThreadId, time: HostNs, kind: Kind, name: &dyn Name) {
+        let Some((sequence, track)) = self.thread_track(thread_id, time) else { return };
+        let Some(thread) = self.threads.get_mut(&thread_id) else { return };
+        let time = time.max(thread.last);
+        // A kind of call never contains itself, and a group of calls is never inside another call: what is still
+        // open then has lost its stop.
+        let still_open =
+            if kind == Kind::GroupApi { Some(0) } else { thread.stack.iter().position(|call| call.kind == kind) };
+        if let Some(keep) = still_open {
+            cut(&mut self.writer, (sequence, track), &mut thread.stack, keep, time);
+        }
+        thread.last = time;
+        thread.stack.push(Call { id, kind, begin: time });
+        self.open.insert(id, Placed { family: FamilyId(usize::MAX), lane: thread_id.0 as usize, phase: false });
+        let extra = Extra { args: self.args.bytes(), ..Extra::default() };
+        self.writer.begin(sequence, track, time, Category::Api, name, &extra);
+    }
+
+    fn call_end(&mut self, id: Handle, time: HostNs, marks: [Option<HostNs>; 2]) {
+        let Some(placed) = self.open.remove(&id) else { return };
+        let Some(thread) = self.threads.get_mut(&ThreadId(placed.lane as u32)) else { return };
+        let Some(on) = thread.track else { return };
+        // Cut already, at the end of the call around it or by a later one.
+        let Some(index) = thread.stack.iter().rposition(|call| call.id == id) else { return };
+        let time = time.max(thread.last);
+        thread.last = time;
+        cut(&mut self.writer, on, &mut thread.stack, index + 1, time);
+        if let Some(call) = thread.stack.pop() {
+            self.args.clear().group_marks(call.begin, marks);
+            let extra = Extra { args: self.args.bytes(), ..Extra::default() };
+            self.writer.end(on.0, on.1, time, &extra);
+        }
+    }
+
+    // ---- communicators ----
+
+    fn comm_init(&mut self, time: HostNs, comm: &Comm) {
+        self.comms.entry(comm.context).or_insert(DrawnComm { init: time, family: None });
+        // Up to interface v3 the identity comes with the first operation: the track waits for its name.
+        if comm.hash != 0 || comm.interface > 3 {
+            self.comm(time, comm);
+        }
+    }
+
+    /// The communicator's tracks, with its birth as the first event.
+    fn comm(&mut self, time: HostNs, comm: &Comm) -> FamilyId {
+        let drawn = self.comms.entry(comm.context).or_insert(DrawnComm { init: time, family: None });
+        if let Some(family) = drawn.family {
+            return family;
+        }
+        let init = drawn.init;
+        let place = Placing {
+            parent: self.comms_group,
+            rank: comm.number,
+            description: "Operations while NCCL hands them over to the GPU and the proxy, on the host. How long \
+                          the GPU worked on them is not in this recording.",
+        };
+        let family = self.family(names::comm(comm), place, COMM_LANES);
+        if let Some(drawn) = self.comms.get_mut(&comm.context) {
+            drawn.family = Some(family);
+        }
+        self.with_saved_args(|tracks| {
+            tracks.args.clear().comm(comm);
+            tracks.instant_in(family, init, Category::Operation, &Fixed("communicator init"));
+        });
+        family
+    }
+
+    /// Operations whose communicator is unknown or another process's.
+    fn unknown_comm(&mut self) -> FamilyId {
+        let parent = self.comms_group;
+        let drawn = self.comms.entry(Handle::NONE).or_insert(DrawnComm { init: HostNs(0), family: None });
+        if let Some(family) = drawn.family {
+            return family;
+        }
+        let place = Placing { parent, rank: u32::MAX >> 1, description: "Operations of unknown communicators." };
+        let family = self.family("unknown communicator".into(), place, COMM_LANES);
+        self.comms.insert(Handle::NONE, DrawnComm { init: HostNs(0), family: Some(family) });
+        family
+    }
+
+    // ---- proxy ----
+
+    fn proxy_thread(&mut self, id: ThreadId) -> &mut ProxyThread {
+        if !self.proxies.contains_key(&id) {
+            let (name, tid) =
+                self.threads.get(&id).map_or(("unknown thread", 0), |thread| (thread.name.as_str(), thread.tid));
+            let name = format!("{name} ({tid})");
+            let group = self.writer.track(
+                Form::Plain { name: &name },
+                Place { parent: self.proxy_group, rank: Some(id.0), orders_children: true, ..Place::default() },
+            );
+            let description = "What the thread does: idle or active, asleep, taking in operations.";
+            let state = self.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
+            let description = "Events that the network plugin reported.";
+            let net = self.family(
+                "network events".into(),
+                Placing { parent: group, rank: u32::MAX >> 1, description },
+                LANES,
+            );
+            self.proxies.insert(id, ProxyThread { group, state, net, base: None, inner: None });
+        }
+        // Just made sure of.
+        self.proxies.entry(id).or_insert_with(|| ProxyThread {
+            group: None,
+            state: FamilyId(0),
+            net: FamilyId(0),
+            base: None,
+            inner: None,
+        })
+    }
+
+    /// The tracks of a peer and direction: operations and steps.
+    fn peer(&mut self, thread: ThreadId, proxy: &ProxyOp<'_>) -> [FamilyId; 2] {
+        let mut key = PeerKey {
+            thread,
+            context: proxy.comm.map_or(Handle::NONE, |comm| comm.context),
+            peer: proxy.event.peer,
+            send: proxy.event.send.is_set(),
+        };
+        if self.peers.len() >= FAMILIES && !self.peers.contains_key(&key) {
+            key = PeerKey { thread, context: Handle::NONE, peer: -1, send: key.send };
+        }
+        if let Some(&families) = self.peers.get(&key) {
+            return families;
+        }
+        let parent = self.proxy_thread(thread).group;
+        let (direction, arrow) = if key.send { ("send", '→') } else { ("receive", '←') };
+        let name = match proxy.comm {
+            _ if key.peer < 0 => format!("other peers · {direction}"),
+            Some(comm) => format!("{} · {direction} {arrow} {}", names::short_comm(comm), key.peer),
+            None => format!("for another process · {direction} {arrow} {}", key.peer),
+        };
+        let number = self.peers.len() as u32;
+        let comm_rank = proxy.comm.map_or(0x3fff, |comm| comm.number.min(0x3ffe));
+        let rank = if key.peer < 0 {
+            (u32::MAX >> 2) + number
+        } else {
+            1 + (comm_rank << 14 | (key.peer as u32 & 0xfff) << 2 | u32::from(!key.send) << 1)
+        };
+        let description = "Operations in the hands of the progress thread, from when it took them.";
+        let operations = self.family(name.clone(), Placing { parent, rank, description }, LANES);
+        let description = "Transfers, each divided by what it waits for: the GPU, the peer, the network, a flush.";
+        let steps = self.family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description }, LANES);
+        self.peers.insert(key, [operations, steps]);
+        [operations, steps]
+    }
+
+    /// Steps whose operation is not known.
+    fn orphans(&mut self, thread: ThreadId) -> FamilyId {
+        let key = PeerKey { thread, context: Handle::NONE, peer: -2, send: false };
+        if let Some(&[family, _]) = self.peers.get(&key) {
+            return family;
+        }
+        let parent = self.proxy_thread(thread).group;
+        let place = Placing { parent, rank: u32::MAX >> 2, description: "Transfers of operations that are not known." };
+        let family = self.family("unknown operations · steps".into(), place, LANES);
+        self.peers.insert(key, [family; 2]);
+        family
+    }
+
+    fn control(&mut self, thread: ThreadId, time: HostNs, comm: Option<&Comm>, now: u16, appended: Option<u32>) {
+        self.args.clear().of_comm(comm);
+        let proxy = self.proxy_thread(thread);
+        let (family, base, inner) = (proxy.state, proxy.base, proxy.inner);
+        match now {
+            state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE if base == Some(now) => {}
+            state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE => {
+                for _ in 0..usize::from(inner.is_some()) + usize::from(base.is_some()) {
+                    self.state_end(family, time, false);
+                }
+                let name = if now == state::PROXY_CTRL_IDLE { "idle" } else { "active" };
+                self.state_begin(family, time, name);
+                let proxy = self.proxy_thread(thread);
+                (proxy.base, proxy.inner) = (Some(now), None);
+            }
+            state::PROXY_CTRL_SLEEP | state::PROXY_CTRL_APPEND => {
+                if inner.is_some() {
+                    self.state_end(family, time, false);
+                }
+                let name = if now == state::PROXY_CTRL_SLEEP { "sleep" } else { "append" };
+                self.state_begin(family, time, name);
+                self.proxy_thread(thread).inner = Some(now);
+            }
+            // The end of what began one number before.
+            _ if inner == Some(now - 1) => {
+                self.args.clear();
+                if let Some(appended) = appended {
+                    self.args.uint(nccl::APPENDED, u64::from(appended));
+                }
+                self.state_end(family, time, true);
+                self.proxy_thread(thread).inner = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn state_begin(&mut self, family: FamilyId, time: HostNs, name: &'static str) {
+        if let Some((sequence, track, time)) = self.lane_at(family, 0, time) {
+            let extra = Extra { args: self.args.bytes(), ..Extra::default() };
+            self.writer.begin(sequence, track, time, Category::Proxy, &Fixed(name), &extra);
+        }
+    }
+
+    fn state_end(&mut self, family: FamilyId, time: HostNs, with_args: bool) {
+        if let Some((sequence, track, time)) = self.lane_at(family, 0, time) {
+            let args = if with_args { self.args.bytes() } else { &[] };
+            self.writer.end(sequence, track, time, &Extra { args, ..Extra::default() });
+        }
+    }
+
+    // ---- GPU channels ----
+
+    fn channel(&mut self, comm: Option<&Comm>, channel: u8) -> FamilyId {
+        let context = comm.map_or(Handle::NONE, |comm| comm.context);
+        let crowded = self.channels.len() >= FAMILIES && !self.channels.contains_key(&(context, channel));
+        let key = if crowded { (Handle::NONE, 0) } else { (context, channel) };
+        if let Some(&family) = self.channels.get(&key) {
+            return family;
+        }
+        let name = match comm {
+            Some(comm) if !crowded => format!("{} · channel {channel}", names::short_comm(comm)),
+            _ => "other channels".into(),
+        };
+        let number = comm.filter(|_| !crowded).map_or(u32::MAX >> 10, |comm| comm.number);
+        let rank = number.min(u32::MAX >> 10) << 8 | u32::from(channel);
+        let place = Placing { parent: self.channels_group, rank, description: "" };
+        let family = self.family(name, place, LANES);
+        self.channels.insert(key, family);
+        family
+    }
+
+    // ---- slices in lanes ----
+
+    fn family(&mut self, name: String, place: Placing, max: usize) -> FamilyId {
+        self.families.push(Family { name, place, sequence: None, lanes: Vec::new(), max });
+        FamilyId(self.families.len() - 1)
+    }
+
+    /// A lane that has nothing open and nothing after `time`.
+    fn free_lane(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
+        let lanes = &self.families[family.0].lanes;
+        if let Some(lane) = lanes.iter().position(|lane| !lane.open && lane.last <= time) {
+            return Some(lane);
+        }
+        let lane = lanes.len();
+        self.new_lane(family, time).then_some(lane)
+    }
+
+    fn new_lane(&mut self, id: FamilyId, time: HostNs) -> bool {
+        let family = &mut self.families[id.0];
+        if family.lanes.len() >= family.max {
+            return false;
+        }
+        let Placing { parent, rank, description } = family.place;
+        let place = Place { parent: parent.or(self.process), rank: Some(rank), description, ..Place::default() };
+        let Some(track) = self.writer.track(Form::Plain { name: &family.name }, place) else { return false };
+        if family.sequence.is_none() {
+            family.sequence = Some(self.writer.sequence(track, time));
+        }
+        family.lanes.push(Lane { track, last: HostNs(0), open: false });
+        true
+    }
+
+    /// The lane for an event at `time`, or as soon after it as the lane's order allows.
+    fn lane_at(&mut self, id: FamilyId, lane: usize, time: HostNs) -> Option<(Sequence, Track, HostNs)> {
+        if self.families[id.0].lanes.is_empty() && !self.new_lane(id, time) {
+            return None;
+        }
+        let family = &mut self.families[id.0];
+        let sequence = family.sequence?;
+        let lane = family.lanes.get_mut(lane)?;
+        lane.last = lane.last.max(time);
+        Some((sequence, lane.track, lane.last))
+    }
+
+    /// Begins a slice in a free lane. Without one it becomes an instant, which says so, and its end is ignored.
+    fn begin_in(
+        &mut self,
+        family: FamilyId,
+        id: Handle,
+        time: HostNs,
+        category: Category,
+        name: &dyn Name,
+        correlation: Option<u64>,
+    ) {
+        let Some(lane) = self.free_lane(family, time) else {
+            self.lanes_missing += 1;
+            self.args.text(nccl::NOTE, "no free lane: begin only");
+            return self.instant_on(family, 0, time, category, name);
+        };
+        self.families[family.0].lanes[lane].open = true;
+        self.open.insert(id, Placed { family, lane, phase: false });
+        if let Some((sequence, track, time)) = self.lane_at(family, lane, time) {
+            let extra = Extra { args: self.args.bytes(), correlation, ..Extra::default() };
+            self.writer.begin(sequence, track, time, category, name, &extra);
+        }
+    }
+
+    /// Ends a slice and the phase inside it.
+    fn end(&mut self, id: Handle, time: HostNs) {
+        let Some(placed) = self.open.remove(&id) else { return };
+        let Some((sequence, track, time)) = self.lane_at(placed.family, placed.lane, time) else { return };
+        if placed.phase {
+            self.writer.end(sequence, track, time, &Extra::default());
+        }
+        let extra = Extra { args: self.args.bytes(), ..Extra::default() };
+        self.writer.end(sequence, track, time, &extra);
+        self.families[placed.family.0].lanes[placed.lane].open = false;
+    }
+
+    /// Begins the next phase of a slice.
+    fn phase(&mut self, id: Handle, time: HostNs, name: &'static str) {
+        let Some(placed) = self.open.get_mut(&id) else { return };
+        let (Placed { family, lane, .. }, first) = (*placed, !std::mem::replace(&mut placed.phase, true));
+        let Some((sequence, track, time)) = self.lane_at(family, lane, time) else { return };
+        if !first {
+            self.writer.end(sequence, track, time, &Extra::default());
+        }
+        let extra = Extra { args: self.args.bytes(), ..Extra::default() };
+        self.writer.begin(sequence, track, time, Category::Proxy, &Fixed(name), &extra);
+    }
+
+    /// An instant on a family's first lane.
+    fn instant_in(&mut self, family: FamilyId, time: HostNs, category: Category, name: &dyn Name) {
+        self.instant_on(family, 0, time, category, name);
+    }
+
+    fn instant_on(&mut self, id: FamilyId, lane: usize, time: HostNs, category: Category, name: &dyn Name) {
+        // An instant takes no room: it may lie anywhere, and is drawn at its own time.
+        if self.families[id.0].lanes.is_empty() && !self.new_lane(id, time) {
+            return;
+        }
+        let family = &self.families[id.0];
+        if let (Some(sequence), Some(lane)) = (family.sequence, family.lanes.get(lane)) {
+            let extra = Extra { args: self.args.bytes(), ..Extra::default() };
+            self.writer.instant(sequence, lane.track, time, category, name, &extra);
+        }
+    }
+
+    fn with_saved_args(&mut self, body: impl FnOnce(&mut Tracks)) {
+        let saved = std::mem::take(&mut self.args);
+        body(self);
+        self.args = saved;
+    }
+}
+
+/// Ends the calls above the first `keep`: their stop was lost, or comes after that of the call around them.
+fn cut(writer: &mut Writer, (sequence, track): (Sequence, Track), stack: &mut Vec<Call>, keep: usize, time: HostNs) {
+    for _ in stack.drain(keep..) {
+        let mut args = Args::new();
+        args.text(nccl::DOUBT, "no stop before the end of what contains it");
+        writer.end(sequence, track, time, &Extra { args: args.bytes(), ..Extra::default() });
+    }
+}

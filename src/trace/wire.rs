@@ -1,0 +1,138 @@
+//! Protobuf's wire format, as far as a writer needs it.
+
+/// A growing message.
+#[derive(Clone, Debug, Default)]
+pub struct Buf {
+    bytes: Vec<u8>,
+}
+
+/// How a field's value is encoded.
+const VARINT: u32 = 0;
+const FIXED64: u32 = 1;
+const BYTES: u32 = 2;
+
+impl Buf {
+    /// An empty message.
+    #[must_use]
+    pub const fn new() -> Buf {
+        Buf { bytes: Vec::new() }
+    }
+
+    /// What was written.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes written.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Forgets what was written and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Hands over what was written; the buffer begins anew with room for as much.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<u8> {
+        let capacity = self.bytes.capacity();
+        std::mem::replace(&mut self.bytes, Vec::with_capacity(capacity))
+    }
+
+    /// A bare varint.
+    #[inline]
+    pub fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    /// An unsigned or boolean field.
+    #[inline]
+    pub fn uint(&mut self, field: u32, value: u64) {
+        self.varint(u64::from(field << 3 | VARINT));
+        self.varint(value);
+    }
+
+    /// An `int32` or `int64` field: negative values take ten bytes.
+    #[inline]
+    pub fn int(&mut self, field: u32, value: i64) {
+        self.uint(field, value as u64);
+    }
+
+    /// A `fixed64` field.
+    #[inline]
+    pub fn fixed64(&mut self, field: u32, value: u64) {
+        self.varint(u64::from(field << 3 | FIXED64));
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// A string, bytes or ready-made message field.
+    #[inline]
+    pub fn bytes_field(&mut self, field: u32, value: &[u8]) {
+        self.varint(u64::from(field << 3 | BYTES));
+        self.varint(value.len() as u64);
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// A message field, written by `body`.
+    #[inline]
+    pub fn message(&mut self, field: u32, body: impl FnOnce(&mut Buf)) {
+        self.varint(u64::from(field << 3 | BYTES));
+        // Nearly every message is shorter than 128 bytes; a longer one moves up to make room for its length.
+        let length_at = self.bytes.len();
+        self.bytes.push(0);
+        body(self);
+        let length = self.bytes.len() - length_at - 1;
+        if length < 0x80 {
+            self.bytes[length_at] = length as u8;
+        } else {
+            let mut varint = Buf::new();
+            varint.varint(length as u64);
+            self.bytes.splice(length_at..=length_at, varint.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_s_examples_come_out() {
+        let mut buf = Buf::new();
+        buf.uint(1, 150);
+        assert_eq!(buf.bytes(), [0x08, 0x96, 0x01]);
+        buf.clear();
+        buf.bytes_field(2, b"testing");
+        assert_eq!(buf.bytes(), b"\x12\x07testing");
+        buf.clear();
+        buf.message(3, |inner| inner.uint(1, 150));
+        assert_eq!(buf.bytes(), [0x1a, 0x03, 0x08, 0x96, 0x01]);
+        buf.clear();
+        buf.int(1, -2);
+        assert_eq!(buf.bytes(), [0x08, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]);
+    }
+
+    #[test]
+    fn a_long_message_gets_a_long_length() {
+        for length in [126, 127, 128, 129, 16383, 16384, 40_000] {
+            let (mut patched, mut known) = (Buf::new(), Buf::new());
+            let body = vec![7_u8; length];
+            patched.message(5, |inner| inner.bytes.extend_from_slice(&body));
+            known.bytes_field(5, &body);
+            assert_eq!(patched.bytes(), known.bytes(), "{length}");
+        }
+    }
+}

@@ -1,0 +1,550 @@
+//! Perfetto packets: sequences with delta clocks, interned names, tracks, events.
+//!
+//! A file is a run of packets and nothing else, so writing is appending. Perfetto drops or misplaces malformed
+//! events without a word; what it would do so for is made impossible here or in [`super::tracks`]: sequence ids
+//! are never 0, a time before its sequence's last is written absolute, an interned name is defined in the packet
+//! that first uses it.
+
+use rustc_hash::FxHashMap;
+
+use super::fields::{
+    EXTENSION, clock_id, clock_snapshot, counter_descriptor, event_name, extension_descriptor, interned_data,
+    process_descriptor, thread_descriptor, trace, trace_packet, trace_packet_defaults, track_descriptor, track_event,
+    track_event_defaults,
+};
+use super::wire::Buf;
+use crate::model::ids::ProcessTag;
+use crate::model::time::HostNs;
+
+/// A track of this file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Track(u32);
+
+/// A packet sequence of this file: it has a delta clock, interned names and a default track of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence(u16);
+
+/// Uuids and sequence ids carry the process tag, so that files joined by concatenation do not mix.
+const TRACK_BITS: u32 = 16;
+const SEQUENCE_BITS: u32 = 12;
+
+/// Most tracks of one file. The viewer suffers long before.
+const MAX_TRACKS: u32 = (1 << TRACK_BITS) - 1;
+/// Most sequences of one file; later tracks share the last one.
+const MAX_SEQUENCES: u16 = (1 << SEQUENCE_BITS) - 1;
+/// Names interned per sequence; later ones are written in full.
+const MAX_NAMES: usize = 4096;
+
+/// What was written so far, to hold against what a reader finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Slices begun.
+    pub begins: u64,
+    /// Slices ended.
+    pub ends: u64,
+    /// Instants.
+    pub instants: u64,
+    /// Counter samples.
+    pub counters: u64,
+}
+
+struct State {
+    /// The time of its last packet.
+    last: HostNs,
+    default_track: Track,
+    names: FxHashMap<u64, u32>,
+    categories: u32,
+}
+
+/// Writes packets into memory; [`Writer::take`] hands them on.
+pub struct Writer {
+    out: Buf,
+    tag: ProcessTag,
+    tracks: u32,
+    sequences: Vec<State>,
+    written: Written,
+}
+
+/// The clocks at one instant, for the snapshot that relates them.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    /// `CLOCK_BOOTTIME`, the time of the trace.
+    pub boottime: HostNs,
+    /// `CLOCK_MONOTONIC`, ns.
+    pub monotonic: u64,
+    /// `CLOCK_REALTIME`, ns since 1970.
+    pub realtime: u64,
+}
+
+/// What a track is.
+#[derive(Clone, Copy, Debug)]
+pub enum Form<'a> {
+    /// A process.
+    Process {
+        /// Its id.
+        pid: i32,
+        /// Shown in front of the id.
+        name: &'a str,
+        /// Shown beside it.
+        labels: &'a [String],
+    },
+    /// A thread of the process.
+    Thread {
+        /// The process's id.
+        pid: i32,
+        /// Its own.
+        tid: i32,
+        /// Its name.
+        name: &'a str,
+    },
+    /// A group of tracks, or a track of slices.
+    Plain {
+        /// Its name. Siblings of one name are drawn as one track with lanes.
+        name: &'a str,
+    },
+    /// A counter.
+    Counter {
+        /// Its name.
+        name: &'a str,
+        /// What it counts, where that is not bytes.
+        unit: Unit,
+    },
+}
+
+/// The unit of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Things.
+    Count(&'static str),
+    /// Bytes.
+    Bytes,
+}
+
+/// Where a track belongs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place<'a> {
+    /// The group it is in.
+    pub parent: Option<Track>,
+    /// Its place among its siblings, where their parent orders them.
+    pub rank: Option<u32>,
+    /// Its children are ordered by their rank.
+    pub orders_children: bool,
+    /// It stays apart from siblings of the same name.
+    pub separate: bool,
+    /// What the track means, shown on request.
+    pub description: &'a str,
+}
+
+/// A name as an event carries it: its key stands for the text, which is made only when the key is new.
+pub trait Name {
+    /// Equal for equal texts only.
+    fn key(&self) -> u64;
+    /// Appends the text.
+    fn write(&self, text: &mut String);
+}
+
+/// The optional parts of an event.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extra<'a> {
+    /// Typed arguments, encoded.
+    pub args: &'a [u8],
+    /// Slices of one operation have the same number, and the same colour.
+    pub correlation: Option<u64>,
+    /// An arrow begins here.
+    pub flow: Option<u64>,
+    /// An arrow ends here.
+    pub terminating_flow: Option<u64>,
+}
+
+impl Writer {
+    /// A writer for the process with this tag.
+    #[must_use]
+    pub fn new(tag: ProcessTag, clocks: Clocks) -> Writer {
+        let mut writer = Writer { out: Buf::new(), tag, tracks: 0, sequences: Vec::new(), written: Written::default() };
+        writer.first_packets(clocks);
+        writer
+    }
+
+    fn first_packets(&mut self, clocks: Clocks) {
+        let root = self.sequence_id(0);
+        self.sequences.push(State::new(clocks.boottime, Track(0)));
+        self.out.message(trace::PACKET, |out| {
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+            out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
+            out.message(trace_packet::CLOCK_SNAPSHOT, |out| {
+                for (id, time) in [
+                    (clock_id::PRIVATE, 0),
+                    (clock_id::BOOTTIME, clocks.boottime.0),
+                    (clock_id::MONOTONIC, clocks.monotonic),
+                    (clock_id::REALTIME, clocks.realtime),
+                ] {
+                    out.message(clock_snapshot::CLOCKS, |out| {
+                        out.uint(clock_snapshot::clock::CLOCK_ID, id);
+                        out.uint(clock_snapshot::clock::TIMESTAMP, time);
+                    });
+                }
+            });
+        });
+        self.out.message(trace::PACKET, |out| {
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+            out.message(trace_packet::EXTENSION_DESCRIPTOR, |out| {
+                out.bytes_field(extension_descriptor::EXTENSION_SET, EXTENSION);
+            });
+        });
+    }
+
+    /// What was written so far.
+    #[must_use]
+    pub fn written(&self) -> Written {
+        self.written
+    }
+
+    /// Bytes that wait to be taken.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Hands over the packets written since the last time: whole packets, in order.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<u8> {
+        self.out.take()
+    }
+
+    /// Describes a new track. `None` when the file has as many as it may have.
+    pub fn track(&mut self, form: Form<'_>, place: Place<'_>) -> Option<Track> {
+        if self.tracks >= MAX_TRACKS {
+            return None;
+        }
+        self.tracks += 1;
+        let new = Track(self.tracks);
+        let (uuid, root) = (self.uuid(new), self.sequence_id(0));
+        let parent = place.parent.map(|parent| self.uuid(parent));
+        self.out.message(trace::PACKET, |out| {
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+            out.message(trace_packet::TRACK_DESCRIPTOR, |out| {
+                out.uint(track_descriptor::UUID, uuid);
+                if let Some(parent) = parent {
+                    out.uint(track_descriptor::PARENT_UUID, parent);
+                }
+                form.write(out);
+                if place.orders_children {
+                    out.uint(track_descriptor::CHILD_ORDERING, track_descriptor::child_tracks_ordering::EXPLICIT);
+                }
+                if let Some(rank) = place.rank {
+                    out.uint(track_descriptor::SIBLING_ORDER_RANK, u64::from(rank));
+                }
+                if place.separate {
+                    out.uint(
+                        track_descriptor::SIBLING_MERGE_BEHAVIOR,
+                        track_descriptor::sibling_merge_behavior::SIBLING_MERGE_BEHAVIOR_NONE,
+                    );
+                }
+                if !place.description.is_empty() {
+                    out.bytes_field(track_descriptor::DESCRIPTION, place.description.as_bytes());
+                }
+            });
+        });
+        Some(new)
+    }
+
+    /// A new sequence whose events lie on `default_track` unless they say otherwise; `base` is not after its
+    /// first event. Past the limit, the last sequence there is.
+    pub fn sequence(&mut self, default_track: Track, base: HostNs) -> Sequence {
+        let number = self.sequences.len() as u16;
+        if number >= MAX_SEQUENCES {
+            return Sequence(MAX_SEQUENCES - 1);
+        }
+        self.sequences.push(State::new(base, default_track));
+        let (id, uuid) = (self.sequence_id(number), self.uuid(default_track));
+        self.out.message(trace::PACKET, |out| {
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, id);
+            out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
+            out.message(trace_packet::CLOCK_SNAPSHOT, |out| {
+                out.message(clock_snapshot::CLOCKS, |out| {
+                    out.uint(clock_snapshot::clock::CLOCK_ID, clock_id::BOOTTIME);
+                    out.uint(clock_snapshot::clock::TIMESTAMP, base.0);
+                });
+                out.message(clock_snapshot::CLOCKS, |out| {
+                    out.uint(clock_snapshot::clock::CLOCK_ID, clock_id::DELTA);
+                    out.uint(clock_snapshot::clock::TIMESTAMP, base.0);
+                    out.uint(clock_snapshot::clock::IS_INCREMENTAL, 1);
+                });
+            });
+            out.message(trace_packet::TRACE_PACKET_DEFAULTS, |out| {
+                out.uint(trace_packet_defaults::TIMESTAMP_CLOCK_ID, clock_id::DELTA);
+                out.message(trace_packet_defaults::TRACK_EVENT_DEFAULTS, |out| {
+                    out.uint(track_event_defaults::TRACK_UUID, uuid);
+                });
+            });
+        });
+        Sequence(number)
+    }
+
+    /// Begins a slice. `category` is one of a few fixed words.
+    pub fn begin(
+        &mut self,
+        sequence: Sequence,
+        on: Track,
+        time: HostNs,
+        category: Category,
+        name: &dyn Name,
+        extra: &Extra<'_>,
+    ) {
+        self.written.begins += 1;
+        self.event(sequence, on, time, track_event::r#type::TYPE_SLICE_BEGIN, Some((category, name)), extra);
+    }
+
+    /// Ends the innermost open slice of a track.
+    pub fn end(&mut self, sequence: Sequence, on: Track, time: HostNs, extra: &Extra<'_>) {
+        self.written.ends += 1;
+        self.event(sequence, on, time, track_event::r#type::TYPE_SLICE_END, None, extra);
+    }
+
+    /// Marks an instant.
+    pub fn instant(
+        &mut self,
+        sequence: Sequence,
+        on: Track,
+        time: HostNs,
+        category: Category,
+        name: &dyn Name,
+        extra: &Extra<'_>,
+    ) {
+        self.written.instants += 1;
+        self.event(sequence, on, time, track_event::r#type::TYPE_INSTANT, Some((category, name)), extra);
+    }
+
+    /// Sets a counter.
+    pub fn counter(&mut self, sequence: Sequence, on: Track, time: HostNs, value: i64) {
+        self.written.counters += 1;
+        let (timing, head) = self.head(sequence, on, time);
+        self.out.message(trace::PACKET, |out| {
+            timing.write(out);
+            out.message(trace_packet::TRACK_EVENT, |out| {
+                out.uint(track_event::TYPE, track_event::r#type::TYPE_COUNTER);
+                head.write(out);
+                out.int(track_event::COUNTER_VALUE, value);
+            });
+        });
+    }
+
+    fn event(
+        &mut self,
+        sequence: Sequence,
+        on: Track,
+        time: HostNs,
+        kind: u64,
+        named: Option<(Category, &dyn Name)>,
+        extra: &Extra<'_>,
+    ) {
+        let (timing, head) = self.head(sequence, on, time);
+        let state = &mut self.sequences[usize::from(sequence.0)];
+        let named = named.map(|(category, name)| (state.category(category), state.name(name)));
+        self.out.message(trace::PACKET, |out| {
+            timing.write(out);
+            if let Some((category, name)) = &named {
+                write_interned(out, category, name);
+            }
+            out.message(trace_packet::TRACK_EVENT, |out| {
+                out.uint(track_event::TYPE, kind);
+                head.write(out);
+                if let Some((category, name)) = &named {
+                    out.uint(track_event::CATEGORY_IIDS, u64::from(category.iid));
+                    match name {
+                        NameRef::Interned { iid, .. } => out.uint(track_event::NAME_IID, u64::from(*iid)),
+                        NameRef::Inline(text) => out.bytes_field(track_event::NAME, text.as_bytes()),
+                    }
+                }
+                if let Some(id) = extra.correlation {
+                    out.uint(track_event::CORRELATION_ID, id);
+                }
+                if let Some(id) = extra.flow {
+                    out.fixed64(track_event::FLOW_IDS, id);
+                }
+                if let Some(id) = extra.terminating_flow {
+                    out.fixed64(track_event::TERMINATING_FLOW_IDS, id);
+                }
+                if !extra.args.is_empty() {
+                    out.bytes_field(track_event::NCCL, extra.args);
+                }
+            });
+        });
+    }
+
+    fn head(&mut self, sequence: Sequence, on: Track, time: HostNs) -> (Timing, Head) {
+        let id = self.sequence_id(sequence.0);
+        let uuid = self.uuid(on);
+        let state = &mut self.sequences[usize::from(sequence.0)];
+        let timing = if time >= state.last {
+            let delta = time.0 - state.last.0;
+            state.last = time;
+            Timing { id, timestamp: delta, absolute: false }
+        } else {
+            // Back in time: on a clock of its own, which does not disturb the deltas.
+            Timing { id, timestamp: time.0, absolute: true }
+        };
+        (timing, Head { uuid: (state.default_track != on).then_some(uuid) })
+    }
+
+    fn uuid(&self, track: Track) -> u64 {
+        u64::from(self.tag.bits()) << TRACK_BITS | u64::from(track.0)
+    }
+
+    fn sequence_id(&self, number: u16) -> u64 {
+        u64::from(self.tag.bits()) << SEQUENCE_BITS | u64::from(number + 1)
+    }
+}
+
+/// A fixed word that events are filed under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Category {
+    /// Calls on host threads.
+    Api = 1,
+    /// Operations of a communicator.
+    Operation = 2,
+    /// Work of the proxy.
+    Proxy = 3,
+    /// What the GPU did.
+    Gpu = 4,
+    /// The network below the proxy.
+    Net = 5,
+    /// The recording itself.
+    Ncclscope = 6,
+}
+
+impl Category {
+    fn name(self) -> &'static str {
+        match self {
+            Category::Api => "api",
+            Category::Operation => "operation",
+            Category::Proxy => "proxy",
+            Category::Gpu => "gpu",
+            Category::Net => "net",
+            Category::Ncclscope => "ncclscope",
+        }
+    }
+}
+
+struct Timing {
+    id: u64,
+    timestamp: u64,
+    absolute: bool,
+}
+
+struct Head {
+    uuid: Option<u64>,
+}
+
+struct CategoryRef {
+    iid: u8,
+    new: Option<&'static str>,
+}
+
+enum NameRef {
+    Interned { iid: u32, new: Option<String> },
+    Inline(String),
+}
+
+impl Timing {
+    fn write(&self, out: &mut Buf) {
+        out.uint(trace_packet::TIMESTAMP, self.timestamp);
+        out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, self.id);
+        if self.absolute {
+            out.uint(trace_packet::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
+        }
+    }
+}
+
+impl Head {
+    fn write(&self, out: &mut Buf) {
+        if let Some(uuid) = self.uuid {
+            out.uint(track_event::TRACK_UUID, uuid);
+        }
+    }
+}
+
+fn write_interned(out: &mut Buf, category: &CategoryRef, name: &NameRef) {
+    let new_name = match name {
+        NameRef::Interned { iid, new: Some(text) } => Some((*iid, text)),
+        _ => None,
+    };
+    if category.new.is_none() && new_name.is_none() {
+        return;
+    }
+    let entry = |out: &mut Buf, field, iid: u64, text: &str| {
+        out.message(field, |out| {
+            out.uint(event_name::IID, iid);
+            out.bytes_field(event_name::NAME, text.as_bytes());
+        });
+    };
+    out.message(trace_packet::INTERNED_DATA, |out| {
+        if let Some(text) = category.new {
+            entry(out, interned_data::EVENT_CATEGORIES, u64::from(category.iid), text);
+        }
+        if let Some((iid, text)) = new_name {
+            entry(out, interned_data::EVENT_NAMES, u64::from(iid), text);
+        }
+    });
+}
+
+impl State {
+    fn new(base: HostNs, default_track: Track) -> State {
+        State { last: base, default_track, names: FxHashMap::default(), categories: 0 }
+    }
+
+    fn category(&mut self, category: Category) -> CategoryRef {
+        let iid = category as u8;
+        let known = self.categories & 1 << iid != 0;
+        self.categories |= 1 << iid;
+        CategoryRef { iid, new: (!known).then(|| category.name()) }
+    }
+
+    fn name(&mut self, name: &dyn Name) -> NameRef {
+        let next = self.names.len() as u32 + 1;
+        let text = || {
+            let mut text = String::new();
+            name.write(&mut text);
+            text
+        };
+        match self.names.entry(name.key()) {
+            std::collections::hash_map::Entry::Occupied(known) => NameRef::Interned { iid: *known.get(), new: None },
+            std::collections::hash_map::Entry::Vacant(_) if next as usize > MAX_NAMES => NameRef::Inline(text()),
+            std::collections::hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(next);
+                NameRef::Interned { iid: next, new: Some(text()) }
+            }
+        }
+    }
+}
+
+impl Form<'_> {
+    fn write(self, out: &mut Buf) {
+        match self {
+            Form::Process { pid, name, labels } => out.message(track_descriptor::PROCESS, |out| {
+                out.int(process_descriptor::PID, i64::from(pid));
+                out.bytes_field(process_descriptor::PROCESS_NAME, name.as_bytes());
+                for label in labels {
+                    out.bytes_field(process_descriptor::PROCESS_LABELS, label.as_bytes());
+                }
+            }),
+            Form::Thread { pid, tid, name } => out.message(track_descriptor::THREAD, |out| {
+                out.int(thread_descriptor::PID, i64::from(pid));
+                out.int(thread_descriptor::TID, i64::from(tid));
+                out.bytes_field(thread_descriptor::THREAD_NAME, name.as_bytes());
+            }),
+            Form::Plain { name } => out.bytes_field(track_descriptor::NAME, name.as_bytes()),
+            Form::Counter { name, unit } => {
+                out.bytes_field(track_descriptor::NAME, name.as_bytes());
+                out.message(track_descriptor::COUNTER, |out| match unit {
+                    Unit::Count(of) => {
+                        out.uint(counter_descriptor::UNIT, counter_descriptor::unit::UNIT_COUNT);
+                        out.bytes_field(counter_descriptor::UNIT_NAME, of.as_bytes());
+                    }
+                    Unit::Bytes => out.uint(counter_descriptor::UNIT, counter_descriptor::unit::UNIT_SIZE_BYTES),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What the packets of a trace say, counted without Perfetto.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+
+use flate2::read::ZlibDecoder;
+
+use super::check::Problem;
+use super::wire::{Malformed, Value, fields, fixed64s, varints};
+
+/// Perfetto's field numbers.
+mod field {
+    // Trace
+    pub(super) const PACKET: u64 = 1;
+
+    // TracePacket
+    pub(super) const SEQUENCE_ID: u64 = 10;
+    pub(super) const TRACK_EVENT: u64 = 11;
+    pub(super) const SEQUENCE_FLAGS: u64 = 13;
+    pub(super) const COMPRESSED_PACKETS: u64 = 50;
+    pub(super) const GPU_RENDER_STAGE_EVENT: u64 = 53;
+    pub(super) const DEFAULTS: u64 = 59;
+    pub(super) const TRACK_DESCRIPTOR: u64 = 60;
+
+    // TracePacketDefaults
+    pub(super) const TRACK_EVENT_DEFAULTS: u64 = 11;
+
+    // TrackEventDefaults and TrackEvent
+    pub(super) const TYPE: u64 = 9;
+    pub(super) const TRACK_UUID: u64 = 11;
+    pub(super) const EXTRA_COUNTER_VALUES: u64 = 12;
+    pub(super) const EXTRA_DOUBLE_COUNTER_VALUES: u64 = 46;
+    pub(super) const FLOW_IDS: u64 = 47;
+    pub(super) const TERMINATING_FLOW_IDS: u64 = 48;
+
+    // TrackDescriptor
+    pub(super) const UUID: u64 = 1;
+    pub(super) const NAME: u64 = 2;
+}
+
+/// `SequenceFlags`: what came before on this sequence is forgotten.
+const INCREMENTAL_STATE_CLEARED: u64 = 1;
+
+/// What was written.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Track events, by their type.
+    pub(super) begins: u64,
+    pub(super) ends: u64,
+    pub(super) instants: u64,
+    /// Values of counters, those that ride on other events too.
+    pub(super) counters: u64,
+    pub(super) render_stages: u64,
+    pub(super) flows: BTreeMap<u64, Flow>,
+    pub(super) tracks: BTreeMap<u64, Track>,
+    /// Bytes that cannot be read.
+    pub(super) faults: Vec<Problem>,
+    /// The track of events that name none, by sequence.
+    default_tracks: HashMap<u64, u64>,
+}
+
+/// The uses of one flow id.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flow {
+    pub(super) events: u64,
+    pub(super) terminating: u64,
+}
+
+impl Flow {
+    /// How many arrows it draws. Every event continues the chain, except the first of each; an event
+    /// that terminates ends one, and where any does the last one must.
+    pub(super) fn arrows(self) -> u64 {
+        self.events.saturating_sub(self.terminating.max(1))
+    }
+}
+
+/// One track's share.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Track {
+    pub(super) name: String,
+    pub(super) begins: u64,
+    pub(super) ends: u64,
+}
+
+impl Written {
+    /// Counts what is in a trace file.
+    pub(super) fn read(trace: &[u8]) -> Written {
+        let mut written = Written::default();
+        written.packets(trace, None);
+        written
+    }
+
+    /// Reads a run of packets: the file, or what the compressed packet at offset `inside` holds.
+    fn packets(&mut self, bytes: &[u8], inside: Option<usize>) {
+        let mut run = fields(bytes);
+        loop {
+            let here = bytes.len() - run.rest().len();
+            match run.next() {
+                None => return,
+                Some(Ok((field::PACKET, Value::Bytes(packet)))) => {
+                    let offset = inside.unwrap_or(here);
+                    if self.packet(packet, offset).is_err() {
+                        self.faults.push(Problem::Malformed { offset });
+                    }
+                }
+                // Perfetto skips what it does not know, and so may a later release write it.
+                Some(Ok(_)) => {}
+                Some(Err(Malformed)) => {
+                    self.faults.push(Problem::Incomplete { offset: inside.unwrap_or(here), bytes: bytes.len() - here });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn packet(&mut self, packet: &[u8], offset: usize) -> Result<(), Malformed> {
+        let mut sequence = 0;
+        let mut cleared = false;
+        let mut defaults = None;
+        let mut event = None;
+        for field in fields(packet) {
+            match field? {
+                (field::SEQUENCE_ID, Value::Varint(id)) => sequence = id,
+                (field::SEQUENCE_FLAGS, Value::Varint(flags)) => {
+                    cleared = flags & INCREMENTAL_STATE_CLEARED != 0;
+                }
+                (field::DEFAULTS, Value::Bytes(message)) => defaults = Some(message),
+                (field::TRACK_EVENT, Value::Bytes(message)) => event = Some(message),
+                (field::TRACK_DESCRIPTOR, Value::Bytes(message)) => self.descriptor(message)?,
+                (field::GPU_RENDER_STAGE_EVENT, Value::Bytes(_)) => self.render_stages += 1,
+                (field::COMPRESSED_PACKETS, Value::Bytes(zlib)) => {
+                    let mut inside = Vec::new();
+                    let inflated = ZlibDecoder::new(zlib).read_to_end(&mut inside);
+                    inflated.map_err(|_| Malformed)?;
+                    self.packets(&inside, Some(offset));
+                }
+                _ => {}
+            }
+        }
+        if cleared {
+            self.default_tracks.remove(&sequence);
+        }
+        if let Some(message) = defaults {
+            let track = default_track(message)?;
+            self.default_tracks.insert(sequence, track);
+        }
+        if let Some(message) = event {
+            let track = self.default_tracks.get(&sequence).copied();
+            self.event(message, track.unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    fn descriptor(&mut self, message: &[u8]) -> Result<(), Malformed> {
+        let mut uuid = 0;
+        let mut name = String::new();
+        for field in fields(message) {
+            match field? {
+                (field::UUID, Value::Varint(number)) => uuid = number,
+                (field::NAME, Value::Bytes(text)) => {
+                    name = String::from_utf8_lossy(text).into_owned();
+                }
+                _ => {}
+            }
+        }
+        self.tracks.entry(uuid).or_default().name = name;
+        Ok(())
+    }
+
+    fn event(&mut self, message: &[u8], default_track: u64) -> Result<(), Malformed> {
+        let mut kind = 0;
+        let mut track = default_track;
+        for field in fields(message) {
+            match field? {
+                (field::TYPE, Value::Varint(number)) => kind = number,
+                (field::TRACK_UUID, Value::Varint(uuid)) => track = uuid,
+                (
+                    field::EXTRA_COUNTER_VALUES | field::EXTRA_DOUBLE_COUNTER_VALUES,
+                    Value::Varint(_) | Value::Fixed64(_),
+                ) => self.counters += 1,
+                (field::EXTRA_COUNTER_VALUES, Value::Bytes(packed)) => {
+                    self.counters += varints(packed).count() as u64;
+                }
+                (field::EXTRA_DOUBLE_COUNTER_VALUES, Value::Bytes(packed)) => {
+                    self.counters += fixed64s(packed).count() as u64;
+                }
+                (field::FLOW_IDS, Value::Fixed64(id)) => self.flow(id, false),
+                (field::FLOW_IDS, Value::Bytes(packed)) => {
+                    fixed64s(packed).for_each(|id| self.flow(id, false));
+                }
+                (field::TERMINATING_FLOW_IDS, Value::Fixed64(id)) => self.flow(id, true),
+                (field::TERMINATING_FLOW_IDS, Value::Bytes(packed)) => {
+                    fixed64s(packed).for_each(|id| self.flow(id, true));
+                }
+                _ => {}
+            }
+        }
+        match kind {
+            1 => {
+                self.begins += 1;
+                self.tracks.entry(track).or_default().begins += 1;
+            }
+            2 => {
+                self.ends += 1;
+                self.tracks.entry(track).or_default().ends += 1;
+            }
+            3 => self.instants += 1,
+            4 => self.counters += 1,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn flow(&mut self, id: u64, terminating: bool) {
+        let flow = self.flows.entry(id).or_default();
+        flow.events += 1;
+        flow.terminating += u64::from(terminating);
+    }
+}
+
+fn default_track(defaults: &[u8]) -> Result<u64, Malformed> {
+    let mut track = 0;
+    for field in fields(defaults) {
+        if let (field::TRACK_EVENT_DEFAULTS, Value::Bytes(message)) = field? {
+            for field in fields(message) {
+                if let (field::TRACK_UUID, Value::Varint(uuid)) = field? {
+                    track = uuid;
+                }
+            }
+        }
+    }
+    Ok(track)
+}

@@ -1,0 +1,76 @@
+//! What must hold before a change is taken.
+
+use crate::elf::Library;
+use crate::steps::{Failure, Outcome, Place, Step, call};
+
+pub(crate) const STEPS: &[Step] = &[
+    Step { name: "fmt", about: "the code is formatted", run: fmt },
+    Step { name: "clippy", about: "no warnings, with the command line and without", run: clippy },
+    Step { name: "doc", about: "the documentation has no broken links", run: doc },
+    Step { name: "plugin", about: "the release library is what NCCL expects", run: plugin },
+    Step { name: "test", about: "every test", run: test },
+    Step { name: "loom", about: "the recorder, in every order its threads can run in", run: loom },
+];
+
+/// How the plugin is built wherever it is built: without the command line.
+pub(crate) const PLUGIN: [&str; 5] = ["-p", "ncclscope", "--lib", "--no-default-features", "-q"];
+
+fn fmt(place: &Place) -> Result<Outcome, Failure> {
+    call(place.cargo().args(["fmt", "--all", "--check"]))?;
+    Ok(Outcome::Done)
+}
+
+fn clippy(place: &Place) -> Result<Outcome, Failure> {
+    const DENY: [&str; 3] = ["--", "-D", "warnings"];
+    let all = ["clippy", "--workspace", "--all-targets"];
+    call(place.cargo().args(all).args(DENY))?;
+    call(place.cargo().arg("clippy").args(PLUGIN).args(DENY))?;
+    Ok(Outcome::Done)
+}
+
+fn doc(place: &Place) -> Result<Outcome, Failure> {
+    let mut command = place.cargo();
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    call(command.args(["doc", "--workspace", "--no-deps", "--document-private-items"]))?;
+    Ok(Outcome::Done)
+}
+
+fn plugin(place: &Place) -> Result<Outcome, Failure> {
+    call(place.cargo().args(["build", "--release"]).args(PLUGIN))?;
+    let path = place.target.join("release/libncclscope.so");
+    let library = Library::read(&path)?;
+    let problems = library.as_plugin();
+    if problems.is_empty() {
+        Ok(Outcome::Done)
+    } else {
+        Err(format!("{}: {}", path.display(), problems.join("; ")).into())
+    }
+}
+
+fn test(place: &Place) -> Result<Outcome, Failure> {
+    call(place.cargo().args(["test", "--workspace"]))?;
+    Ok(Outcome::Done)
+}
+
+fn loom(place: &Place) -> Result<Outcome, Failure> {
+    let tests = || {
+        let mut command = place.cargo();
+        command
+            .env("RUSTFLAGS", "--cfg loom")
+            // A thread is preempted this often at most; more finds little and takes hours.
+            .env("LOOM_MAX_PREEMPTIONS", "3")
+            // Optimizing the whole program costs more here than it gains.
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .args(["test", "--release", "-p", "ncclscope", "--lib", "loom", "--target-dir"])
+            .arg(place.target.join("loom"));
+        command
+    };
+    call(&mut tests())?;
+    let list = tests().args(["--quiet", "--", "--list"]).output();
+    let list = list.map_err(|error| error.to_string())?;
+    if !String::from_utf8_lossy(&list.stdout).contains(": test") {
+        return Err("no test has loom in its name".to_owned().into());
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,265 @@
+//! The plugin under sanitizers, played and flooded by the scripted host, and the recorder under Miri.
+//!
+//! Sanitizers are a feature of nightly compilers; `RUSTC_BOOTSTRAP` makes this one take them. The standard library
+//! that comes with a compiler is not built with them. For addresses and leaks that does not matter. The thread
+//! sanitizer, however, does not see what is ordered by locks inside the standard library, and takes what they protect
+//! for a race. So of its reports only those count in which both sides are [lock-free code](LOCK_FREE). It does not know
+//! fences either.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::check::PLUGIN;
+use crate::steps::{Failure, Outcome, Place, Step, call, show, triple};
+
+pub(crate) const STEPS: &[Step] = &[
+    Step { name: "address", about: "no memory error in any scenario", run: |place| ADDRESS.run(place) },
+    Step { name: "leak", about: "no memory lost in any scenario", run: |place| LEAK.run(place) },
+    Step { name: "thread", about: "no data race in any scenario", run: |place| THREAD.run(place) },
+    Step { name: "miri", about: "no undefined behaviour in the recorder", run: miri },
+];
+
+/// Every version of the interface has entry points of its own.
+const INTERFACES: std::ops::RangeInclusive<u32> = 1..=7;
+
+/// The flood: more threads than cores, and long enough for every ring to run full.
+const FLOOD: [&str; 4] = ["--threads", "8", "--events", "100000"];
+
+/// A run that takes this many seconds hangs.
+const LIMIT: &str = "300";
+
+/// What the paths of functions in this workspace begin with.
+const OURS: [&str; 3] = ["ncclscope::", "ncclscope_tests::", "scripted_host::"];
+
+/// The modules that order memory by themselves, without locks.
+const LOCK_FREE: [&str; 3] = ["ncclscope::abi::", "ncclscope::clock::", "ncclscope::record::"];
+
+/// How the thread sanitizer's account of one access begins.
+const ACCESS: [&str; 4] = ["Read ", "Write ", "Atomic ", "Previous "];
+
+struct Sanitizer {
+    name: &'static str,
+    flags: &'static str,
+    /// Its options, and the variable it takes them from.
+    options: (&'static str, &'static str),
+    /// Whether what the host said on standard error has a report against the plugin.
+    accuses: fn(&str) -> bool,
+    /// What it does not see.
+    gap: Option<&'static str>,
+}
+
+const ADDRESS: Sanitizer = Sanitizer {
+    name: "address",
+    flags: "-Zsanitizer=address",
+    options: ("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1"),
+    accuses: |words| words.contains("ERROR: AddressSanitizer"),
+    gap: None,
+};
+
+const LEAK: Sanitizer = Sanitizer {
+    name: "leak",
+    flags: "-Zsanitizer=leak",
+    // The host leaves some memory behind by itself.
+    options: ("LSAN_OPTIONS", "exitcode=0"),
+    accuses: |words| {
+        let mut leaks = stacks(words).filter(|(title, _)| title.contains(" leak of "));
+        leaks.any(|(_, culprit)| culprit.starts_with("ncclscope::"))
+    },
+    gap: None,
+};
+
+const THREAD: Sanitizer = Sanitizer {
+    name: "thread",
+    // The standard library was built without it, and may be.
+    flags: "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer",
+    // A script may fork while there are threads.
+    options: ("TSAN_OPTIONS", "exitcode=0:die_after_fork=0"),
+    accuses: |words| {
+        words.split("WARNING: ThreadSanitizer").skip(1).any(|report| {
+            let access = |title: &str| ACCESS.iter().any(|word| title.trim_start().starts_with(word));
+            let mut sides = stacks(report).filter(|(title, _)| access(title)).peekable();
+            let lock_free = |culprit: &str| LOCK_FREE.iter().any(|module| culprit.starts_with(module));
+            sides.peek().is_some() && sides.all(|(_, culprit)| lock_free(culprit))
+        })
+    },
+    gap: Some("left out: races in code that uses the standard library's locks, which this compiler cannot instrument"),
+};
+
+/// The stacks of a report: the line above each, and the innermost function that is not somebody else's.
+fn stacks(report: &str) -> impl Iterator<Item = (&str, &str)> {
+    report.split("\n\n").map(|stack| {
+        let (title, frames) = stack.split_once("\n    #").unwrap_or((stack, ""));
+        let mut functions = frames.lines().map(function);
+        let ours = |function: &&str| OURS.iter().any(|name| function.starts_with(name));
+        (title.lines().last().unwrap_or_default(), functions.find(ours).unwrap_or_default())
+    })
+}
+
+/// The function's path in a frame, `#1 0x2 in path file` or `#1 path file`, or its type's where it is a method.
+fn function(frame: &str) -> &str {
+    let (_, rest) = frame.trim_start().split_once(' ').unwrap_or_default();
+    let path = match rest.split_once(" in ") {
+        Some((address, path)) if address.starts_with("0x") => path,
+        _ => rest,
+    };
+    path.trim_start_matches('<')
+}
+
+impl Sanitizer {
+    fn run(&self, place: &Place) -> Result<Outcome, Failure> {
+        let folder = place.target.join("sanitize").join(self.name);
+        let host = ["-p", "ncclscope-tests", "--bin", "scripted-host", "-q"];
+        call(self.build(place, &folder).args(PLUGIN))?;
+        call(self.build(place, &folder).args(host))?;
+
+        let built = folder.join(triple()).join("debug");
+        let output = folder.join("traces");
+        // What an earlier run left there; often there is nothing.
+        let _ = fs::remove_dir_all(&output);
+        let mut runs = 0;
+        for script in scenarios(place)? {
+            for interface in INTERFACES {
+                let mut host = self.host(place, &built, &output);
+                host.arg("play").arg(&script.path);
+                self.judge(host, &built, interface, script.ends_itself)?;
+                runs += 1;
+            }
+        }
+        for interface in INTERFACES {
+            let mut host = self.host(place, &built, &output);
+            host.arg("flood").args(FLOOD);
+            self.judge(host, &built, interface, false)?;
+            runs += 1;
+        }
+        println!("   {runs} runs of the scripted host");
+        Ok(self.gap.map_or(Outcome::Done, |gap| Outcome::Partly(gap.to_owned())))
+    }
+
+    fn build(&self, place: &Place, folder: &Path) -> Command {
+        let mut command = place.cargo();
+        command
+            .env("RUSTC_BOOTSTRAP", "1")
+            // The sanitizer is linked into the program; the library finds it there once its symbols are exported.
+            .env("RUSTFLAGS", format!("{} --cfg sanitize_build -Clink-arg=-rdynamic", self.flags))
+            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
+            // With a target of its own, build scripts stay as they are.
+            .args(["build", "--target", &triple(), "--target-dir"])
+            .arg(folder);
+        command
+    }
+
+    fn host(&self, place: &Place, built: &Path, output: &Path) -> Command {
+        let mut command = place.command("timeout");
+        command
+            .env(self.options.0, self.options.1)
+            .env("NCCLSCOPE_OUTPUT", output)
+            .args(["--kill-after=5", LIMIT])
+            .arg(built.join("scripted-host"));
+        command
+    }
+
+    /// Runs the host; fails on a report, and on any end but a quiet one where the script has none of its own.
+    fn judge(&self, mut host: Command, built: &Path, interface: u32, ends_itself: bool) -> Result<(), Failure> {
+        host.arg("--plugin").arg(built.join("libncclscope.so"));
+        host.arg("--interface").arg(interface.to_string());
+        let shown = show(&host);
+        let done = host.output().map_err(|error| format!("failed to start {shown}: {error}"))?;
+        let words = String::from_utf8_lossy(&done.stderr);
+        if !(self.accuses)(&words) && (ends_itself || done.status.success()) {
+            return Ok(());
+        }
+        Err(Failure { reason: format!("{}\n{}", words.trim_end(), done.status), again: Some(shown) })
+    }
+}
+
+/// A script for the scripted host.
+struct Script {
+    path: PathBuf,
+    /// It says how its process ends.
+    ends_itself: bool,
+}
+
+/// Everything in tests/scenarios, by name.
+fn scenarios(place: &Place) -> Result<Vec<Script>, String> {
+    let folder = place.root.join("tests/scenarios");
+    let explain = |error: std::io::Error| format!("failed to read {}: {error}", folder.display());
+    let mut scripts = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(explain)? {
+        let path = entry.map_err(explain)?.path();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            let text = fs::read_to_string(&path).map_err(explain)?;
+            let verbs = text.lines().filter_map(|line| line.split_whitespace().nth(1));
+            let ends_itself = verbs.into_iter().any(|verb| matches!(verb, "exit" | "_exit" | "abort" | "kill"));
+            scripts.push(Script { path, ends_itself });
+        }
+    }
+    if scripts.is_empty() {
+        return Err(format!("there is no scenario in {}", folder.display()));
+    }
+    scripts.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(scripts)
+}
+
+fn miri(place: &Place) -> Result<Outcome, Failure> {
+    let installed = place.cargo().args(["miri", "--version"]).output();
+    if !installed.is_ok_and(|version| version.status.success()) {
+        let reason = "skipped: this toolchain has no Miri (rustup +nightly component add miri)";
+        return Ok(Outcome::Partly(reason.to_owned()));
+    }
+    let mut command = place.cargo();
+    command.args(["miri", "test", "-p", "ncclscope", "--lib", "--no-default-features", "--target-dir"]);
+    call(command.arg(place.target.join("miri")).args(["--", "record"]))?;
+    Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RACE: &str = "\
+==================
+WARNING: ThreadSanitizer: data race (pid=1)
+  Write of size 8 at 0x1 by thread T2:
+    #0 core::ptr::write::<u64> core/src/ptr/mod.rs:1917:41 (libncclscope.so+0x1)
+    #1 <ncclscope::record::ring::Writer>::push src/record/ring.rs:10:1 (libncclscope.so+0x2)
+    #2 ncclscope_tests::flood::send tests/support/flood.rs:10:1 (scripted-host+0x3)
+
+  Previous read of size 8 at 0x1 by thread T1:
+    #0 <ncclscope::record::ring::Reader>::pop src/record/ring.rs:20:1 (libncclscope.so+0x4)
+    #1 ncclscope::collect::collector::run src/collect/collector.rs:20:1 (libncclscope.so+0x5)
+
+  Location is global 'ncclscope::record::ring::RING' of size 8 at 0x1 (libncclscope.so+0x1)
+
+  Thread T1 (tid=2, running) created by main thread at:
+    #0 pthread_create sanitizer.cpp:1078:3 (scripted-host+0x6)
+    #1 ncclscope::profiler::start src/profiler.rs:1:1 (libncclscope.so+0x7)
+
+SUMMARY: ThreadSanitizer: data race src/record/ring.rs:10:1
+";
+
+    #[test]
+    fn a_race_counts_between_lock_free_code_only() {
+        assert!((THREAD.accuses)(RACE));
+        assert!(!(THREAD.accuses)(&RACE.replace("<ncclscope::record::ring::Reader>", "<ncclscope::report::Report>")));
+        assert!(!(THREAD.accuses)(&RACE.replace("<ncclscope::record::ring::Writer>", "ncclscope_tests::host::write")));
+        let buffer = "<alloc::vec::Vec<ncclscope::record::Record>>::push";
+        assert!(!(THREAD.accuses)(&RACE.replace("<ncclscope::record::ring::Reader>::pop", buffer)));
+        assert!(!(THREAD.accuses)(""));
+    }
+
+    #[test]
+    fn a_leak_counts_where_the_plugin_allocated_it() {
+        let leak = |frame| {
+            format!(
+                "==1==ERROR: LeakSanitizer: detected memory leaks\n\n\
+                 Direct leak of 8 byte(s) in 1 object(s) allocated from:\n    \
+                 #0 0x1 in malloc lsan_interceptors.cpp:74:3\n    #1 0x2 in {frame} file.rs:1:1\n    \
+                 #2 0x3 in scripted_host::main tests/support/main.rs:1:1\n\n\
+                 SUMMARY: LeakSanitizer: 8 byte(s) leaked in 1 allocation(s).\n"
+            )
+        };
+        assert!((LEAK.accuses)(&leak("ncclscope::abi::init")));
+        assert!(!(LEAK.accuses)(&leak("ncclscope_tests::player::play")));
+    }
+}

@@ -1,0 +1,165 @@
+//! A chore is a list of steps: each says its name, shows the commands it runs, and is timed.
+
+use std::env;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// A part of a chore that can be run by itself.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    /// What it does, as a fragment.
+    pub(crate) about: &'static str,
+    pub(crate) run: fn(&Place) -> Result<Outcome, Failure>,
+}
+
+/// How a step that did not fail came out.
+pub(crate) enum Outcome {
+    /// It did all it is there for.
+    Done,
+    /// It could not do all; what it left out, and why.
+    Partly(String),
+}
+
+/// Why a step failed.
+pub(crate) struct Failure {
+    /// What went wrong, in one line or more.
+    pub(crate) reason: String,
+    /// The command that shows it again, where it is not the step itself.
+    pub(crate) again: Option<String>,
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure { reason, again: None }
+    }
+}
+
+/// Where the steps work.
+pub(crate) struct Place {
+    /// The root of the repository; commands run there.
+    pub(crate) root: PathBuf,
+    /// The folder for whatever is built.
+    pub(crate) target: PathBuf,
+}
+
+impl Place {
+    fn find() -> Result<Place, String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+        let root = root.ok_or("xtask has no workspace around it")?;
+        let program = env::current_exe().map_err(|error| error.to_string())?;
+        // TARGET/debug/xtask
+        let target = program.ancestors().nth(2);
+        let target = target.ok_or("xtask was not run by cargo")?;
+        Ok(Place { root: root.to_owned(), target: target.to_owned() })
+    }
+
+    pub(crate) fn cargo(&self) -> Command {
+        self.command("cargo")
+    }
+
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.root);
+        command
+    }
+}
+
+/// Runs the steps named in `wanted`, or all; says at the end how they came out.
+pub(crate) fn run(steps: &[Step], wanted: &[String]) -> ExitCode {
+    let place = match Place::find() {
+        Ok(place) => place,
+        Err(reason) => {
+            eprintln!("xtask: failed to find its way: {reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let all = wanted.is_empty();
+    let mut summary = String::new();
+    let mut failed = false;
+    for step in steps {
+        if !all && !wanted.iter().any(|name| name == step.name) {
+            continue;
+        }
+        println!("== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        let outcome = (step.run)(&place);
+        let seconds = start.elapsed().as_secs_f64();
+        let word = match &outcome {
+            Ok(Outcome::Done) => "ok",
+            Ok(Outcome::Partly(_)) => "partly",
+            Err(_) => "FAILED",
+        };
+        let _ = writeln!(summary, "{:<9} {word:<7} {seconds:7.1} s", step.name);
+        match outcome {
+            Ok(Outcome::Done) => {}
+            Ok(Outcome::Partly(what)) => {
+                println!("{what}");
+                let _ = writeln!(summary, "          {what}");
+            }
+            Err(Failure { reason, again }) => {
+                failed = true;
+                println!("{reason}");
+                let itself = || format!("cargo xtask {} {}", chore(), step.name);
+                let again = again.unwrap_or_else(itself);
+                let _ = writeln!(summary, "          to see it again: {again}");
+            }
+        }
+    }
+    println!("\n{summary}");
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The chore that is being run.
+fn chore() -> String {
+    env::args().nth(1).unwrap_or_default()
+}
+
+/// Shows a command, runs it, and fails when it fails.
+pub(crate) fn call(command: &mut Command) -> Result<(), Failure> {
+    let shown = show(command);
+    println!("   {shown}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure { reason: format!("{status}"), again: Some(shown) }),
+        Err(error) => Err(Failure { reason: format!("failed to start it: {error}"), again: Some(shown) }),
+    }
+}
+
+/// The target that is built for where one must be named: that of this machine.
+pub(crate) fn triple() -> String {
+    format!("{}-unknown-linux-gnu", env::consts::ARCH)
+}
+
+/// A command as one would type it at the root of the repository.
+pub(crate) fn show(command: &Command) -> String {
+    let variables = command.get_envs().filter_map(|(name, value)| {
+        let value = value?.to_string_lossy();
+        Some(format!("{}={}", name.display(), quoted(&value)))
+    });
+    let program = command.get_program().to_string_lossy();
+    let arguments = command.get_args().map(|word| quoted(&word.to_string_lossy()));
+    variables.chain([quoted(&program)]).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_one_would_type_it() {
+        let mut command = Command::new("cargo");
+        command.env("RUSTFLAGS", "--cfg loom").args(["test", "it's"]);
+        assert_eq!(show(&command), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s'");
+    }
+}

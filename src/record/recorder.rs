@@ -195,12 +195,10 @@ impl Local {
 
     #[inline]
     fn push_start<P: Payload>(&self, handle: Handle, parent: Handle, context: Handle, rank: i32, payload: &P) {
+        let Some(writer) = self.writer() else { return };
         let words: &[u64] = bytemuck::must_cast_slice(std::slice::from_ref(payload));
-        let length = 5 + words.len();
-        let head = [header(P::KIND as u8, length, 0, rank), now().0, handle.0, parent.0, context.0];
-        if let Some(writer) = self.writer()
-            && !writer.push(&head, words)
-        {
+        let head = [header(P::KIND as u8, 5 + words.len(), 0, rank), now().0, handle.0, parent.0, context.0];
+        if !writer.push(&head, words) {
             writer.count_drop();
         }
     }
@@ -208,21 +206,20 @@ impl Local {
     /// Publishes a record, or counts it.
     #[inline]
     fn push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
-        let head = [header(kind, 2 + words.len(), small, wide), now().0];
-        if let Some(writer) = self.writer()
-            && !writer.push(&head, words)
-        {
+        let Some(writer) = self.writer() else { return };
+        if !writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words) {
             writer.count_drop();
         }
     }
 
     /// Publishes a record whose loss the caller makes known.
     fn try_push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
-        let head = [header(kind, 2 + words.len(), small, wide), now().0];
-        self.writer().is_some_and(|writer| writer.push(&head, words))
+        let Some(writer) = self.writer() else { return false };
+        writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words)
     }
 
-    /// This thread's ring; without one, the call was counted as lost.
+    /// This thread's ring; without one, the call was counted as lost. Asked for before the clock is read: on a
+    /// thread's first call it publishes a record of its own.
     #[inline]
     fn writer(&self) -> Option<&Writer<'static>> {
         match self.writer.get() {

@@ -26,7 +26,9 @@ pub struct Sequence(u16);
 
 /// Uuids and sequence ids carry the process tag, so that files joined by concatenation do not mix.
 const TRACK_BITS: u32 = 16;
-const SEQUENCE_BITS: u32 = 12;
+/// Below 2^31 with the tag's 20 bits: Perfetto v52 takes a greater sequence id for a negative number when it looks
+/// for the sequence's clocks, and refuses every snapshot of them.
+const SEQUENCE_BITS: u32 = 11;
 
 /// Most tracks of one file. The viewer suffers long before.
 const MAX_TRACKS: u32 = (1 << TRACK_BITS) - 1;

@@ -149,6 +149,11 @@ impl Correlator {
                 }
             }
             Body::Thread { tid, ref name } => self.thread(ring, tid, &String::from_utf8_lossy(name), out),
+            Body::ThreadEnd => {
+                if let Some(&thread) = self.rings.get(&ring) {
+                    out.say(What::ThreadEnd(thread));
+                }
+            }
             Body::Text { word, text } => {
                 self.texts.insert(word, String::from_utf8_lossy(text).into());
             }

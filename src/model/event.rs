@@ -471,6 +471,8 @@ pub enum Body<'a> {
         /// The name it has, 15 bytes and NULs.
         name: [u8; 16],
     },
+    /// The thread that owned this ring has ended.
+    ThreadEnd,
     /// The text behind a [`Word`].
     Text {
         /// The number it got.
@@ -495,6 +497,7 @@ pub(crate) mod kind {
     pub(crate) const COMM_IDENTITY: u8 = 37;
     pub(crate) const THREAD: u8 = 38;
     pub(crate) const TEXT: u8 = 39;
+    pub(crate) const THREAD_END: u8 = 40;
 }
 
 /// Word 0 of a record.
@@ -535,6 +538,7 @@ impl<'a> Record<'a> {
             kind::COMM_FINALIZE => Body::CommFinalize { context: handle(0)? },
             kind::COMM_IDENTITY => Body::CommIdentity { context: handle(0)?, hash: *rest.get(1)?, name: Word(small) },
             kind::THREAD => Body::Thread { tid: wide, name: payload_from(rest)? },
+            kind::THREAD_END => Body::ThreadEnd,
             kind::TEXT => {
                 Body::Text { word: Word(small), text: bytemuck::cast_slice(rest).get(..usize::try_from(wide).ok()?)? }
             }

@@ -19,6 +19,8 @@ pub struct Entry<'a> {
 pub enum What<'a> {
     /// A thread made its first call.
     Thread(Thread<'a>),
+    /// A thread has ended.
+    ThreadEnd(ThreadId),
     /// A communicator was initialised, or its identity became known.
     CommInit(&'a Comm),
     /// A communicator was finalized.

@@ -266,6 +266,7 @@ impl Drop for Exit {
             if let Some(writer) = local.writer.get()
                 && !is_forked()
             {
+                writer.push(&[header(kind::THREAD_END, 2, 0, 0), now().0], &[]);
                 writer.leave();
             }
         });

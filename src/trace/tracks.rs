@@ -6,7 +6,7 @@
 //!   Communicators
 //!     dp · 64 ranks                operations while NCCL hands them over, in lanes; init and finalize
 //!   Proxy
-//!     NCCL Progress 3              one group a progress thread
+//!     progress thread (4711)       one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
 //!       dp · send → 4              proxy operations, in lanes
 //!       dp · send → 4 · steps      their transfers, each with what it waits for
@@ -271,6 +271,7 @@ impl Tracks {
         let time = entry.time;
         match entry.what {
             What::Thread(thread) => self.thread(thread),
+            What::ThreadEnd(thread) => self.thread_end(thread, time),
             What::CommInit(comm) => self.comm_init(time, comm),
             What::CommFinalize(comm) => {
                 let family = self.comm(time, comm);
@@ -418,6 +419,22 @@ impl Tracks {
         );
     }
 
+    /// What was open on a thread that has ended, ends with it.
+    fn thread_end(&mut self, id: ThreadId, time: HostNs) {
+        if let Some(thread) = self.threads.get_mut(&id)
+            && let Some(on) = thread.track
+        {
+            cut(&mut self.writer, on, &mut thread.stack, 0, time.max(thread.last));
+        }
+        if let Some(proxy) = self.proxies.get_mut(&id) {
+            let open = usize::from(proxy.base.take().is_some()) + usize::from(proxy.inner.take().is_some());
+            let family = proxy.state;
+            for _ in 0..open {
+                self.state_end(family, time, false);
+            }
+        }
+    }
+
     fn thread_track(&mut self, id: ThreadId, time: HostNs) -> Option<(Sequence, Track)> {
         let thread = self.threads.get_mut(&id)?;
         if thread.track.is_none() {
@@ -515,6 +532,8 @@ impl Tracks {
         if !self.proxies.contains_key(&id) {
             let (name, tid) =
                 self.threads.get(&id).map_or(("unknown thread", 0), |thread| (thread.name.as_str(), thread.tid));
+            // NCCL names its threads only when NCCL_SET_THREAD_NAME=1; else they have the application's name.
+            let name = if name.starts_with("NCCL") { name } else { "progress thread" };
             let name = format!("{name} ({tid})");
             let group = self.writer.track(
                 Form::Plain { name: &name },

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, StateArgsV1};
-use super::words::word;
+use super::words::with_words;
 use super::{Abi, Start, bit};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
@@ -116,7 +116,7 @@ impl Abi for V1 {
                 bit::COLL => (body.coll.comm_hash, body.coll.name),
                 _ => (body.p2p.comm_hash, body.p2p.name),
             };
-            Some((hash, word(name)))
+            Some((hash, with_words(|words| words.word(name))))
         }
     }
 }

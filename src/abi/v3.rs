@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, StateArgsV1};
-use super::words::word;
+use super::words::with_words;
 use super::{Abi, Start, bit};
 use crate::model::event;
 use crate::model::ids::Handle;
@@ -68,38 +68,48 @@ impl Abi for V3 {
     }
 
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
-        // SAFETY: the trait's promise, for the member and for its strings.
-        let (coll, word) = unsafe { (&body.coll, |text| word(text)) };
-        start.record(&event::Coll {
-            seq: coll.seq_number,
-            send_buffer: coll.send_buff as u64,
-            recv_buffer: coll.recv_buff as u64,
-            count: coll.count as u64,
-            group: start.parent,
-            root: coll.root,
-            reduction: -1,
-            func: word(coll.func),
-            datatype: word(coll.datatype),
-            algorithm: word(coll.algo),
-            protocol: word(coll.proto),
-            channels: coll.n_max_channels,
-            warps: coll.n_warps,
-            ..Default::default()
-        })
+        // SAFETY: the trait's promise.
+        let coll = unsafe { &body.coll };
+        let event = with_words(|words| {
+            // SAFETY: the trait's promise.
+            let word = |text| unsafe { words.word(text) };
+            event::Coll {
+                seq: coll.seq_number,
+                send_buffer: coll.send_buff as u64,
+                recv_buffer: coll.recv_buff as u64,
+                count: coll.count as u64,
+                group: start.parent,
+                root: coll.root,
+                reduction: -1,
+                func: word(coll.func),
+                datatype: word(coll.datatype),
+                algorithm: word(coll.algo),
+                protocol: word(coll.proto),
+                channels: coll.n_max_channels,
+                warps: coll.n_warps,
+                ..Default::default()
+            }
+        });
+        start.record(&event)
     }
 
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
-        // SAFETY: the trait's promise, for the member and for its strings.
-        let (p2p, word) = unsafe { (&body.p2p, |text| word(text)) };
-        start.record(&event::P2p {
-            buffer: p2p.buff as u64,
-            count: p2p.count as u64,
-            group: start.parent,
-            peer: p2p.peer,
-            func: word(p2p.func),
-            datatype: word(p2p.datatype),
-            ..Default::default()
-        })
+        // SAFETY: the trait's promise.
+        let p2p = unsafe { &body.p2p };
+        let event = with_words(|words| {
+            // SAFETY: the trait's promise.
+            let word = |text| unsafe { words.word(text) };
+            event::P2p {
+                buffer: p2p.buff as u64,
+                count: p2p.count as u64,
+                group: start.parent,
+                peer: p2p.peer,
+                func: word(p2p.func),
+                datatype: word(p2p.datatype),
+                ..Default::default()
+            }
+        });
+        start.record(&event)
     }
 
     unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
@@ -119,7 +129,7 @@ impl Abi for V3 {
                 bit::COLL => (body.coll.comm_hash, body.coll.name),
                 _ => (body.p2p.comm_hash, body.p2p.name),
             };
-            Some((hash, word(name)))
+            Some((hash, with_words(|words| words.word(name))))
         }
     }
 }

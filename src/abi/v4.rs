@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, StateArgsV4};
-use super::words::word;
+use super::words::with_words;
 use super::{Abi, Start};
 use crate::model::event;
 use crate::model::ids::Handle;
@@ -53,24 +53,26 @@ impl Coll {
     /// The strings are null or NUL-terminated.
     #[inline]
     pub(super) unsafe fn event(&self, group: Handle) -> event::Coll {
-        // SAFETY: the caller's promise.
-        let word = |text| unsafe { word(text) };
-        event::Coll {
-            seq: self.seq_number,
-            send_buffer: self.send_buff as u64,
-            recv_buffer: self.recv_buff as u64,
-            count: self.count as u64,
-            group,
-            root: self.root,
-            reduction: -1,
-            func: word(self.func),
-            datatype: word(self.datatype),
-            algorithm: word(self.algo),
-            protocol: word(self.proto),
-            channels: self.n_channels,
-            warps: self.n_warps,
-            ..Default::default()
-        }
+        with_words(|words| {
+            // SAFETY: the caller's promise.
+            let word = |text| unsafe { words.word(text) };
+            event::Coll {
+                seq: self.seq_number,
+                send_buffer: self.send_buff as u64,
+                recv_buffer: self.recv_buff as u64,
+                count: self.count as u64,
+                group,
+                root: self.root,
+                reduction: -1,
+                func: word(self.func),
+                datatype: word(self.datatype),
+                algorithm: word(self.algo),
+                protocol: word(self.proto),
+                channels: self.n_channels,
+                warps: self.n_warps,
+                ..Default::default()
+            }
+        })
     }
 }
 
@@ -82,18 +84,20 @@ impl P2p {
     /// The strings are null or NUL-terminated.
     #[inline]
     pub(super) unsafe fn event(&self, group: Handle) -> event::P2p {
-        // SAFETY: the caller's promise.
-        let word = |text| unsafe { word(text) };
-        event::P2p {
-            buffer: self.buff as u64,
-            count: self.count as u64,
-            group,
-            peer: self.peer,
-            func: word(self.func),
-            datatype: word(self.datatype),
-            channels: self.n_channels,
-            ..Default::default()
-        }
+        with_words(|words| {
+            // SAFETY: the caller's promise.
+            let word = |text| unsafe { words.word(text) };
+            event::P2p {
+                buffer: self.buff as u64,
+                count: self.count as u64,
+                group,
+                peer: self.peer,
+                func: word(self.func),
+                datatype: word(self.datatype),
+                channels: self.n_channels,
+                ..Default::default()
+            }
+        })
     }
 }
 

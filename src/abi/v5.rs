@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, StateArgsV4};
-use super::words::word;
+use super::words::with_words;
 use super::{Abi, Start, bit, v4};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
@@ -84,17 +84,19 @@ impl CollApi {
     /// The strings are null or NUL-terminated.
     #[inline]
     pub(super) unsafe fn event(&self) -> event::CollApi {
-        // SAFETY: the caller's promise.
-        let word = |text| unsafe { word(text) };
-        event::CollApi {
-            count: self.count as u64,
-            stream: self.stream as u64,
-            root: self.root,
-            func: word(self.func),
-            datatype: word(self.datatype),
-            captured: Flag(self.graph_captured),
-            ..Default::default()
-        }
+        with_words(|words| {
+            // SAFETY: the caller's promise.
+            let word = |text| unsafe { words.word(text) };
+            event::CollApi {
+                count: self.count as u64,
+                stream: self.stream as u64,
+                root: self.root,
+                func: word(self.func),
+                datatype: word(self.datatype),
+                captured: Flag(self.graph_captured),
+                ..Default::default()
+            }
+        })
     }
 }
 
@@ -104,16 +106,18 @@ impl P2pApi {
     /// The strings are null or NUL-terminated.
     #[inline]
     pub(super) unsafe fn event(&self) -> event::P2pApi {
-        // SAFETY: the caller's promise.
-        let word = |text| unsafe { word(text) };
-        event::P2pApi {
-            count: self.count as u64,
-            stream: self.stream as u64,
-            func: word(self.func),
-            datatype: word(self.datatype),
-            captured: Flag(self.graph_captured),
-            ..Default::default()
-        }
+        with_words(|words| {
+            // SAFETY: the caller's promise.
+            let word = |text| unsafe { words.word(text) };
+            event::P2pApi {
+                count: self.count as u64,
+                stream: self.stream as u64,
+                func: word(self.func),
+                datatype: word(self.datatype),
+                captured: Flag(self.graph_captured),
+                ..Default::default()
+            }
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, StateArgsV4};
-use super::words::word;
+use super::words::with_words;
 use super::{Abi, Start, bit, v5};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
@@ -63,24 +63,26 @@ impl CeColl {
     ///
     /// The strings are null or NUL-terminated.
     pub(super) unsafe fn event(&self) -> event::CeColl {
-        // SAFETY: the caller's promise.
-        let word = |text| unsafe { word(text) };
-        event::CeColl {
-            seq: self.seq_number,
-            send_buffer: self.send_buff as u64,
-            recv_buffer: self.recv_buff as u64,
-            count: self.count as u64,
-            stream: self.stream as u64,
-            root: self.root,
-            batch_size: self.batch_size,
-            batches: self.num_batches,
-            ce_seq: self.ce_seq_num,
-            func: word(self.func),
-            datatype: word(self.datatype),
-            sync_strategy: word(self.sync_strategy),
-            intra_batch_sync: Flag(self.intra_batch_sync),
-            ..Default::default()
-        }
+        with_words(|words| {
+            // SAFETY: the caller's promise.
+            let word = |text| unsafe { words.word(text) };
+            event::CeColl {
+                seq: self.seq_number,
+                send_buffer: self.send_buff as u64,
+                recv_buffer: self.recv_buff as u64,
+                count: self.count as u64,
+                stream: self.stream as u64,
+                root: self.root,
+                batch_size: self.batch_size,
+                batches: self.num_batches,
+                ce_seq: self.ce_seq_num,
+                func: word(self.func),
+                datatype: word(self.datatype),
+                sync_strategy: word(self.sync_strategy),
+                intra_batch_sync: Flag(self.intra_batch_sync),
+                ..Default::default()
+            }
+        })
     }
 }
 

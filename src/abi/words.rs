@@ -10,75 +10,104 @@ use crate::model::event::TEXT_BYTES;
 use crate::model::word::Word;
 use crate::record::recorder;
 
-/// One remembered string.
+/// One remembered string, a cache line.
 #[derive(Clone, Copy)]
+#[repr(align(64))]
 struct Entry {
     address: usize,
+    word: Word,
     /// Length without the NUL, cut at [`TEXT_BYTES`].
     length: u8,
-    word: Word,
     /// The first bytes, zeros behind the string's end.
     prefix: u128,
+    /// The bits of the prefix that are the string's, its NUL included.
+    mask: u128,
     /// FNV-1a of the rest of a string that is longer than the prefix.
     rest: u64,
 }
 
 const PREFIX: usize = size_of::<u128>();
 const ENTRIES: usize = 64;
-const EMPTY: Entry = Entry { address: 0, length: 0, word: Word::ABSENT, prefix: 0, rest: 0 };
+const EMPTY: Entry = Entry { address: 0, word: Word::ABSENT, length: 0, prefix: 0, mask: 0, rest: 0 };
+
+/// A thread's memory of NCCL's strings.
+pub(super) struct Words([Cell<Entry>; ENTRIES]);
 
 thread_local! {
-    static CACHE: [Cell<Entry>; ENTRIES] = const { [const { Cell::new(EMPTY) }; ENTRIES] };
+    static WORDS: Words = const { Words([const { Cell::new(EMPTY) }; ENTRIES]) };
 }
 
-/// The word for a string of NCCL's.
-///
-/// # Safety
-///
-/// `text` is null, or points at a NUL-terminated string that nobody changes during the call.
+/// Calls `body` with the thread's words: a thread-local costs as much as all the rest of a look-up, so it is
+/// fetched once for all strings of a descriptor.
 #[inline]
-pub(super) unsafe fn word(text: *const c_char) -> Word {
-    if text.is_null() {
-        return Word::ABSENT;
+pub(super) fn with_words<T>(body: impl FnOnce(&Words) -> T) -> T {
+    WORDS.with(body)
+}
+
+impl Words {
+    /// The word for a string of NCCL's.
+    ///
+    /// # Safety
+    ///
+    /// `text` is null, or points at a NUL-terminated string that nobody changes during the call.
+    #[inline]
+    pub(super) unsafe fn word(&self, text: *const c_char) -> Word {
+        if text.is_null() {
+            return Word::ABSENT;
+        }
+        let entry = &self.0[home(text)];
+        // SAFETY: the caller's promise.
+        if unsafe { still_holds(entry, text) } {
+            return entry.get().word;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.word_elsewhere(text) }
     }
-    let address = text as usize;
-    CACHE.with(|cache| {
-        let home = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
-        for slot in [home, home ^ 1] {
-            let entry = cache[slot as usize % ENTRIES].get();
-            // SAFETY: the caller's promise; see `still_holds`.
-            if entry.address == address && unsafe { still_holds(&entry, text) } {
-                return entry.word;
-            }
+
+    /// As [`Words::word`], for a string that is not at its first place: at its second, or new.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Words::word`], and not null.
+    #[cold]
+    #[inline(never)]
+    unsafe fn word_elsewhere(&self, text: *const c_char) -> Word {
+        let (first, second) = (home(text), home(text) ^ 1);
+        // SAFETY: the caller's promise.
+        if unsafe { still_holds(&self.0[second], text) } {
+            return self.0[second].get().word;
         }
         // SAFETY: the caller's promise.
         let entry = unsafe { look_up(text) };
         if entry.word != Word::LOST {
-            let preferred = if cache[home as usize % ENTRIES].get().address == 0 { home } else { home ^ 1 };
-            cache[preferred as usize % ENTRIES].set(entry);
+            let place = if self.0[first].get().address == 0 { first } else { second };
+            self.0[place].set(entry);
         }
         entry.word
-    })
+    }
 }
 
-/// Whether the address still holds the string we know.
+/// Where a string is remembered first.
+#[inline]
+fn home(text: *const c_char) -> usize {
+    ((text as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % ENTRIES
+}
+
+/// Whether this entry is of that address, and the address still holds the string it held.
 ///
 /// # Safety
 ///
 /// `text` points at a NUL-terminated string.
 #[inline]
-unsafe fn still_holds(entry: &Entry, text: *const c_char) -> bool {
-    // SAFETY: the caller's promise.
-    let prefix = unsafe { prefix(text) };
-    let length = usize::from(entry.length);
-    if length < PREFIX {
-        // The string's bytes and its NUL; what lies behind them is not ours to compare.
-        let mask = u128::MAX >> (8 * (PREFIX - 1 - length));
-        prefix & mask == entry.prefix
-    } else {
-        // SAFETY: the caller's promise.
-        prefix == entry.prefix && unsafe { rest(text) } == (length, entry.rest)
+unsafe fn still_holds(entry: &Cell<Entry>, text: *const c_char) -> bool {
+    let entry = entry.get();
+    if entry.address != text as usize {
+        return false;
     }
+    // SAFETY: the caller's promise.
+    let same = unsafe { prefix(text) } & entry.mask == entry.prefix;
+    // SAFETY: the caller's promise, and the prefix was just seen to hold no NUL.
+    same && (usize::from(entry.length) < PREFIX || unsafe { rest(text) } == (usize::from(entry.length), entry.rest))
 }
 
 /// The first 16 bytes at `text`, in memory order; those behind the NUL are arbitrary.
@@ -126,7 +155,7 @@ unsafe fn rest(text: *const c_char) -> (usize, u64) {
 
 /// # Safety
 ///
-/// As for [`word`], and not null.
+/// `text` points at a NUL-terminated string.
 #[cold]
 unsafe fn look_up(text: *const c_char) -> Entry {
     let mut bytes = [0_u8; TEXT_BYTES];
@@ -149,6 +178,7 @@ unsafe fn look_up(text: *const c_char) -> Entry {
         length: length as u8,
         word,
         prefix: u128::from_le_bytes(prefix),
+        mask: if length < PREFIX { u128::MAX >> (8 * (PREFIX - 1 - length)) } else { u128::MAX },
         // SAFETY: the string was just seen to be that long.
         rest: if length < PREFIX { 0 } else { unsafe { rest(text) }.1 },
     }
@@ -160,7 +190,7 @@ mod tests {
 
     fn word_of(text: &[u8]) -> Word {
         // SAFETY: every caller passes a NUL-terminated literal or buffer.
-        unsafe { word(text.as_ptr().cast()) }
+        with_words(|words| unsafe { words.word(text.as_ptr().cast()) })
     }
 
     #[test]
@@ -171,7 +201,7 @@ mod tests {
             assert_eq!(word_of(b"RING\0"), Word::RING);
         }
         // SAFETY: null is allowed.
-        assert_eq!(unsafe { word(std::ptr::null()) }, Word::ABSENT);
+        assert_eq!(with_words(|words| unsafe { words.word(std::ptr::null()) }), Word::ABSENT);
     }
 
     #[test]
@@ -202,7 +232,7 @@ mod tests {
             let at = base.cast::<u8>().add(page - text.len());
             at.copy_from_nonoverlapping(text.as_ptr(), text.len());
             for _ in 0..3 {
-                assert_eq!(word(at.cast()), Word::TREE);
+                assert_eq!(with_words(|words| words.word(at.cast())), Word::TREE);
             }
             libc::munmap(base, 2 * page);
         }

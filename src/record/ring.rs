@@ -16,8 +16,8 @@
 //! - a segment to the reader: linked with a release store to `next` after its header was reset; followed with
 //!   acquire. A writer never commits to a segment after linking its successor, so a reader that sees `next` and
 //!   then `committed` sees the final value.
-//! - a segment back to the pool, and out again: release and acquire on the head of the free list, whose upper
-//!   half counts the changes so that a segment that came back meanwhile (ABA) fails the exchange.
+//! - a segment back to the pool, and out again: release and acquire on the head of the free list, which
+//!   also counts its changes, so that a segment that came back meanwhile (ABA) fails the exchange.
 //! - a slot back to the next thread: release on `state`, acquire by the thread that claims it.
 
 use super::sync::{AtomicU32, AtomicU64, Ordering};
@@ -28,6 +28,9 @@ use crate::model::event::{self, MAX_WORDS};
 const SEGMENT_WORDS: usize = 2040;
 #[cfg(loom)]
 const SEGMENT_WORDS: usize = 4;
+
+/// Most segments of a pool: what 20 bits can number, with one number left for "none".
+const MAX_SEGMENTS: usize = (1 << FreeList::BITS) - 1;
 
 /// How often a writer tries to take a segment from a contended pool before it calls it empty: no call ever waits.
 const POOL_TRIES: u32 = 64;
@@ -67,10 +70,8 @@ struct Slot {
 pub struct Rings {
     segments: Box<[Segment]>,
     slots: Box<[Slot]>,
-    /// Free list: index of the first segment in the low half, number of changes in the high half.
+    /// The free list: see [`FreeList`].
     free: AtomicU64,
-    /// Segments in the free list. Approximate while threads take and return.
-    available: AtomicU32,
     /// Where the search for a free slot begins.
     next_slot: AtomicU32,
     /// One past the highest slot ever claimed.
@@ -80,6 +81,14 @@ pub struct Rings {
     /// Most segments one ring may hold.
     share: u32,
 }
+
+/// The head of the free list, one word so that one exchange changes all of it.
+///
+/// ```text
+/// | changes so far 24 | segments in the list 20 | first segment 20 |
+/// ```
+#[derive(Clone, Copy)]
+struct FreeList(u64);
 
 /// The writing end of one ring. It stays on the thread that claimed it: its cells make it `!Sync`, and the
 /// recorder keeps it in a thread-local.
@@ -103,7 +112,7 @@ impl Rings {
     /// `None` when there is no such memory.
     #[must_use]
     pub fn new(bytes: usize) -> Option<Rings> {
-        let count = (bytes / size_of::<Segment>()).clamp(4, 1 << 24);
+        let count = (bytes / size_of::<Segment>()).clamp(4, MAX_SEGMENTS);
         Some(Self::over(allocate(count)?))
     }
 
@@ -132,8 +141,7 @@ impl Rings {
         Rings {
             segments,
             slots,
-            free: AtomicU64::new(0),
-            available: AtomicU32::new(count as u32),
+            free: AtomicU64::new(FreeList::of(count).0),
             next_slot: AtomicU32::new(0),
             used_slots: AtomicU32::new(0),
             homeless: AtomicU64::new(0),
@@ -186,29 +194,30 @@ impl Rings {
     /// The part of the pool that is free, in percent.
     #[must_use]
     pub fn free_percent(&self) -> u32 {
-        let available = self.available.load(Ordering::Relaxed).min(self.segments.len() as u32);
-        (u64::from(available) * 100 / self.segments.len() as u64) as u32
+        let free = FreeList(self.free.load(Ordering::Relaxed)).count();
+        (free * 100 / self.segments.len() as u64) as u32
     }
 
     /// A segment off the free list.
     fn take(&self) -> Option<u32> {
-        let mut head = self.free.load(Ordering::Acquire);
+        let mut head = FreeList(self.free.load(Ordering::Acquire));
         for _ in 0..POOL_TRIES {
-            let index = head as u32;
-            if index == NONE {
-                return None;
-            }
+            let index = head.first()?;
             let segment = &self.segments[index as usize];
             // Another thread may have taken it already and be writing this field; then the exchange fails.
             let next = segment.next.load(Ordering::Relaxed);
-            match self.free.compare_exchange_weak(head, successor(head, next), Ordering::AcqRel, Ordering::Acquire) {
+            match self.free.compare_exchange_weak(
+                head.0,
+                head.without_first(next).0,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => {
-                    self.available.fetch_sub(1, Ordering::Relaxed);
                     segment.next.store(NONE, Ordering::Relaxed);
                     segment.committed.store(0, Ordering::Relaxed);
                     return Some(index);
                 }
-                Err(now) => head = now,
+                Err(now) => head = FreeList(now),
             }
         }
         None
@@ -217,21 +226,47 @@ impl Rings {
     /// Puts a drained segment on the free list. Only the reader does this; it may retry as long as it takes.
     fn give_back(&self, index: u32) {
         let segment = &self.segments[index as usize];
-        let mut head = self.free.load(Ordering::Relaxed);
+        let mut head = FreeList(self.free.load(Ordering::Relaxed));
         loop {
-            segment.next.store(head as u32, Ordering::Relaxed);
-            match self.free.compare_exchange_weak(head, successor(head, index), Ordering::AcqRel, Ordering::Relaxed) {
+            segment.next.store(head.first().unwrap_or(NONE), Ordering::Relaxed);
+            match self.free.compare_exchange_weak(head.0, head.with(index).0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
-                Err(now) => head = now,
+                Err(now) => head = FreeList(now),
             }
         }
-        self.available.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The free list's head after `head`, with `index` first.
-fn successor(head: u64, index: u32) -> u64 {
-    ((head >> 32).wrapping_add(1) << 32) | u64::from(index)
+impl FreeList {
+    const BITS: u32 = 20;
+    const MASK: u64 = (1 << Self::BITS) - 1;
+
+    /// A list of the segments 0 to `count`, in this order.
+    fn of(count: usize) -> FreeList {
+        FreeList((count as u64) << Self::BITS)
+    }
+
+    fn first(self) -> Option<u32> {
+        let first = self.0 & Self::MASK;
+        (first != Self::MASK).then_some(first as u32)
+    }
+
+    fn count(self) -> u64 {
+        self.0 >> Self::BITS & Self::MASK
+    }
+
+    fn without_first(self, next: u32) -> FreeList {
+        self.changed(self.count().wrapping_sub(1), next)
+    }
+
+    fn with(self, first: u32) -> FreeList {
+        self.changed(self.count() + 1, first)
+    }
+
+    fn changed(self, count: u64, first: u32) -> FreeList {
+        let changes = (self.0 >> (2 * Self::BITS)).wrapping_add(1);
+        FreeList(changes << (2 * Self::BITS) | (count & Self::MASK) << Self::BITS | u64::from(first) & Self::MASK)
+    }
 }
 
 impl Writer<'_> {
@@ -545,7 +580,7 @@ mod loom_tests {
             assert_eq!(seen.len() as u64, kept);
             assert!(seen.is_sorted());
             assert!(reader.peek(&rings).is_none());
-            assert_eq!(rings.available.load(Ordering::Relaxed), 4);
+            assert_eq!(rings.free_percent(), 100);
         });
     }
 
@@ -570,7 +605,7 @@ mod loom_tests {
                 drain(&rings, &mut Reader::new(slot), &mut seen);
             }
             assert_eq!(seen.len(), kept);
-            assert_eq!(rings.available.load(Ordering::Relaxed), 4);
+            assert_eq!(rings.free_percent(), 100);
         });
     }
 

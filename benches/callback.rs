@@ -1,0 +1,292 @@
+//! What a callback costs: nanoseconds for each call above an empty plugin, measured in the same run.
+//!
+//! ```text
+//! cargo bench --bench callback
+//! ```
+//!
+//! Calls come in bursts with pauses between them, as NCCL makes them, so that the collector keeps up and the rings
+//! are measured while they have room; the last line says whether anything was dropped after all. The mean is that
+//! of whole bursts, the percentiles are of single calls, each between two readings of the TSC whose own cost is
+//! taken off. Both plugins are loaded with `dlopen` and called through their tables.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use ncclscope_tests::host::{Arg, Comm, Context, Descriptor, Plugin, RawHandle, StateCall, Value};
+use ncclscope_tests::play::plugin_path;
+
+/// Calls in one burst, and bursts.
+const BURST: usize = 512;
+const BURSTS: usize = 400;
+/// Time for the collector between bursts, for each thread.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// One kind of call, ready to be made.
+enum Call {
+    Start(Descriptor),
+    Stop,
+    State(StateCall),
+}
+
+/// Nanoseconds.
+#[derive(Clone, Default)]
+struct Measured {
+    bursts: Vec<f64>,
+    singles: Vec<u32>,
+}
+
+fn main() {
+    let folder = std::env::temp_dir().join(format!("ncclscope-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    // SAFETY: no other thread exists yet.
+    unsafe {
+        std::env::set_var("NCCLSCOPE_OUTPUT", &folder);
+        std::env::set_var("NCCLSCOPE_MIN_FREE", "0");
+        // The machine may have fewer cores than the bench has threads.
+        std::env::set_var("NCCLSCOPE_BUFFER_SIZE", "256M");
+    }
+    let empty = load(&compile_empty(&folder));
+    let ours = load(&plugin_path().expect("the release library"));
+
+    let (tsc_ghz, timer_ns) = calibrate();
+    println!("{}", machine());
+    println!(
+        "one pair of TSC readings: {timer_ns:.1} ns at {tsc_ghz:.3} GHz; bursts of {BURST} calls, {BURSTS} bursts\n"
+    );
+    for threads in [1, 4] {
+        println!("{threads} thread{}: ns a call above an empty plugin", if threads == 1 { "" } else { "s" });
+        println!(
+            "{:<28} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8}",
+            "call", "empty", "mean", "p50", "p99", "p99.9", "max", "in all"
+        );
+        for (name, make) in calls() {
+            let base = measure(&empty, threads, make, tsc_ghz, timer_ns);
+            let own = measure(&ours, threads, make, tsc_ghz, timer_ns);
+            report(name, &base, &own);
+        }
+        println!();
+    }
+    say_dropped(&ours, &folder);
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+type Make = fn(&Plugin, &Context) -> Option<Call>;
+
+fn calls() -> Vec<(&'static str, Make)> {
+    macro_rules! start {
+        ($kind:literal $(, $field:literal = $value:expr)*) => {
+            |plugin, context| {
+                let fields: &[(&str, Value<'_>)] = &[$(($field, $value)),*];
+                plugin.descriptor(context, $kind, fields, RawHandle::NULL).map(Call::Start)
+            }
+        };
+    }
+    macro_rules! state {
+        ($state:literal) => {
+            |plugin, _| plugin.state_call($state, Arg::Default).map(Call::State)
+        };
+    }
+    vec![
+        ("start GroupApi", start!("GroupApi", "groupDepth" = Value::Bits(1))),
+        (
+            "start CollApi",
+            start!(
+                "CollApi",
+                "func" = "AllReduce".into(),
+                "count" = Value::Bits(1 << 22),
+                "datatype" = "ncclFloat32".into()
+            ),
+        ),
+        (
+            "start P2pApi",
+            start!("P2pApi", "func" = "Send".into(), "count" = Value::Bits(1 << 22), "datatype" = "ncclFloat32".into()),
+        ),
+        ("start KernelLaunch", start!("KernelLaunch", "stream" = Value::Bits(0x7f10))),
+        ("start Group", start!("Group")),
+        (
+            "start Coll",
+            start!(
+                "Coll",
+                "func" = "AllReduce".into(),
+                "count" = Value::Bits(1 << 22),
+                "datatype" = "ncclFloat32".into(),
+                "algo" = "RING".into(),
+                "proto" = "SIMPLE".into()
+            ),
+        ),
+        (
+            "start P2p",
+            start!("P2p", "func" = "Send".into(), "count" = Value::Bits(1 << 22), "datatype" = "ncclFloat32".into()),
+        ),
+        ("start ProxyOp", start!("ProxyOp", "peer" = Value::Bits(1), "nSteps" = Value::Bits(8))),
+        ("start ProxyStep", start!("ProxyStep", "step" = Value::Bits(3))),
+        ("start ProxyCtrl", start!("ProxyCtrl")),
+        ("start KernelCh", start!("KernelCh", "pTimer" = Value::Bits(123_456_789))),
+        (
+            "start CeColl",
+            start!(
+                "CeColl",
+                "func" = "AllGather".into(),
+                "count" = Value::Bits(1 << 22),
+                "datatype" = "ncclFloat32".into(),
+                "syncStrategy" = "MC".into()
+            ),
+        ),
+        ("start CeSync", start!("CeSync")),
+        ("start CeBatch", start!("CeBatch", "totalBytes" = Value::Bits(1 << 22))),
+        ("start KernelPhase", start!("KernelPhase", "phaseName" = "compute".into())),
+        ("stop", |_, _| Some(Call::Stop)),
+        ("state StepSendGpuWait", state!("StepSendGpuWait")),
+        ("state StepSendWait", state!("StepSendWait")),
+        ("state KernelChStop", state!("KernelChStop")),
+    ]
+}
+
+fn measure(plugin: &Plugin, threads: usize, make: Make, ghz: f64, timer_ns: f64) -> Measured {
+    let barrier = Barrier::new(threads);
+    let parts: Vec<Measured> = std::thread::scope(|scope| {
+        let spawned: Vec<_> = (0..threads)
+            .map(|_| scope.spawn(|| measure_thread(plugin, threads as u32, &barrier, make, ghz, timer_ns)))
+            .collect();
+        spawned.into_iter().map(|thread| thread.join().expect("a measuring thread")).collect()
+    });
+    let mut all = Measured::default();
+    for part in parts {
+        all.bursts.extend(part.bursts);
+        all.singles.extend(part.singles);
+    }
+    all.bursts.sort_by(f64::total_cmp);
+    all.singles.sort_unstable();
+    all
+}
+
+fn measure_thread(plugin: &Plugin, threads: u32, barrier: &Barrier, make: Make, ghz: f64, timer_ns: f64) -> Measured {
+    let context = plugin.init(&Comm { id: 7, nranks: 2, ..Comm::default() });
+    let Some(mut call) = make(plugin, &context) else { return Measured::default() };
+    let group = plugin.start(&context, "Group", &[], RawHandle::NULL);
+    let handle = group.handle;
+    let mut measured = Measured::default();
+    barrier.wait();
+    for burst in 0..BURSTS {
+        if burst % 2 == 0 {
+            let begin = Instant::now();
+            for _ in 0..BURST {
+                make_call(plugin, &context, handle, &mut call);
+            }
+            measured.bursts.push(begin.elapsed().as_nanos() as f64 / BURST as f64);
+        } else {
+            for _ in 0..BURST {
+                let begin = tsc();
+                make_call(plugin, &context, handle, &mut call);
+                let ticks = tsc() - begin;
+                measured.singles.push((ticks as f64 / ghz - timer_ns).max(0.0) as u32);
+            }
+        }
+        std::thread::sleep(PAUSE * threads);
+    }
+    plugin.finalize(&context);
+    measured
+}
+
+#[inline]
+fn make_call(plugin: &Plugin, context: &Context, handle: RawHandle, call: &mut Call) {
+    match call {
+        Call::Start(descriptor) => {
+            std::hint::black_box(plugin.start_prepared(context.handle, descriptor));
+        }
+        Call::Stop => {
+            std::hint::black_box(plugin.stop(handle));
+        }
+        Call::State(state) => {
+            std::hint::black_box(plugin.state_prepared(handle, state));
+        }
+    }
+}
+
+fn report(name: &str, base: &Measured, own: &Measured) {
+    let mean = |it: &Measured| {
+        // Without the tenth that the scheduler disturbed most; the percentiles show that.
+        let kept = &it.bursts[..it.bursts.len() * 9 / 10];
+        kept.iter().sum::<f64>() / kept.len() as f64
+    };
+    let at = |it: &Measured, share: f64| f64::from(it.singles[((it.singles.len() - 1) as f64 * share) as usize]);
+    println!(
+        "{name:<28} {:>7.1} {:>7.1} {:>7.0} {:>7.0} {:>9.0} {:>9.0} {:>8}",
+        mean(base),
+        mean(own) - mean(base),
+        at(own, 0.5) - at(base, 0.5),
+        at(own, 0.99) - at(base, 0.99),
+        at(own, 0.999) - at(base, 0.999),
+        at(own, 1.0),
+        own.singles.len() + own.bursts.len() * BURST,
+    );
+}
+
+fn load(path: &Path) -> Plugin {
+    // SAFETY: both libraries export a right table for interface 7: one is ours, the other is benches/empty.c.
+    unsafe { Plugin::load(path, 7) }.expect("a plugin")
+}
+
+fn compile_empty(folder: &Path) -> PathBuf {
+    let library = folder.join("empty.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/empty.c");
+    let status = Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(status.is_ok_and(|status| status.success()), "cc could not compile {}", source.display());
+    library
+}
+
+/// The TSC's rate in GHz, and what a pair of readings costs in ns.
+fn calibrate() -> (f64, f64) {
+    let (begin, ticks) = (Instant::now(), tsc());
+    std::thread::sleep(Duration::from_millis(200));
+    let ghz = (tsc() - ticks) as f64 / begin.elapsed().as_nanos() as f64;
+    let mut pairs: Vec<u64> = (0..100_001)
+        .map(|_| {
+            let begin = tsc();
+            tsc() - begin
+        })
+        .collect();
+    pairs.sort_unstable();
+    (ghz, pairs[pairs.len() / 2] as f64 / ghz)
+}
+
+#[inline]
+fn tsc() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a bench runs where user programs may read the TSC.
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// Whose figures these are.
+fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map_or("unknown processor", |(_, model)| model.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {cores} cores")
+}
+
+/// What the trace says became of the calls: they may only be measured while there is room for them.
+fn say_dropped(plugin: &Plugin, folder: &Path) {
+    let context = plugin.init(&Comm { id: 8, nranks: 2, ..Comm::default() });
+    plugin.finalize(&context);
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let trace = files.map(|file| file.path()).find(|path| path.extension().is_some_and(|it| it == "perfetto-trace"));
+    let bytes = trace.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
+    let mut dropped = 0;
+    let _ = ncclscope::trace::reader::packets(&bytes, |packet| {
+        if let Some(value) = packet.track_event.and_then(|event| event.counter_value) {
+            dropped = dropped.max(value);
+        }
+    });
+    println!("records dropped while measuring: {dropped}");
+}

@@ -20,6 +20,8 @@ pub mod correlate;
 pub mod model;
 pub mod trace;
 
+#[cfg(all(feature = "cli", not(loom)))]
+pub mod cli;
 pub mod config;
 #[cfg(not(loom))]
 mod message;

@@ -6,7 +6,8 @@
 //! * [`script`] is the language that scenarios are written in; [`player`] runs them.
 //! * [`play`] runs them in a process of their own and collects what it says: [`play::Play`].
 //! * [`flood`] is the load test.
-//! * [`perfetto`] reads the traces that come out.
+//! * [`perfetto`] reads the traces that come out, [`timeline`] says what they show.
+//! * [`recording`] does all of it: plays, and holds the traces that come out.
 
 pub mod flood;
 pub mod host;
@@ -14,4 +15,6 @@ pub mod layout;
 pub mod perfetto;
 pub mod play;
 pub mod player;
+pub mod recording;
 pub mod script;
+pub mod timeline;

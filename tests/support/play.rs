@@ -81,6 +81,12 @@ impl Play {
         self
     }
 
+    /// The same, unless [`env`](Play::env) sets it, before or after.
+    pub fn env_default(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Play {
+        self.variables.insert(0, (name.into(), value.into()));
+        self
+    }
+
     /// Gives up after that time.
     pub fn limit(mut self, limit: Duration) -> Play {
         self.limit = limit;

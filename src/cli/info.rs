@@ -1,0 +1,155 @@
+//! `ncclscope info`: what a trace holds, in a page.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::trace::names;
+use crate::trace::reader::proto::ncclscope::Function;
+use crate::trace::reader::proto::perfetto::protos::track_event::Type;
+use crate::trace::reader::{self, Nccl, TracePacket};
+
+pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
+    for path in traces {
+        let bytes = super::read(path)?;
+        let mut info = Info::default();
+        let fault = reader::packets(&bytes, |packet| info.take(packet)).err();
+        if matches!(fault, Some(reader::Error::NotATrace)) {
+            return Err(format!("{}: {}", path.display(), reader::Error::NotATrace));
+        }
+        info.print(path, bytes.len(), fault, out).map_err(|error| format!("failed to write: {error}"))?;
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Info {
+    processes: Vec<String>,
+    /// Event names, by sequence and number.
+    names: HashMap<(u32, u64), String>,
+    communicators: Vec<String>,
+    /// Operations handed over, by communicator and function: how many, and their bytes.
+    operations: BTreeMap<(u64, String), (u64, u64)>,
+    slices: u64,
+    instants: BTreeMap<String, u64>,
+    notes: Vec<String>,
+    ends: Vec<Nccl>,
+}
+
+impl Info {
+    fn take(&mut self, packet: TracePacket) {
+        let sequence = packet.trusted_packet_sequence_id();
+        for name in packet.interned_data.iter().flat_map(|data| &data.event_names) {
+            self.names.insert((sequence, name.iid()), name.name().to_owned());
+        }
+        if let Some(process) = packet.track_descriptor.and_then(|descriptor| descriptor.process) {
+            self.processes.push(format!("{} (pid {})", process.process_name(), process.pid()));
+        }
+        let Some(event) = packet.track_event else { return };
+        let name = match event.name_iid {
+            Some(iid) => self.names.get(&(sequence, iid)).cloned().unwrap_or_default(),
+            None => event.name().to_owned(),
+        };
+        let nccl = event.nccl.clone().unwrap_or_default();
+        match event.r#type() {
+            Type::SliceBegin => {
+                self.slices += 1;
+                // Of the slices that carry an operation, only the hand-over names the thread.
+                if nccl.tid.is_some() {
+                    let function = nccl.function_text.clone().unwrap_or_else(|| match nccl.function() {
+                        Function::Absent => "operation".into(),
+                        function => function.as_str_name().to_owned(),
+                    });
+                    let entry = self.operations.entry((nccl.comm(), function)).or_default();
+                    entry.0 += 1;
+                    entry.1 += nccl.bytes();
+                }
+            }
+            Type::Instant => {
+                match name.as_str() {
+                    "communicator init" => self.communicators.push(communicator(&nccl)),
+                    "recording ended" => self.ends.push(nccl),
+                    "recording started" => self.notes.push(nccl.note().to_owned()),
+                    _ if nccl.note.is_some() => self.notes.push(format!("{name}: {}", nccl.note())),
+                    _ => {}
+                }
+                *self.instants.entry(name).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn print(
+        &self,
+        path: &Path,
+        bytes: usize,
+        fault: Option<reader::Error>,
+        out: &mut dyn Write,
+    ) -> std::io::Result<()> {
+        writeln!(out, "{}: {}, {} slices", path.display(), names::size(bytes as u64), self.slices)?;
+        for process in &self.processes {
+            writeln!(out, "  process       {process}")?;
+        }
+        for communicator in &self.communicators {
+            writeln!(out, "  communicator  {communicator}")?;
+        }
+        for ((comm, function), (count, bytes)) in &self.operations {
+            writeln!(out, "  operations    {comm:016x} {function}: {count} times, {} in all", names::size(*bytes))?;
+        }
+        // One line for what was said often.
+        let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
+        self.notes.iter().for_each(|note| *notes.entry(note).or_default() += 1);
+        for (note, times) in notes {
+            let times = if times > 1 { format!(" ({times} times)") } else { String::new() };
+            writeln!(out, "  note          {note}{times}")?;
+        }
+        for end in &self.ends {
+            writeln!(out, "  recorded      {}", verdict(end))?;
+        }
+        if self.ends.len() < self.processes.len() {
+            let missing = self.processes.len() - self.ends.len();
+            writeln!(out, "  not closed    {missing} recording(s) ended without a last word: the process was killed")?;
+        }
+        if let Some(fault) = fault {
+            writeln!(out, "  fault         {fault}")?;
+        }
+        Ok(())
+    }
+}
+
+fn communicator(nccl: &Nccl) -> String {
+    let name = nccl.comm_name.as_deref().unwrap_or("(no name)");
+    let unknown = |value: Option<i32>| value.map_or_else(|| "?".into(), |value| value.to_string());
+    format!(
+        "{:016x} {name}: rank {} of {} on {} hosts, interface v{}",
+        nccl.comm(),
+        unknown(nccl.rank),
+        unknown(nccl.ranks),
+        unknown(nccl.nodes),
+        nccl.interface()
+    )
+}
+
+/// The recording's last word: all is well, or what is not.
+fn verdict(end: &Nccl) -> String {
+    let figures = [
+        ("dropped for lack of room", end.dropped()),
+        ("left out at the size limit", end.discarded()),
+        ("late", end.late()),
+        ("double stops", end.double_stops()),
+        ("stops or states of unknown events", end.unknown_handles()),
+        ("foreign handles", end.foreign_handles()),
+        ("unknown parents", end.unknown_parents()),
+        ("for other processes", end.foreign_events()),
+        ("given up open", end.evicted_open()),
+        ("proxy operations without progress", end.silent_proxy_ops()),
+        ("unknown types or states", end.unknown_types()),
+        ("without a lane", end.lanes_missing()),
+        ("panics", end.panics()),
+    ];
+    let mut text = format!("{} calls of NCCL, times to {} ns", end.recorded(), end.clock_error_ns());
+    for (what, count) in figures.into_iter().filter(|(_, count)| *count > 0) {
+        text.push_str(&format!("; {count} {what}"));
+    }
+    text
+}

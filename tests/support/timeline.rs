@@ -1,0 +1,362 @@
+//! What a trace shows: its tracks, the slices on them with their arguments, and all of it as text.
+//!
+//! The text has neither times nor the numbers of threads and processes, so that two runs of one script give the same.
+
+use crate::perfetto::{Row, Trace, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+/// Everything drawn in a trace.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// The tracks, host threads first, each below its parent in the order in which they are shown.
+    pub tracks: Vec<Track>,
+    /// The slices and instants, in the order of time.
+    pub slices: Vec<Slice>,
+}
+
+/// A track.
+#[derive(Clone, Debug)]
+pub struct Track {
+    /// Perfetto's number.
+    pub id: i64,
+    /// Its name; a thread's, for the track of its calls.
+    pub name: String,
+    /// The track that it is shown below.
+    pub parent: Option<i64>,
+    /// How many tracks are above it.
+    pub depth: usize,
+}
+
+/// A slice or an instant.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    /// Perfetto's number.
+    pub id: i64,
+    /// The slice that it lies in.
+    pub parent: Option<i64>,
+    /// Its track's number.
+    pub track: i64,
+    /// Its name.
+    pub name: String,
+    /// Its category.
+    pub category: String,
+    /// When it begins, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub begin: i64,
+    /// How long it lasts, 0 for an instant; `None` if it has no end.
+    pub duration: Option<i64>,
+    /// How many slices it lies in.
+    pub depth: usize,
+    /// Its arguments, those of ours without the `nccl.` in front.
+    pub args: BTreeMap<String, Value>,
+}
+
+/// Arguments whose values are times, which no two runs share.
+const TIMES: [&str; 6] =
+    ["clock_error_ns", "group_end_called_ns", "group_start_returned_ns", "gpu_start_ns", "gpu_stop_ns", "queued_ns"];
+
+impl Timeline {
+    /// Asks a trace for everything.
+    ///
+    /// # Panics
+    ///
+    /// When the trace processor does not answer.
+    pub fn read(trace: &Trace) -> Timeline {
+        let mut args: HashMap<i64, BTreeMap<String, Value>> = HashMap::new();
+        for row in
+            trace.rows("SELECT arg_set_id, key, coalesce(int_value, string_value, real_value) AS value FROM args")
+        {
+            let key = row.str("key");
+            let key = key.strip_prefix("nccl.").unwrap_or(key).to_owned();
+            args.entry(row.i64("arg_set_id")).or_default().insert(key, row.value("value").clone());
+        }
+        let of = |row: &Row| optional(row, "arg_set_id").and_then(|id| args.get(&id)).cloned().unwrap_or_default();
+        let slices = trace.rows(
+            "SELECT id, parent_id, track_id, coalesce(name, '') AS name, coalesce(category, '') AS category, ts, dur, \
+             depth, arg_set_id FROM slice ORDER BY ts, id",
+        );
+        let slice = |row: &Row| Slice {
+            id: row.i64("id"),
+            parent: optional(row, "parent_id"),
+            track: row.i64("track_id"),
+            name: row.str("name").to_owned(),
+            category: row.str("category").to_owned(),
+            begin: row.i64("ts"),
+            duration: Some(row.i64("dur")).filter(|duration| *duration >= 0),
+            depth: row.i64("depth") as usize,
+            args: of(row),
+        };
+        let tracks = trace.rows(
+            "SELECT t.id, coalesce(t.name, thread.name, '') AS name, t.parent_id, t.source_arg_set_id AS arg_set_id, \
+             utid FROM track t LEFT JOIN thread_track USING (id) LEFT JOIN thread USING (utid) ORDER BY t.id",
+        );
+        let number = |args: &BTreeMap<String, Value>, key| match args.get(key) {
+            Some(Value::Int(number)) => *number,
+            _ => 0,
+        };
+        let mut found: Vec<_> = tracks
+            .iter()
+            .map(|row| {
+                let args = of(row);
+                let track = Track {
+                    id: row.i64("id"),
+                    name: row.str("name").to_owned(),
+                    parent: optional(row, "parent_id"),
+                    depth: 0,
+                };
+                let place = (row.is_null("utid"), number(&args, "sibling_order_rank"), number(&args, "trace_id"));
+                (place, track)
+            })
+            .collect();
+        found.sort_by_key(|(place, _)| *place);
+        let mut timeline = Timeline { tracks: Vec::new(), slices: slices.iter().map(slice).collect() };
+        timeline.add_tracks(&found.into_iter().map(|(_, track)| track).collect::<Vec<_>>(), None, 0);
+        timeline
+    }
+
+    fn add_tracks(&mut self, all: &[Track], parent: Option<i64>, depth: usize) {
+        for track in all.iter().filter(|track| track.parent == parent) {
+            self.tracks.push(Track { depth, ..track.clone() });
+            self.add_tracks(all, Some(track.id), depth + 1);
+        }
+    }
+
+    /// The slices of that name, in the order of time.
+    pub fn named(&self, name: &str) -> Vec<&Slice> {
+        self.slices.iter().filter(|slice| slice.name == name).collect()
+    }
+
+    /// The only slice of that name.
+    ///
+    /// # Panics
+    ///
+    /// When there is none or there are more, with all that there is.
+    #[track_caller]
+    pub fn slice(&self, name: &str) -> &Slice {
+        match self.named(name)[..] {
+            [slice] => slice,
+            ref found => panic!("{} slices are named `{name}` in\n{}", found.len(), self.text(&BTreeMap::new())),
+        }
+    }
+
+    /// The slices that lie directly in one.
+    pub fn inside(&self, slice: &Slice) -> Vec<&Slice> {
+        self.slices.iter().filter(|inner| inner.parent == Some(slice.id)).collect()
+    }
+
+    /// The names of a slice's track and of those above it, from the top, separated by slashes.
+    pub fn place(&self, slice: &Slice) -> String {
+        let find = |id| self.tracks.iter().find(|track| track.id == id);
+        let mut names = Vec::new();
+        let mut next = find(slice.track);
+        while let Some(track) = next {
+            names.push(track.name.as_str());
+            next = track.parent.and_then(find);
+        }
+        names.reverse();
+        names.join("/")
+    }
+
+    /// The recording's own figures, from its last word.
+    ///
+    /// # Panics
+    ///
+    /// When there is no last word, or more than one.
+    #[track_caller]
+    pub fn figures(&self) -> Figures {
+        let last = self.slice("recording ended");
+        let number = |(key, value): (&String, &Value)| match value {
+            Value::Int(number) => (key.clone(), number.cast_unsigned()),
+            other => panic!("{key} is no number: {other}"),
+        };
+        Figures(last.args.iter().map(number).collect())
+    }
+
+    /// All of it as text; `threads` are the names for threads' numbers.
+    pub fn text(&self, threads: &BTreeMap<i32, String>) -> String {
+        self.text_without(threads, &[])
+    }
+
+    /// The same, without the arguments of these names.
+    pub fn text_without(&self, threads: &BTreeMap<i32, String>, left_out: &[&str]) -> String {
+        let mut text = String::new();
+        for track in &self.tracks {
+            let slices: Vec<_> = self.slices.iter().filter(|slice| slice.track == track.id).collect();
+            if track.name.is_empty() && slices.is_empty() {
+                continue;
+            }
+            let indent = "  ".repeat(track.depth);
+            let _ = writeln!(text, "{indent}{}", without_numbers(&track.name, threads));
+            for slice in slices {
+                let _ = write!(text, "{indent}  | {}{}", "  ".repeat(slice.depth), slice.name);
+                if slice.duration.is_none() {
+                    text.push_str(" (open)");
+                }
+                for (key, value) in &slice.args {
+                    if left_out.contains(&key.as_str()) {
+                        continue;
+                    }
+                    let _ = match (key.as_str(), value) {
+                        ("tid", Value::Int(tid)) => match threads.get(&(*tid as i32)) {
+                            Some(thread) => write!(text, " thread={thread}"),
+                            None => write!(text, " thread=?"),
+                        },
+                        ("comm" | "stream" | "send_buffer" | "recv_buffer" | "user_tag", Value::Int(bits)) => {
+                            write!(text, " {key}={bits:#x}")
+                        }
+                        (key, Value::Int(_)) if TIMES.contains(&key) => write!(text, " {key}"),
+                        _ => write!(text, " {key}={value}"),
+                    };
+                }
+                text.push('\n');
+            }
+        }
+        text
+    }
+}
+
+/// The recording's figures, by the names that they have in the trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Figures(BTreeMap<String, u64>);
+
+impl Figures {
+    /// The figures of a trace that is too large to be read whole.
+    ///
+    /// # Panics
+    ///
+    /// When there is no last word, or more than one.
+    #[track_caller]
+    pub fn read(trace: &Trace) -> Figures {
+        let rows = trace.rows(
+            "SELECT substr(key, 6) AS key, int_value FROM slice JOIN args USING (arg_set_id) \
+             WHERE slice.name = 'recording ended'",
+        );
+        let figures: BTreeMap<_, _> =
+            rows.iter().map(|row| (row.str("key").to_owned(), row.i64("int_value").cast_unsigned())).collect();
+        assert!(!figures.is_empty() && figures.len() == rows.len(), "expected one last word, found {rows:?}");
+        Figures(figures)
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    ///
+    /// When there is none of that name.
+    #[track_caller]
+    pub fn get(&self, name: &str) -> u64 {
+        *self.0.get(name).unwrap_or_else(|| panic!("no figure `{name}` among {:?}", self.0))
+    }
+
+    /// Those that count something doubtful or lost, and are not zero.
+    pub fn remarkable(&self) -> BTreeMap<&str, u64> {
+        let plain = ["recorded", "clock_error_ns"];
+        let remarkable = self.0.iter().filter(|(name, number)| **number != 0 && !plain.contains(&name.as_str()));
+        remarkable.map(|(name, number)| (name.as_str(), *number)).collect()
+    }
+}
+
+impl Slice {
+    /// An argument that is a number.
+    pub fn int(&self, key: &str) -> Option<i64> {
+        match self.args.get(key) {
+            Some(Value::Int(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// An argument that is a text.
+    pub fn str(&self, key: &str) -> Option<&str> {
+        match self.args.get(key) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// All arguments, as `name=value` with blanks between.
+    pub fn arguments(&self) -> String {
+        let words: Vec<_> = self.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        words.join(" ")
+    }
+}
+
+fn optional(row: &Row, column: &str) -> Option<i64> {
+    (!row.is_null(column)).then(|| row.i64(column))
+}
+
+/// A track's name with the thread's name in place of its number: `progress thread (4711)`.
+fn without_numbers(name: &str, threads: &BTreeMap<i32, String>) -> String {
+    let number = name.strip_suffix(')').and_then(|name| name.rsplit_once(" (")?.1.parse().ok());
+    match number {
+        Some(tid) => {
+            let thread = threads.get(&tid).map_or("?", String::as_str);
+            name.replace(&format!("({tid})"), &format!("({thread})"))
+        }
+        None => name.to_owned(),
+    }
+}
+
+/// How `new` differs from `old`: the lines that are gone with `-` in front, those that came with `+`, each with up to
+/// two lines around it. Empty when they do not differ.
+pub fn difference(old: &str, new: &str) -> String {
+    const AROUND: usize = 2;
+    let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
+    // The longest common subsequence of what is left of both from a line on.
+    let mut common = vec![vec![0_u32; new.len() + 1]; old.len() + 1];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            common[i][j] = match old[i] == new[j] {
+                true => common[i + 1][j + 1] + 1,
+                false => common[i + 1][j].max(common[i][j + 1]),
+            };
+        }
+    }
+    let mut lines = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    while i < old.len() || j < new.len() {
+        if i < old.len() && j < new.len() && old[i] == new[j] {
+            lines.push((' ', old[i]));
+            (i, j) = (i + 1, j + 1);
+        } else if j == new.len() || (i < old.len() && common[i + 1][j] >= common[i][j + 1]) {
+            lines.push(('-', old[i]));
+            i += 1;
+        } else {
+            lines.push(('+', new[j]));
+            j += 1;
+        }
+    }
+    let changed: Vec<_> = (0..lines.len()).filter(|&at| lines[at].0 != ' ').collect();
+    let mut text = String::new();
+    let mut last = None;
+    for (at, (sign, line)) in lines.iter().enumerate() {
+        if changed.iter().any(|&change| change.abs_diff(at) <= AROUND) {
+            if last.is_some_and(|last| last + 1 != at) {
+                text.push_str("  ...\n");
+            }
+            let _ = writeln!(text, "{sign} {line}");
+            last = Some(at);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_shows_what_changed_and_what_is_around_it() {
+        assert_eq!(difference("a\nb\n", "a\nb\n"), "");
+        let old = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
+        let new = "1\n2\n3\n4\nfive\n6\n7\n8\n9\n10\n";
+        assert_eq!(difference(old, new), "  3\n  4\n- 5\n+ five\n  6\n  7\n  8\n  9\n+ 10\n");
+        assert_eq!(difference("a\nb\nc\nd\ne\nf\ng\n", "b\nc\nd\ne\nf\n"), "- a\n  b\n  c\n  ...\n  e\n  f\n- g\n");
+    }
+
+    #[test]
+    fn a_thread_is_named_where_its_number_was() {
+        let threads = BTreeMap::from([(4711, "proxy".to_owned())]);
+        assert_eq!(without_numbers("progress thread (4711)", &threads), "progress thread (proxy)");
+        assert_eq!(without_numbers("progress thread (12)", &threads), "progress thread (?)");
+        assert_eq!(without_numbers("other peers · send", &threads), "other peers · send");
+    }
+}

@@ -316,16 +316,17 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
         }
     }
     fence(|| {
+        // SAFETY: the caller's promise.
+        let version = unsafe { nccl_version(birth.logger) };
         let comm = CommInit {
             hash: birth.hash,
             rank: birth.rank,
             ranks: birth.ranks,
             nodes: birth.nodes,
             interface: A::VERSION,
+            version: version.unwrap_or_default(),
             ..CommInit::default()
         };
-        // SAFETY: the caller's promise.
-        let version = unsafe { nccl_version(birth.logger) };
         let caller = profiler::Caller { interface: A::VERSION, version };
         let answer = profiler::comm_init(&caller, || {
             // SAFETY: the caller's promise. Read only once the recorder is on, so that the text is kept.

@@ -120,8 +120,12 @@ impl Info {
 fn communicator(nccl: &Nccl) -> String {
     let name = nccl.comm_name.as_deref().unwrap_or("(no name)");
     let unknown = |value: Option<i32>| value.map_or_else(|| "?".into(), |value| value.to_string());
+    let version = match nccl.nccl_version() {
+        0 => "NCCL".to_owned(),
+        number => format!("NCCL {}.{}.{}", number / 10_000, number / 100 % 100, number % 100),
+    };
     format!(
-        "{:016x} {name}: rank {} of {} on {} hosts, interface v{}",
+        "{:016x} {name}: rank {} of {} on {} hosts, {version}, interface v{}",
         nccl.comm(),
         unknown(nccl.rank),
         unknown(nccl.ranks),

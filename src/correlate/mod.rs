@@ -184,6 +184,7 @@ impl Correlator {
             ranks: init.ranks,
             nodes: init.nodes,
             interface: init.interface,
+            version: init.version,
         };
         out.say(What::CommInit(&comm));
         self.comms.insert(init.context, comm);
@@ -492,4 +493,4 @@ fn is_host_call(kind: Kind) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

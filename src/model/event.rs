@@ -398,6 +398,10 @@ pub struct CommInit {
     pub interface: u8,
     #[doc(hidden)]
     pub _pad: u8,
+    /// NCCL's version number, as `ncclGetVersion` gives it; 0 where it could not be asked (v1 to v3).
+    pub version: u32,
+    #[doc(hidden)]
+    pub _pad_end: u32,
 }
 
 /// One record of a ring, decoded.

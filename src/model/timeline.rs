@@ -224,6 +224,8 @@ pub struct Comm {
     pub nodes: i32,
     /// The interface in use.
     pub interface: u8,
+    /// NCCL's version number; 0 while unknown.
+    pub version: u32,
 }
 
 /// What a proxy operation is known to be.

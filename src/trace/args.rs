@@ -199,7 +199,9 @@ impl Args {
 
     /// A communicator.
     pub fn comm(&mut self, comm: &Comm) -> &mut Args {
-        self.nonzero(nccl::COMM, comm.hash).uint(nccl::INTERFACE, u64::from(comm.interface));
+        self.nonzero(nccl::COMM, comm.hash)
+            .uint(nccl::INTERFACE, u64::from(comm.interface))
+            .nonzero(nccl::NCCL_VERSION, u64::from(comm.version));
         if let Some(name) = &comm.name {
             self.text(nccl::COMM_NAME, name);
         }

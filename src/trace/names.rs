@@ -150,36 +150,22 @@ pub fn write_size(bytes: u64, text: &mut String) {
     .ok();
 }
 
-/// A communicator: `dp · 64 ranks`, or `64 ranks · 1f2e3d4c` where it has no name.
-#[must_use]
-pub fn comm(comm: &Comm) -> String {
-    let mut text = String::new();
-    if let Some(name) = &comm.name {
-        text.push_str(name);
-    }
-    if comm.ranks >= 0 {
-        let separator = if text.is_empty() { "" } else { " · " };
-        let plural = if comm.ranks == 1 { "" } else { "s" };
-        let _ = write!(text, "{separator}{} rank{plural}", comm.ranks);
-    }
-    if comm.name.is_none() {
-        let separator = if text.is_empty() { "" } else { " · " };
-        match comm.hash {
-            0 => write!(text, "{separator}communicator {}", comm.number),
-            hash => write!(text, "{separator}{:08x}", (hash ^ hash >> 32) as u32),
-        }
-        .ok();
-    }
-    text
-}
-
-/// A communicator as part of another name: its name, or its short hash.
+/// A communicator by its name, `dp`, or its short hash, `1f2e3d4c`.
 #[must_use]
 pub fn short_comm(comm: &Comm) -> String {
     match (&comm.name, comm.hash) {
         (Some(name), _) => name.to_string(),
         (None, 0) => format!("communicator {}", comm.number),
         (None, hash) => format!("{:08x}", (hash ^ hash >> 32) as u32),
+    }
+}
+
+/// A communicator's track, from its [`short_comm`]: `dp · rank 3 of 64`.
+#[must_use]
+pub fn comm(short: &str, comm: &Comm) -> String {
+    match (comm.rank, comm.ranks) {
+        (rank, ranks) if rank >= 0 && ranks >= 0 => format!("{short} · rank {rank} of {ranks}"),
+        _ => short.to_owned(),
     }
 }
 

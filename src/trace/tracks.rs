@@ -4,7 +4,7 @@
 //! rank 3 · node17                  the process
 //!   python3, ...                   one track a host thread: the application's calls, launches, hand-overs
 //!   Communicators
-//!     dp · 64 ranks                operations while NCCL hands them over, in lanes; init and finalize
+//!     dp · rank 3 of 64            operations while NCCL hands them over, in lanes; init and finalize
 //!   Proxy
 //!     progress thread (4711)       one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
@@ -151,7 +151,10 @@ struct ProxyThread {
 
 struct DrawnComm {
     init: HostNs,
+    /// Its tracks, once something is drawn on them.
     family: Option<FamilyId>,
+    /// Its short name, which no other communicator of this process has: equal names would be drawn as one track.
+    label: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -482,7 +485,7 @@ impl Tracks {
     // ---- communicators ----
 
     fn comm_init(&mut self, time: HostNs, comm: &Comm) {
-        self.comms.entry(comm.context).or_insert(DrawnComm { init: time, family: None });
+        self.comms.entry(comm.context).or_insert(DrawnComm { init: time, family: None, label: String::new() });
         // Up to interface v3 the identity comes with the first operation: the track waits for its name.
         if comm.hash != 0 || comm.interface > 3 {
             self.comm(time, comm);
@@ -491,7 +494,8 @@ impl Tracks {
 
     /// The communicator's tracks, with its birth as the first event.
     fn comm(&mut self, time: HostNs, comm: &Comm) -> FamilyId {
-        let drawn = self.comms.entry(comm.context).or_insert(DrawnComm { init: time, family: None });
+        let drawn =
+            self.comms.entry(comm.context).or_insert(DrawnComm { init: time, family: None, label: String::new() });
         if let Some(family) = drawn.family {
             return family;
         }
@@ -502,9 +506,13 @@ impl Tracks {
             description: "Operations while NCCL hands them over to the GPU and the proxy, on the host. How long \
                           the GPU worked on them is not in this recording.",
         };
-        let family = self.family(names::comm(comm), place, COMM_LANES);
+        let mut label = names::short_comm(comm);
+        if self.comms.values().any(|other| other.label == label) {
+            label = format!("{label} #{}", comm.number);
+        }
+        let family = self.family(names::comm(&label, comm), place, COMM_LANES);
         if let Some(drawn) = self.comms.get_mut(&comm.context) {
-            drawn.family = Some(family);
+            (drawn.family, drawn.label) = (Some(family), label);
         }
         self.with_saved_args(|tracks| {
             tracks.args.clear().comm(comm);
@@ -513,16 +521,24 @@ impl Tracks {
         family
     }
 
+    /// A communicator's short name, of one whose track need not be there yet.
+    fn comm_label(&mut self, comm: &Comm) -> String {
+        let init = self.comms.get(&comm.context).map_or(HostNs(0), |drawn| drawn.init);
+        self.comm(init, comm);
+        self.comms.get(&comm.context).map_or_else(String::new, |drawn| drawn.label.clone())
+    }
+
     /// Operations whose communicator is unknown or another process's.
     fn unknown_comm(&mut self) -> FamilyId {
         let parent = self.comms_group;
-        let drawn = self.comms.entry(Handle::NONE).or_insert(DrawnComm { init: HostNs(0), family: None });
+        let drawn =
+            self.comms.entry(Handle::NONE).or_insert(DrawnComm { init: HostNs(0), family: None, label: String::new() });
         if let Some(family) = drawn.family {
             return family;
         }
         let place = Placing { parent, rank: u32::MAX >> 1, description: "Operations of unknown communicators." };
         let family = self.family("unknown communicator".into(), place, COMM_LANES);
-        self.comms.insert(Handle::NONE, DrawnComm { init: HostNs(0), family: Some(family) });
+        self.comms.insert(Handle::NONE, DrawnComm { init: HostNs(0), family: Some(family), label: String::new() });
         family
     }
 
@@ -577,7 +593,7 @@ impl Tracks {
         let (direction, arrow) = if key.send { ("send", '→') } else { ("receive", '←') };
         let name = match proxy.comm {
             _ if key.peer < 0 => format!("other peers · {direction}"),
-            Some(comm) => format!("{} · {direction} {arrow} {}", names::short_comm(comm), key.peer),
+            Some(comm) => format!("{} · {direction} {arrow} {}", self.comm_label(comm), key.peer),
             None => format!("for another process · {direction} {arrow} {}", key.peer),
         };
         let number = self.peers.len() as u32;
@@ -668,7 +684,7 @@ impl Tracks {
             return family;
         }
         let name = match comm {
-            Some(comm) if !crowded => format!("{} · channel {channel}", names::short_comm(comm)),
+            Some(comm) if !crowded => format!("{} · channel {channel}", self.comm_label(comm)),
             _ => "other channels".into(),
         };
         let number = comm.filter(|_| !crowded).map_or(u32::MAX >> 10, |comm| comm.number);

@@ -6,11 +6,14 @@ mod check;
 mod deep;
 mod elf;
 mod package;
+mod play;
 mod steps;
 
 const USAGE: &str = "\
 usage: cargo xtask CHORE [STEP...]
+       cargo xtask play [SCENARIO]
 
+  play      a trace to look at: the scripted host plays a scenario of tests/scenarios
   check     everything that must hold before a change is taken
   deep      sanitizers and Miri: slower, and more is needed
   package   the library and the program, for any Linux since glibc 2.28
@@ -21,6 +24,11 @@ Each chore has steps; naming some runs only those:
 fn main() -> ExitCode {
     let chores = [("check", check::STEPS), ("deep", deep::STEPS), ("package", package::STEPS)];
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((name, rest)) = words.split_first()
+        && name == "play"
+    {
+        return play::run(rest);
+    }
     if let Some((name, wanted)) = words.split_first()
         && let Some((_, steps)) = chores.iter().find(|(chore, _)| chore == name)
         && wanted.iter().all(|word| steps.iter().any(|step| step.name == word))

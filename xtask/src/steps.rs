@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    fn find() -> Result<Place, String> {
+    pub(crate) fn find() -> Result<Place, String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
         let root = root.ok_or("xtask has no workspace around it")?;
         let program = env::current_exe().map_err(|error| error.to_string())?;

@@ -1,0 +1,120 @@
+//! From ring to packet: how many records a second one core decodes, joins and draws, and how many bytes a record
+//! takes in the file.
+//!
+//! ```text
+//! cargo bench --bench pipeline
+//! ```
+//!
+//! The records are those of a network proxy at work, the bulk of any recording: an operation with eight transfers
+//! for each of eight peers, each transfer with its waits. Compression is measured apart, as it happens on a thread
+//! of its own.
+
+use std::time::Instant;
+
+use flate2::write::ZlibEncoder;
+use ncclscope::clock::align::{HostClock, Pair};
+use ncclscope::collect::order::{self, Source};
+use ncclscope::correlate::Correlator;
+use ncclscope::model::event::{MAX_WORDS, Record};
+use ncclscope::model::ids::{ProcessTag, RingId};
+use ncclscope::model::time::{HostNs, Ticks};
+use ncclscope::record::recorder;
+use ncclscope::record::ring::{Reader, Rings};
+use ncclscope::trace::tracks::{ProcessInfo, Tracks};
+use ncclscope::trace::writer::Clocks;
+use ncclscope::{model::event, model::ids::Handle, model::state};
+
+/// Proxy operations in one round, transfers in each, rounds.
+const OPS: i32 = 8;
+const STEPS: i32 = 8;
+const ROUNDS: usize = 2000;
+
+struct RingSource<'r>(Reader, &'r Rings);
+
+impl Source for RingSource<'_> {
+    fn peek(&mut self) -> Option<Ticks> {
+        self.0.peek(self.1).map(|(_, ticks)| Ticks(ticks))
+    }
+}
+
+fn main() {
+    let tag = ProcessTag::from_random(42);
+    let rings = recorder::switch_on(|| Rings::new(256 << 20), tag).expect("memory for the rings");
+    let pid = std::process::id() as i32;
+    let start = Pair { ticks: Ticks(0), host: HostNs(0), error_ns: 0 };
+    let mut clock = HostClock::new(start);
+    clock.add(Pair { ticks: Ticks(1 << 50), host: HostNs(1 << 50), error_ns: 0 });
+    let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+    let info = ProcessInfo { pid, name: "bench".into(), labels: Vec::new() };
+    let (mut correlator, mut tracks) = (Correlator::new(tag, pid), Tracks::new(tag, clocks, &info));
+    let context = recorder::comm_init(event::CommInit { hash: 7, ranks: 16, interface: 7, ..Default::default() });
+
+    // This thread is the only one that records: it has the first ring.
+    let mut sources = [RingSource(Reader::new(0), rings)];
+    let (mut records, mut bytes, mut packed) = (0_u64, 0_u64, 0_u64);
+    let (mut drawing, mut packing) = (0.0, 0.0);
+    for _ in 0..ROUNDS / 100 {
+        for _ in 0..100 {
+            round(context, pid);
+        }
+        let begin = Instant::now();
+        let mut buffer = [0; MAX_WORDS];
+        order::merge(&mut sources, Ticks(u64::MAX), |source| {
+            let ring = RingId(source.0.slot());
+            let words = source.0.read(rings, &mut buffer);
+            if let Some(record) = Record::decode(words) {
+                records += 1;
+                let (time, _) = clock.to_host(record.ticks);
+                correlator.push(ring, time, &record, &mut |entry| tracks.draw(entry));
+            }
+        });
+        let chunk = tracks.take();
+        drawing += begin.elapsed().as_secs_f64();
+        bytes += chunk.len() as u64;
+        let begin = Instant::now();
+        for part in chunk.chunks(192 << 10) {
+            let mut encoder = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+            std::io::Write::write_all(&mut encoder, part).expect("memory");
+            packed += encoder.finish().expect("memory").len() as u64;
+        }
+        packing += begin.elapsed().as_secs_f64();
+    }
+    assert_eq!(rings.dropped(), 0, "nothing may be missing from the measurement");
+    let rate = |seconds: f64| records as f64 / seconds / 1e6;
+    println!("{records} records, {} slices", tracks.written().begins);
+    println!("decode, join, draw   {:.1} million records a second, {:.0} ns each", rate(drawing), 1e3 / rate(drawing));
+    println!("compress             {:.1} million records a second, {:.0} ns each", rate(packing), 1e3 / rate(packing));
+    println!(
+        "in the file          {:.1} bytes a record, {:.1} compressed; {:.1} bytes a slice, {:.1} compressed",
+        bytes as f64 / records as f64,
+        packed as f64 / records as f64,
+        bytes as f64 / tracks.written().begins as f64,
+        packed as f64 / tracks.written().begins as f64
+    );
+}
+
+/// One collective handed over, and the proxy's work on it.
+fn round(context: Handle, pid: i32) {
+    let coll = event::Coll { count: 1 << 22, channels: 8, ..Default::default() };
+    let coll = recorder::start(Handle::NONE, context, 0, &coll);
+    recorder::stop(coll);
+    let ops: Vec<_> = (0..OPS)
+        .map(|peer| {
+            let op = event::ProxyOp { pid, peer, steps: STEPS, send: event::Flag(1), ..Default::default() };
+            let op = recorder::start(coll, context, 0, &op);
+            recorder::state(op, state::PROXY_OP_IN_PROGRESS, 0, 0);
+            op
+        })
+        .collect();
+    for step in 0..STEPS {
+        let begun: Vec<_> = ops
+            .iter()
+            .map(|&op| recorder::start(op, context, 0, &event::ProxyStep { step, ..Default::default() }))
+            .collect();
+        for number in [state::PROXY_STEP_SEND_GPU_WAIT, state::PROXY_STEP_SEND_PEER_WAIT, state::PROXY_STEP_SEND_WAIT] {
+            begun.iter().for_each(|&step| recorder::state(step, number, 1 << 19, 0));
+        }
+        begun.iter().for_each(|&step| recorder::stop(step));
+    }
+    ops.iter().for_each(|&op| recorder::stop(op));
+}

@@ -72,6 +72,58 @@ pub fn random() -> u64 {
     }
 }
 
+/// Zeroed memory straight from the kernel, in huge pages where it gives them: a callback that walks through
+/// megabytes then does not pay for a TLB miss every 4 KiB.
+#[derive(Debug)]
+pub struct Pages {
+    address: *mut u8,
+    length: usize,
+}
+
+// SAFETY: it only owns the mapping; what may be done with the memory is decided by who uses the address.
+unsafe impl Send for Pages {}
+// SAFETY: as above; its methods only read two fields.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// `length` bytes; `None` when there is no such memory, or none was asked for.
+    #[must_use]
+    pub fn new(length: usize) -> Option<Pages> {
+        // SAFETY: a new private mapping touches nothing that exists. The advice changes no content.
+        unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let address =
+                libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+            if address == libc::MAP_FAILED {
+                return None;
+            }
+            libc::madvise(address, length, libc::MADV_HUGEPAGE);
+            Some(Pages { address: address.cast(), length })
+        }
+    }
+
+    /// Where they begin; aligned to a page.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> *mut u8 {
+        self.address
+    }
+
+    /// Bytes.
+    #[inline]
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `new` mapped; borrows of the memory end before their owner is dropped.
+        unsafe { libc::munmap(self.address.cast(), self.length) };
+    }
+}
+
 /// Runs `spawn` with every signal blocked, so that a thread it starts never runs the host's signal handlers.
 pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are plain memory that the calls fill before they are read; the old mask is put back.

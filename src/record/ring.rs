@@ -20,6 +20,8 @@
 //!   also counts its changes, so that a segment that came back meanwhile (ABA) fails the exchange.
 //! - a slot back to the next thread: release on `state`, acquire by the thread that claims it.
 
+use std::ops::Deref;
+
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::model::event::{self, MAX_WORDS};
 
@@ -68,7 +70,7 @@ struct Slot {
 
 /// All rings of the process and the pool they share.
 pub struct Rings {
-    segments: Box<[Segment]>,
+    segments: Pool,
     slots: Box<[Slot]>,
     /// The free list: see [`FreeList`].
     free: AtomicU64,
@@ -113,19 +115,20 @@ impl Rings {
     #[must_use]
     pub fn new(bytes: usize) -> Option<Rings> {
         let count = (bytes / size_of::<Segment>()).clamp(4, MAX_SEGMENTS);
-        Some(Self::over(allocate(count)?))
+        Some(Self::over(Pool::new(count)?))
     }
 
     #[cfg(test)]
     fn with_segments(count: usize) -> Rings {
-        Self::over(allocate(count).unwrap())
+        Self::over(Pool::new(count).unwrap())
     }
 
-    fn over(segments: Box<[Segment]>) -> Rings {
+    fn over(segments: Pool) -> Rings {
         let count = segments.len();
         for (index, segment) in segments.iter().enumerate() {
             let next = if index + 1 < count { index as u32 + 1 } else { NONE };
             segment.next.store(next, Ordering::Relaxed);
+            // Every page is touched now, and not in a callback.
             for word in segment.words.iter().step_by(256) {
                 word.store(0, Ordering::Relaxed);
             }
@@ -399,27 +402,54 @@ impl Reader {
     }
 }
 
-#[cfg(not(loom))]
-fn allocate(count: usize) -> Option<Box<[Segment]>> {
-    use std::alloc::{Layout, alloc_zeroed};
+/// The pool's memory: pages of the kernel, or plain memory when the ring is model-checked.
+struct Pool {
+    #[cfg(not(loom))]
+    pages: crate::sys::Pages,
+    #[cfg(loom)]
+    segments: Box<[Segment]>,
+}
 
-    let layout = Layout::array::<Segment>(count).ok()?;
-    // SAFETY: the layout is not empty (there are at least 2 segments); all-zero bytes are a valid `Segment`,
-    // which is integers only; the box frees it with the same layout.
-    unsafe {
-        let memory = alloc_zeroed(layout).cast::<Segment>();
-        (!memory.is_null()).then(|| Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, count)))
+#[cfg(not(loom))]
+impl Pool {
+    fn new(count: usize) -> Option<Pool> {
+        Some(Pool { pages: crate::sys::Pages::new(count.checked_mul(size_of::<Segment>())?)? })
+    }
+}
+
+#[cfg(not(loom))]
+impl Deref for Pool {
+    type Target = [Segment];
+
+    #[inline]
+    fn deref(&self) -> &[Segment] {
+        let count = self.pages.length() / size_of::<Segment>();
+        // SAFETY: the pages are that long, page-aligned, and ours as long as `self` lives. They were zeroed, and
+        // all-zero bytes are a valid `Segment`: it is made of atomic integers, which may change behind a shared
+        // reference.
+        unsafe { std::slice::from_raw_parts(self.pages.address().cast(), count) }
     }
 }
 
 #[cfg(loom)]
-fn allocate(count: usize) -> Option<Box<[Segment]>> {
-    let segment = || Segment {
-        next: AtomicU32::new(NONE),
-        committed: AtomicU32::new(0),
-        words: std::array::from_fn(|_| AtomicU64::new(0)),
-    };
-    Some((0..count).map(|_| segment()).collect())
+impl Pool {
+    fn new(count: usize) -> Option<Pool> {
+        let segment = || Segment {
+            next: AtomicU32::new(NONE),
+            committed: AtomicU32::new(0),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        Some(Pool { segments: (0..count).map(|_| segment()).collect() })
+    }
+}
+
+#[cfg(loom)]
+impl Deref for Pool {
+    type Target = [Segment];
+
+    fn deref(&self) -> &[Segment] {
+        &self.segments
+    }
 }
 
 #[cfg(all(test, not(loom)))]

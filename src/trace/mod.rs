@@ -11,3 +11,6 @@ pub mod reader;
 pub mod tracks;
 pub mod wire;
 pub mod writer;
+
+#[cfg(all(test, feature = "cli"))]
+mod tests;

@@ -139,8 +139,8 @@ impl Config {
     /// The settings of this process.
     #[must_use]
     pub fn from_environment() -> Config {
-        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        Config::read(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()), names)
+        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        Config::read(&variable, crate::sys::variable_names().into_iter())
     }
 
     /// The settings that `variable` gives; `names` are all variables there are.

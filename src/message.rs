@@ -3,10 +3,8 @@
 //! Never from a callback other than `init`. Not through NCCL's logger: it is silent by default, and its WARN level
 //! overwrites the application's last error.
 
-use std::io::Write as _;
-
 /// Writes `ncclscope[host:pid]: text` to stderr, as one write, whatever becomes of it.
 pub(crate) fn line(text: &str) {
     let line = format!("ncclscope[{}:{}]: {text}\n", crate::sys::host_name(), std::process::id());
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    crate::sys::write_stderr(line.as_bytes());
 }

@@ -138,8 +138,9 @@ extern "C" fn at_exit() {
     if let Some(mut state) = state
         && let Phase::Recording(mut session) = std::mem::replace(&mut state.phase, Phase::Over)
     {
-        session.collector.close(EXIT_WAIT);
+        // First: what is recorded up to here is drawn, and nothing is recorded that could not be.
         recorder::switch_off();
+        session.collector.close(EXIT_WAIT);
     }
 }
 

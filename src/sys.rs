@@ -59,6 +59,21 @@ pub fn process_id() -> i32 {
     std::process::id() as i32
 }
 
+/// Writes to stderr, without the standard library's lock: in a forked child a thread that is not there may hold it.
+pub fn write_stderr(text: &[u8]) {
+    // SAFETY: the pointer and the length are those of `text`. A short or failed write is nobody's problem.
+    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+}
+
+/// The names of the environment variables that this process was started with, from the kernel: walking through
+/// libc's environment would race with another thread's `setenv`.
+#[must_use]
+pub fn variable_names() -> Vec<String> {
+    let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
+    let name = |entry: &[u8]| entry.split(|&byte| byte == b'=').next().map(|it| String::from_utf8_lossy(it).into());
+    environment.split(|&byte| byte == 0).filter_map(name).collect()
+}
+
 /// Random bits from the kernel; the clock where it has none to give without waiting.
 #[must_use]
 pub fn random() -> u64 {

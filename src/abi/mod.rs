@@ -8,6 +8,8 @@ mod common;
 #[cfg(test)]
 mod layout;
 mod library;
+#[cfg(test)]
+mod made_up_v8;
 mod v1;
 mod v2;
 mod v3;
@@ -25,7 +27,7 @@ use common::{Bits, Descr, StateArgument};
 use library::nccl_version;
 
 use crate::config::Preset;
-use crate::model::event::{CommInit, Group, KernelCh, NetPlugin, ProxyCtrl, ProxyOp, ProxyStep, Unknown};
+use crate::model::event::{CommInit, Group, KernelCh, NetPlugin, Network, ProxyCtrl, ProxyOp, ProxyStep, Unknown};
 use crate::model::ids::Handle;
 use crate::model::state;
 use crate::model::word::Word;
@@ -268,7 +270,8 @@ unsafe extern "C" fn record_event_state<A: Abi>(
         // SAFETY: the caller's promise; `read` touches only what this state defines.
         let argument = unsafe { args.as_ref() }.map(|args| unsafe { args.read(number) }).unwrap_or_default();
         if number == state::NET_PLUGIN_UPDATE {
-            let network = crate::model::event::Network((handle.0 & 3) as u8);
+            // The handle of a network event says which payload it has; one of another process says nothing.
+            let network = if recorder::is_ours(handle) { Network((handle.0 & 3) as u8) } else { Network::OTHER };
             // SAFETY: for this state the argument is the payload's address, and the handle says which payload.
             let net = unsafe { common::net_payload(network, argument.value as *const c_void) };
             recorder::net_update(handle, &net);

@@ -70,6 +70,13 @@ pub fn is_forked() -> bool {
     MODE.load(Ordering::Relaxed) == FORKED
 }
 
+/// Whether this process made a handle.
+#[inline]
+#[must_use]
+pub fn is_ours(handle: Handle) -> bool {
+    handle.0 >> Handle::COUNTER_BITS == TAG_BASE.load(Ordering::Relaxed) >> Handle::COUNTER_BITS
+}
+
 /// Begins recording with `rings`; those of an earlier life stay in use. Not in a forked child.
 pub fn switch_on(rings: impl FnOnce() -> Option<Rings>, tag: ProcessTag) -> Option<&'static Rings> {
     if RINGS.get().is_none() {
@@ -170,7 +177,12 @@ pub fn text(text: &[u8]) -> Word {
     let word = Word(number as u16);
     let recorded =
         LOCAL.with(|local| local.try_push(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)]));
-    if recorded { word } else { Word::LOST }
+    if !recorded {
+        // The number may be given to another text, unless another thread has taken the next already.
+        let _ = NEXT_TEXT.compare_exchange(number + 1, number, Ordering::Relaxed, Ordering::Relaxed);
+        return Word::LOST;
+    }
+    word
 }
 
 impl Local {

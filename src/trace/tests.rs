@@ -164,17 +164,17 @@ impl Picture {
             let is_thread = self.track(event.track).is_some_and(|track| track.thread.is_some());
             let (last, depth) = tracks.entry(event.track).or_default();
             if matches!(event.kind, Type::SliceBegin | Type::SliceEnd) {
-                assert!(event.time >= *last, "back in time: {event:?}");
+                assert!(event.time >= *last, "after {last}: {:?} {} at {}", event.kind, event.name, event.time);
                 *last = event.time;
             }
             match event.kind {
                 Type::SliceBegin => {
                     *depth += 1;
                     let fits = *depth == 1 || *depth == 2 && INNER.contains(&event.name.as_str());
-                    assert!(is_thread || fits, "depth {depth} in a lane: {event:?}");
+                    assert!(is_thread || fits, "depth {depth} in a lane: {} at {}", event.name, event.time);
                 }
                 Type::SliceEnd => {
-                    assert!(*depth > 0, "ends nothing: {event:?}");
+                    assert!(*depth > 0, "ends nothing: at {}", event.time);
                     *depth -= 1;
                 }
                 _ => {}
@@ -791,7 +791,7 @@ fn whatever_comes_slices_nest() {
         let picture = picture(nonsense(seed, 1500));
         let last = picture.events.last().map_or(0, |event| event.time);
         for event in &picture.events {
-            assert!((Records::BEGIN..=last).contains(&event.time), "{event:?} lies within the recording");
+            assert!((Records::BEGIN..=last).contains(&event.time), "{} at {}", event.name, event.time);
         }
     }
 }

@@ -67,16 +67,19 @@ pub(crate) struct Player {
 
 /// The handles of a scenario by their labels.
 #[derive(Default)]
-pub(crate) struct Labels(Vec<String>);
+pub(crate) struct Labels {
+    names: Vec<String>,
+    numbers: HashMap<String, usize>,
+}
 
 impl Labels {
     fn handle(&mut self, label: &str) -> Handle {
         if label == "none" {
             return Handle::NONE;
         }
-        let index = self.0.iter().rposition(|known| known == label).unwrap_or_else(|| {
-            self.0.push(label.to_owned());
-            self.0.len() - 1
+        let index = *self.numbers.entry(label.to_owned()).or_insert_with(|| {
+            self.names.push(label.to_owned());
+            self.names.len() - 1
         });
         let tag = if label.starts_with("foreign") { ProcessTag::from_random(1) } else { tag() };
         Handle(tag.base() + 1 + index as u64)
@@ -84,7 +87,7 @@ impl Labels {
 
     fn label(&self, handle: Handle) -> &str {
         let index = (handle.0 & ((1 << Handle::COUNTER_BITS) - 1)) as usize;
-        self.0.get(index.wrapping_sub(1)).map_or("none", String::as_str)
+        self.names.get(index.wrapping_sub(1)).map_or("none", String::as_str)
     }
 }
 
@@ -1058,7 +1061,9 @@ impl Records {
             40..68 => Body::Stop { handle: self.handle() },
             68..88 => {
                 let argument = if self.random.one_in(3) { self.random.next() } else { 0 };
-                Body::State { handle: self.handle(), state: self.random.below(34) as u16, argument, steps: 1 }
+                // The progress thread's states are few among all.
+                let state = if self.random.one_in(3) { 13 + self.random.below(6) } else { self.random.below(34) };
+                Body::State { handle: self.handle(), state: state as u16, argument, steps: 1 }
             }
             88..91 => Body::NetUpdate { handle: self.handle(), net: self.net() },
             91 | 92 => {
@@ -1093,7 +1098,8 @@ impl Records {
         let channel = random.below(3) as u8;
         let start = GpuNs(random.below(1000));
         // Operations, proxy operations and their steps are what there is most of.
-        let kinds = [Kind::ALL, &[Kind::Coll, Kind::P2p, Kind::ProxyOp, Kind::ProxyOp], &[Kind::ProxyStep; 5]].concat();
+        let more = [Kind::Coll, Kind::P2p, Kind::ProxyOp, Kind::ProxyOp, Kind::ProxyCtrl, Kind::ProxyCtrl];
+        let kinds = [Kind::ALL, &more, &[Kind::ProxyStep; 5]].concat();
         match random.pick(&kinds) {
             Kind::GroupApi => Event::GroupApi(event::GroupApi { captured, ..zeroed() }),
             Kind::CollApi => Event::CollApi(event::CollApi { func, datatype, count, captured, ..zeroed() }),
@@ -1207,7 +1213,7 @@ fn whatever_comes_ends_follow_their_begins() {
 fn whatever_comes_memory_is_bounded() {
     let mut records = Records::new(1);
     let mut correlator = Correlator::new(tag(), PID);
-    for _ in 0..600_000 {
+    for _ in 0..300_000 {
         records.next(|ring, time, record| correlator.push(ring, time, record, &mut |_| {}));
     }
     assert!(correlator.events.len() <= 128 << 10, "{}", correlator.events.len());

@@ -31,6 +31,10 @@ const SEGMENT_WORDS: usize = 2040;
 #[cfg(loom)]
 const SEGMENT_WORDS: usize = 4;
 
+/// Words of a segment after which its writer has the next one's first lines fetched. They were last in the reader's
+/// cache, and a callback would wait for them.
+const LOOK_AHEAD: u32 = SEGMENT_WORDS as u32 / 2;
+
 /// Most segments of a pool: what 20 bits can number, with one number left for "none".
 const MAX_SEGMENTS: usize = (1 << FreeList::BITS) - 1;
 
@@ -99,6 +103,8 @@ pub struct Writer<'r> {
     slot: u32,
     segment: std::cell::Cell<u32>,
     at: std::cell::Cell<u32>,
+    /// Where the writer has to stop and think: at [`LOOK_AHEAD`] first, then at the segment's end.
+    limit: std::cell::Cell<u32>,
     taken: std::cell::Cell<u32>,
 }
 
@@ -172,7 +178,14 @@ impl Rings {
         self.used_slots.fetch_max(index + 1, Ordering::AcqRel);
         slot.returned.store(0, Ordering::Relaxed);
         slot.head.store(segment, Ordering::Release);
-        Some(Writer { rings: self, slot: index, segment: segment.into(), at: 0.into(), taken: 1.into() })
+        Some(Writer {
+            rings: self,
+            slot: index,
+            segment: segment.into(),
+            at: 0.into(),
+            limit: LOOK_AHEAD.into(),
+            taken: 1.into(),
+        })
     }
 
     /// Counts records of a thread that has no ring.
@@ -199,6 +212,15 @@ impl Rings {
     pub fn free_percent(&self) -> u32 {
         let free = FreeList(self.free.load(Ordering::Relaxed)).count();
         (free * 100 / self.segments.len() as u64) as u32
+    }
+
+    /// Has the lines that [`Rings::take`] will need fetched, without waiting for them.
+    fn look_ahead(&self) {
+        if let Some(next) = FreeList(self.free.load(Ordering::Relaxed)).first() {
+            let segment = &self.segments[next as usize];
+            prefetch(&segment.next);
+            segment.words.iter().step_by(8).take(4).for_each(prefetch);
+        }
     }
 
     /// A segment off the free list.
@@ -285,14 +307,11 @@ impl Writer<'_> {
     pub fn push(&self, head: &[u64], tail: &[u64]) -> bool {
         let length = head.len() + tail.len();
         debug_assert!(length <= MAX_WORDS || cfg!(loom));
-        let rings = self.rings;
-        let mut at = self.at.get() as usize;
-        let mut segment = &rings.segments[self.segment.get() as usize];
-        if at + length > SEGMENT_WORDS {
-            let Some(next) = self.extend(segment) else { return false };
-            segment = next;
-            at = 0;
+        if self.at.get() as usize + length > self.limit.get() as usize && !self.make_room(length) {
+            return false;
         }
+        let at = self.at.get() as usize;
+        let segment = &self.rings.segments[self.segment.get() as usize];
         let Some(words) = segment.words.get(at..at + length) else { return false };
         let (first, rest) = words.split_at(head.len());
         for (word, value) in first.iter().zip(head) {
@@ -319,18 +338,30 @@ impl Writer<'_> {
         self.rings.slots[self.slot as usize].state.store(state::LEFT, Ordering::Release);
     }
 
+    /// Room for a record where the current limit leaves none. False when the pool has none either.
     #[cold]
-    fn extend(&self, full: &Segment) -> Option<&Segment> {
+    fn make_room(&self, length: usize) -> bool {
+        if self.limit.get() == LOOK_AHEAD {
+            self.rings.look_ahead();
+            self.limit.set(SEGMENT_WORDS as u32);
+        }
+        self.at.get() as usize + length <= SEGMENT_WORDS || self.extend()
+    }
+
+    /// Goes on in a new segment from the pool.
+    fn extend(&self) -> bool {
         let rings = self.rings;
         let returned = rings.slots[self.slot as usize].returned.load(Ordering::Relaxed);
         if self.taken.get().wrapping_sub(returned) >= rings.share {
-            return None;
+            return false;
         }
-        let index = rings.take()?;
+        let Some(index) = rings.take() else { return false };
         self.taken.set(self.taken.get().wrapping_add(1));
-        full.next.store(index, Ordering::Release);
+        rings.segments[self.segment.get() as usize].next.store(index, Ordering::Release);
         self.segment.set(index);
-        Some(&rings.segments[index as usize])
+        self.at.set(0);
+        self.limit.set(LOOK_AHEAD);
+        true
     }
 }
 
@@ -400,6 +431,19 @@ impl Reader {
         self.at += length as u32;
         &buffer[..length]
     }
+}
+
+/// Asks the processor for a line of memory, and does not wait for it.
+#[inline]
+fn prefetch<T>(what: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect but on caches, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(what).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = what;
 }
 
 /// The pool's memory: pages of the kernel, or plain memory when the ring is model-checked.

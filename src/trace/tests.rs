@@ -732,12 +732,15 @@ fn a_proxy_operation_seen_late_never_overlaps_what_its_lane_already_shows() {
 
 #[test]
 fn the_progress_thread_s_states_end_with_it() {
+    //  active   1|---------------------------------------|8, and said again at 4
+    //  append      3|----|4   5|---|6 its end was lost
+    //  sleep                       6|-----------------|8
     check(
         &format!(
             "{CAST}
              1 1 start c ProxyCtrl | 1 1 state c PROXY_CTRL_ACTIVE | 3 1 state c PROXY_CTRL_APPEND
-             4 1 state c PROXY_CTRL_APPEND_END | 4 1 state c PROXY_CTRL_ACTIVE | 5 1 state c PROXY_CTRL_SLEEP
-             6 1 state c PROXY_CTRL_APPEND_END | 7 1 ends"
+             4 1 state c PROXY_CTRL_APPEND_END | 4 1 state c PROXY_CTRL_ACTIVE | 5 1 state c PROXY_CTRL_APPEND
+             6 1 state c PROXY_CTRL_SLEEP | 7 1 state c PROXY_CTRL_APPEND_END | 8 1 ends"
         ),
         "
         rank 0 · node
@@ -747,9 +750,10 @@ fn the_progress_thread_s_states_end_with_it() {
           Proxy
             NCCL (200)
               state
-                1..7 active
+                1..8 active
                 3..4 append
-                5..7 sleep",
+                5..6 append
+                6..8 sleep",
     );
 }
 

@@ -1,24 +1,17 @@
 //! A made-up interface v8: what supporting a new version of NCCL's interface takes, done once in a test.
 //!
 //! Made up are one more field of a collective, `trafficBytes`, and one more event, the launch of a whole graph. The
-//! steps, in the order in which the tests ask for them:
+//! steps are those of CONTRIBUTING.md, "An interface version", with the same numbers:
 //!
-//! 1. **The layouts, independently of ours**: compile NCCL's header, and add a column to the table in
-//!    `tests/support/layout.rs`, a row for each new field, event and state. `VERSIONS` grows.
-//! 2. **A file `src/abi/vN.rs`** like this one's first half: structures for what changed, built around those of the
-//!    version before; a `Body` of all members; `impl Abi`; and `layout_of!`, which `src/abi/layout.rs` holds against
-//!    the table of step 1.
-//! 3. **In `src/abi/mod.rs`**: `mod vN`, the bits of new events in `bit` and in the presets of `mask`, and one line
-//!    in `export!`. `INTERFACES` in `xtask/src/elf.rs` and `deep.rs` grows.
-//! 4. **A place in the model**, `src/model/event.rs`: for what is worth showing, a field, or an event with the next
-//!    free number; a new state gets its line in `state.rs`. What nothing shows needs no place: it is in the layout
-//!    only to keep the others where they are.
-//! 5. **Words**, `src/model/word.rs` and the enums of `proto/ncclscope.proto`: new strings of NCCL's at the end,
-//!    with the same numbers in both. One that is forgotten is recorded as text.
-//! 6. **What it means**: `src/correlate/mod.rs`; its arguments in `proto/ncclscope.proto` and `src/trace/args.rs`.
-//! 7. **Docs and releases**: `docs/nccl-profiler-interface.md`, and in `src/releases.rs` what is known against a
-//!    release.
-//! 8. **Scenarios**: one in `tests/scenarios` that uses what is new. The others run through the new version by
+//! 1. **The layouts, independently of ours.** `tests/support/layout.rs` gets a column from NCCL's header, and a row
+//!    for each new field, event and state. This version has no header, so its layout is held to v7's only.
+//! 2. **The file `src/abi/vN.rs`**: the first half of this one. Structures for what changed, built around those of the
+//!    version before; a `Body` of all members; `impl Abi`; and `layout_of!`, for the comparison with step 1.
+//! 3. **The export line and the event's bit**, in `src/abi/mod.rs`: here [`TABLE`] and [`GRAPH_LAUNCH`].
+//! 4. **The model**: here nothing. The field has a place since v1, and the event is shown as a launch like any other;
+//!    a field that nobody needs stays out (`graph_id`). Else a field or an event with the next free number is added
+//!    to `src/model/event.rs`, and states, words and arguments to their lists, always at the end.
+//! 5. **Docs, exported tables, a scenario** that uses what is new. The old scenarios run through the new version by
 //!    themselves.
 //!
 //! Until then a new NCCL finds the newest table that it knows too, and all works as before.
@@ -111,129 +104,132 @@ impl Abi for V8 {
 /// What step 3 exports, but for the symbol.
 static TABLE: Table<V8, InitV5> = Table::new(init_v5::<V8>);
 
-// From here on the test.
+mod tests {
+    use std::ffi::c_int;
 
-use std::ffi::c_int;
+    use super::*;
+    use crate::model::event::{Body as What, Event, MAX_WORDS, Record};
+    use crate::model::ids::ProcessTag;
+    use crate::model::state;
+    use crate::model::word::Word;
+    use crate::record::recorder;
+    use crate::record::ring::{Reader, Rings};
+    use crate::sys;
 
-use crate::model::event::{Body as What, Event, MAX_WORDS, Record};
-use crate::model::ids::ProcessTag;
-use crate::model::state;
-use crate::model::word::Word;
-use crate::record::recorder;
-use crate::record::ring::{Reader, Rings};
-use crate::sys;
-
-/// A descriptor of all zeros, which is null and 0 in every member.
-fn descriptor<A: Abi<Bits = u64>>(bits: u64) -> Descr<u64, A::Body> {
-    // SAFETY: bodies are unions of C structures made of integers and raw pointers.
-    let body = unsafe { std::mem::zeroed() };
-    Descr { bits, parent: std::ptr::null_mut(), rank: 3, body }
-}
-
-/// Starts an event through a table, as NCCL does.
-fn start<A: Abi<Bits = u64>>(table: &Table<A, InitV5>, descriptor: &Descr<u64, A::Body>) -> Handle {
-    let mut handle = std::ptr::dangling_mut();
-    // SAFETY: the descriptor is the table's own, its strings are literals, and both pointers live on.
-    let status = unsafe { (table.start_event)(9 as *mut c_void, &raw mut handle, descriptor) };
-    assert_eq!(status, 0);
-    Handle(handle as u64)
-}
-
-/// The recorder, on. Its rings are the process's, and may be another test's.
-fn rings() -> &'static Rings {
-    recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(8)).expect("memory for rings")
-}
-
-/// What this thread recorded, as `look` sees it.
-fn recorded<T>(rings: &Rings, mut look: impl FnMut(&Record<'_>) -> Option<T>) -> Vec<T> {
-    let mut buffer = [0; MAX_WORDS];
-    let is_ours = |reader: &mut Reader| {
-        // A thread's first record names it.
-        reader.peek(rings).is_some_and(|(header, _)| (header >> 32) as i32 == sys::thread_id())
-    };
-    let ours = (0..rings.used_slots()).map(Reader::new).find_map(|mut reader| is_ours(&mut reader).then_some(reader));
-    let mut reader = ours.expect("this thread's ring");
-    let mut found = Vec::new();
-    while reader.peek(rings).is_some() {
-        let record = Record::decode(reader.read(rings, &mut buffer)).expect("a record");
-        found.extend(look(&record));
+    /// A descriptor of all zeros, which is null and 0 in every member.
+    fn descriptor<A: Abi<Bits = u64>>(bits: u64) -> Descr<u64, A::Body> {
+        // SAFETY: bodies are unions of C structures made of integers and raw pointers.
+        let body = unsafe { std::mem::zeroed() };
+        Descr { bits, parent: std::ptr::null_mut(), rank: 3, body }
     }
-    found
-}
 
-/// The one event with this handle.
-fn started(rings: &Rings, wanted: Handle) -> Event {
-    let found = recorded(rings, |record| match record.body {
-        What::Start { handle, context, rank, event, .. } if handle == wanted => {
-            assert_eq!((context, rank), (Handle(9), 3));
-            Some(event)
+    /// Starts an event through a table, as NCCL does.
+    fn start<A: Abi<Bits = u64>>(table: &Table<A, InitV5>, descriptor: &Descr<u64, A::Body>) -> Handle {
+        let mut handle = std::ptr::dangling_mut();
+        // SAFETY: the descriptor is the table's own, its strings are literals, and both pointers live on.
+        let status = unsafe { (table.start_event)(9 as *mut c_void, &raw mut handle, descriptor) };
+        assert_eq!(status, 0);
+        Handle(handle as u64)
+    }
+
+    /// The recorder, on. Its rings are the process's, and may be another test's.
+    fn rings() -> &'static Rings {
+        recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(8)).expect("memory for rings")
+    }
+
+    /// What this thread recorded, as `look` sees it. Nothing is taken out: so few records fill one segment, which a
+    /// reader gives back only when it moves on to the next.
+    fn recorded<T>(rings: &Rings, mut look: impl FnMut(&Record<'_>) -> Option<T>) -> Vec<T> {
+        let mut buffer = [0; MAX_WORDS];
+        let is_ours = |reader: &mut Reader| {
+            // A thread's first record names it.
+            reader.peek(rings).is_some_and(|(header, _)| (header >> 32) as i32 == sys::thread_id())
+        };
+        let ours =
+            (0..rings.used_slots()).map(Reader::new).find_map(|mut reader| is_ours(&mut reader).then_some(reader));
+        let mut reader = ours.expect("this thread's ring");
+        let mut found = Vec::new();
+        while reader.peek(rings).is_some() {
+            let record = Record::decode(reader.read(rings, &mut buffer)).expect("a record");
+            found.extend(look(&record));
         }
-        _ => None,
-    });
-    assert_eq!(found.len(), 1);
-    found[0]
-}
+        found
+    }
 
-#[test]
-fn the_new_version_is_recorded() {
-    let rings = rings();
+    /// The one event with this handle.
+    fn started(rings: &Rings, wanted: Handle) -> Event {
+        let found = recorded(rings, |record| match record.body {
+            What::Start { handle, context, rank, event, .. } if handle == wanted => {
+                assert_eq!((context, rank), (Handle(9), 3));
+                Some(event)
+            }
+            _ => None,
+        });
+        assert_eq!(found.len(), 1);
+        found[0]
+    }
 
-    let mut coll = descriptor::<V8>(bit::COLL);
-    coll.body.coll.traffic_bytes = 1 << 20;
-    coll.body.coll.base.user_tag = 5;
-    coll.body.coll.base.base.base.seq_number = 7;
-    coll.body.coll.base.base.base.func = c"AllReduce".as_ptr();
-    coll.body.coll.base.base.base.count = 256;
-    let coll = start(&TABLE, &coll);
+    #[test]
+    fn the_new_version_is_recorded() {
+        let rings = rings();
 
-    let mut launch = descriptor::<V8>(GRAPH_LAUNCH);
-    launch.body.graph_launch = GraphLaunch { graph_id: 1, stream: 0x5000 as *mut c_void };
-    let launch = start(&TABLE, &launch);
+        let mut coll = descriptor::<V8>(bit::COLL);
+        coll.body.coll.traffic_bytes = 1 << 20;
+        coll.body.coll.base.user_tag = 5;
+        coll.body.coll.base.base.base.seq_number = 7;
+        coll.body.coll.base.base.base.func = c"AllReduce".as_ptr();
+        coll.body.coll.base.base.base.count = 256;
+        let coll = start(&TABLE, &coll);
 
-    let step = descriptor::<V8>(bit::PROXY_STEP);
-    let step = start(&TABLE, &step);
+        let mut launch = descriptor::<V8>(GRAPH_LAUNCH);
+        launch.body.graph_launch = GraphLaunch { graph_id: 1, stream: 0x5000 as *mut c_void };
+        let launch = start(&TABLE, &launch);
 
-    let arguments = StateArgsV4 { trans_size: 4096 };
-    // SAFETY: the arguments are those of the table's version, and belong to this state.
-    let status = unsafe {
-        let number = c_int::from(state::PROXY_STEP_SEND_WAIT);
-        (TABLE.record_event_state)(step.0 as *mut c_void, number, &raw const arguments)
-    };
-    assert_eq!((status, (TABLE.stop_event)(step.0 as *mut c_void)), (0, 0));
+        let step = descriptor::<V8>(bit::PROXY_STEP);
+        let step = start(&TABLE, &step);
 
-    let expected = event::Coll {
-        seq: 7,
-        func: Word::ALL_REDUCE,
-        count: 256,
-        user_tag: 5,
-        traffic: 1 << 20,
-        reduction: -1,
-        ..event::Coll::default()
-    };
-    assert_eq!(started(rings, coll), Event::Coll(expected));
-    assert_eq!(started(rings, launch), Event::KernelLaunch(event::KernelLaunch { stream: 0x5000 }));
-    assert_eq!(started(rings, step), Event::ProxyStep(event::ProxyStep::default()));
-    let later = recorded(rings, |record| match record.body {
-        What::State { handle, state, argument, .. } if handle == step => Some(Some((state, argument))),
-        What::Stop { handle } if handle == step => Some(None),
-        _ => None,
-    });
-    assert_eq!(later, [Some((state::PROXY_STEP_SEND_WAIT, 4096)), None]);
-}
+        let arguments = StateArgsV4 { trans_size: 4096 };
+        // SAFETY: the arguments are those of the table's version, and belong to this state.
+        let status = unsafe {
+            let number = c_int::from(state::PROXY_STEP_SEND_WAIT);
+            (TABLE.record_event_state)(step.0 as *mut c_void, number, &raw const arguments)
+        };
+        assert_eq!((status, (TABLE.stop_event)(step.0 as *mut c_void)), (0, 0));
 
-#[test]
-fn without_its_version_a_new_event_is_kept_as_unknown() {
-    let rings = rings();
-    let before: Table<v7::V7, InitV5> = Table::new(init_v5::<v7::V7>);
-    let launch = start(&before, &descriptor::<v7::V7>(GRAPH_LAUNCH));
-    assert_eq!(started(rings, launch), Event::Unknown(event::Unknown { bits: GRAPH_LAUNCH }));
-}
+        let expected = event::Coll {
+            seq: 7,
+            func: Word::ALL_REDUCE,
+            count: 256,
+            user_tag: 5,
+            traffic: 1 << 20,
+            reduction: -1,
+            ..event::Coll::default()
+        };
+        assert_eq!(started(rings, coll), Event::Coll(expected));
+        assert_eq!(started(rings, launch), Event::KernelLaunch(event::KernelLaunch { stream: 0x5000 }));
+        assert_eq!(started(rings, step), Event::ProxyStep(event::ProxyStep::default()));
+        let later = recorded(rings, |record| match record.body {
+            What::State { handle, state, argument, .. } if handle == step => Some(Some((state, argument))),
+            What::Stop { handle } if handle == step => Some(None),
+            _ => None,
+        });
+        assert_eq!(later, [Some((state::PROXY_STEP_SEND_WAIT, 4096)), None]);
+    }
 
-#[test]
-fn what_is_new_lies_behind_what_was_there() {
-    assert_eq!(std::mem::offset_of!(Coll, traffic_bytes), size_of::<v7::Coll>());
-    assert!(size_of::<Descr<u64, Body>>() >= size_of::<Descr<u64, v7::Body>>());
-    assert_eq!(size_of::<Table<V8, InitV5>>(), size_of::<Table<v7::V7, InitV5>>());
-    // SAFETY: the name of a table is a static C string.
-    assert_eq!(unsafe { std::ffi::CStr::from_ptr(TABLE.name) }, c"ncclscope");
+    #[test]
+    fn without_its_version_a_new_event_is_kept_as_unknown() {
+        let rings = rings();
+        let before: Table<v7::V7, InitV5> = Table::new(init_v5::<v7::V7>);
+        let launch = start(&before, &descriptor::<v7::V7>(GRAPH_LAUNCH));
+        assert_eq!(started(rings, launch), Event::Unknown(event::Unknown { bits: GRAPH_LAUNCH }));
+    }
+
+    #[test]
+    fn what_is_new_lies_behind_what_was_there() {
+        assert_eq!(std::mem::offset_of!(Coll, traffic_bytes), size_of::<v7::Coll>());
+        assert!(size_of::<Descr<u64, Body>>() >= size_of::<Descr<u64, v7::Body>>());
+        assert_eq!(size_of::<Table<V8, InitV5>>(), size_of::<Table<v7::V7, InitV5>>());
+        // SAFETY: the name of a table is a static C string.
+        assert_eq!(unsafe { std::ffi::CStr::from_ptr(TABLE.name) }, c"ncclscope");
+    }
 }

@@ -20,6 +20,8 @@ use crate::model::word::Word;
 
 /// Proxy operations that wait for their first sign of progress; an older one is declared to have none.
 const PENDING_OPS: usize = 8192;
+/// Communicators remembered after their end, for events that come late.
+const ENDED_COMMS: usize = 256;
 /// Communicators, peers and directions whose sends and receives are counted.
 const PEERS: usize = 1 << 16;
 
@@ -53,6 +55,8 @@ pub struct Correlator {
     pid: i32,
     comms: FxHashMap<Handle, Comm>,
     comm_count: u32,
+    /// Communicators that were finalized, oldest first.
+    ended: VecDeque<Handle>,
     texts: FxHashMap<Word, Box<str>>,
     /// The thread that owns each ring now.
     rings: FxHashMap<RingId, ThreadId>,
@@ -91,6 +95,7 @@ impl Correlator {
             pid,
             comms: FxHashMap::default(),
             comm_count: 0,
+            ended: VecDeque::new(),
             texts: FxHashMap::default(),
             rings: FxHashMap::default(),
             threads: 0,
@@ -125,16 +130,19 @@ impl Correlator {
             }
             Body::Stop { handle } => self.stop(handle, out),
             Body::State { handle, state, argument, steps } => self.state(handle, state, argument, steps, out),
-            Body::NetUpdate { handle, ref net } => {
-                if find(&mut self.events, self.tag, &mut self.doubts, handle).is_some() {
-                    out.say(What::NetUpdate { id: handle, net });
-                }
-            }
+            Body::NetUpdate { handle, ref net } => match find(&mut self.events, self.tag, &mut self.doubts, handle) {
+                Some(known) if known.kind == Kind::NetPlugin => out.say(What::NetUpdate { id: handle, net }),
+                Some(_) => self.doubts.unknown_types += 1,
+                None => {}
+            },
             Body::CommInit(init) => self.comm_init(&init, out),
             Body::CommFinalize { context } => {
                 self.give_up_pending(Some(context), out);
                 match self.comms.get(&context) {
-                    Some(comm) => out.say(What::CommFinalize(comm)),
+                    Some(comm) => {
+                        out.say(What::CommFinalize(comm));
+                        self.forget_after(context);
+                    }
                     None => self.doubts.unknown_handles += 1,
                 }
             }
@@ -150,7 +158,7 @@ impl Correlator {
             }
             Body::Thread { tid, ref name } => self.thread(ring, tid, &String::from_utf8_lossy(name), out),
             Body::ThreadEnd => {
-                if let Some(&thread) = self.rings.get(&ring) {
+                if let Some(thread) = self.rings.remove(&ring) {
                     out.say(What::ThreadEnd(thread));
                 }
             }
@@ -188,6 +196,17 @@ impl Correlator {
         };
         out.say(What::CommInit(&comm));
         self.comms.insert(init.context, comm);
+    }
+
+    /// A communicator has ended: the one that ended longest ago is forgotten.
+    fn forget_after(&mut self, context: Handle) {
+        self.ended.push_back(context);
+        if self.ended.len() > ENDED_COMMS
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.comms.remove(&oldest);
+            self.p2p_numbers.retain(|(context, ..), _| *context != oldest);
+        }
     }
 
     fn start(&mut self, ring: RingId, id: Handle, parent: Handle, context: Handle, event: &Event, out: &mut Out<'_>) {
@@ -343,8 +362,11 @@ impl Correlator {
                 out.say(What::Control { thread, comm, state: number, appended });
             }
             (state::PROXY_OP_SEND_POSTED..=state::PROXY_OP_RECV_DONE, Details::ProxyOp { .. }) => {
-                self.show_progress(id, out);
-                out.say(What::ProxyOpPhase { id, state: number, bytes: argument, steps });
+                // One that was closed as silent stays so.
+                if known.stops == 0 {
+                    self.show_progress(id, out);
+                    out.say(What::ProxyOpPhase { id, state: number, bytes: argument, steps });
+                }
             }
             (state::PROXY_OP_IN_PROGRESS, Details::ProxyOp { .. }) => self.show_progress(id, out),
             (state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP, Details::Channel { stop }) => {
@@ -429,13 +451,15 @@ impl Correlator {
     fn show_progress(&mut self, op: Handle, out: &mut Out<'_>) {
         let Some(known) = self.events.get_mut(op) else { return };
         let Details::ProxyOp { begun, .. } = &mut known.details else { return };
-        if std::mem::replace(begun, true) {
+        // One that was closed as silent stays so.
+        if known.stops > 0 || std::mem::replace(begun, true) {
             return;
         }
         if let Some(known) = self.events.get(op)
             && let Some(proxy) = self.proxy_op(known)
         {
-            out.say_at(known.start, What::ProxyOpBegin { id: op, thread: known.thread, proxy });
+            let queued_ns = out.now.since(known.start);
+            out.say_at(known.start, What::ProxyOpBegin { id: op, thread: known.thread, proxy, queued_ns });
         }
     }
 

@@ -308,8 +308,8 @@ fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -> String {
             format!("operation {} on {}{comm} {name}{number}{mark}{replay}{why}", label(id), thread.0)
         }
         What::OperationEnd { id } => format!("operation {} ends", label(id)),
-        What::ProxyOpBegin { id, thread, ref proxy } => {
-            format!("proxy {} on {} {}", label(id), thread.0, proxy_op(proxy))
+        What::ProxyOpBegin { id, thread, ref proxy, queued_ns } => {
+            format!("proxy {} on {} {} queued {queued_ns}", label(id), thread.0, proxy_op(proxy))
         }
         What::ProxyOpPhase { id, state, bytes, steps } => {
             format!("proxy {} {} bytes {bytes} steps {steps}", label(id), state_name(state))
@@ -399,7 +399,7 @@ fn an_operation_from_the_call_to_the_network() {
          8 operation ar ends
          9 call plan ends
         10 call g ends
-        20 proxy p on 1 ch 2 -> 1 C of AllReduce
+        20 proxy p on 1 ch 2 -> 1 C of AllReduce queued 1
         21 step s number 4 on 1 under p: ch 2 -> 1 C of AllReduce
         22 step s ends, starts 1
         23 proxy p ends
@@ -675,10 +675,10 @@ fn a_proxy_operation_is_drawn_from_its_start_at_the_first_sign_of_progress() {
         20 1 start s ProxyStep parent=b
         30 1 stop c
         40 1 stop a",
-        "1 proxy a on 1 ch 0 -> 0 C [no parent]
-         2 proxy b on 1 ch 0 -> 0 C [no parent]
+        "1 proxy a on 1 ch 0 -> 0 C [no parent] queued 9
+         2 proxy b on 1 ch 0 -> 0 C [no parent] queued 18
         20 step s number 0 on 1 under b: ch 0 -> 0 C [no parent]
-         3 proxy c on 1 ch 0 -> 0 C [no parent]
+         3 proxy c on 1 ch 0 -> 0 C [no parent] queued 27
         30 proxy c ends
         40 proxy a ends",
     );
@@ -691,7 +691,7 @@ fn up_to_v3_the_states_of_a_proxy_operation_are_its_phases() {
          5 1 state p PROXY_OP_RECV_POSTED argument=0 steps=1
          6 1 state p PROXY_OP_RECV_RECEIVED argument=512 steps=1
          7 1 stop p",
-        "1 proxy p on 1 ch 0 <- 0 C [no parent]
+        "1 proxy p on 1 ch 0 <- 0 C [no parent] queued 4
          5 proxy p PROXY_OP_RECV_POSTED bytes 0 steps 1
          6 proxy p PROXY_OP_RECV_RECEIVED bytes 512 steps 1
          7 proxy p ends",
@@ -713,7 +713,7 @@ fn a_silent_proxy_operation_is_told_when_its_communicator_ends() {
         finish
         finish",
         "0 comm D number 2 hash 8 rank 0 of 2 name -
-         2 proxy b on 1 ch 0 -> 0 C [no parent]
+         2 proxy b on 1 ch 0 -> 0 C [no parent] queued 2
          1 proxy never on 1 ch 0 -> 0 C [no parent]
          9 comm C finalized
          3 proxy never on 1 ch 0 -> 0 D [no parent]
@@ -732,7 +732,7 @@ fn the_oldest_silent_proxy_operation_is_given_up_when_there_are_too_many() {
              4 1 stop a"
         ),
         "1 proxy never on 1 ch 0 -> 0 C [no parent]
-         1 proxy a on 1 ch 0 -> 0 C [no parent]
+         1 proxy a on 1 ch 0 -> 0 C [no parent] queued 2
          4 proxy a ends
          silent_proxy_ops: 1",
     );
@@ -748,12 +748,12 @@ fn with_pxn_a_proxy_works_for_another_process() {
          5 1 stop p
          6 1 start q ProxyOp pid=99 parent=none
          7 1 stop q",
-        "1 proxy p on 1 ch 0 -> 3 [parent in another process]
+        "1 proxy p on 1 ch 0 -> 3 [parent in another process] queued 1
          2 step s number 0 on 1 under p: ch 0 -> 3 [parent in another process]
          3 step s PROXY_STEP_SEND_GPU_WAIT
          4 step s ends, starts 1
          5 proxy p ends
-         6 proxy q on 1 ch 0 -> 0 C [parent in another process]
+         6 proxy q on 1 ch 0 -> 0 C [parent in another process] queued 1
          7 proxy q ends
          foreign_events: 2",
     );
@@ -778,7 +778,7 @@ fn a_receive_that_the_network_refuses_is_one_step() {
         41 1 stop other
         50 1 start again ProxyStep parent=p step=5
         60 1 stop again",
-        "1 proxy p on 1 ch 0 <- 0 C [no parent]
+        "1 proxy p on 1 ch 0 <- 0 C [no parent] queued 9
         10 step r1 number 5 on 1 under p: ch 0 <- 0 C [no parent]
         11 step r1 PROXY_STEP_RECV_WAIT
         25 step other number 6 on 1 under p: ch 0 <- 0 C [no parent]
@@ -803,7 +803,7 @@ fn a_phase_that_goes_on_is_said_once_and_its_size_in_two_states_only() {
          8 1 state s PROXY_STEP_RECV_FLUSH_WAIT argument=256
          9 1 state s PROXY_STEP_RECV_GPU_WAIT argument=99
         10 1 state s PROXY_STEP_SEND_WAIT argument=0",
-        "1 proxy p on 1 ch 0 -> 0 C [no parent]
+        "1 proxy p on 1 ch 0 -> 0 C [no parent] queued 1
          2 step s number 0 on 1 under p: ch 0 -> 0 C [no parent]
          3 step s PROXY_STEP_SEND_GPU_WAIT
          4 step s PROXY_STEP_SEND_PEER_WAIT
@@ -846,7 +846,7 @@ fn network_events_begin_go_on_and_end() {
          3 1 start n NetPlugin parent=s bytes=100
          4 1 update n bytes=50
          5 1 stop n",
-        "1 proxy p on 1 ch 0 -> 0 C [no parent]
+        "1 proxy p on 1 ch 0 -> 0 C [no parent] queued 1
          2 step s number 0 on 1 under p: ch 0 -> 0 C [no parent]
          3 net n on 1 bytes 100
          4 net n bytes 50

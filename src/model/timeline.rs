@@ -75,6 +75,8 @@ pub enum What<'a> {
         thread: ThreadId,
         /// What is known of it.
         proxy: ProxyOp<'a>,
+        /// From then until its first sign of progress, ns.
+        queued_ns: u64,
     },
     /// A proxy operation reached a state (NCCL up to 2.26), which it keeps until the next.
     ProxyOpPhase {

@@ -81,8 +81,9 @@ pub fn is_ours(handle: Handle) -> bool {
 pub fn switch_on(rings: impl FnOnce() -> Option<Rings>, tag: ProcessTag) -> Option<&'static Rings> {
     if RINGS.get().is_none() {
         // A second thread that made rings at the same time loses its own, unused.
-        let _ = RINGS.set(rings()?);
-        TAG_BASE.store(tag.base(), Ordering::Relaxed);
+        if RINGS.set(rings()?).is_ok() {
+            TAG_BASE.store(tag.base(), Ordering::Relaxed);
+        }
     }
     let switched = MODE.compare_exchange(OFF, ON, Ordering::AcqRel, Ordering::Relaxed);
     (switched != Err(FORKED)).then(|| RINGS.get()).flatten()

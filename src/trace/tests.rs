@@ -514,11 +514,18 @@ fn the_arguments_lie_in_field_9900() {
 #[test]
 fn words_have_the_same_numbers_in_memory_and_in_the_trace() {
     // Names that an enum needs and NCCL has not.
-    const OWN: &[&str] = &["FUNCTION_ABSENT", "DATATYPE_ABSENT", "ALGORITHM_ABSENT", "PROTOCOL_ABSENT"];
+    const OWN: &[(&str, Word)] = &[
+        ("FUNCTION_ABSENT", Word::ABSENT),
+        ("DATATYPE_ABSENT", Word::ABSENT),
+        ("ALGORITHM_ABSENT", Word::ABSENT),
+        ("PROTOCOL_ABSENT", Word::ABSENT),
+        ("ALGORITHM_UNKNOWN", Word::UNKNOWN),
+        ("PROTOCOL_UNKNOWN", Word::UNKNOWN),
+    ];
     let mut spelled = 0;
     for value in descriptor().enums.iter().flat_map(|it| &it.values) {
-        if OWN.contains(&&*value.name) {
-            assert_eq!(value.number, i32::from(Word::ABSENT.0), "{}", value.name);
+        if let Some((_, word)) = OWN.iter().find(|(name, _)| *name == value.name) {
+            assert_eq!(value.number, i32::from(word.0), "{}", value.name);
         } else {
             let word = Word::known(value.name.as_bytes());
             assert_eq!(word, Some(Word(value.number as u16)), "{}", value.name);
@@ -584,7 +591,7 @@ fn events_say_what_is_known_of_them() {
         AllShuffle 64 B f32: seq=3 bytes=64 count=16 datatype=NcclFloat32 algorithm=Ring protocol=Simple channels=0 \
             root=0 warps=0 replay=1 reduction=0 comm=7 function_text=\"AllShuffle\" tid=100
         end: group_start_returned_ns=1
-        AllShuffle 64 B f32 ch 2: seq=3 bytes=64 channel=2 peer=1 steps=4 chunk_bytes=0 comm=7
+        AllShuffle 64 B f32 ch 2: seq=3 bytes=64 channel=2 peer=1 steps=4 chunk_bytes=0 comm=7 queued_ns=1
         step 3: channel=2 step=3
         network wait: bytes=512
         end: starts=2

@@ -55,8 +55,12 @@ pub struct Tracks {
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
     channels: FxHashMap<(Handle, u8), FamilyId>,
     families: Vec<Family>,
+    /// The thread of each open call.
+    calls: FxHashMap<Handle, ThreadId>,
     /// Open slices that are not calls.
     open: FxHashMap<Handle, Placed>,
+    /// Records were dropped: a slice may wait for an end that is lost.
+    lossy: bool,
     lanes_missing: u64,
 }
 
@@ -108,7 +112,8 @@ struct Lane {
     track: Track,
     /// The time of its last event.
     last: HostNs,
-    open: bool,
+    /// The slice that is open on it.
+    open: Option<Handle>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +216,9 @@ impl Tracks {
             peers: FxHashMap::default(),
             channels: FxHashMap::default(),
             families: Vec::new(),
+            calls: FxHashMap::default(),
             open: FxHashMap::default(),
+            lossy: false,
             lanes_missing: 0,
         };
         tracks.own = tracks.family("recording".into(), place, 1);
@@ -239,6 +246,7 @@ impl Tracks {
 
     /// Notes how many records were dropped up to `time`.
     pub fn dropped(&mut self, time: HostNs, total: u64) {
+        self.lossy |= total > 0;
         if let Some((sequence, track)) = self.drops {
             self.writer.counter(sequence, track, time, total as i64);
         }
@@ -313,9 +321,9 @@ impl Tracks {
                 self.args.clear();
                 self.end(id, time);
             }
-            What::ProxyOpBegin { id, thread, ref proxy } => {
+            What::ProxyOpBegin { id, thread, ref proxy, queued_ns } => {
                 let [family, _] = self.peer(thread, proxy);
-                self.args.clear().proxy_op(proxy);
+                self.args.clear().proxy_op(proxy).uint(nccl::QUEUED_NS, queued_ns);
                 let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
                 let name = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
                 self.begin_in(family, id, time, Category::Proxy, &name, correlation);
@@ -427,7 +435,7 @@ impl Tracks {
         if let Some(thread) = self.threads.get_mut(&id)
             && let Some(on) = thread.track
         {
-            cut(&mut self.writer, on, &mut thread.stack, 0, time.max(thread.last));
+            cut(&mut self.writer, &mut self.calls, on, &mut thread.stack, 0, time.max(thread.last));
         }
         if let Some(proxy) = self.proxies.get_mut(&id) {
             let open = usize::from(proxy.base.take().is_some()) + usize::from(proxy.inner.take().is_some());
@@ -457,24 +465,23 @@ impl Tracks {
         let still_open =
             if kind == Kind::GroupApi { Some(0) } else { thread.stack.iter().position(|call| call.kind == kind) };
         if let Some(keep) = still_open {
-            cut(&mut self.writer, (sequence, track), &mut thread.stack, keep, time);
+            cut(&mut self.writer, &mut self.calls, (sequence, track), &mut thread.stack, keep, time);
         }
         thread.last = time;
         thread.stack.push(Call { id, kind, begin: time });
-        self.open.insert(id, Placed { family: FamilyId(usize::MAX), lane: thread_id.0 as usize, phase: false });
+        self.calls.insert(id, thread_id);
         let extra = Extra { args: self.args.bytes(), ..Extra::default() };
         self.writer.begin(sequence, track, time, Category::Api, name, &extra);
     }
 
     fn call_end(&mut self, id: Handle, time: HostNs, marks: [Option<HostNs>; 2]) {
-        let Some(placed) = self.open.remove(&id) else { return };
-        let Some(thread) = self.threads.get_mut(&ThreadId(placed.lane as u32)) else { return };
+        // Not there if it was cut already, at the end of the call around it or by a later one.
+        let Some(thread) = self.calls.remove(&id).and_then(|id| self.threads.get_mut(&id)) else { return };
         let Some(on) = thread.track else { return };
-        // Cut already, at the end of the call around it or by a later one.
         let Some(index) = thread.stack.iter().rposition(|call| call.id == id) else { return };
         let time = time.max(thread.last);
         thread.last = time;
-        cut(&mut self.writer, on, &mut thread.stack, index + 1, time);
+        cut(&mut self.writer, &mut self.calls, on, &mut thread.stack, index + 1, time);
         if let Some(call) = thread.stack.pop() {
             self.args.clear().group_marks(call.begin, marks);
             let extra = Extra { args: self.args.bytes(), ..Extra::default() };
@@ -705,11 +712,27 @@ impl Tracks {
     /// A lane that has nothing open and nothing after `time`.
     fn free_lane(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
         let lanes = &self.families[family.0].lanes;
-        if let Some(lane) = lanes.iter().position(|lane| !lane.open && lane.last <= time) {
+        if let Some(lane) = lanes.iter().position(|lane| lane.open.is_none() && lane.last <= time) {
             return Some(lane);
         }
         let lane = lanes.len();
-        self.new_lane(family, time).then_some(lane)
+        if self.new_lane(family, time) {
+            return Some(lane);
+        }
+        self.lossy.then(|| self.free_by_force(family, time)).flatten()
+    }
+
+    /// Where records were dropped, a slice may wait for a stop that is among them, and would hold its lane for
+    /// ever: the one that has been quiet longest is given up.
+    fn free_by_force(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
+        let lanes = &self.families[family.0].lanes;
+        let (lane, quiet) = lanes.iter().enumerate().min_by_key(|(_, lane)| lane.last)?;
+        let id = quiet.open.filter(|_| quiet.last <= time)?;
+        self.with_saved_args(|tracks| {
+            tracks.args.clear().text(nccl::DOUBT, "no stop: given up, records were dropped");
+            tracks.end(id, time);
+        });
+        Some(lane)
     }
 
     fn new_lane(&mut self, id: FamilyId, time: HostNs) -> bool {
@@ -723,7 +746,7 @@ impl Tracks {
         if family.sequence.is_none() {
             family.sequence = Some(self.writer.sequence(track, time));
         }
-        family.lanes.push(Lane { track, last: HostNs(0), open: false });
+        family.lanes.push(Lane { track, last: HostNs(0), open: None });
         true
     }
 
@@ -754,7 +777,7 @@ impl Tracks {
             self.args.text(nccl::NOTE, "no free lane: begin only");
             return self.instant_on(family, 0, time, category, name);
         };
-        self.families[family.0].lanes[lane].open = true;
+        self.families[family.0].lanes[lane].open = Some(id);
         self.open.insert(id, Placed { family, lane, phase: false });
         if let Some((sequence, track, time)) = self.lane_at(family, lane, time) {
             let extra = Extra { args: self.args.bytes(), correlation, ..Extra::default() };
@@ -771,7 +794,7 @@ impl Tracks {
         }
         let extra = Extra { args: self.args.bytes(), ..Extra::default() };
         self.writer.end(sequence, track, time, &extra);
-        self.families[placed.family.0].lanes[placed.lane].open = false;
+        self.families[placed.family.0].lanes[placed.lane].open = None;
     }
 
     /// Begins the next phase of a slice.
@@ -811,8 +834,16 @@ impl Tracks {
 }
 
 /// Ends the calls above the first `keep`: their stop was lost, or comes after that of the call around them.
-fn cut(writer: &mut Writer, (sequence, track): (Sequence, Track), stack: &mut Vec<Call>, keep: usize, time: HostNs) {
-    for _ in stack.drain(keep..) {
+fn cut(
+    writer: &mut Writer,
+    calls: &mut FxHashMap<Handle, ThreadId>,
+    (sequence, track): (Sequence, Track),
+    stack: &mut Vec<Call>,
+    keep: usize,
+    time: HostNs,
+) {
+    for call in stack.drain(keep..) {
+        calls.remove(&call.id);
         let mut args = Args::new();
         args.text(nccl::DOUBT, "no stop before the end of what contains it");
         writer.end(sequence, track, time, &Extra { args: args.bytes(), ..Extra::default() });

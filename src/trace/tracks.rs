@@ -19,6 +19,8 @@
 //! Calls of one thread nest by nature; where a stop is missing or out of order, a slice is cut at the end of what
 //! contains it and says so. Every end lies at or after its begin.
 
+use std::collections::VecDeque;
+
 use rustc_hash::FxHashMap;
 
 use super::args::Args;
@@ -35,6 +37,8 @@ use crate::model::timeline::{Comm, Entry, ProxyOp, Thread, ThreadId, What};
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
 const COMM_LANES: usize = 16;
 const LANES: usize = 32;
+/// Threads remembered after their end, for what comes late.
+const ENDED_THREADS: usize = 256;
 /// Peers and channels that get tracks of their own; the rest share one family, so that the viewer stays usable.
 const FAMILIES: usize = 1024;
 
@@ -50,6 +54,8 @@ pub struct Tracks {
     own: FamilyId,
     drops: Option<(Sequence, Track)>,
     threads: FxHashMap<ThreadId, HostThread>,
+    /// Threads that have ended, oldest first.
+    ended: VecDeque<ThreadId>,
     proxies: FxHashMap<ThreadId, ProxyThread>,
     comms: FxHashMap<Handle, DrawnComm>,
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
@@ -211,6 +217,7 @@ impl Tracks {
             own: FamilyId(0),
             drops,
             threads: FxHashMap::default(),
+            ended: VecDeque::new(),
             proxies: FxHashMap::default(),
             comms: FxHashMap::default(),
             peers: FxHashMap::default(),
@@ -444,6 +451,13 @@ impl Tracks {
                 self.state_end(family, time, false);
             }
         }
+        self.ended.push_back(id);
+        if self.ended.len() > ENDED_THREADS
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.threads.remove(&oldest);
+            self.proxies.remove(&oldest);
+        }
     }
 
     fn thread_track(&mut self, id: ThreadId, time: HostNs) -> Option<(Sequence, Track)> {
@@ -457,7 +471,10 @@ impl Tracks {
     }
 
     fn call_begin(&mut self, id: Handle, thread_id: ThreadId, time: HostNs, kind: Kind, name: &dyn Name) {
-        let Some((sequence, track)) = self.thread_track(thread_id, time) else { return };
+        let Some((sequence, track)) = self.thread_track(thread_id, time) else {
+            self.lanes_missing += 1;
+            return;
+        };
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let time = time.max(thread.last);
         // A kind of call never contains itself, and a group of calls is never inside another call: what is still

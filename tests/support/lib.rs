@@ -5,7 +5,7 @@
 //! * [`host`] loads a plugin and calls it as NCCL does: [`host::Plugin`].
 //! * [`script`] is the language that scenarios are written in; [`player`] runs them.
 //! * [`play`] runs them in a process of their own and collects what it says: [`play::Play`].
-//! * [`flood`] is the load test.
+//! * [`flood`] is the load test, [`quiet`] the one that forbids system calls and counts allocations.
 //! * [`perfetto`] reads the traces that come out, [`timeline`] says what they show.
 //! * [`recording`] does all of it: plays, and holds the traces that come out.
 
@@ -15,6 +15,7 @@ pub mod layout;
 pub mod perfetto;
 pub mod play;
 pub mod player;
+pub mod quiet;
 pub mod recording;
 pub mod script;
 pub mod timeline;

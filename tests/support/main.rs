@@ -1,10 +1,12 @@
-//! The scripted host's command line: plays a script, or sends a load, through a built profiler plugin.
+//! The scripted host's command line: plays a script, sends a load, or makes every call where nothing but calls is
+//! allowed, through a built profiler plugin.
 //!
-//! Standard output has a line of JSON for each line of the script, or one for the load. Standard error is the
-//! plugin's, but for an error of the host itself, which then exits with status 2.
+//! Standard output has a line of JSON for each line of the script, or one for all. Standard error is the plugin's,
+//! but for an error of the host itself, which then exits with status 2.
 
 use ncclscope_tests::flood::{self, Flood, Kind};
 use ncclscope_tests::player::{self, Options};
+use ncclscope_tests::quiet::{self, Noise, Quiet};
 use ncclscope_tests::script::Script;
 use std::error::Error;
 use std::io::Read;
@@ -14,13 +16,16 @@ use std::str::FromStr;
 const USAGE: &str = "\
 usage: scripted-host play --plugin LIBRARY --interface N [--respect-mask] SCRIPT|-
        scripted-host flood --plugin LIBRARY --interface N --threads T --events M [--comms C]
-                     [--rate CALLS_PER_SECOND] [--kind step|coll|mixed] [--short-threads K] [--latency]";
+                     [--rate CALLS_PER_SECOND] [--kind step|coll|mixed] [--short-threads K] [--latency]
+       scripted-host quiet --plugin LIBRARY --interface N --rounds R [--cold] [--loud]
+                     [--noise system-call|allocation]";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let result = match words.next().as_deref() {
         Some("play") => play(Arguments(words.collect())),
         Some("flood") => send(Arguments(words.collect())),
+        Some("quiet") => be_quiet(Arguments(words.collect())),
         _ => Err(USAGE.into()),
     };
     match result {
@@ -80,6 +85,26 @@ fn send(mut arguments: Arguments) -> Result<()> {
     // SAFETY: whoever runs this program names a profiler plugin; all that it is given besides is its own.
     let report = unsafe { flood::run(&flood)? };
     println!("{}", report.to_json(&flood));
+    Ok(())
+}
+
+fn be_quiet(mut arguments: Arguments) -> Result<()> {
+    let quiet = Quiet {
+        plugin: arguments.need("--plugin")?,
+        interface: arguments.need("--interface")?,
+        rounds: arguments.need("--rounds")?,
+        cold: arguments.flag("--cold"),
+        loud: arguments.flag("--loud"),
+        noise: match arguments.option::<String>("--noise")?.as_deref() {
+            None => None,
+            Some("system-call") => Some(Noise::SystemCall),
+            Some("allocation") => Some(Noise::Allocation),
+            Some(other) => return Err(format!("expected --noise system-call or allocation, found {other}").into()),
+        },
+    };
+    arguments.none()?;
+    // SAFETY: whoever runs this program names a profiler plugin; all that it is given besides is its own.
+    println!("{}", unsafe { quiet::run(&quiet)? });
     Ok(())
 }
 

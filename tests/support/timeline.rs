@@ -1,6 +1,7 @@
 //! What a trace shows: its tracks, the slices on them with their arguments, and all of it as text.
 //!
-//! The text has neither times nor the numbers of threads and processes, so that two runs of one script give the same.
+//! The text has neither times nor the numbers of threads and processes, nor what depends on the machine, so that two
+//! runs of one script give the same. Of the recording's own figures it has those that are not zero.
 
 use crate::perfetto::{Row, Trace, Value};
 use std::collections::{BTreeMap, HashMap};
@@ -193,7 +194,8 @@ impl Timeline {
                     text.push_str(" (open)");
                 }
                 for (key, value) in &slice.args {
-                    if left_out.contains(&key.as_str()) {
+                    let quiet = slice.name == "recording ended" && *value == Value::Int(0);
+                    if quiet || left_out.contains(&key.as_str()) {
                         continue;
                     }
                     let _ = match (key.as_str(), value) {
@@ -205,6 +207,8 @@ impl Timeline {
                             write!(text, " {key}={bits:#x}")
                         }
                         (key, Value::Int(_)) if TIMES.contains(&key) => write!(text, " {key}"),
+                        // The version, and which clock this machine has.
+                        ("note", _) if slice.name == "recording started" => write!(text, " note"),
                         _ => write!(text, " {key}={value}"),
                     };
                 }

@@ -1,0 +1,123 @@
+//! Files joined end to end are one trace, in whatever order; a file that was cut is good up to the cut.
+
+use ncclscope::trace::reader::whole_length;
+use ncclscope_tests::perfetto::{Problem, Trace};
+use ncclscope_tests::play::Play;
+use ncclscope_tests::recording::{Recording, assert_sound};
+use ncclscope_tests::timeline::{Slice, Timeline};
+use std::fs;
+
+const SCENARIOS: [&str; 3] = ["eager_allreduce", "graph_replay", "net_plugin"];
+
+/// The trace of a scenario, as it is in the file.
+fn recorded(scenario: &str, compress: bool) -> Vec<u8> {
+    let path = format!("{}/scenarios/{scenario}.txt", env!("CARGO_MANIFEST_DIR"));
+    let play = Play::new(fs::read_to_string(path).unwrap()).env("NCCLSCOPE_PRESET", "full");
+    let recording = Recording::by(play.env("NCCLSCOPE_COMPRESS", if compress { "1" } else { "0" }));
+    assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
+    fs::read(recording.traces.file()).unwrap()
+}
+
+/// What identifies a slice in any file.
+fn identity(timeline: &Timeline, slice: &Slice) -> (i64, Option<i64>, String, String, usize, String) {
+    let Slice { begin, duration, name, depth, .. } = slice;
+    (*begin, *duration, timeline.place(slice), name.clone(), *depth, slice.arguments())
+}
+
+fn identities(trace: &Trace) -> Vec<(i64, Option<i64>, String, String, usize, String)> {
+    let timeline = Timeline::read(trace);
+    let mut all: Vec<_> = timeline.slices.iter().map(|slice| identity(&timeline, slice)).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn files_join_in_any_order() {
+    let files: Vec<_> = SCENARIOS.iter().map(|scenario| recorded(scenario, true)).collect();
+    let mut expected = Vec::new();
+    for file in &files {
+        expected.extend(identities(&Trace::from_bytes(&file[..]).unwrap()));
+    }
+    expected.sort();
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let joined = Trace::from_bytes(order.map(|index| &files[index][..]).concat()).unwrap();
+        assert_sound(&joined, 0);
+        assert_eq!(identities(&joined), expected, "{order:?}");
+        let processes = joined.rows("SELECT count(DISTINCT pid) AS n FROM process WHERE pid > 0")[0].i64("n");
+        assert_eq!(processes, 3, "{order:?}");
+    }
+}
+
+#[test]
+fn a_file_joined_with_itself_is_not_taken_for_another_process() {
+    // Uuids and sequences carry a tag of the process: two files of different processes never share one, and only
+    // this mistake does.
+    let file = recorded("pxn", true);
+    let joined = Trace::from_bytes([&file[..], &file].concat()).unwrap();
+    let processes = joined.rows("SELECT count(DISTINCT pid) AS n FROM process WHERE pid > 0")[0].i64("n");
+    assert_eq!(processes, 1);
+}
+
+/// Byte positions to cut at: in the first packet, in the middle, around the last packet, and more.
+fn cuts(length: usize) -> [usize; 9] {
+    [1, 2, 40, length / 4, length / 2, length * 3 / 4, length - 40, length - 2, length - 1]
+}
+
+#[test]
+fn a_cut_file_opens_up_to_the_cut() {
+    for compress in [true, false] {
+        let file = recorded("eager_allreduce", compress);
+        assert_eq!(whole_length(&file), file.len());
+        let all = identities(&Trace::from_bytes(&file[..]).unwrap()).len();
+        let mut before = 0;
+        for cut in cuts(file.len()) {
+            let trace = match Trace::from_bytes(&file[..cut]) {
+                Ok(trace) => trace,
+                Err(error) => panic!("cut at {cut} of {}: {error}", file.len()),
+            };
+            let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
+            assert!(bad.is_empty(), "cut at {cut} of {}: {bad:?}", file.len());
+            let slices = trace.rows("SELECT count(*) AS n FROM slice")[0].i64("n") as usize;
+            assert!(slices >= before && slices <= all, "cut at {cut}: {slices} slices after {before} of {all}");
+            before = slices;
+        }
+    }
+}
+
+#[test]
+fn a_cut_file_joins_once_its_tail_is_gone() {
+    // Not compressed, it has hundreds of packets, and most cuts go through one of some length.
+    let cut_file = recorded("eager_allreduce", false);
+    let other = recorded("graph_replay", true);
+    let others = identities(&Trace::from_bytes(&other[..]).unwrap());
+    for cut in cuts(cut_file.len()) {
+        let bytes = &cut_file[..cut];
+        let whole = &bytes[..whole_length(bytes)];
+        // Nothing whole is lost: the next packet begins where the whole ones end, and the cut is in it.
+        assert!(cut_file[whole.len()] == 0x0a && cut - whole.len() < 4096, "cut at {cut}: {} are whole", whole.len());
+        for (order, joined) in [[whole, &other[..]].concat(), [&other[..], whole].concat()].into_iter().enumerate() {
+            let joined = Trace::from_bytes(joined).unwrap();
+            let problems: Vec<_> = joined.check();
+            // What was open at the cut has lost its end, and nothing else is wrong.
+            let wrong = problems.iter().filter(|problem| !matches!(problem, Problem::OpenSlices { .. }));
+            let wrong: Vec<_> = wrong.map(ToString::to_string).collect();
+            assert!(wrong.is_empty(), "cut at {cut}, order {order}: {wrong:?}");
+            let joined = identities(&joined);
+            let missing = others.iter().filter(|slice| joined.binary_search(slice).is_err()).count();
+            assert_eq!(missing, 0, "cut at {cut}, order {order}: slices of the file that was not cut");
+        }
+    }
+}
+
+#[test]
+fn what_follows_a_tail_that_was_left_is_lost_without_a_word() {
+    // The reason for losing the tail first.
+    let file = recorded("eager_allreduce", true);
+    let other = recorded("graph_replay", true);
+    let joined = Trace::from_bytes([&file[..file.len() - 2], &other[..]].concat());
+    let fine = joined.is_ok_and(|joined| {
+        let slices = joined.rows("SELECT count(*) AS n FROM slice WHERE name LIKE 'AllReduce 4 MiB%'");
+        joined.check().is_empty() && slices[0].i64("n") > 0
+    });
+    assert!(!fine);
+}

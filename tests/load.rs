@@ -1,0 +1,214 @@
+//! Under load: nothing is lost without being counted, and memory and file stay within their limits.
+//!
+//! No test here depends on how fast anything is, but one: that nothing is dropped at two million calls a second. It
+//! is run with an optimised plugin only.
+
+use ncclscope_tests::perfetto::Trace;
+use ncclscope_tests::play;
+use ncclscope_tests::recording::{Load, Traces, assert_sound};
+use ncclscope_tests::timeline::Figures;
+use std::fs;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A load takes the whole machine, and so does looking at what it left.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Holds up the other tests until it is dropped.
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Requires that every call that was sent is in one of the recording's figures, and in one only.
+#[track_caller]
+fn account(load: &Load, trace: &Trace) -> Figures {
+    assert_eq!(load.sent("errors"), 0);
+    assert_eq!(load.sent("null_handles"), 0, "a start always gets a handle");
+    let figures = Figures::read(trace);
+    let [recorded, dropped, discarded] = ["recorded", "dropped", "discarded"].map(|name| figures.get(name));
+    let sent = load.sent("calls");
+    assert_eq!(recorded + dropped + discarded, sent, "{recorded} + {dropped} + {discarded} of {sent}");
+    assert_eq!(figures.get("panics"), 0);
+    // The counter ends with the same number.
+    let counter = trace.rows(
+        "SELECT value FROM counter JOIN track ON track.id = track_id WHERE track.name = 'records dropped' \
+         ORDER BY ts DESC LIMIT 1",
+    );
+    assert_eq!(counter[0].f64("value"), dropped as f64);
+    let told = load.stderr.contains("records are being dropped");
+    assert_eq!(told, dropped > 0, "{}", load.stderr);
+    figures
+}
+
+#[test]
+fn every_call_is_accounted_for() {
+    let _alone = alone();
+    for (arguments, settings) in [
+        ("--interface 7 --threads 4 --events 200000 --rate 100000", &[][..]),
+        ("--interface 5 --threads 2 --comms 2 --events 50000 --kind coll", &[]),
+        ("--interface 3 --threads 3 --events 50000 --kind step", &[("NCCLSCOPE_CLOCK", "boottime")]),
+        ("--interface 1 --threads 2 --events 50000", &[("NCCLSCOPE_COMPRESS", "0")]),
+    ] {
+        let load = Load::send(arguments, settings);
+        let trace = load.traces.open();
+        let figures = account(&load, &trace);
+        if figures.get("dropped") == 0 {
+            assert_sound(&trace, 0);
+            let remarkable = figures.remarkable();
+            assert!(remarkable.is_empty(), "{arguments}: {remarkable:?}");
+            // Each start is a slice; steps and operations of the proxy have phases besides.
+            let slices = trace.rows("SELECT count(*) AS n FROM slice WHERE category != 'ncclscope'")[0].i64("n") as u64;
+            assert!(slices > load.sent("starts"), "{slices} slices of {} starts", load.sent("starts"));
+        }
+    }
+}
+
+#[test]
+fn what_finds_no_room_is_counted_and_said() {
+    let _alone = alone();
+    // A megabyte for eight threads at full speed.
+    let load = Load::send("--interface 7 --threads 8 --events 2000000", &[("NCCLSCOPE_BUFFER_SIZE", "1M")]);
+    let trace = load.traces.open();
+    let figures = account(&load, &trace);
+    assert!(figures.get("dropped") > 0, "the load was too light to show anything");
+    assert!(figures.get("recorded") > 0);
+    let lines = load.stderr.lines().filter(|line| line.contains("records are being dropped")).count();
+    assert_eq!(lines, 1, "said once: {}", load.stderr);
+    let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
+    assert!(bad.is_empty(), "{bad:?}");
+    // The counter says when, not only how many.
+    let samples = trace.rows("SELECT count(*) AS n FROM counter")[0].i64("n");
+    assert!(samples >= 3, "{samples} samples");
+}
+
+#[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "the plugin is not optimised: cargo test --release -p ncclscope-tests --test load"
+)]
+fn two_million_calls_a_second_are_kept() {
+    let _alone = alone();
+    let load = Load::send("--interface 7 --threads 2 --events 4000000 --rate 2000000", &[]);
+    let trace = load.traces.open();
+    let figures = account(&load, &trace);
+    assert_eq!(figures.get("dropped"), 0, "sent at {} calls a second", load.sent("calls_per_second"));
+    assert_eq!(figures.get("discarded"), 0);
+}
+
+/// Most that a process may grow, in KiB, whatever the job does.
+const MOST_GROWTH: u64 = 64 << 10;
+
+#[track_caller]
+fn assert_small(load: &Load) {
+    let grown = load.sent("rss_high_water_kib").saturating_sub(load.sent("rss_before_kib"));
+    assert!(grown < MOST_GROWTH, "the process grew by {grown} KiB: {}", load.report);
+}
+
+#[test]
+fn a_thousand_threads_do_not_take_more_memory() {
+    let _alone = alone();
+    let load = Load::send("--interface 7 --threads 1000 --events 400000", &[]);
+    account(&load, &load.traces.open());
+    assert_small(&load);
+}
+
+#[test]
+fn threads_that_come_and_go_do_not_take_more_memory() {
+    let _alone = alone();
+    let load = Load::send("--interface 7 --threads 4 --short-threads 5000", &[]);
+    let trace = load.traces.open();
+    let figures = account(&load, &trace);
+    assert_small(&load);
+    if figures.get("dropped") == 0 {
+        assert_sound(&trace, 0);
+    }
+}
+
+/// The recording's remarks of that name, which each tell why.
+fn notes(trace: &Trace, name: &str) -> Vec<String> {
+    let rows = trace.rows(&format!(
+        "SELECT string_value AS text FROM slice JOIN args USING (arg_set_id) \
+         WHERE slice.name = '{name}' AND key = 'nccl.note'"
+    ));
+    rows.iter().map(|row| row.str("text").to_owned()).collect()
+}
+
+#[test]
+fn the_file_stays_within_its_size() {
+    let _alone = alone();
+    // At full speed, into the smallest file there can be.
+    let load = Load::send("--interface 7 --threads 2 --events 3000000", &[("NCCLSCOPE_MAX_SIZE", "1M")]);
+    let size = fs::metadata(load.traces.file()).unwrap().len();
+    assert!(size <= 1 << 20, "{size} bytes");
+    assert!(size > 1 << 17, "{size} bytes: much of the room is used");
+    let trace = load.traces.open();
+    let figures = account(&load, &trace);
+    assert!(figures.get("discarded") > 0);
+    // What was begun is ended, unless its end was dropped.
+    if figures.get("dropped") == 0 {
+        assert_sound(&trace, 0);
+    }
+    let notes = notes(&trace, "recording stopped");
+    assert!(notes.len() == 1 && notes[0].contains("NCCLSCOPE_MAX_SIZE (1 MiB)"), "{notes:?}");
+}
+
+#[test]
+fn steps_are_left_out_before_the_recording_stops() {
+    let _alone = alone();
+    // With room for all records, however slow the machine; and without the work of compression.
+    let settings = [("NCCLSCOPE_MAX_SIZE", "8M"), ("NCCLSCOPE_BUFFER_SIZE", "256M"), ("NCCLSCOPE_COMPRESS", "0")];
+    let load = Load::send("--interface 7 --threads 2 --events 800000 --rate 300000", &settings);
+    let size = fs::metadata(load.traces.file()).unwrap().len();
+    assert!((6 << 20..=8 << 20).contains(&size), "{size} bytes");
+    let trace = load.traces.open();
+    assert_eq!(account(&load, &trace).get("dropped"), 0);
+    assert_sound(&trace, 0);
+    for name in ["steps left out", "recording stopped"] {
+        let notes = notes(&trace, name);
+        assert!(notes.len() == 1 && notes[0].contains("NCCLSCOPE_MAX_SIZE (8 MiB)"), "{name}: {notes:?}");
+    }
+    let lines = load.stderr.lines().filter(|line| line.contains("NCCLSCOPE_MAX_SIZE")).count();
+    assert_eq!(lines, 2, "{}", load.stderr);
+    // The rest is still there when the steps are not.
+    let last = |name: &str| trace.rows(&format!("SELECT max(ts) AS ts FROM slice WHERE name {name}"))[0].i64("ts");
+    assert!(last("LIKE 'step %'") < last("= 'GroupApi'"));
+}
+
+#[test]
+fn recording_stops_before_the_disk_is_full() {
+    let _alone = alone();
+    let load = Load::send("--interface 7 --threads 2 --events 300000", &[("NCCLSCOPE_MIN_FREE", "8000000T")]);
+    let lines = load.stderr.lines().filter(|line| line.contains("NCCLSCOPE_MIN_FREE")).count();
+    assert_eq!(lines, 1, "{}", load.stderr);
+    assert_eq!(load.sent("errors"), 0);
+    let size = fs::metadata(load.traces.file()).unwrap().len();
+    assert!(size < 1 << 20, "{size} bytes");
+    let trace = load.traces.open();
+    assert_sound(&trace, 0);
+    let notes = notes(&trace, "recording stopped");
+    assert!(notes.len() == 1 && notes[0].contains("NCCLSCOPE_MIN_FREE"), "the trace says why it ends: {notes:?}");
+    account(&load, &trace);
+}
+
+#[test]
+fn a_write_that_fails_ends_the_recording_and_not_the_job() {
+    let _alone = alone();
+    // Files of 256 KiB at most, and no signal for those that want more.
+    let traces = Traces::new();
+    let mut command = Command::new("bash");
+    play::clean_environment(&mut command);
+    command.args(["-c", "ulimit -f 256; exec \"$@\"", "bash"]).arg(play::host_path().unwrap()).arg("flood");
+    command.arg("--plugin").arg(play::plugin_path().unwrap());
+    command.args(["--interface", "7", "--threads", "2", "--events", "300000", "--rate", "300000"]);
+    command.env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0");
+    let finished = play::run(&mut command, "", Duration::from_secs(60)).unwrap();
+    assert!(finished.status.success(), "{:?} {}", finished.status, finished.stderr);
+    let lines = finished.stderr.lines().filter(|line| line.contains("failed to write")).count();
+    assert_eq!(lines, 1, "{}", finished.stderr);
+    let size = fs::metadata(traces.file()).unwrap().len();
+    assert!((1 << 17..=1 << 18).contains(&size), "{size} bytes");
+    let trace = traces.open();
+    let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
+    assert!(bad.is_empty(), "{bad:?}");
+}

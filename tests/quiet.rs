@@ -1,0 +1,124 @@
+//! No callback makes a system call or allocates memory, after a thread's first of each kind.
+//!
+//! The scripted host makes the calls, in a process of its own; see `support/quiet.rs`. Each of the two detectors is
+//! seen to find something before it is trusted to find nothing.
+
+use ncclscope_tests::layout;
+use ncclscope_tests::play::{self, Finished};
+use ncclscope_tests::quiet::BROKEN;
+use ncclscope_tests::recording::Traces;
+use ncclscope_tests::timeline::Figures;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// `allocations.c`, compiled with whatever C compiler links Rust programs here.
+static COUNTER: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("liballocations.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/allocations.c");
+    let compiler = std::env::var_os("CC").unwrap_or("cc".into());
+    let result = Command::new(&compiler).args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).output();
+    let result = result.unwrap_or_else(|error| panic!("failed to run {compiler:?}: {error}"));
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    (folder, library)
+});
+
+fn counter() -> &'static Path {
+    &COUNTER.1
+}
+
+/// Makes all calls through that version, each as often as `rounds` says.
+fn make_calls(version: u32, rounds: u32, more: &[&str], settings: &[(&str, &str)], traces: &Traces) -> Finished {
+    let mut command = Command::new(play::host_path().unwrap());
+    play::clean_environment(&mut command);
+    command.arg("quiet").arg("--plugin").arg(play::plugin_path().unwrap());
+    command.args(["--interface", &version.to_string(), "--rounds", &rounds.to_string()]).args(more);
+    command.env("LD_PRELOAD", counter()).env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0");
+    command.envs(settings.iter().copied());
+    play::run(&mut command, "", Duration::from_secs(60)).unwrap()
+}
+
+/// Requires that nothing was heard, and that all calls were recorded or counted. Returns the trace's figures.
+#[track_caller]
+fn assert_quiet(finished: &Finished, traces: &Traces) -> Figures {
+    assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
+    let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(report["allocations"], 0, "{report}");
+    assert_eq!(report["errors"], 0, "{report}");
+    let figures = Figures::read(&traces.open());
+    let [recorded, dropped] = ["recorded", "dropped"].map(|name| figures.get(name));
+    assert_eq!(Some(recorded + dropped), report["calls"].as_u64(), "{recorded} + {dropped}: {report}");
+    figures
+}
+
+#[test]
+fn callbacks_are_quiet_in_every_version() {
+    for version in layout::VERSIONS {
+        let traces = Traces::new();
+        let rounds = if version == 7 { 10_000 } else { 500 };
+        let finished = make_calls(version, rounds, &[], &[], &traces);
+        let figures = assert_quiet(&finished, &traces);
+        assert!(figures.get("recorded") > 10_000, "v{version}");
+    }
+}
+
+#[test]
+fn callbacks_are_quiet_by_the_kernels_clock_too() {
+    let traces = Traces::new();
+    assert_quiet(&make_calls(7, 100, &[], &[("NCCLSCOPE_CLOCK", "boottime")], &traces), &traces);
+}
+
+#[test]
+fn callbacks_are_quiet_when_there_is_no_room() {
+    let traces = Traces::new();
+    let finished = make_calls(7, 500, &[], &[("NCCLSCOPE_BUFFER_SIZE", "1M")], &traces);
+    assert!(assert_quiet(&finished, &traces).get("dropped") > 0, "there was room");
+}
+
+#[test]
+fn callbacks_are_quiet_when_nothing_is_recorded() {
+    let traces = Traces::new();
+    let finished = make_calls(7, 100, &[], &[("NCCLSCOPE_PRESET", "off")], &traces);
+    assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
+    let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(report["allocations"], 0, "{report}");
+    assert!(report["errors"].as_u64() > Some(0), "a start that gives no handle counts as one");
+}
+
+#[test]
+fn a_system_call_is_heard() {
+    let traces = Traces::new();
+    let finished = make_calls(7, 1, &["--noise", "system-call"], &[], &traces);
+    assert_eq!(finished.status.code(), Some(BROKEN), "{}", finished.stderr);
+    let numbers: Vec<_> = finished.stderr.lines().filter_map(|line| line.strip_prefix("system call")).collect();
+    assert_eq!(numbers.iter().map(|number| number.trim()).collect::<Vec<_>>(), [libc::SYS_getppid.to_string()]);
+}
+
+#[test]
+fn a_system_call_of_the_plugin_is_heard() {
+    // A thread's first call asks for the thread's name and number.
+    let finished = make_calls(7, 1, &["--cold"], &[], &Traces::new());
+    assert_eq!(finished.status.code(), Some(BROKEN), "{}", finished.stderr);
+    assert!(finished.stderr.contains("system call"), "{}", finished.stderr);
+}
+
+#[test]
+fn an_allocation_is_heard() {
+    let finished = make_calls(7, 1, &["--noise", "allocation"], &[], &Traces::new());
+    assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
+    let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(report["allocations"], 2, "one allocated, one released: {report}");
+}
+
+#[test]
+fn an_allocation_of_the_plugin_is_heard() {
+    // A thread's first call makes known what is to be done when the thread ends.
+    let finished = make_calls(7, 1, &["--cold", "--loud"], &[], &Traces::new());
+    assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
+    let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert!(report["allocations"].as_u64() > Some(0), "{report}");
+}

@@ -162,7 +162,7 @@ impl Session {
         let process = process(&config);
         let folder = config.folder(&process);
         let clocks = read_clocks();
-        let name = format!("{}.{}.{}.perfetto-trace", process.host, process.pid, clocks.realtime / 1_000_000_000);
+        let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
         let options = Options { compress: config.compress, min_free: config.min_free };
         let file = TraceFile::create(&folder, &name, options)
             .map_err(|error| format!("failed to create {}: {error}", folder.join(&name).display()))?;

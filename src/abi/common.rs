@@ -149,6 +149,7 @@ impl NetPlugin {
 ///
 /// `data` is null or points at a payload of that network, which the network code keeps during the call.
 pub(super) unsafe fn net_payload(network: Network, data: *const c_void) -> Net {
+    let network = if data.is_null() { Network::OTHER } else { network };
     let mut net = Net { network, ..Net::default() };
     match network {
         Network::INFINIBAND => {

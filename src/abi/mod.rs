@@ -236,8 +236,9 @@ unsafe fn note_identity<A: Abi>(body: &A::Body, bits: u64, start: &Start) {
     // SAFETY: the caller's promise.
     if let Some((hash, name)) = unsafe { A::identity(body, bits) } {
         LAST.with(|last| {
-            if last.replace((start.context, hash)) != (start.context, hash) {
-                recorder::comm_identity(start.context, hash, name);
+            // Told again with the next operation where there was no room.
+            if last.get() != (start.context, hash) && recorder::comm_identity(start.context, hash, name) {
+                last.set((start.context, hash));
             }
         });
     }

@@ -169,7 +169,13 @@ unsafe fn look_up(text: *const c_char) -> Entry {
         bytes[length] = byte;
         length += 1;
     }
-    let word = Word::known(&bytes[..length]).unwrap_or_else(|| recorder::text(&bytes[..length]));
+    let word = match Word::known(&bytes[..length]) {
+        Some(word) => word,
+        // NCCL says so where there is nothing to say: the protocol of a symmetric kernel.
+        None if length == 0 => Word::ABSENT,
+        None if length == TEXT_BYTES => recorder::text(cut(&mut { bytes })),
+        None => recorder::text(&bytes[..length]),
+    };
     let mut prefix = [0; PREFIX];
     let kept = length.min(PREFIX);
     prefix[..kept].copy_from_slice(&bytes[..kept]);
@@ -182,6 +188,17 @@ unsafe fn look_up(text: *const c_char) -> Entry {
         // SAFETY: the string was just seen to be that long.
         rest: if length < PREFIX { 0 } else { unsafe { rest(text) }.1 },
     }
+}
+
+/// A text that goes on, so that it shows: with an ellipsis for its last bytes, between two letters.
+fn cut(text: &mut [u8; TEXT_BYTES]) -> &[u8] {
+    const ELLIPSIS: &[u8] = "…".as_bytes();
+    let mut end = TEXT_BYTES - ELLIPSIS.len();
+    while end > 0 && text[end] & 0xc0 == 0x80 {
+        end -= 1;
+    }
+    text[end..end + ELLIPSIS.len()].copy_from_slice(ELLIPSIS);
+    &text[..end + ELLIPSIS.len()]
 }
 
 #[cfg(test)]

@@ -312,12 +312,12 @@ impl Run {
         let chunk = self.part.tracks.take();
         self.part.file.write(chunk);
         let now = self.part.clock.last().host;
-        let (written, queued) = self.part.file.size();
+        let file = &self.part.file;
         let max = self.part.max_size;
         let reserve = RESERVE.min(max / 8);
-        let level = if self.part.file.stopped() != Stopped::No || written + queued + reserve + CHUNK as u64 > max {
+        let level = if file.stopped() != Stopped::No || file.size_with(CHUNK as u64) + reserve > max {
             Level::Ends
-        } else if written > max / 100 * STEPS_UNTIL_PERCENT {
+        } else if file.size_with(0) > max / 100 * STEPS_UNTIL_PERCENT {
             Level::NoSteps
         } else {
             Level::All

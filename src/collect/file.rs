@@ -37,7 +37,9 @@ pub enum Stopped {
 struct Shared {
     /// Bytes in the file.
     written: AtomicU64,
-    /// Bytes handed over and not yet written, before compression.
+    /// Bytes of packets that these were before compression.
+    packed: AtomicU64,
+    /// Bytes of packets handed over and not yet written.
     queued: AtomicU64,
     stopped: AtomicU8,
     error: Mutex<String>,
@@ -68,15 +70,15 @@ pub struct Options {
 }
 
 impl TraceFile {
-    /// Creates the file `folder/name`, which must not exist, readable by its owner only.
+    /// Creates a new file in `folder`, readable by its owner only: `name.perfetto-trace`, or with a number behind
+    /// the name where that exists.
     ///
     /// # Errors
     ///
     /// What the operating system says against the folder, the file, or the thread.
     pub fn create(folder: &Path, name: &str, options: Options) -> std::io::Result<TraceFile> {
         std::fs::create_dir_all(folder)?;
-        let path = folder.join(name);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let (file, path) = create_new(folder, name)?;
         let shared = Arc::new(Shared::default());
         // Not waiting for the first flush: a job may end before.
         check_space(&path, options.min_free, &shared);
@@ -97,7 +99,7 @@ impl TraceFile {
 
     /// Hands over whole packets; waits while too many are under way.
     pub fn write(&self, chunk: Vec<u8>) {
-        if !chunk.is_empty() && self.stopped() == Stopped::No {
+        if !chunk.is_empty() && self.stopped() != Stopped::Error {
             self.shared.queued.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             // Fails only when the thread is gone, which `stopped` says from then on.
             let _ = self.sender.send(Command::Chunk(chunk));
@@ -112,10 +114,21 @@ impl TraceFile {
         }
     }
 
-    /// Bytes in the file, and at most this many more under way.
+    /// Bytes in the file.
     #[must_use]
-    pub fn size(&self) -> (u64, u64) {
-        (self.shared.written.load(Ordering::Relaxed), self.shared.queued.load(Ordering::Relaxed))
+    pub fn size(&self) -> u64 {
+        self.shared.written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes the file may grow to once what is under way and `more` bytes of packets are in it: by twice what the
+    /// packets so far would lead to, or their full size where that is less.
+    #[must_use]
+    pub fn size_with(&self, more: u64) -> u64 {
+        let (written, packed) = (self.size(), self.shared.packed.load(Ordering::Relaxed));
+        let coming = self.shared.queued.load(Ordering::Relaxed) + more;
+        let likely =
+            if packed == 0 { coming } else { (u128::from(coming) * u128::from(written) / u128::from(packed)) as u64 };
+        written + coming.min(2 * likely)
     }
 
     /// Whether and why writing has ended.
@@ -145,6 +158,24 @@ impl TraceFile {
     }
 }
 
+/// Names tried for one process before it counts as an error.
+const NAMES: u32 = 100;
+
+fn create_new(folder: &Path, name: &str) -> std::io::Result<(File, PathBuf)> {
+    let mut number = 0;
+    loop {
+        let path = match number {
+            0 => folder.join(format!("{name}.perfetto-trace")),
+            _ => folder.join(format!("{name}-{number}.perfetto-trace")),
+        };
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => return Ok((file, path)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && number < NAMES => number += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 fn write_chunks(mut file: File, path: &Path, options: Options, commands: &Receiver<Command>, shared: &Shared) {
     let mut packer = Packer::new();
     for command in commands {
@@ -156,6 +187,7 @@ fn write_chunks(mut file: File, path: &Path, options: Options, commands: &Receiv
                     match file.write_all(packed) {
                         Ok(()) => {
                             shared.written.fetch_add(packed.len() as u64, Ordering::Relaxed);
+                            shared.packed.fetch_add(raw, Ordering::Relaxed);
                         }
                         Err(error) => {
                             // A part of the packet may be in the file: a reader skips such a tail.

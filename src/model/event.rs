@@ -486,7 +486,7 @@ pub enum Body<'a> {
     },
 }
 
-/// Longest text kept, in bytes. NCCL's own limit for a communicator's name is larger; the trace says when it cut.
+/// Longest text kept, in bytes. NCCL's own limit for a communicator's name is larger; a cut one ends in an ellipsis.
 pub const TEXT_BYTES: usize = 128;
 /// Longest record, in words.
 pub const MAX_WORDS: usize = 24;

@@ -10,6 +10,19 @@ use bytemuck::{Pod, Zeroable};
 #[repr(transparent)]
 pub struct Word(pub u16);
 
+/// The tables of words that are enums of the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Functions.
+    Function,
+    /// Datatypes.
+    DataType,
+    /// Algorithms.
+    Algorithm,
+    /// Protocols.
+    Protocol,
+}
+
 macro_rules! words {
     ($($name:ident = $text:literal),* $(,)?) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
@@ -93,6 +106,18 @@ impl Word {
     #[must_use]
     pub fn spelling(self) -> Option<&'static str> {
         KNOWN.get(usize::from(self.0)).copied().filter(|text| !text.is_empty())
+    }
+
+    /// Which of NCCL's tables has this word; each is an enum of the trace.
+    #[must_use]
+    pub fn table(self) -> Option<Table> {
+        Some(match self {
+            _ if self >= Self::ALL_GATHER && self <= Self::INVALID => Table::Function,
+            _ if self >= Self::INT8 && self <= Self::UNKNOWN => Table::DataType,
+            _ if self >= Self::TREE && self <= Self::PAT => Table::Algorithm,
+            _ if self >= Self::LL && self <= Self::SIMPLE => Table::Protocol,
+            _ => return None,
+        })
     }
 
     /// Whether this is text that was recorded on the way.

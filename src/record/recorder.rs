@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::ring::{Rings, Writer};
 use crate::clock::host::now;
@@ -30,6 +31,8 @@ static NEXT_TEXT: AtomicU32 = AtomicU32::new(Word::FIRST_TEXT.0 as u32);
 const HANDLE_BLOCK: u64 = 4096;
 /// Calls after which a thread that found no ring tries again.
 const RETRY_CALLS: u32 = 1024;
+/// How long `init` and `finalize` may wait for room, in milliseconds.
+const PATIENCE_MS: u32 = 500;
 
 /// What one thread needs to record.
 struct Local {
@@ -146,19 +149,19 @@ pub fn net_update(handle: Handle, net: &Net) {
 pub fn comm_init(mut comm: CommInit) -> Handle {
     LOCAL.with(|local| {
         comm.context = local.handle(1);
-        local.push(kind::COMM_INIT, 0, 0, bytemuck::must_cast_slice(std::slice::from_ref(&comm)));
+        local.push_patiently(kind::COMM_INIT, bytemuck::must_cast_slice(std::slice::from_ref(&comm)));
         comm.context
     })
 }
 
 /// Records a communicator's end.
 pub fn comm_finalize(context: Handle) {
-    LOCAL.with(|local| local.push(kind::COMM_FINALIZE, 0, 0, &[context.0]));
+    LOCAL.with(|local| local.push_patiently(kind::COMM_FINALIZE, &[context.0]));
 }
 
-/// Records name and hash of a communicator whose `init` did not tell them.
-pub fn comm_identity(context: Handle, hash: u64, name: Word) {
-    LOCAL.with(|local| local.push(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash]));
+/// Records name and hash of a communicator whose `init` did not tell them. Whether there was room.
+pub fn comm_identity(context: Handle, hash: u64, name: Word) -> bool {
+    LOCAL.with(|local| local.try_push(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash]))
 }
 
 /// Records text, cut to [`TEXT_BYTES`], and returns the word that stands for it.
@@ -208,7 +211,7 @@ impl Local {
 
     #[inline]
     fn push_start<P: Payload>(&self, handle: Handle, parent: Handle, context: Handle, rank: i32, payload: &P) {
-        let Some(writer) = self.writer() else { return };
+        let Some(writer) = self.writer() else { return count_homeless() };
         let words: &[u64] = bytemuck::must_cast_slice(std::slice::from_ref(payload));
         let head = [header(P::KIND as u8, 5 + words.len(), 0, rank), now().0, handle.0, parent.0, context.0];
         if !writer.push(&head, words) {
@@ -216,23 +219,35 @@ impl Local {
         }
     }
 
-    /// Publishes a record, or counts it.
+    /// Publishes a call of NCCL's, or counts it.
     #[inline]
     fn push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
-        let Some(writer) = self.writer() else { return };
+        let Some(writer) = self.writer() else { return count_homeless() };
         if !writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words) {
             writer.count_drop();
         }
     }
 
-    /// Publishes a record whose loss the caller makes known.
+    /// Publishes a note of our own, if there is room.
     fn try_push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
         let Some(writer) = self.writer() else { return false };
         writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words)
     }
 
-    /// This thread's ring; without one, the call was counted as lost. Asked for before the clock is read: on a
-    /// thread's first call it publishes a record of its own.
+    /// Publishes what everything else hangs on. In `init` and `finalize` only: it may wait for the collector to make
+    /// room.
+    fn push_patiently(&self, kind: u8, words: &[u64]) {
+        for _ in 0..PATIENCE_MS {
+            self.retry_in.set(0);
+            if self.try_push(kind, 0, 0, words) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// This thread's ring, if it has one. Asked for before the clock is read: on a thread's first call it publishes
+    /// a record of its own.
     #[inline]
     fn writer(&self) -> Option<&Writer<'static>> {
         match self.writer.get() {
@@ -249,7 +264,6 @@ impl Local {
         let retry_in = self.retry_in.get();
         if self.gone.get() || retry_in > 0 {
             self.retry_in.set(retry_in.saturating_sub(1));
-            rings.count_homeless();
             return None;
         }
         let claimed = rings.claim().filter(|writer| {
@@ -263,12 +277,19 @@ impl Local {
         });
         let Some(writer) = claimed else {
             self.retry_in.set(RETRY_CALLS);
-            rings.count_homeless();
             return None;
         };
         let name: [u64; 2] = bytemuck::must_cast(sys::thread_name());
         writer.push(&[header(kind::THREAD, 4, 0, sys::thread_id()), now().0], &name);
         Some(self.writer.get_or_init(|| writer))
+    }
+}
+
+/// Counts a call on a thread without a ring.
+#[cold]
+fn count_homeless() {
+    if let Some(rings) = RINGS.get() {
+        rings.count_homeless();
     }
 }
 

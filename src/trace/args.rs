@@ -6,7 +6,7 @@ use crate::correlate::Doubts;
 use crate::model::event::{self, Event, Network};
 use crate::model::time::HostNs;
 use crate::model::timeline::{Channel, Comm, Doubt, Operation, ProxyOp};
-use crate::model::word::Word;
+use crate::model::word::{Table, Word};
 
 /// The arguments of one event, encoded. Made once and used for every event in turn.
 #[derive(Debug, Default)]
@@ -62,12 +62,21 @@ impl Args {
         self
     }
 
-    /// A word as an enum value; text and absent words are left out.
-    fn word(&mut self, field: u32, word: Word) -> &mut Args {
-        if word.spelling().is_some() {
-            self.0.uint(field, u64::from(word.0));
+    /// A word of a table as that enum's value, anything else as text; nothing where NCCL said nothing.
+    fn word(&mut self, table: Table, word: Word, text: Option<&str>) -> &mut Args {
+        let (number, spelled) = match table {
+            Table::Function => (nccl::FUNCTION, nccl::FUNCTION_TEXT),
+            Table::DataType => (nccl::DATATYPE, nccl::DATATYPE_TEXT),
+            Table::Algorithm => (nccl::ALGORITHM, nccl::ALGORITHM_TEXT),
+            Table::Protocol => (nccl::PROTOCOL, nccl::PROTOCOL_TEXT),
+        };
+        if word.table() == Some(table) {
+            return self.uint(number, u64::from(word.0));
         }
-        self
+        match word.spelling().or(text) {
+            Some(text) => self.text(spelled, text),
+            None => self,
+        }
     }
 
     /// Why the event may not be what it seems.
@@ -98,32 +107,28 @@ impl Args {
         if let Some(bytes) = operation.bytes() {
             self.uint(nccl::BYTES, bytes);
         }
+        let texts = operation.texts.as_deref();
         self.uint(nccl::COUNT, operation.count())
-            .word(nccl::FUNCTION, operation.func())
-            .word(nccl::DATATYPE, operation.datatype());
-        if let Some(texts) = operation.texts.as_deref() {
-            let variant = if matches!(operation.event, Event::CeColl(_)) { nccl::SYNC_STRATEGY } else { nccl::VARIANT };
-            for (field, text) in [
-                (nccl::FUNCTION_TEXT, &texts.func),
-                (nccl::DATATYPE_TEXT, &texts.datatype),
-                (nccl::ALGORITHM_TEXT, &texts.algorithm),
-                (nccl::PROTOCOL_TEXT, &texts.protocol),
-                (variant, &texts.variant),
-            ] {
-                match text {
-                    // Words of the table went out as enum values.
-                    Some(text) if Word::known(text.as_bytes()).is_none() => self.text(field, text),
-                    _ => self,
-                };
-            }
+            .word(Table::Function, operation.func(), texts.and_then(|texts| texts.func.as_deref()))
+            .word(Table::DataType, operation.datatype(), texts.and_then(|texts| texts.datatype.as_deref()));
+        let (algorithm, protocol, variant, variant_field) = match &operation.event {
+            Event::Coll(coll) => (coll.algorithm, coll.protocol, coll.variant, nccl::VARIANT),
+            Event::CeColl(coll) => (Word::ABSENT, Word::ABSENT, coll.sync_strategy, nccl::SYNC_STRATEGY),
+            _ => (Word::ABSENT, Word::ABSENT, Word::ABSENT, nccl::VARIANT),
+        };
+        self.word(Table::Algorithm, algorithm, texts.and_then(|texts| texts.algorithm.as_deref())).word(
+            Table::Protocol,
+            protocol,
+            texts.and_then(|texts| texts.protocol.as_deref()),
+        );
+        if let Some(text) = variant.spelling().or(texts.and_then(|texts| texts.variant.as_deref())) {
+            self.text(variant_field, text);
         }
         self
     }
 
     fn coll(&mut self, coll: &event::Coll) -> &mut Args {
         self.uint(nccl::SEQ, coll.seq)
-            .word(nccl::ALGORITHM, coll.algorithm)
-            .word(nccl::PROTOCOL, coll.protocol)
             .uint(nccl::CHANNELS, u64::from(coll.channels))
             .uint(nccl::WARPS, u64::from(coll.warps))
             .root(coll.func, coll.root)
@@ -136,9 +141,6 @@ impl Args {
             .flag(nccl::NVLS, coll.nvls.is_set());
         if coll.reduction >= 0 {
             self.int(nccl::REDUCTION, coll.reduction);
-        }
-        if let Some(variant) = coll.variant.spelling() {
-            self.text(nccl::VARIANT, variant);
         }
         self
     }
@@ -160,11 +162,7 @@ impl Args {
             .nonzero(nccl::BATCH_SIZE, u64::from(coll.batch_size))
             .nonzero(nccl::BATCHES, u64::from(coll.batches))
             .uint(nccl::CE_SEQ, u64::from(coll.ce_seq))
-            .flag(nccl::INTRA_BATCH_SYNC, coll.intra_batch_sync.is_set());
-        if let Some(strategy) = coll.sync_strategy.spelling() {
-            self.text(nccl::SYNC_STRATEGY, strategy);
-        }
-        self
+            .flag(nccl::INTRA_BATCH_SYNC, coll.intra_batch_sync.is_set())
     }
 
     /// The root, for the functions that have one: NCCL fills the field for all.

@@ -9,6 +9,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "doc", about: "the documentation has no broken links", run: doc },
     Step { name: "plugin", about: "the release library is what NCCL expects", run: plugin },
     Step { name: "test", about: "every test", run: test },
+    Step { name: "load", about: "two million calls a second and more, with the optimised library", run: load },
     Step { name: "loom", about: "the recorder, in every order its threads can run in", run: loom },
 ];
 
@@ -49,6 +50,11 @@ fn plugin(place: &Place) -> Result<Outcome, Failure> {
 
 fn test(place: &Place) -> Result<Outcome, Failure> {
     call(place.cargo().args(["test", "--workspace"]))?;
+    Ok(Outcome::Done)
+}
+
+fn load(place: &Place) -> Result<Outcome, Failure> {
+    call(place.cargo().args(["test", "--release", "-p", "ncclscope-tests", "--test", "load"]))?;
     Ok(Outcome::Done)
 }
 

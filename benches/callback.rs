@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo bench --bench callback
+//! cargo bench --bench callback -- Step      # only calls with that in their name
 //! ```
 //!
 //! Calls come in bursts with pauses between them, as NCCL makes them, so that the collector keeps up and the rings
@@ -55,13 +56,14 @@ fn main() {
     println!(
         "one pair of TSC readings: {timer_ns:.1} ns at {tsc_ghz:.3} GHz; bursts of {BURST} calls, {BURSTS} bursts\n"
     );
+    let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
     for threads in [1, 4] {
         println!("{threads} thread{}: ns a call above an empty plugin", if threads == 1 { "" } else { "s" });
         println!(
             "{:<28} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8}",
             "call", "empty", "mean", "p50", "p99", "p99.9", "max", "in all"
         );
-        for (name, make) in calls() {
+        for (name, make) in calls().into_iter().filter(|(name, _)| name.contains(&wanted)) {
             let base = measure(&empty, threads, make, tsc_ghz, timer_ns);
             let own = measure(&ours, threads, make, tsc_ghz, timer_ns);
             report(name, &base, &own);

@@ -7,7 +7,7 @@
 //!  abi -> record  =======>  collect -> correlate -> trace  =======>  .perfetto-trace
 //! ```
 //!
-//! [`profiler`] starts and stops all of it; [`model`] and [`clock`] lie underneath. ARCHITECTURE.md has the map.
+//! `profiler` starts and stops all of it; [`model`] and [`clock`] lie underneath. ARCHITECTURE.md has the map.
 
 #[cfg(not(loom))]
 pub mod abi;

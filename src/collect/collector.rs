@@ -1,6 +1,6 @@
 //! The collector: one thread that drains the rings in order of time and draws what it finds.
 //!
-//! Records stay in their rings until nothing earlier can arrive ([`WINDOW`]), so holding them back costs no memory
+//! Records stay in their rings until nothing earlier can arrive (`WINDOW`), so holding them back costs no memory
 //! of its own. A host time needs the clock reading that closes its piece, which each pass takes before it begins.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -5,7 +5,6 @@
 //! bounded time. The first `init` starts the recording; after the last `finalize` everything is in the file and
 //! the recording waits for the next `init`, which is an ordinary one; the exit of the process ends it.
 
-use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -24,21 +23,20 @@ use crate::record::ring::Rings;
 use crate::releases::{self, Version};
 use crate::trace::tracks::{ProcessInfo, Tracks};
 use crate::trace::writer::Clocks;
-use crate::{abi, message, sys};
+use crate::{message, sys};
 
 /// How long the last `finalize` may wait for the file.
 const FINALIZE_WAIT: Duration = Duration::from_secs(2);
 /// How long the exit of the process may wait for the file.
 const EXIT_WAIT: Duration = Duration::from_secs(5);
 
-static STATE: Mutex<State> = Mutex::new(State { phase: Phase::Fresh, live: 0, mask: None });
+static STATE: Mutex<State> = Mutex::new(State { phase: Phase::Fresh, live: 0, reports: None });
 
 struct State {
     phase: Phase,
     /// Communicators between `init` and `finalize`.
     live: u32,
-    /// What NCCL is asked to report: decided once, because it cannot differ by communicator.
-    mask: Option<c_int>,
+    reports: Option<Reports>,
 }
 
 enum Phase {
@@ -66,8 +64,22 @@ pub(crate) struct Caller {
 pub(crate) struct Answer {
     /// The communicator's context.
     pub context: Handle,
-    /// The events NCCL is asked for.
-    pub mask: c_int,
+    /// What NCCL is asked to report.
+    pub reports: Reports,
+}
+
+/// What NCCL is asked to report: decided once, because its mask cannot differ by communicator, and kernel channels
+/// may not be switched while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reports {
+    /// How much.
+    pub preset: Preset,
+    /// Whether the GPU's time per channel is part of it.
+    pub kernel_ch: bool,
+}
+
+impl Reports {
+    const NOTHING: Reports = Reports { preset: Preset::Off, kernel_ch: false };
 }
 
 /// A communicator's `init`. `birth` is called once the recorder is on.
@@ -77,7 +89,7 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
         if !SAID.swap(true, Ordering::Relaxed) {
             message::line("this process was forked from one that records; it is not recorded itself");
         }
-        return Answer { context: Handle::NONE, mask: 0 };
+        return Answer { context: Handle::NONE, reports: Reports::NOTHING };
     }
     let mut state = lock();
     if matches!(state.phase, Phase::Fresh) {
@@ -90,18 +102,13 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
             }
         };
     }
-    let Phase::Recording(session) = &state.phase else { return Answer { context: Handle::NONE, mask: 0 } };
-    let mask = match state.mask {
-        Some(mask) => mask,
-        None => {
-            let mask = decide_mask(&session.config, caller);
-            state.mask = Some(mask);
-            mask
-        }
+    let State { phase: Phase::Recording(session), live, reports } = &mut *state else {
+        return Answer { context: Handle::NONE, reports: Reports::NOTHING };
     };
-    state.live += 1;
+    let reports = *reports.get_or_insert_with(|| decide(&session.config, caller));
+    *live += 1;
     drop(state);
-    Answer { context: recorder::comm_init(birth()), mask }
+    Answer { context: recorder::comm_init(birth()), reports }
 }
 
 /// A communicator's `finalize`; after the last one everything is in the file.
@@ -242,25 +249,21 @@ fn first_words(config: &Config, source: Source, objection: Option<&str>) -> Stri
     format!("ncclscope {}; preset {preset}; clock {clock}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The events NCCL is asked for.
-fn decide_mask(config: &Config, caller: &Caller) -> c_int {
-    let mut mask = abi::mask(config.preset);
-    let wanted = match config.kernel_ch {
-        KernelCh::Off => Err(None),
-        KernelCh::Force => Ok(()),
+/// What NCCL is asked to report; says why if that is less than was wished.
+fn decide(config: &Config, caller: &Caller) -> Reports {
+    let kernel_ch = match config.kernel_ch {
+        KernelCh::Off => false,
+        KernelCh::Force => true,
         KernelCh::On => {
             let allgatherv_off = std::env::var("NCCL_ALLGATHERV_ENABLE").is_ok_and(|value| value.trim() == "0");
-            releases::kernel_ch(caller.version, caller.interface, allgatherv_off).map_err(Some)
-        }
-    };
-    match wanted {
-        Ok(()) => mask |= abi::KERNEL_CH_BITS,
-        Err(reason) => {
-            mask &= !abi::KERNEL_CH_BITS;
-            if let Some(reason) = reason {
-                message::line(&format!("no GPU time per channel: {reason}. NCCLSCOPE_KERNEL_CH=force insists"));
+            match releases::kernel_ch(caller.version, caller.interface, allgatherv_off) {
+                Ok(()) => true,
+                Err(reason) => {
+                    message::line(&format!("no GPU time per channel: {reason}. NCCLSCOPE_KERNEL_CH=force insists"));
+                    false
+                }
             }
         }
-    }
-    mask
+    };
+    Reports { preset: config.preset, kernel_ch }
 }

@@ -21,7 +21,6 @@ mod words;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Bits, Descr, StateArgument};
 use library::nccl_version;
@@ -31,7 +30,7 @@ use crate::model::event::{CommInit, Group, KernelCh, NetPlugin, Network, ProxyCt
 use crate::model::ids::Handle;
 use crate::model::state;
 use crate::model::word::Word;
-use crate::profiler;
+use crate::profiler::{self, Reports};
 use crate::record::recorder;
 
 /// `ncclResult_t`; we only ever answer 0, success.
@@ -113,45 +112,32 @@ mod bit {
     pub(super) const KERNEL_PHASE: u64 = 1 << 15;
 }
 
-/// The events of GPU time per channel. Phases of kernels are measured by the same means, and ask for it too.
-pub const KERNEL_CH_BITS: c_int = (bit::KERNEL_CH | bit::KERNEL_PHASE) as c_int;
-
-/// The events of a preset. NCCL ignores bits that its release does not know.
-#[must_use]
-pub fn mask(preset: Preset) -> c_int {
-    let light = bit::GROUP_API | bit::COLL_API | bit::P2P_API | bit::KERNEL_LAUNCH | bit::GROUP | bit::COLL | bit::P2P;
-    let standard = light | bit::PROXY_OP | bit::PROXY_STEP;
-    let full = standard
-        | bit::PROXY_CTRL
-        | bit::KERNEL_CH
-        | bit::NET_PLUGIN
-        | bit::CE_COLL
-        | bit::CE_SYNC
-        | bit::CE_BATCH
-        | bit::KERNEL_PHASE;
-    let bits = match preset {
+/// The events that these reports need. NCCL ignores bits that its release does not know.
+fn mask(reports: Reports) -> c_int {
+    const LIGHT: u64 =
+        bit::GROUP_API | bit::COLL_API | bit::P2P_API | bit::KERNEL_LAUNCH | bit::GROUP | bit::COLL | bit::P2P;
+    const STANDARD: u64 = LIGHT | bit::PROXY_OP | bit::PROXY_STEP;
+    const FULL: u64 = STANDARD | bit::PROXY_CTRL | bit::NET_PLUGIN | bit::CE_COLL | bit::CE_SYNC | bit::CE_BATCH;
+    let preset = match reports.preset {
         Preset::Off => 0,
-        Preset::Light => light,
-        Preset::Standard => standard,
-        Preset::Full => full,
+        Preset::Light => LIGHT,
+        Preset::Standard => STANDARD,
+        Preset::Full => FULL,
     };
-    bits as c_int
-}
-
-/// Panics caught at the boundary, each one a bug of ours that the trace reports.
-static PANICS: AtomicU64 = AtomicU64::new(0);
-
-/// Panics caught so far.
-#[must_use]
-pub fn panics() -> u64 {
-    PANICS.load(Ordering::Relaxed)
+    // Phases of kernels are measured by the same means as channels, and ask for them too.
+    let channels = match (reports.kernel_ch, reports.preset) {
+        (false, _) => 0,
+        (true, Preset::Full) => bit::KERNEL_CH | bit::KERNEL_PHASE,
+        (true, _) => bit::KERNEL_CH,
+    };
+    (preset | channels) as c_int
 }
 
 /// Runs `body` so that no panic unwinds into C, and answers success.
 #[inline]
 fn fence(body: impl FnOnce()) -> Status {
     if catch_unwind(AssertUnwindSafe(body)).is_err() {
-        PANICS.fetch_add(1, Ordering::Relaxed);
+        recorder::count_panic();
     }
     SUCCESS
 }
@@ -343,7 +329,7 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
                 *context = answer.context.0 as *mut c_void;
             }
             if let Some(mask) = mask.as_mut() {
-                *mask = answer.mask;
+                *mask = self::mask(answer.reports);
             }
         }
     })

@@ -16,10 +16,11 @@ use crate::correlate::Correlator;
 use crate::model::event::{self, Body, Kind, MAX_WORDS, Record};
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
+use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
 use crate::trace::tracks::{Figures, Tracks};
-use crate::{abi, message, sys};
+use crate::{message, sys};
 
 /// How long a record waits in its ring for an earlier one from another thread. A thread publishes within
 /// nanoseconds of reading the clock, unless the kernel stops it in between.
@@ -123,7 +124,7 @@ impl Collector {
         let body = move || {
             let run = AssertUnwindSafe(|| Run::new(self).run(&theirs));
             if catch_unwind(run).is_err() {
-                crate::record::recorder::switch_off();
+                recorder::switch_off();
                 message::line(
                     "an internal error ended the recording; what is in the trace file remains. Please report it",
                 );
@@ -360,7 +361,7 @@ impl Run {
             recorded: self.recorded,
             dropped,
             discarded: self.discarded,
-            panics: abi::panics(),
+            panics: recorder::panics(),
             clock_error_ns: self.clock_error_ns,
             doubts: correlator.doubts(),
         };

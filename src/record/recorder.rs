@@ -27,6 +27,9 @@ static NEXT_BLOCK: AtomicU64 = AtomicU64::new(HANDLE_BLOCK);
 /// The number of the next recorded text.
 static NEXT_TEXT: AtomicU32 = AtomicU32::new(Word::FIRST_TEXT.0 as u32);
 
+/// Panics caught in callbacks, each one a bug of ours that the trace reports.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
 /// Handles a thread takes at a time, so that the shared counter is touched rarely.
 const HANDLE_BLOCK: u64 = 4096;
 /// Calls after which a thread that found no ring tries again.
@@ -71,6 +74,17 @@ pub fn is_on() -> bool {
 #[must_use]
 pub fn is_forked() -> bool {
     MODE.load(Ordering::Relaxed) == FORKED
+}
+
+/// Counts a panic that was caught in a callback.
+pub fn count_panic() {
+    PANICS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Panics caught in callbacks so far.
+#[must_use]
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
 }
 
 /// Whether this process made a handle.

@@ -1,10 +1,11 @@
 //! The Perfetto writer (pure, up to the byte sink), and the reader that the command line and tests use.
 //!
 //! [`wire`] is protobuf's encoding, [`writer`] Perfetto's packets, [`args`] our typed arguments, [`names`] the
-//! wording, and [`tracks`] decides what is drawn where.
+//! wording; `lanes` spreads what overlaps, and [`tracks`] decides what is drawn where.
 
 pub mod args;
 pub mod fields;
+mod lanes;
 pub mod names;
 #[cfg(feature = "cli")]
 pub mod reader;

@@ -25,6 +25,7 @@ use rustc_hash::FxHashMap;
 
 use super::args::Args;
 use super::fields::nccl;
+use super::lanes::{FamilyId, Lanes, Placing};
 use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
 use crate::correlate::Doubts;
@@ -44,10 +45,9 @@ const FAMILIES: usize = 1024;
 
 /// Draws the timeline of one process.
 pub struct Tracks {
-    writer: Writer,
+    lanes: Lanes,
     args: Args,
     pid: i32,
-    process: Option<Track>,
     comms_group: Option<Track>,
     proxy_group: Option<Track>,
     channels_group: Option<Track>,
@@ -60,14 +60,8 @@ pub struct Tracks {
     comms: FxHashMap<Handle, DrawnComm>,
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
     channels: FxHashMap<(Handle, u8), FamilyId>,
-    families: Vec<Family>,
     /// The thread of each open call.
     calls: FxHashMap<Handle, ThreadId>,
-    /// Open slices that are not calls.
-    open: FxHashMap<Handle, Placed>,
-    /// Records were dropped: a slice may wait for an end that is lost.
-    lossy: bool,
-    lanes_missing: u64,
 }
 
 /// What names a process in the picture.
@@ -98,42 +92,6 @@ pub struct Figures {
     pub doubts: Doubts,
 }
 
-/// Tracks of one name, over which overlapping slices are spread.
-struct Family {
-    name: String,
-    place: Placing,
-    sequence: Option<Sequence>,
-    lanes: Vec<Lane>,
-    max: usize,
-}
-
-#[derive(Clone, Copy)]
-struct Placing {
-    parent: Option<Track>,
-    rank: u32,
-    description: &'static str,
-}
-
-struct Lane {
-    track: Track,
-    /// The time of its last event.
-    last: HostNs,
-    /// The slice that is open on it.
-    open: Option<Handle>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FamilyId(usize);
-
-/// Where an open slice is.
-#[derive(Clone, Copy)]
-struct Placed {
-    family: FamilyId,
-    lane: usize,
-    /// A phase is open inside it.
-    phase: bool,
-}
-
 struct HostThread {
     tid: i32,
     name: String,
@@ -158,6 +116,23 @@ struct ProxyThread {
     base: Option<u16>,
     /// Asleep or taking in operations.
     inner: Option<u16>,
+}
+
+impl ProxyThread {
+    fn new(lanes: &mut Lanes, parent: Option<Track>, id: ThreadId, thread: Option<&HostThread>) -> ProxyThread {
+        let (name, tid) = thread.map_or(("", 0), |thread| (thread.name.as_str(), thread.tid));
+        // NCCL names its threads only when NCCL_SET_THREAD_NAME=1; else they have the application's name.
+        let name = if name.starts_with("NCCL") { name } else { "progress thread" };
+        let name = format!("{name} ({tid})");
+        let place = Place { parent, rank: Some(id.0), orders_children: true, ..Place::default() };
+        let group = lanes.writer.track(Form::Plain { name: &name }, place);
+        let description = "What the thread does: idle or active, asleep, taking in operations.";
+        let state = lanes.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
+        let description = "Events that the network plugin reported.";
+        let place = Placing { parent: group, rank: u32::MAX >> 1, description };
+        let net = lanes.family("network events".into(), place, LANES);
+        ProxyThread { group, state, net, base: None, inner: None }
+    }
 }
 
 struct DrawnComm {
@@ -206,15 +181,16 @@ impl Tracks {
                 Place { parent: own_group, rank: Some(1), ..Place::default() },
             )
             .map(|track| (writer.sequence(track, clocks.boottime), track));
+        let mut lanes = Lanes::new(writer);
+        let own = lanes.family("recording".into(), place, 1);
         let mut tracks = Tracks {
-            writer,
+            lanes,
             args: Args::new(),
             pid: process.pid,
-            process: track,
             comms_group,
             proxy_group,
             channels_group,
-            own: FamilyId(0),
+            own,
             drops,
             threads: FxHashMap::default(),
             ended: VecDeque::new(),
@@ -222,13 +198,8 @@ impl Tracks {
             comms: FxHashMap::default(),
             peers: FxHashMap::default(),
             channels: FxHashMap::default(),
-            families: Vec::new(),
             calls: FxHashMap::default(),
-            open: FxHashMap::default(),
-            lossy: false,
-            lanes_missing: 0,
         };
-        tracks.own = tracks.family("recording".into(), place, 1);
         tracks.dropped(clocks.boottime, 0);
         tracks
     }
@@ -236,26 +207,26 @@ impl Tracks {
     /// The packets written since the last time.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
-        self.writer.take()
+        self.lanes.writer.take()
     }
 
     /// Bytes that wait to be taken.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
-        self.writer.pending_bytes()
+        self.lanes.writer.pending_bytes()
     }
 
     /// What was written so far.
     #[must_use]
     pub fn written(&self) -> Written {
-        self.writer.written()
+        self.lanes.writer.written()
     }
 
     /// Notes how many records were dropped up to `time`.
     pub fn dropped(&mut self, time: HostNs, total: u64) {
-        self.lossy |= total > 0;
+        self.lanes.lossy |= total > 0;
         if let Some((sequence, track)) = self.drops {
-            self.writer.counter(sequence, track, time, total as i64);
+            self.lanes.writer.counter(sequence, track, time, total as i64);
         }
     }
 
@@ -273,7 +244,7 @@ impl Tracks {
             .uint(nccl::RECORDED, figures.recorded)
             .uint(nccl::DROPPED, figures.dropped)
             .uint(nccl::DISCARDED, figures.discarded)
-            .uint(nccl::LANES_MISSING, self.lanes_missing)
+            .uint(nccl::LANES_MISSING, self.lanes.missing)
             .uint(nccl::PANICS, figures.panics)
             .uint(nccl::CLOCK_ERROR_NS, u64::from(figures.clock_error_ns))
             .doubts(&figures.doubts);
@@ -281,7 +252,7 @@ impl Tracks {
     }
 
     fn remark(&mut self, time: HostNs, name: &'static str) {
-        self.instant_in(self.own, time, Category::Ncclscope, &Fixed(name));
+        self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed(name), &self.args);
     }
 
     /// Draws one entry.
@@ -294,7 +265,7 @@ impl Tracks {
             What::CommFinalize(comm) => {
                 let family = self.comm(time, comm);
                 self.args.clear().comm(comm);
-                self.instant_in(family, time, Category::Operation, &Fixed("communicator finalize"));
+                self.lanes.instant(family, time, Category::Operation, &Fixed("communicator finalize"), &self.args);
             }
             What::CallBegin { id, thread, comm, event, operation, doubt } => {
                 self.args.clear();
@@ -322,26 +293,34 @@ impl Tracks {
                     None => self.unknown_comm(),
                 };
                 let name = OperationName { operation, prefix: "" };
-                self.begin_in(family, id, time, Category::Operation, &name, operation.correlation(comm));
+                self.lanes.begin(
+                    family,
+                    id,
+                    time,
+                    Category::Operation,
+                    &name,
+                    &mut self.args,
+                    operation.correlation(comm),
+                );
             }
             What::OperationEnd { id } | What::NetEnd { id } => {
                 self.args.clear();
-                self.end(id, time);
+                self.lanes.end(id, time, &self.args);
             }
             What::ProxyOpBegin { id, thread, ref proxy, queued_ns } => {
                 let [family, _] = self.peer(thread, proxy);
                 self.args.clear().proxy_op(proxy).uint(nccl::QUEUED_NS, queued_ns);
                 let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
                 let name = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
-                self.begin_in(family, id, time, Category::Proxy, &name, correlation);
+                self.lanes.begin(family, id, time, Category::Proxy, &name, &mut self.args, correlation);
             }
             What::ProxyOpPhase { id, state, bytes, steps } => {
                 self.args.clear().uint(nccl::BYTES, bytes).int(nccl::STEPS, steps);
-                self.phase(id, time, names::proxy_op_phase(state));
+                self.lanes.phase(id, time, names::proxy_op_phase(state), &self.args);
             }
             What::ProxyOpEnd { id } => {
                 self.args.clear();
-                self.end(id, time);
+                self.lanes.end(id, time, &self.args);
             }
             What::ProxyOpNever { thread, ref proxy } => {
                 let [family, _] = self.peer(thread, proxy);
@@ -350,7 +329,13 @@ impl Tracks {
                     "NCCL started this operation and reported nothing more of it, as it does for every transport \
                      but NET",
                 );
-                self.instant_in(family, time, Category::Proxy, &Fixed("proxy operation without progress"));
+                self.lanes.instant(
+                    family,
+                    time,
+                    Category::Proxy,
+                    &Fixed("proxy operation without progress"),
+                    &self.args,
+                );
             }
             What::StepBegin { id, op: _, thread, step, ref proxy } => {
                 let [_, family] = match proxy {
@@ -361,35 +346,53 @@ impl Tracks {
                 if let Some(proxy) = proxy {
                     self.args.uint(nccl::CHANNEL, u64::from(proxy.event.channel));
                 }
-                self.begin_in(family, id, time, Category::Proxy, &Numbered("step", i64::from(step)), None);
+                self.lanes.begin(
+                    family,
+                    id,
+                    time,
+                    Category::Proxy,
+                    &Numbered("step", i64::from(step)),
+                    &mut self.args,
+                    None,
+                );
             }
             What::StepPhase { id, state, bytes } => {
                 self.args.clear();
                 if let Some(bytes) = bytes {
                     self.args.uint(nccl::BYTES, bytes);
                 }
-                self.phase(id, time, names::step_phase(state));
+                self.lanes.phase(id, time, names::step_phase(state), &self.args);
             }
             What::StepEnd { id, starts } => {
                 self.args.clear();
                 if starts > 1 {
                     self.args.uint(nccl::STARTS, u64::from(starts));
                 }
-                self.end(id, time);
+                self.lanes.end(id, time, &self.args);
             }
             What::Control { thread, comm, state, appended } => self.control(thread, time, comm, state, appended),
             What::ChannelBegin { id, comm, ref channel, operation, doubt } => {
                 let family = self.channel(comm, channel.channel);
                 self.args.clear().channel(channel).of_comm(comm).doubt(doubt);
                 match (channel.phase, operation) {
-                    (Some((_, name)), _) => self.begin_in(family, id, time, Category::Gpu, &Text(name), None),
+                    (Some((_, name)), _) => {
+                        self.lanes.begin(family, id, time, Category::Gpu, &Text(name), &mut self.args, None);
+                    }
                     (None, Some(operation)) => {
                         let name = OperationName { operation, prefix: "" };
                         let correlation = operation.correlation(comm);
-                        self.begin_in(family, id, time, Category::Gpu, &name, correlation);
+                        self.lanes.begin(family, id, time, Category::Gpu, &name, &mut self.args, correlation);
                     }
                     (None, None) => {
-                        self.begin_in(family, id, time, Category::Gpu, &Fixed("unknown operation"), None);
+                        self.lanes.begin(
+                            family,
+                            id,
+                            time,
+                            Category::Gpu,
+                            &Fixed("unknown operation"),
+                            &mut self.args,
+                            None,
+                        );
                     }
                 }
             }
@@ -398,25 +401,30 @@ impl Tracks {
                 if stop.0 > 0 {
                     self.args.uint(nccl::GPU_STOP_NS, stop.0);
                 }
-                self.end(id, time);
+                self.lanes.end(id, time, &self.args);
             }
             What::NetBegin { id, thread, net } => {
                 let family = self.proxy_thread(thread).net;
                 self.args.clear().net(net);
-                self.begin_in(family, id, time, Category::Net, &Fixed("network event"), None);
+                self.lanes.begin(family, id, time, Category::Net, &Fixed("network event"), &mut self.args, None);
             }
             What::NetUpdate { id, net } => {
-                if let Some(&Placed { family, lane, .. }) = self.open.get(&id) {
-                    self.args.clear().net(net);
-                    self.instant_on(family, lane, time, Category::Net, &Fixed("network update"));
-                }
+                self.args.clear().net(net);
+                self.lanes.instant_inside(id, time, Category::Net, &Fixed("network update"), &self.args);
             }
             What::Unknown { thread, bits } => {
                 self.args.clear().uint(nccl::UNKNOWN, bits);
                 let time = self.threads.get(&thread).map_or(time, |thread| time.max(thread.last));
                 if let Some((sequence, track)) = self.thread_track(thread, time) {
                     let extra = Extra { args: self.args.bytes(), ..Extra::default() };
-                    self.writer.instant(sequence, track, time, Category::Api, &Fixed("unknown event type"), &extra);
+                    self.lanes.writer.instant(
+                        sequence,
+                        track,
+                        time,
+                        Category::Api,
+                        &Fixed("unknown event type"),
+                        &extra,
+                    );
                 }
             }
         }
@@ -442,13 +450,13 @@ impl Tracks {
         if let Some(thread) = self.threads.get_mut(&id)
             && let Some(on) = thread.track
         {
-            cut(&mut self.writer, &mut self.calls, on, &mut thread.stack, 0, time.max(thread.last));
+            cut(&mut self.lanes.writer, &mut self.calls, on, &mut thread.stack, 0, time.max(thread.last));
         }
         if let Some(proxy) = self.proxies.get_mut(&id) {
             let open = usize::from(proxy.base.take().is_some()) + usize::from(proxy.inner.take().is_some());
             let family = proxy.state;
             for _ in 0..open {
-                self.state_end(family, time, false);
+                self.lanes.pop(family, time, &[]);
             }
         }
         self.ended.push_back(id);
@@ -464,15 +472,15 @@ impl Tracks {
         let thread = self.threads.get_mut(&id)?;
         if thread.track.is_none() {
             let form = Form::Thread { pid: self.pid, tid: thread.tid, name: &thread.name };
-            let track = self.writer.track(form, Place::default())?;
-            thread.track = Some((self.writer.sequence(track, time), track));
+            let track = self.lanes.writer.track(form, Place::default())?;
+            thread.track = Some((self.lanes.writer.sequence(track, time), track));
         }
         thread.track
     }
 
     fn call_begin(&mut self, id: Handle, thread_id: ThreadId, time: HostNs, kind: Kind, name: &dyn Name) {
         let Some((sequence, track)) = self.thread_track(thread_id, time) else {
-            self.lanes_missing += 1;
+            self.lanes.missing += 1;
             return;
         };
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
@@ -482,13 +490,13 @@ impl Tracks {
         let still_open =
             if kind == Kind::GroupApi { Some(0) } else { thread.stack.iter().position(|call| call.kind == kind) };
         if let Some(keep) = still_open {
-            cut(&mut self.writer, &mut self.calls, (sequence, track), &mut thread.stack, keep, time);
+            cut(&mut self.lanes.writer, &mut self.calls, (sequence, track), &mut thread.stack, keep, time);
         }
         thread.last = time;
         thread.stack.push(Call { id, kind, begin: time });
         self.calls.insert(id, thread_id);
         let extra = Extra { args: self.args.bytes(), ..Extra::default() };
-        self.writer.begin(sequence, track, time, Category::Api, name, &extra);
+        self.lanes.writer.begin(sequence, track, time, Category::Api, name, &extra);
     }
 
     fn call_end(&mut self, id: Handle, time: HostNs, marks: [Option<HostNs>; 2]) {
@@ -498,11 +506,11 @@ impl Tracks {
         let Some(index) = thread.stack.iter().rposition(|call| call.id == id) else { return };
         let time = time.max(thread.last);
         thread.last = time;
-        cut(&mut self.writer, &mut self.calls, on, &mut thread.stack, index + 1, time);
+        cut(&mut self.lanes.writer, &mut self.calls, on, &mut thread.stack, index + 1, time);
         if let Some(call) = thread.stack.pop() {
             self.args.clear().group_marks(call.begin, marks);
             let extra = Extra { args: self.args.bytes(), ..Extra::default() };
-            self.writer.end(on.0, on.1, time, &extra);
+            self.lanes.writer.end(on.0, on.1, time, &extra);
         }
     }
 
@@ -534,13 +542,13 @@ impl Tracks {
         if self.comms.values().any(|other| other.label == label) {
             label = format!("{label} #{}", comm.number);
         }
-        let family = self.family(names::comm(&label, comm), place, COMM_LANES);
+        let family = self.lanes.family(names::comm(&label, comm), place, COMM_LANES);
         if let Some(drawn) = self.comms.get_mut(&comm.context) {
             (drawn.family, drawn.label) = (Some(family), label);
         }
         self.with_saved_args(|tracks| {
             tracks.args.clear().comm(comm);
-            tracks.instant_in(family, init, Category::Operation, &Fixed("communicator init"));
+            tracks.lanes.instant(family, init, Category::Operation, &Fixed("communicator init"), &tracks.args);
         });
         family
     }
@@ -561,7 +569,7 @@ impl Tracks {
             return family;
         }
         let place = Placing { parent, rank: u32::MAX >> 1, description: "Operations of unknown communicators." };
-        let family = self.family("unknown communicator".into(), place, COMM_LANES);
+        let family = self.lanes.family("unknown communicator".into(), place, COMM_LANES);
         self.comms.insert(Handle::NONE, DrawnComm { init: HostNs(0), family: Some(family), label: String::new() });
         family
     }
@@ -569,34 +577,8 @@ impl Tracks {
     // ---- proxy ----
 
     fn proxy_thread(&mut self, id: ThreadId) -> &mut ProxyThread {
-        if !self.proxies.contains_key(&id) {
-            let (name, tid) =
-                self.threads.get(&id).map_or(("unknown thread", 0), |thread| (thread.name.as_str(), thread.tid));
-            // NCCL names its threads only when NCCL_SET_THREAD_NAME=1; else they have the application's name.
-            let name = if name.starts_with("NCCL") { name } else { "progress thread" };
-            let name = format!("{name} ({tid})");
-            let group = self.writer.track(
-                Form::Plain { name: &name },
-                Place { parent: self.proxy_group, rank: Some(id.0), orders_children: true, ..Place::default() },
-            );
-            let description = "What the thread does: idle or active, asleep, taking in operations.";
-            let state = self.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
-            let description = "Events that the network plugin reported.";
-            let net = self.family(
-                "network events".into(),
-                Placing { parent: group, rank: u32::MAX >> 1, description },
-                LANES,
-            );
-            self.proxies.insert(id, ProxyThread { group, state, net, base: None, inner: None });
-        }
-        // Just made sure of.
-        self.proxies.entry(id).or_insert_with(|| ProxyThread {
-            group: None,
-            state: FamilyId(0),
-            net: FamilyId(0),
-            base: None,
-            inner: None,
-        })
+        let Tracks { proxies, threads, lanes, proxy_group, .. } = self;
+        proxies.entry(id).or_insert_with(|| ProxyThread::new(lanes, *proxy_group, id, threads.get(&id)))
     }
 
     /// The tracks of a peer and direction: operations and steps.
@@ -628,9 +610,10 @@ impl Tracks {
             1 + (comm_rank << 14 | (key.peer as u32 & 0xfff) << 2 | u32::from(!key.send) << 1)
         };
         let description = "Operations in the hands of the progress thread, from when it took them.";
-        let operations = self.family(name.clone(), Placing { parent, rank, description }, LANES);
+        let operations = self.lanes.family(name.clone(), Placing { parent, rank, description }, LANES);
         let description = "Transfers, each divided by what it waits for: the GPU, the peer, the network, a flush.";
-        let steps = self.family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description }, LANES);
+        let steps =
+            self.lanes.family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description }, LANES);
         self.peers.insert(key, [operations, steps]);
         [operations, steps]
     }
@@ -643,7 +626,7 @@ impl Tracks {
         }
         let parent = self.proxy_thread(thread).group;
         let place = Placing { parent, rank: u32::MAX >> 2, description: "Transfers of operations that are not known." };
-        let family = self.family("unknown operations · steps".into(), place, LANES);
+        let family = self.lanes.family("unknown operations · steps".into(), place, LANES);
         self.peers.insert(key, [family; 2]);
         family
     }
@@ -656,19 +639,19 @@ impl Tracks {
             state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE if base == Some(now) => {}
             state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE => {
                 for _ in 0..usize::from(inner.is_some()) + usize::from(base.is_some()) {
-                    self.state_end(family, time, false);
+                    self.lanes.pop(family, time, &[]);
                 }
                 let name = if now == state::PROXY_CTRL_IDLE { "idle" } else { "active" };
-                self.state_begin(family, time, name);
+                self.lanes.push(family, time, name, &self.args);
                 let proxy = self.proxy_thread(thread);
                 (proxy.base, proxy.inner) = (Some(now), None);
             }
             state::PROXY_CTRL_SLEEP | state::PROXY_CTRL_APPEND => {
                 if inner.is_some() {
-                    self.state_end(family, time, false);
+                    self.lanes.pop(family, time, &[]);
                 }
                 let name = if now == state::PROXY_CTRL_SLEEP { "sleep" } else { "append" };
-                self.state_begin(family, time, name);
+                self.lanes.push(family, time, name, &self.args);
                 self.proxy_thread(thread).inner = Some(now);
             }
             // The end of what began one number before.
@@ -677,24 +660,10 @@ impl Tracks {
                 if let Some(appended) = appended {
                     self.args.uint(nccl::APPENDED, u64::from(appended));
                 }
-                self.state_end(family, time, true);
+                self.lanes.pop(family, time, self.args.bytes());
                 self.proxy_thread(thread).inner = None;
             }
             _ => {}
-        }
-    }
-
-    fn state_begin(&mut self, family: FamilyId, time: HostNs, name: &'static str) {
-        if let Some((sequence, track, time)) = self.lane_at(family, 0, time) {
-            let extra = Extra { args: self.args.bytes(), ..Extra::default() };
-            self.writer.begin(sequence, track, time, Category::Proxy, &Fixed(name), &extra);
-        }
-    }
-
-    fn state_end(&mut self, family: FamilyId, time: HostNs, with_args: bool) {
-        if let Some((sequence, track, time)) = self.lane_at(family, 0, time) {
-            let args = if with_args { self.args.bytes() } else { &[] };
-            self.writer.end(sequence, track, time, &Extra { args, ..Extra::default() });
         }
     }
 
@@ -714,133 +683,9 @@ impl Tracks {
         let number = comm.filter(|_| !crowded).map_or(u32::MAX >> 10, |comm| comm.number);
         let rank = number.min(u32::MAX >> 10) << 8 | u32::from(channel);
         let place = Placing { parent: self.channels_group, rank, description: "" };
-        let family = self.family(name, place, LANES);
+        let family = self.lanes.family(name, place, LANES);
         self.channels.insert(key, family);
         family
-    }
-
-    // ---- slices in lanes ----
-
-    fn family(&mut self, name: String, place: Placing, max: usize) -> FamilyId {
-        self.families.push(Family { name, place, sequence: None, lanes: Vec::new(), max });
-        FamilyId(self.families.len() - 1)
-    }
-
-    /// A lane that has nothing open and nothing after `time`.
-    fn free_lane(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
-        let lanes = &self.families[family.0].lanes;
-        if let Some(lane) = lanes.iter().position(|lane| lane.open.is_none() && lane.last <= time) {
-            return Some(lane);
-        }
-        let lane = lanes.len();
-        if self.new_lane(family, time) {
-            return Some(lane);
-        }
-        self.lossy.then(|| self.free_by_force(family, time)).flatten()
-    }
-
-    /// Where records were dropped, a slice may wait for a stop that is among them, and would hold its lane for
-    /// ever: the one that has been quiet longest is given up.
-    fn free_by_force(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
-        let lanes = &self.families[family.0].lanes;
-        let (lane, quiet) = lanes.iter().enumerate().min_by_key(|(_, lane)| lane.last)?;
-        let id = quiet.open.filter(|_| quiet.last <= time)?;
-        self.with_saved_args(|tracks| {
-            tracks.args.clear().text(nccl::DOUBT, "no stop: given up, records were dropped");
-            tracks.end(id, time);
-        });
-        Some(lane)
-    }
-
-    fn new_lane(&mut self, id: FamilyId, time: HostNs) -> bool {
-        let family = &mut self.families[id.0];
-        if family.lanes.len() >= family.max {
-            return false;
-        }
-        let Placing { parent, rank, description } = family.place;
-        let place = Place { parent: parent.or(self.process), rank: Some(rank), description, ..Place::default() };
-        let Some(track) = self.writer.track(Form::Plain { name: &family.name }, place) else { return false };
-        if family.sequence.is_none() {
-            family.sequence = Some(self.writer.sequence(track, time));
-        }
-        family.lanes.push(Lane { track, last: HostNs(0), open: None });
-        true
-    }
-
-    /// The lane for an event at `time`, or as soon after it as the lane's order allows.
-    fn lane_at(&mut self, id: FamilyId, lane: usize, time: HostNs) -> Option<(Sequence, Track, HostNs)> {
-        if self.families[id.0].lanes.is_empty() && !self.new_lane(id, time) {
-            return None;
-        }
-        let family = &mut self.families[id.0];
-        let sequence = family.sequence?;
-        let lane = family.lanes.get_mut(lane)?;
-        lane.last = lane.last.max(time);
-        Some((sequence, lane.track, lane.last))
-    }
-
-    /// Begins a slice in a free lane. Without one it becomes an instant, which says so, and its end is ignored.
-    fn begin_in(
-        &mut self,
-        family: FamilyId,
-        id: Handle,
-        time: HostNs,
-        category: Category,
-        name: &dyn Name,
-        correlation: Option<u64>,
-    ) {
-        let Some(lane) = self.free_lane(family, time) else {
-            self.lanes_missing += 1;
-            self.args.text(nccl::NOTE, "no free lane: begin only");
-            return self.instant_on(family, 0, time, category, name);
-        };
-        self.families[family.0].lanes[lane].open = Some(id);
-        self.open.insert(id, Placed { family, lane, phase: false });
-        if let Some((sequence, track, time)) = self.lane_at(family, lane, time) {
-            let extra = Extra { args: self.args.bytes(), correlation, ..Extra::default() };
-            self.writer.begin(sequence, track, time, category, name, &extra);
-        }
-    }
-
-    /// Ends a slice and the phase inside it.
-    fn end(&mut self, id: Handle, time: HostNs) {
-        let Some(placed) = self.open.remove(&id) else { return };
-        let Some((sequence, track, time)) = self.lane_at(placed.family, placed.lane, time) else { return };
-        if placed.phase {
-            self.writer.end(sequence, track, time, &Extra::default());
-        }
-        let extra = Extra { args: self.args.bytes(), ..Extra::default() };
-        self.writer.end(sequence, track, time, &extra);
-        self.families[placed.family.0].lanes[placed.lane].open = None;
-    }
-
-    /// Begins the next phase of a slice.
-    fn phase(&mut self, id: Handle, time: HostNs, name: &'static str) {
-        let Some(placed) = self.open.get_mut(&id) else { return };
-        let (Placed { family, lane, .. }, first) = (*placed, !std::mem::replace(&mut placed.phase, true));
-        let Some((sequence, track, time)) = self.lane_at(family, lane, time) else { return };
-        if !first {
-            self.writer.end(sequence, track, time, &Extra::default());
-        }
-        let extra = Extra { args: self.args.bytes(), ..Extra::default() };
-        self.writer.begin(sequence, track, time, Category::Proxy, &Fixed(name), &extra);
-    }
-
-    /// An instant on a family's first lane.
-    fn instant_in(&mut self, family: FamilyId, time: HostNs, category: Category, name: &dyn Name) {
-        self.instant_on(family, 0, time, category, name);
-    }
-
-    fn instant_on(&mut self, id: FamilyId, lane: usize, time: HostNs, category: Category, name: &dyn Name) {
-        // An instant takes no room: it may lie anywhere, and is drawn at its own time.
-        if self.families[id.0].lanes.is_empty() && !self.new_lane(id, time) {
-            return;
-        }
-        let family = &self.families[id.0];
-        if let (Some(sequence), Some(lane)) = (family.sequence, family.lanes.get(lane)) {
-            let extra = Extra { args: self.args.bytes(), ..Extra::default() };
-            self.writer.instant(sequence, lane.track, time, category, name, &extra);
-        }
     }
 
     fn with_saved_args(&mut self, body: impl FnOnce(&mut Tracks)) {

@@ -1,0 +1,228 @@
+//! Slices that may overlap, spread over lanes: tracks of one name, which the viewer draws as one.
+//!
+//! On a lane, slices come one after the other, and nothing of them overlaps: Perfetto would draw wrong durations
+//! without a word. A slice may hold phases, one after the other. Every end lies at or after its begin, and every
+//! begin at or after the end before it.
+
+use rustc_hash::FxHashMap;
+
+use super::args::Args;
+use super::fields::nccl;
+use super::names::Fixed;
+use super::writer::{Category, Extra, Form, Name, Place, Sequence, Track, Writer};
+use crate::model::ids::Handle;
+use crate::model::time::HostNs;
+
+/// The lanes of a trace, and the writer they draw with.
+pub(super) struct Lanes {
+    pub(super) writer: Writer,
+    families: Vec<Family>,
+    /// Where each open slice is.
+    open: FxHashMap<Handle, Placed>,
+    /// Slices for which there was no lane.
+    pub(super) missing: u64,
+    /// Records were dropped: a slice may wait for an end that is lost.
+    pub(super) lossy: bool,
+}
+
+/// Tracks of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FamilyId(usize);
+
+struct Family {
+    name: String,
+    place: Placing,
+    /// Made with the first lane.
+    sequence: Option<Sequence>,
+    lanes: Vec<Lane>,
+    max: usize,
+}
+
+/// Where a family's tracks belong.
+#[derive(Clone, Copy)]
+pub(super) struct Placing {
+    pub(super) parent: Option<Track>,
+    pub(super) rank: u32,
+    pub(super) description: &'static str,
+}
+
+struct Lane {
+    track: Track,
+    /// The time of its last event.
+    last: HostNs,
+    /// The slice that is open on it.
+    open: Option<Handle>,
+}
+
+#[derive(Clone, Copy)]
+struct Placed {
+    family: FamilyId,
+    lane: usize,
+    /// A phase is open inside it.
+    phase: bool,
+}
+
+impl Lanes {
+    pub(super) fn new(writer: Writer) -> Lanes {
+        Lanes { writer, families: Vec::new(), open: FxHashMap::default(), missing: 0, lossy: false }
+    }
+
+    /// A new family of at most `max` lanes. They are described when something is drawn on them.
+    pub(super) fn family(&mut self, name: String, place: Placing, max: usize) -> FamilyId {
+        self.families.push(Family { name, place, sequence: None, lanes: Vec::new(), max });
+        FamilyId(self.families.len() - 1)
+    }
+
+    /// Begins a slice in a free lane. Without one it becomes an instant, which says so, and its end is ignored.
+    #[allow(clippy::too_many_arguments)] // what a slice is made of
+    pub(super) fn begin(
+        &mut self,
+        family: FamilyId,
+        id: Handle,
+        time: HostNs,
+        category: Category,
+        name: &dyn Name,
+        args: &mut Args,
+        correlation: Option<u64>,
+    ) {
+        let Some(lane) = self.free_lane(family, time) else {
+            self.missing += 1;
+            args.text(nccl::NOTE, "no free lane: begin only");
+            return self.instant(family, time, category, name, args);
+        };
+        self.families[family.0].lanes[lane].open = Some(id);
+        self.open.insert(id, Placed { family, lane, phase: false });
+        if let Some((sequence, track, time)) = self.lane_at(family, lane, time) {
+            let extra = Extra { args: args.bytes(), correlation, ..Extra::default() };
+            self.writer.begin(sequence, track, time, category, name, &extra);
+        }
+    }
+
+    /// Ends a slice and the phase inside it, if it is open.
+    pub(super) fn end(&mut self, id: Handle, time: HostNs, args: &Args) {
+        let Some(placed) = self.open.remove(&id) else { return };
+        let Some((sequence, track, time)) = self.lane_at(placed.family, placed.lane, time) else { return };
+        if placed.phase {
+            self.writer.end(sequence, track, time, &Extra::default());
+        }
+        let extra = Extra { args: args.bytes(), ..Extra::default() };
+        self.writer.end(sequence, track, time, &extra);
+        self.families[placed.family.0].lanes[placed.lane].open = None;
+    }
+
+    /// Begins the next phase of an open slice.
+    pub(super) fn phase(&mut self, id: Handle, time: HostNs, name: &'static str, args: &Args) {
+        let Some(placed) = self.open.get_mut(&id) else { return };
+        let (Placed { family, lane, .. }, first) = (*placed, !std::mem::replace(&mut placed.phase, true));
+        let Some((sequence, track, time)) = self.lane_at(family, lane, time) else { return };
+        if !first {
+            self.writer.end(sequence, track, time, &Extra::default());
+        }
+        let extra = Extra { args: args.bytes(), ..Extra::default() };
+        self.writer.begin(sequence, track, time, Category::Proxy, &Fixed(name), &extra);
+    }
+
+    /// An instant on a family's first lane. It takes no room: it may lie anywhere, and is drawn at its own time.
+    pub(super) fn instant(&mut self, family: FamilyId, time: HostNs, category: Category, name: &dyn Name, args: &Args) {
+        if !self.families[family.0].lanes.is_empty() || self.new_lane(family, time) {
+            self.instant_on(family, 0, time, category, name, args);
+        }
+    }
+
+    /// An instant inside an open slice.
+    pub(super) fn instant_inside(
+        &mut self,
+        id: Handle,
+        time: HostNs,
+        category: Category,
+        name: &dyn Name,
+        args: &Args,
+    ) {
+        if let Some(&Placed { family, lane, .. }) = self.open.get(&id) {
+            self.instant_on(family, lane, time, category, name, args);
+        }
+    }
+
+    /// Opens a slice on the only lane of a family whose slices nest, as states do.
+    pub(super) fn push(&mut self, family: FamilyId, time: HostNs, name: &'static str, args: &Args) {
+        if let Some((sequence, track, time)) = self.lane_at(family, 0, time) {
+            let extra = Extra { args: args.bytes(), ..Extra::default() };
+            self.writer.begin(sequence, track, time, Category::Proxy, &Fixed(name), &extra);
+        }
+    }
+
+    /// Ends the innermost slice that [`Lanes::push`] opened.
+    pub(super) fn pop(&mut self, family: FamilyId, time: HostNs, args: &[u8]) {
+        if let Some((sequence, track, time)) = self.lane_at(family, 0, time) {
+            self.writer.end(sequence, track, time, &Extra { args, ..Extra::default() });
+        }
+    }
+
+    fn instant_on(
+        &mut self,
+        family: FamilyId,
+        lane: usize,
+        time: HostNs,
+        category: Category,
+        name: &dyn Name,
+        args: &Args,
+    ) {
+        let family = &self.families[family.0];
+        if let (Some(sequence), Some(lane)) = (family.sequence, family.lanes.get(lane)) {
+            let extra = Extra { args: args.bytes(), ..Extra::default() };
+            self.writer.instant(sequence, lane.track, time, category, name, &extra);
+        }
+    }
+
+    /// A lane that has nothing open and nothing after `time`.
+    fn free_lane(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
+        let lanes = &self.families[family.0].lanes;
+        if let Some(lane) = lanes.iter().position(|lane| lane.open.is_none() && lane.last <= time) {
+            return Some(lane);
+        }
+        let lane = lanes.len();
+        if self.new_lane(family, time) {
+            return Some(lane);
+        }
+        self.lossy.then(|| self.free_by_force(family, time)).flatten()
+    }
+
+    /// Where records were dropped, a slice may wait for a stop that is among them, and would hold its lane for
+    /// ever: the one that has been quiet longest is given up.
+    fn free_by_force(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
+        let lanes = &self.families[family.0].lanes;
+        let (lane, quiet) = lanes.iter().enumerate().min_by_key(|(_, lane)| lane.last)?;
+        let id = quiet.open.filter(|_| quiet.last <= time)?;
+        let mut args = Args::new();
+        args.text(nccl::DOUBT, "no stop: given up, records were dropped");
+        self.end(id, time, &args);
+        Some(lane)
+    }
+
+    fn new_lane(&mut self, id: FamilyId, time: HostNs) -> bool {
+        let family = &mut self.families[id.0];
+        if family.lanes.len() >= family.max {
+            return false;
+        }
+        let Placing { parent, rank, description } = family.place;
+        let place = Place { parent, rank: Some(rank), description, ..Place::default() };
+        let Some(track) = self.writer.track(Form::Plain { name: &family.name }, place) else { return false };
+        if family.sequence.is_none() {
+            family.sequence = Some(self.writer.sequence(track, time));
+        }
+        family.lanes.push(Lane { track, last: HostNs(0), open: None });
+        true
+    }
+
+    /// The lane for an event at `time`, or as soon after it as the lane's order allows.
+    fn lane_at(&mut self, id: FamilyId, lane: usize, time: HostNs) -> Option<(Sequence, Track, HostNs)> {
+        if self.families[id.0].lanes.is_empty() && !self.new_lane(id, time) {
+            return None;
+        }
+        let family = &mut self.families[id.0];
+        let sequence = family.sequence?;
+        let lane = family.lanes.get_mut(lane)?;
+        lane.last = lane.last.max(time);
+        Some((sequence, lane.track, lane.last))
+    }
+}

@@ -121,8 +121,9 @@ struct ProxyThread {
 impl ProxyThread {
     fn new(lanes: &mut Lanes, parent: Option<Track>, id: ThreadId, thread: Option<&HostThread>) -> ProxyThread {
         let (name, tid) = thread.map_or(("", 0), |thread| (thread.name.as_str(), thread.tid));
-        // NCCL names its threads only when NCCL_SET_THREAD_NAME=1; else they have the application's name.
-        let name = if name.starts_with("NCCL") { name } else { "progress thread" };
+        // NCCL names its threads only when NCCL_SET_THREAD_NAME=1, and then from outside, after their start: at its
+        // first event this one can still have the name of the service thread that made it (seen with 2.30.7).
+        let name = if name.starts_with("NCCL Progress") { name } else { "progress thread" };
         let name = format!("{name} ({tid})");
         let place = Place { parent, rank: Some(id.0), orders_children: true, ..Place::default() };
         let group = lanes.writer.track(Form::Plain { name: &name }, place);

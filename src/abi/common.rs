@@ -1,10 +1,13 @@
 //! The C layouts that every interface version shares: header, proxy members, network payloads, state arguments.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
+
+use super::words::with_words;
 
 use crate::model::event::{self, Flag, Net, Network};
 use crate::model::state;
 use crate::model::time::GpuNs;
+use crate::model::word::Word;
 
 /// A descriptor: the header, which never changed but for the width of its type, and a version's union.
 #[repr(C)]
@@ -66,6 +69,26 @@ pub(super) struct ProxyStep {
 pub(super) struct NetPlugin {
     pub(super) id: i64,
     pub(super) data: *mut c_void,
+}
+
+/// What Coll and P2p begin with up to v3: whose operation it is.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Identity {
+    pub(super) name: *const c_char,
+    pub(super) comm_hash: u64,
+}
+
+impl Identity {
+    /// Hash and name of the communicator.
+    ///
+    /// # Safety
+    ///
+    /// The name is null or NUL-terminated.
+    pub(super) unsafe fn read(self) -> (u64, Word) {
+        // SAFETY: the caller's promise.
+        (self.comm_hash, with_words(|words| unsafe { words.word(self.name) }))
+    }
 }
 
 /// A kernel channel since v4; v3 has only the channel.

@@ -73,7 +73,7 @@ trait Abi: 'static {
     unsafe fn newer(body: &Self::Body, bits: u64, start: &Start) -> Option<Handle>;
 
     /// Hash and name of the communicator, where the descriptors of Coll and P2p carry them.
-    unsafe fn identity(_body: &Self::Body, _bits: u64) -> Option<(u64, Word)> {
+    unsafe fn identity(_body: &Self::Body) -> Option<(u64, Word)> {
         None
     }
 }
@@ -185,11 +185,11 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
             bit::PROXY_OP => start.record(&ProxyOp::from(A::common(body).proxy_op)),
             bit::PROXY_CTRL => start.record(&ProxyCtrl::default()),
             bit::COLL => {
-                note_identity::<A>(body, bits, start);
+                note_identity::<A>(body, start);
                 A::coll(body, start)
             }
             bit::P2P => {
-                note_identity::<A>(body, bits, start);
+                note_identity::<A>(body, start);
                 A::p2p(body, start)
             }
             bit::GROUP => start.record(&Group::default()),
@@ -213,14 +213,14 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
 ///
 /// # Safety
 ///
-/// As for [`record_start`].
+/// `body` is what NCCL filled for a Coll or P2p.
 #[inline]
-unsafe fn note_identity<A: Abi>(body: &A::Body, bits: u64, start: &Start) {
+unsafe fn note_identity<A: Abi>(body: &A::Body, start: &Start) {
     thread_local! {
         static LAST: std::cell::Cell<(Handle, u64)> = const { std::cell::Cell::new((Handle::NONE, 0)) };
     }
     // SAFETY: the caller's promise.
-    if let Some((hash, name)) = unsafe { A::identity(body, bits) } {
+    if let Some((hash, name)) = unsafe { A::identity(body) } {
         LAST.with(|last| {
             // Told again with the next operation where there was no room.
             if last.get() != (start.context, hash) && recorder::comm_identity(start.context, hash, name) {

@@ -1,10 +1,9 @@
 //! Interface v1: NCCL 2.23. Functions, datatypes, algorithms and protocols are numbers.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
-use super::common::{self, StateArgsV1};
-use super::words::with_words;
-use super::{Abi, Start, bit};
+use super::common::{self, Identity, StateArgsV1};
+use super::{Abi, Start};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
 use crate::model::word::Word;
@@ -14,6 +13,7 @@ pub(super) enum V1 {}
 #[repr(C)]
 pub(super) union Body {
     common: common::Body,
+    identity: Identity,
     coll: Coll,
     p2p: P2p,
 }
@@ -21,8 +21,7 @@ pub(super) union Body {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Coll {
-    name: *const c_char,
-    comm_hash: u64,
+    identity: Identity,
     seq_number: u64,
     func: u8,
     send_buff: *const c_void,
@@ -43,8 +42,7 @@ struct Coll {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct P2p {
-    name: *const c_char,
-    comm_hash: u64,
+    identity: Identity,
     func: u8,
     buff: *mut c_void,
     datatype: u8,
@@ -109,20 +107,14 @@ impl Abi for V1 {
         None
     }
 
-    unsafe fn identity(body: &Body, bits: u64) -> Option<(u64, Word)> {
-        // SAFETY: the trait's promise: Coll and P2p begin with the same two fields.
-        unsafe {
-            let (hash, name) = match bits {
-                bit::COLL => (body.coll.comm_hash, body.coll.name),
-                _ => (body.p2p.comm_hash, body.p2p.name),
-            };
-            Some((hash, with_words(|words| words.word(name))))
-        }
+    unsafe fn identity(body: &Body) -> Option<(u64, Word)> {
+        // SAFETY: the trait's promise.
+        Some(unsafe { body.identity.read() })
     }
 }
 
 #[cfg(test)]
-super::layout::layout_of!(V1: coll = Coll {
-    name, comm_hash, seq_number, func, send_buff, recv_buff, count, root, datatype, op, traffic_bytes,
+super::layout::layout_of!(V1: coll = Identity { name, comm_hash }, coll = Coll {
+    seq_number, func, send_buff, recv_buff, count, root, datatype, op, traffic_bytes,
     n_max_channels, n_warps, algo, proto, is_collnet, is_nvls,
-}, p2p = P2p { name, comm_hash, func, buff, datatype, count, peer });
+}, p2p = Identity { name, comm_hash }, p2p = P2p { func, buff, datatype, count, peer });

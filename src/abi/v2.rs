@@ -2,9 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::common::{self, StateArgsV1};
+use super::common::{self, Identity, StateArgsV1};
 use super::words::with_words;
-use super::{Abi, Start, bit};
+use super::{Abi, Start};
 use crate::model::event;
 use crate::model::ids::Handle;
 use crate::model::word::Word;
@@ -14,6 +14,7 @@ pub(super) enum V2 {}
 #[repr(C)]
 pub(super) union Body {
     common: common::Body,
+    identity: Identity,
     coll: Coll,
     p2p: P2p,
 }
@@ -21,8 +22,7 @@ pub(super) union Body {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Coll {
-    name: *const c_char,
-    comm_hash: u64,
+    identity: Identity,
     seq_number: u64,
     func: *const c_char,
     send_buff: *const c_void,
@@ -39,14 +39,34 @@ struct Coll {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct P2p {
-    name: *const c_char,
-    comm_hash: u64,
-    func: *const c_char,
-    buff: *mut c_void,
-    datatype: *const c_char,
-    count: usize,
-    peer: c_int,
+pub(super) struct P2p {
+    pub(super) identity: Identity,
+    pub(super) func: *const c_char,
+    pub(super) buff: *mut c_void,
+    pub(super) datatype: *const c_char,
+    pub(super) count: usize,
+    pub(super) peer: c_int,
+}
+
+impl P2p {
+    /// # Safety
+    ///
+    /// The strings are null or NUL-terminated.
+    pub(super) unsafe fn event(&self, group: Handle) -> event::P2p {
+        with_words(|words| {
+            // SAFETY: the caller's promise.
+            let word = |text| unsafe { words.word(text) };
+            event::P2p {
+                buffer: self.buff as u64,
+                count: self.count as u64,
+                group,
+                peer: self.peer,
+                func: word(self.func),
+                datatype: word(self.datatype),
+                ..Default::default()
+            }
+        })
+    }
 }
 
 impl Abi for V2 {
@@ -88,22 +108,8 @@ impl Abi for V2 {
     }
 
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
-        // SAFETY: the trait's promise.
-        let p2p = unsafe { &body.p2p };
-        let event = with_words(|words| {
-            // SAFETY: the trait's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::P2p {
-                buffer: p2p.buff as u64,
-                count: p2p.count as u64,
-                group: start.parent,
-                peer: p2p.peer,
-                func: word(p2p.func),
-                datatype: word(p2p.datatype),
-                ..Default::default()
-            }
-        });
-        start.record(&event)
+        // SAFETY: the trait's promise, for the member and for its strings.
+        start.record(&unsafe { body.p2p.event(start.parent) })
     }
 
     unsafe fn kernel_ch(_: &Body) -> Option<event::KernelCh> {
@@ -114,20 +120,14 @@ impl Abi for V2 {
         None
     }
 
-    unsafe fn identity(body: &Body, bits: u64) -> Option<(u64, Word)> {
-        // SAFETY: the trait's promise: Coll and P2p begin with the same two fields.
-        unsafe {
-            let (hash, name) = match bits {
-                bit::COLL => (body.coll.comm_hash, body.coll.name),
-                _ => (body.p2p.comm_hash, body.p2p.name),
-            };
-            Some((hash, with_words(|words| words.word(name))))
-        }
+    unsafe fn identity(body: &Body) -> Option<(u64, Word)> {
+        // SAFETY: the trait's promise.
+        Some(unsafe { body.identity.read() })
     }
 }
 
 #[cfg(test)]
-super::layout::layout_of!(V2: coll = Coll {
-    name, comm_hash, seq_number, func, send_buff, recv_buff, count, root, datatype, traffic_bytes, n_max_channels, n_warps,
+super::layout::layout_of!(V2: coll = Identity { name, comm_hash }, coll = Coll {
+    seq_number, func, send_buff, recv_buff, count, root, datatype, traffic_bytes, n_max_channels, n_warps,
     algo, proto,
-}, p2p = P2p { name, comm_hash, func, buff, datatype, count, peer });
+}, p2p = Identity { name, comm_hash }, p2p = P2p { func, buff, datatype, count, peer });

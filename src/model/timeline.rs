@@ -290,6 +290,29 @@ pub enum Doubt {
     ParentMissing,
 }
 
+/// What was found to be doubtful, counted. Every field is an event or a call of NCCL's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubts {
+    /// Stops of events that were stopped before.
+    pub double_stops: u64,
+    /// Stops and states of events that are not known: their start was lost, or was long ago.
+    pub unknown_handles: u64,
+    /// Stops and states with handles of another process or plugin.
+    pub foreign_handles: u64,
+    /// Events whose parent is not known.
+    pub unknown_parents: u64,
+    /// Events that work for another process (PXN).
+    pub foreign_events: u64,
+    /// Events that were given up, still open, because too many were.
+    pub evicted_open: u64,
+    /// Proxy operations that NCCL started and never mentioned again.
+    pub silent_proxy_ops: u64,
+    /// Event types and states that this build does not know, and states that do not fit their event.
+    pub unknown_types: u64,
+    /// Records that lie before one that was already processed.
+    pub late: u64,
+}
+
 impl Doubt {
     /// As the trace says it.
     #[must_use]

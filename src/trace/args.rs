@@ -2,10 +2,9 @@
 
 use super::fields::nccl;
 use super::wire::Buf;
-use crate::correlate::Doubts;
 use crate::model::event::{self, Event, Network};
 use crate::model::time::HostNs;
-use crate::model::timeline::{Channel, Comm, Doubt, Operation, ProxyOp};
+use crate::model::timeline::{Channel, Comm, Doubt, Doubts, Operation, ProxyOp};
 use crate::model::word::{Table, Word};
 
 /// The arguments of one event, encoded. Made once and used for every event in turn.

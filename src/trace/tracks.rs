@@ -28,12 +28,11 @@ use super::fields::nccl;
 use super::lanes::{FamilyId, Lanes, Placing};
 use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
-use crate::correlate::Doubts;
 use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Comm, Entry, ProxyOp, Thread, ThreadId, What};
+use crate::model::timeline::{Comm, Doubts, Entry, ProxyOp, Thread, ThreadId, What};
 
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
 const COMM_LANES: usize = 16;

@@ -724,7 +724,7 @@ fn a_proxy_operation_seen_late_never_overlaps_what_its_lane_already_shows() {
             00000007 · rank 0 of 2
               0 communicator init
           Proxy
-            progress thread (200)
+            NCCL (200)
               00000007 · send → 1
                 2..4 unknown operation ch 0 (no parent)
               00000007 · send → 1
@@ -753,7 +753,7 @@ fn the_progress_thread_s_states_end_with_it() {
             00000007 · rank 0 of 2
               0 communicator init
           Proxy
-            progress thread (200)
+            NCCL (200)
               state
                 1..8 active
                 3..4 append

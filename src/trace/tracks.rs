@@ -6,7 +6,7 @@
 //!   Communicators
 //!     dp · rank 3 of 64            operations while NCCL hands them over, in lanes; init and finalize
 //!   Proxy
-//!     progress thread (4711)       one group a progress thread, by NCCL's name for it where it has one
+//!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
 //!       dp · send → 4              proxy operations, in lanes
 //!       dp · send → 4 · steps      their transfers, each with what it waits for
@@ -121,8 +121,10 @@ impl ProxyThread {
     fn new(lanes: &mut Lanes, parent: Option<Track>, id: ThreadId, thread: Option<&HostThread>) -> ProxyThread {
         let (name, tid) = thread.map_or(("", 0), |thread| (thread.name.as_str(), thread.tid));
         // NCCL names its threads only when NCCL_SET_THREAD_NAME=1, and then from outside, after their start: at its
-        // first event this one can still have the name of the service thread that made it (seen with 2.30.7).
-        let name = if name.starts_with("NCCL Progress") { name } else { "progress thread" };
+        // first event a progress thread can still have the name of the service thread that made it (seen with
+        // 2.30.7), which itself reports nothing.
+        let named = name.starts_with("NCCL") && !name.starts_with("NCCL Service");
+        let name = if named { name } else { "proxy thread" };
         let name = format!("{name} ({tid})");
         let place = Place { parent, rank: Some(id.0), orders_children: true, ..Place::default() };
         let group = lanes.writer.track(Form::Plain { name: &name }, place);

@@ -113,7 +113,8 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
 
 /// A communicator's `finalize`; after the last one everything is in the file.
 pub(crate) fn comm_finalize(context: Handle) {
-    if recorder::is_forked() || !recorder::is_on() {
+    // Up to NCCL 2.27 also for a communicator whose `init` left no context.
+    if !recorder::is_on() || !recorder::is_ours(context) {
         return;
     }
     recorder::comm_finalize(context);

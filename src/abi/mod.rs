@@ -21,6 +21,7 @@ mod words;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use common::{Bits, Descr, StateArgument};
 use library::nccl_version;
@@ -296,14 +297,9 @@ impl Birth {
 /// `context` and `mask` are null or writable; the mask stays so while NCCL is loaded. `birth.name` is null or
 /// NUL-terminated; `birth.logger` is null or NCCL's log function.
 unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birth) -> Status {
-    // SAFETY: the caller's promise; a mask of 0 asks for nothing until everything went well.
-    unsafe {
-        if let Some(context) = context.as_mut() {
-            *context = std::ptr::null_mut();
-        }
-        if let Some(mask) = mask.as_mut() {
-            *mask = 0;
-        }
+    // SAFETY: the caller's promise.
+    if let Some(context) = unsafe { context.as_mut() } {
+        *context = std::ptr::null_mut();
     }
     fence(|| {
         // SAFETY: the caller's promise.
@@ -328,8 +324,9 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
             if let Some(context) = context.as_mut() {
                 *context = answer.context.0 as *mut c_void;
             }
-            if let Some(mask) = mask.as_mut() {
-                *mask = self::mask(answer.reports);
+            if !mask.is_null() {
+                // Written once: NCCL has one mask for all communicators, and other threads read it for theirs now.
+                AtomicI32::from_ptr(mask).store(self::mask(answer.reports), Ordering::Relaxed);
             }
         }
     })

@@ -94,7 +94,7 @@ impl Info {
             writeln!(out, "  communicator  {communicator}")?;
         }
         for ((comm, function), (count, bytes)) in &self.operations {
-            writeln!(out, "  operations    {comm:016x} {function}: {count} times, {} in all", names::size(*bytes))?;
+            writeln!(out, "  operations    {comm:016x} {function}: {count}, {} in all", names::size(*bytes))?;
         }
         // One line for what was said often.
         let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
@@ -121,11 +121,12 @@ fn communicator(nccl: &Nccl) -> String {
     let name = nccl.comm_name.as_deref().unwrap_or("(no name)");
     let unknown = |value: Option<i32>| value.map_or_else(|| "?".into(), |value| value.to_string());
     let version = match nccl.nccl_version() {
-        0 => "NCCL".to_owned(),
+        0 => "NCCL of unknown version".to_owned(),
         number => format!("NCCL {}.{}.{}", number / 10_000, number / 100 % 100, number % 100),
     };
+    let hosts = if nccl.nodes == Some(1) { "host" } else { "hosts" };
     format!(
-        "{:016x} {name}: rank {} of {} on {} hosts, {version}, interface v{}",
+        "{:016x} {name}: rank {} of {} on {} {hosts}, {version}, interface v{}",
         nccl.comm(),
         unknown(nccl.rank),
         unknown(nccl.ranks),

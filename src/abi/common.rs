@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::words::with_words;
+use super::words::rare_word;
 
 use crate::model::event::{self, Flag, Net, Network};
 use crate::model::state;
@@ -87,7 +87,7 @@ impl Identity {
     /// The name is null or NUL-terminated.
     pub(super) unsafe fn read(self) -> (u64, Word) {
         // SAFETY: the caller's promise.
-        (self.comm_hash, with_words(|words| unsafe { words.word(self.name) }))
+        (self.comm_hash, unsafe { rare_word(self.name) })
     }
 }
 

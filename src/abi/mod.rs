@@ -316,7 +316,7 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
         let caller = profiler::Caller { interface: A::VERSION, version };
         let answer = profiler::comm_init(&caller, || {
             // SAFETY: the caller's promise. Read only once the recorder is on, so that the text is kept.
-            let name = words::with_words(|words| unsafe { words.word(birth.name) });
+            let name = unsafe { words::rare_word(birth.name) };
             CommInit { name, ..comm }
         });
         // SAFETY: the caller's promise.

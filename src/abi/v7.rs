@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use super::common::{self, StateArgsV4};
-use super::words::with_words;
+use super::words::rare_word;
 use super::{Abi, Start, bit, v5, v6};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
@@ -90,7 +90,7 @@ impl Abi for V7 {
             let coll = &body.coll;
             start.record(&event::Coll {
                 user_tag: coll.user_tag,
-                variant: with_words(|words| words.word(coll.kernel_variant)),
+                variant: rare_word(coll.kernel_variant),
                 symmetric: Flag(coll.is_sym_coll),
                 ..coll.base.event()
             })
@@ -131,7 +131,7 @@ impl Abi for V7 {
                     let phase = &body.kernel_phase;
                     start.record(&event::KernelPhase {
                         start: GpuNs(phase.p_timer),
-                        phase: with_words(|words| words.word(phase.phase_name)),
+                        phase: rare_word(phase.phase_name),
                         phase_id: phase.phase_id,
                         channel: phase.channel_id,
                         ..Default::default()

@@ -44,6 +44,20 @@ pub(super) fn with_words<T>(body: impl FnOnce(&Words) -> T) -> T {
     WORDS.with(body)
 }
 
+/// The word for a string that is nearly always null, and then costs nothing.
+///
+/// # Safety
+///
+/// As for [`Words::word`].
+#[inline]
+pub(super) unsafe fn rare_word(text: *const c_char) -> Word {
+    if text.is_null() {
+        return Word::ABSENT;
+    }
+    // SAFETY: the caller's promise.
+    with_words(|words| unsafe { words.word(text) })
+}
+
 impl Words {
     /// The word for a string of NCCL's.
     ///

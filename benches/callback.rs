@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use ncclscope_tests::host::{Arg, Comm, Context, Descriptor, Plugin, RawHandle, StateCall, Value};
+use ncclscope_tests::host::{Arg, Comm, Context, Descriptor, NetEvent, Plugin, RawHandle, StateCall, Value};
 use ncclscope_tests::play::plugin_path;
 
 /// Calls in one burst, and bursts.
@@ -126,6 +126,13 @@ fn calls() -> Vec<(&'static str, Make)> {
         ("start ProxyStep", start!("ProxyStep", "step" = Value::Bits(3))),
         ("start ProxyCtrl", start!("ProxyCtrl")),
         ("start KernelCh", start!("KernelCh", "pTimer" = Value::Bits(123_456_789))),
+        (
+            "start NetPlugin",
+            start!(
+                "NetPlugin",
+                "net" = Value::Net(NetEvent::Ib { device: 0, wr_id: 7, opcode: 0, qp: 3, length: 1 << 19 })
+            ),
+        ),
         (
             "start CeColl",
             start!(

@@ -21,7 +21,7 @@ mod words;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use common::{Bits, Descr, StateArgument};
 use library::nccl_version;
@@ -133,6 +133,9 @@ fn mask(reports: Reports) -> c_int {
     };
     (preset | channels) as c_int
 }
+
+/// The version of the NCCL that called `init` last, 0 while it is unknown. A process has one.
+static NCCL_VERSION: AtomicU32 = AtomicU32::new(0);
 
 /// Runs `body` so that no panic unwinds into C, and answers success.
 #[inline]
@@ -304,6 +307,7 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
     fence(|| {
         // SAFETY: the caller's promise.
         let version = unsafe { nccl_version(birth.logger) };
+        NCCL_VERSION.store(version.unwrap_or_default(), Ordering::Relaxed);
         let comm = CommInit {
             hash: birth.hash,
             rank: birth.rank,

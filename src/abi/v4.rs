@@ -1,10 +1,11 @@
 //! Interface v4: NCCL 2.27. The communicator's identity moved to `init`; kernel channels got the GPU's time.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::Ordering;
 
 use super::common::{self, StateArgsV4};
 use super::words::with_words;
-use super::{Abi, Start};
+use super::{Abi, NCCL_VERSION, Start};
 use crate::model::event;
 use crate::model::ids::Handle;
 
@@ -120,9 +121,9 @@ impl Abi for V4 {
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         let p2p = unsafe { body.p2p.event(start.parent) };
-        // NCCL 2.28 and newer reach us through an adapter that never fills `nChannels`, and nothing tells it
-        // from 2.27; so the field is not used.
-        start.record(&event::P2p { channels: 0, ..p2p })
+        // NCCL 2.28 and newer reach us through an adapter that never fills `nChannels`.
+        let native = (22700..22800).contains(&NCCL_VERSION.load(Ordering::Relaxed));
+        start.record(&event::P2p { channels: if native { p2p.channels } else { 0 }, ..p2p })
     }
 
     unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {

@@ -47,7 +47,7 @@ fn main() {
     let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
     let info = ProcessInfo { pid, name: "bench".into(), labels: Vec::new() };
     let (mut correlator, mut tracks) = (Correlator::new(tag, pid), Tracks::new(tag, clocks, &info));
-    let context = recorder::comm_init(event::CommInit { hash: 7, ranks: 16, interface: 7, ..Default::default() });
+    let (context, _) = recorder::comm_init(event::CommInit { hash: 7, ranks: 16, interface: 7, ..Default::default() });
 
     // This thread is the only one that records: it has the first ring.
     let mut sources = [RingSource(Reader::new(0), rings)];

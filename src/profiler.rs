@@ -108,7 +108,11 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
     let reports = *reports.get_or_insert_with(|| decide(&session.config, caller));
     *live += 1;
     drop(state);
-    Answer { context: recorder::comm_init(birth()), reports }
+    let (context, recorded) = recorder::comm_init(birth());
+    if !recorded {
+        message::line("no room to record a communicator's init: its events are drawn under an unknown communicator");
+    }
+    Answer { context, reports }
 }
 
 /// A communicator's `finalize`; after the last one everything is in the file.
@@ -117,7 +121,9 @@ pub(crate) fn comm_finalize(context: Handle) {
     if !recorder::is_on() || !recorder::is_ours(context) {
         return;
     }
-    recorder::comm_finalize(context);
+    if !recorder::comm_finalize(context) {
+        message::line("no room to record a communicator's finalize: the trace does not show it");
+    }
     let mut state = lock();
     state.live = state.live.saturating_sub(1);
     if state.live == 0

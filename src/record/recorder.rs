@@ -159,18 +159,18 @@ pub fn net_update(handle: Handle, net: &Net) {
     LOCAL.with(|local| local.push(kind::NET_UPDATE, 0, 0, &words));
 }
 
-/// Records a communicator's birth under a context of its own, and returns that.
-pub fn comm_init(mut comm: CommInit) -> Handle {
+/// Records a communicator's birth under a context of its own, and returns that and whether there was room.
+pub fn comm_init(mut comm: CommInit) -> (Handle, bool) {
     LOCAL.with(|local| {
         comm.context = local.handle(1);
-        local.push_patiently(kind::COMM_INIT, bytemuck::must_cast_slice(std::slice::from_ref(&comm)));
-        comm.context
+        let words = bytemuck::must_cast_slice(std::slice::from_ref(&comm));
+        (comm.context, local.push_patiently(kind::COMM_INIT, words))
     })
 }
 
-/// Records a communicator's end.
-pub fn comm_finalize(context: Handle) {
-    LOCAL.with(|local| local.push_patiently(kind::COMM_FINALIZE, &[context.0]));
+/// Records a communicator's end. Whether there was room.
+pub fn comm_finalize(context: Handle) -> bool {
+    LOCAL.with(|local| local.push_patiently(kind::COMM_FINALIZE, &[context.0]))
 }
 
 /// Records name and hash of a communicator whose `init` did not tell them. Whether there was room.
@@ -249,15 +249,16 @@ impl Local {
     }
 
     /// Publishes what everything else hangs on. In `init` and `finalize` only: it may wait for the collector to make
-    /// room.
-    fn push_patiently(&self, kind: u8, words: &[u64]) {
+    /// room. False when that took too long.
+    fn push_patiently(&self, kind: u8, words: &[u64]) -> bool {
         for _ in 0..PATIENCE_MS {
             self.retry_in.set(0);
             if self.try_push(kind, 0, 0, words) {
-                return;
+                return true;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        false
     }
 
     /// This thread's ring, if it has one. Asked for before the clock is read: on a thread's first call it publishes

@@ -1,0 +1,1 @@
+//! NVML for emulated GPUs.

@@ -1,0 +1,26 @@
+//! The real libnccl on emulated GPUs.
+//!
+//! `README.md` beside this crate says what is emulated and what is not. The modules, from the bottom up:
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`time`] | the true clock, each host's clocks, each GPU's timer |
+//! | [`truth`] | what really happened, as JSON lines |
+//! | [`library`] | a libnccl: its symbols, its structures' layout, its functions, and the jumps written over its CUDA |
+//! | [`cuda`] | the CUDA that those jumps lead to: memory, streams, events, graphs, devices, launches |
+//! | [`kernel`] | what NCCL's kernels do that the host can see, and how long they take |
+//! | [`scenario`] | a job described in a file |
+//! | [`job`] | one process of that job: its ranks, what they call, whether the results are right |
+//! | [`launch`] | all processes of a job: started, watched, ended |
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("the emulator writes x86-64 instructions into libnccl and runs on x86-64 Linux only");
+
+pub mod cuda;
+pub mod job;
+pub mod kernel;
+pub mod launch;
+pub mod library;
+pub mod scenario;
+pub mod time;
+pub mod truth;

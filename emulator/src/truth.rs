@@ -1,0 +1,298 @@
+//! The truth: what really happened on the emulated GPUs, one JSON object a line, one file a process.
+//!
+//! The profiler never reads it. Tests and benchmarks hold the trace against it. All times are true time ([`crate::time`]) in ns
+//! unless a field says otherwise.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Mutex;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::{DeviceTimer, HostClocks};
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Line {
+    /// The process, first of all lines.
+    Process(Process),
+    /// One of its GPUs.
+    Device(Device),
+    /// A communicator of one of its ranks.
+    Communicator(Communicator),
+    /// A kernel that ran.
+    Kernel(Kernel),
+    /// Memory copied or set by a stream.
+    Copy(Copy),
+    /// A call of the application into NCCL.
+    Call(Call),
+    /// How the job ended here, last of all lines; missing when the process was killed.
+    End(End),
+}
+
+/// The process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// The host it pretends to run on, from 0.
+    pub host: u32,
+    /// The world ranks that live in it.
+    pub ranks: Vec<u32>,
+    /// NCCL's version as `ncclGetVersion` gives it.
+    pub nccl: u32,
+    /// The seed of the scenario.
+    pub seed: u64,
+    /// The errors of the host's clocks.
+    pub clocks: HostClocks,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its CUDA ordinal in this process.
+    pub device: u32,
+    /// Its timer.
+    pub timer: DeviceTimer,
+}
+
+/// A communicator, as one rank sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Communicator {
+    /// Its name in the scenario.
+    pub name: String,
+    /// `ncclComm_t`.
+    pub handle: u64,
+    /// The communicator's hash as the profiler interface gives it, where the library's debug information shows it.
+    pub hash: Option<u64>,
+    /// The device's communicator, to which kernels refer, where the library's debug information shows it.
+    pub device_comm: Option<u64>,
+    /// This rank in it.
+    pub rank: u32,
+    /// Its size.
+    pub size: u32,
+    /// The world rank.
+    pub world_rank: u32,
+    /// The device of this rank.
+    pub device: u32,
+}
+
+/// A kernel that ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// The correlation id of the call that launched it: one number per call into CUDA in the process.
+    pub correlation: u32,
+    /// The thread that made the call.
+    pub thread: u32,
+    /// When that call was made.
+    pub called: u64,
+    /// When it returned.
+    pub returned: u64,
+    /// The device.
+    pub device: u32,
+    /// The id of the context.
+    pub context: u32,
+    /// The stream's id.
+    pub stream: u32,
+    /// The stream's handle.
+    pub stream_handle: u64,
+    /// The kernel, as in the symbol table.
+    pub symbol: String,
+    /// Blocks.
+    pub grid: u32,
+    /// When the first block began.
+    pub start: u64,
+    /// When the last block ended.
+    pub end: u64,
+    /// The place in a graph it ran from.
+    pub graph: Option<GraphPlace>,
+    /// The device communicator, for a kernel of NCCL.
+    pub device_comm: Option<u64>,
+    /// What it carried.
+    pub operations: Vec<Operation>,
+    /// When each channel worked on what.
+    pub channels: Vec<Channel>,
+    /// Whether it was cut short because the communicator was aborted.
+    pub aborted: bool,
+}
+
+/// A node of an executable graph, in one replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphPlace {
+    /// The id of the executable graph.
+    pub exec: u32,
+    /// The id of its node.
+    pub node: u64,
+    /// The id of the node it was cloned from.
+    pub original_node: u64,
+    /// How often the executable graph had been launched before.
+    pub replay: u64,
+}
+
+/// An operation that a kernel carried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    /// `AllReduce`, `Send`, ...
+    pub function: String,
+    /// The address it read from, or 0.
+    pub send: u64,
+    /// The address it wrote to, or 0.
+    pub receive: u64,
+    /// Elements, for a collective; bytes, for a send or receive.
+    pub count: u64,
+    /// `ncclFloat32`, ... as the kernel sees it.
+    pub datatype: String,
+    /// The root or the peer, or -1.
+    pub root: i32,
+    /// `RING`, `TREE`.
+    pub algorithm: String,
+    /// `LL`, `SIMPLE`.
+    pub protocol: String,
+    /// The first and the last channel.
+    pub channels: (u32, u32),
+}
+
+/// One piece of work of one channel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Channel {
+    /// The channel.
+    pub channel: u32,
+    /// The index in [`Kernel::operations`].
+    pub operation: u32,
+    /// The channel's work counter that the profiler's ring of this device shows for it, when the kernel stamped it.
+    pub counter: Option<u64>,
+    /// When it began.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// The device's timer when it began, as the kernel stamped it.
+    pub timer_start: u64,
+    /// The device's timer when it ended, as the kernel stamped it.
+    pub timer_end: u64,
+}
+
+/// A copy or a memset.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Copy {
+    /// The correlation id of the call it follows from.
+    pub correlation: u32,
+    /// The device.
+    pub device: u32,
+    /// The stream's id.
+    pub stream: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether it set memory instead of copying.
+    pub set: bool,
+    /// When it began.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+}
+
+/// A call of the application into NCCL.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// The thread.
+    pub thread: u32,
+    /// The world rank.
+    pub rank: u32,
+    /// The communicator's name in the scenario.
+    pub communicator: String,
+    /// `AllReduce`, ...
+    pub function: String,
+    /// Elements, as passed.
+    pub count: u64,
+    /// The datatype, as in NCCL's `ncclDataType_t`: `ncclFloat32`.
+    pub datatype: String,
+    /// The address it reads from, or 0.
+    pub send: u64,
+    /// The address it writes to, or 0.
+    pub receive: u64,
+    /// The root or the peer, or -1.
+    pub root: i32,
+    /// The stream's handle.
+    pub stream: u64,
+    /// Whether the stream was capturing.
+    pub captured: bool,
+    /// When the call was made.
+    pub called: u64,
+    /// When it returned.
+    pub returned: u64,
+}
+
+/// How the job ended in this process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// How many results were compared.
+    pub checked: u64,
+    /// How many of them were wrong.
+    pub wrong: u64,
+    /// Lines that could not be written.
+    pub lost: u64,
+}
+
+/// The file of this process.
+#[derive(Debug)]
+pub struct Truth {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    file: Option<File>,
+    lost: u64,
+}
+
+impl Truth {
+    /// Creates the file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be created.
+    pub fn create(path: &Path) -> std::io::Result<Truth> {
+        Ok(Truth { state: Mutex::new(State { file: Some(File::create(path)?), lost: 0 }) })
+    }
+
+    /// A truth that nobody wants to know.
+    pub fn nowhere() -> Truth {
+        Truth { state: Mutex::new(State { file: None, lost: 0 }) }
+    }
+
+    /// Writes a line; what cannot be written is counted.
+    pub fn write(&self, line: &Line) {
+        let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let State { file: Some(file), lost } = &mut *state else { return };
+        let mut text = serde_json::to_vec(line).expect("every line can be written as JSON");
+        text.push(b'\n');
+        // One write, so that a process that is killed leaves whole lines.
+        if file.write_all(&text).is_err() {
+            *lost += 1;
+        }
+    }
+
+    /// Lines that could not be written.
+    pub fn lost(&self) -> u64 {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).lost
+    }
+}
+
+/// Reads a file of truth; the last line may be missing its end.
+///
+/// # Errors
+///
+/// When the file cannot be read, or a line other than the last is not one of ours.
+pub fn read(path: &Path) -> Result<Vec<Line>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut lines = Vec::new();
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        match serde_json::from_str(line) {
+            Ok(line) => lines.push(line),
+            Err(_) if !line.ends_with('\n') => break,
+            Err(error) => return Err(format!("{}:{}: {error}", path.display(), number + 1)),
+        }
+    }
+    Ok(lines)
+}

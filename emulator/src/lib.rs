@@ -9,9 +9,11 @@
 //! | [`library`] | a libnccl: its symbols, its structures' layout, its functions, and the jumps written over its CUDA |
 //! | [`cuda`] | the CUDA that those jumps lead to: memory, streams, events, graphs, devices, launches |
 //! | [`kernel`] | what NCCL's kernels do that the host can see, and how long they take |
+//! | [`network`] | a network between the emulated hosts |
 //! | [`scenario`] | a job described in a file |
 //! | [`job`] | one process of that job: its ranks, what they call, whether the results are right |
 //! | [`launch`] | all processes of a job: started, watched, ended |
+//! | [`wheel`] | where a libnccl comes from |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the emulator writes x86-64 instructions into libnccl and runs on x86-64 Linux only");
@@ -21,6 +23,8 @@ pub mod job;
 pub mod kernel;
 pub mod launch;
 pub mod library;
+pub mod network;
 pub mod scenario;
 pub mod time;
 pub mod truth;
+pub mod wheel;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 mod check;
 mod deep;
+mod demo;
 mod elf;
 mod package;
 mod play;
@@ -11,8 +12,10 @@ mod steps;
 
 const USAGE: &str = "\
 usage: cargo xtask CHORE [STEP...]
+       cargo xtask demo [SCENARIO]
        cargo xtask play [SCENARIO]
 
+  demo      the real NCCL on emulated GPUs, with the plugin: a trace of a whole job; --list for more
   play      a trace to look at: the scripted host plays a scenario of tests/scenarios
   check     everything that must hold before a change is taken
   deep      sanitizers and Miri: slower, and more is needed
@@ -24,10 +27,10 @@ Each chore has steps; naming some runs only those:
 fn main() -> ExitCode {
     let chores = [("check", check::STEPS), ("deep", deep::STEPS), ("package", package::STEPS)];
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((name, rest)) = words.split_first()
-        && name == "play"
-    {
-        return play::run(rest);
+    match words.split_first() {
+        Some((name, rest)) if name == "demo" => return demo::run(rest),
+        Some((name, rest)) if name == "play" => return play::run(rest),
+        _ => {}
     }
     if let Some((name, wanted)) = words.split_first()
         && let Some((_, steps)) = chores.iter().find(|(chore, _)| chore == name)

@@ -1,0 +1,158 @@
+//! The whole thing on any machine: the real NCCL runs a job on emulated GPUs, with the plugin loaded.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::time::Instant;
+
+use crate::steps::{Failure, Place, call};
+
+/// Without a scenario's name, this one.
+const DEFAULT: &str = "training";
+
+/// What the demo runs with unless told otherwise.
+const RELEASE: &str = "2.30.7";
+
+const USAGE: &str = "\
+usage: cargo xtask demo [SCENARIO] [--nccl VERSION or PATH] [--seed N]
+       cargo xtask demo --list
+
+  SCENARIO   a name from --list, or a file; training if none is given
+  --nccl     a release to fetch from PyPI into your cache (2.30.7), or a libnccl.so.2 that you have
+  --seed     another seed for what the scenario leaves to chance
+";
+
+pub(crate) fn run(words: &[String]) -> ExitCode {
+    let Some(wish) = Wish::parse(words) else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match Place::find().map_err(Failure::from).and_then(|place| demo(&place, &wish)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {}", failure.reason);
+            if let Some(again) = failure.again {
+                eprintln!("       to see it again: {again}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the user asked for.
+#[derive(Debug, PartialEq)]
+struct Wish {
+    list: bool,
+    scenario: String,
+    nccl: String,
+    seed: Option<String>,
+}
+
+impl Wish {
+    fn parse(words: &[String]) -> Option<Wish> {
+        let mut wish = Wish { list: false, scenario: DEFAULT.into(), nccl: RELEASE.into(), seed: None };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--list" => wish.list = true,
+                "--nccl" => wish.nccl = words.next()?.clone(),
+                "--seed" => wish.seed = Some(words.next()?.clone()),
+                name if !name.starts_with('-') => wish.scenario = name.to_owned(),
+                _ => return None,
+            }
+        }
+        Some(wish)
+    }
+}
+
+fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
+    let start = Instant::now();
+    build(place)?;
+    let built = start.elapsed();
+    let release = place.target.join("release");
+    let emulator = release.join("emulator");
+    if wish.list {
+        return call(place.command(&emulator).arg("list"));
+    }
+    let library = library(place, &emulator, &wish.nccl)?;
+    let fetched = start.elapsed() - built;
+
+    let name = Path::new(&wish.scenario).file_stem().unwrap_or_default();
+    let output = place.target.join("demo").join(name);
+    let _ = std::fs::remove_dir_all(&output);
+    let traces = output.join("traces");
+    let mut job = place.command(&emulator);
+    job.args(["run", &wish.scenario, "--plugin"]).arg(release.join("libncclscope.so"));
+    job.arg("--nccl").arg(&library).arg("--output").arg(&output);
+    job.args(wish.seed.iter().flat_map(|seed| ["--seed", seed]));
+    job.env("NCCLSCOPE_PRESET", "full").env("NCCLSCOPE_OUTPUT", &traces);
+    call(&mut job)?;
+
+    let joined = output.with_extension("perfetto-trace");
+    let files = std::fs::read_dir(&traces).map_err(|error| format!("{}: {error}", traces.display()))?;
+    let mut files: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let ncclscope = release.join("ncclscope");
+    call(place.command(&ncclscope).arg("join").arg("-o").arg(&joined).args(&files))?;
+    println!();
+    call(place.command(&ncclscope).arg("info").arg(&joined))?;
+    let run = start.elapsed() - built - fetched;
+    println!(
+        "\nThe real NCCL ran on emulated GPUs: its calls, threads and order are real, the times are not performance.\n\
+         The trace of all ranks is {}\n\
+         Open it: https://ui.perfetto.dev, \"Open trace file\". The file stays on this machine.\n\
+         What really happened is in {}/*.truth.jsonl.\n\
+         (build {:.0} s, library {:.0} s, job and trace {:.0} s)",
+        joined.display(),
+        output.display(),
+        built.as_secs_f64(),
+        fetched.as_secs_f64(),
+        run.as_secs_f64()
+    );
+    Ok(())
+}
+
+fn build(place: &Place) -> Result<(), Failure> {
+    println!("building (a few minutes the first time)");
+    let packages = ["ncclscope", "ncclscope-emulator", "ncclscope-emulator-nvml"];
+    let packages = packages.iter().flat_map(|name| ["-p", name]);
+    call(place.cargo().args(["build", "--release", "--quiet", "--lib", "--bins"]).args(packages))
+}
+
+/// The file of a release, fetched where it has to be; or the file that was named.
+fn library(place: &Place, emulator: &Path, nccl: &str) -> Result<PathBuf, Failure> {
+    if nccl.contains('/') {
+        return Ok(PathBuf::from(nccl));
+    }
+    let mut command = place.command(emulator);
+    command.args(["fetch", nccl]).stderr(Stdio::inherit());
+    let output = command.output().map_err(|error| format!("failed to start the emulator: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("no NCCL {nccl}; to use one that you have: --nccl PATH/libnccl.so.2").into());
+    }
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Option<Wish> {
+        Wish::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn words_are_understood_in_any_order() {
+        let wish = parse("--seed 7 straggler --nccl 2.32.3").unwrap();
+        assert_eq!(wish.scenario, "straggler");
+        assert_eq!(wish.nccl, "2.32.3");
+        assert_eq!(wish.seed.as_deref(), Some("7"));
+        assert_eq!(parse("").unwrap().scenario, DEFAULT);
+        assert!(parse("--list").unwrap().list);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        assert_eq!(parse("--nccl"), None);
+        assert_eq!(parse("--fast"), None);
+    }
+}

@@ -364,6 +364,8 @@ impl Run {
             panics: recorder::panics(),
             clock_error_ns: self.clock_error_ns,
             doubts: correlator.doubts(),
+            matches: None,
+            launches_lost: recorder::lost_launches(),
         };
         tracks.finish(now, &figures);
         self.flush();

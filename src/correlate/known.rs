@@ -1,6 +1,7 @@
 //! What is remembered of events, in bounded memory.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -35,9 +36,11 @@ pub(super) enum Details {
     Call {
         captured: bool,
         replays: u32,
+        /// The GroupApi it was made in.
+        group: Handle,
     },
     /// `Coll` or `P2p`.
-    Operation(Box<Operation>),
+    Operation(Arc<Operation>),
     ProxyOp {
         op: event::ProxyOp,
         parent: Handle,
@@ -175,10 +178,10 @@ mod tests {
     #[test]
     fn a_captured_call_outlives_a_flood_of_others() {
         let mut table = Table::default();
-        table.insert(Handle(1), known(Details::Call { captured: true, replays: 0 }));
+        table.insert(Handle(1), known(Details::Call { captured: true, replays: 0, group: Handle::NONE }));
         table.close(Handle(1));
         for id in 2..=200_000_u64 {
-            table.insert(Handle(id), known(Details::Call { captured: false, replays: 0 }));
+            table.insert(Handle(id), known(Details::Call { captured: false, replays: 0, group: Handle::NONE }));
             table.close(Handle(id));
         }
         assert!(table.get(Handle(1)).is_some());

@@ -5,17 +5,23 @@
 //! counted, and said where it matters. What is remembered is bounded, whatever the job does.
 
 mod known;
+mod plans;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use self::known::{Details, Known, Table};
+use self::plans::{Found, Plans};
+use crate::model::activity::{Activity, Kernel};
 use crate::model::event::{self, Body, Event, Kind, Record};
 use crate::model::ids::{Handle, ProcessTag, RingId};
 use crate::model::state;
 use crate::model::time::{GpuNs, HostNs};
-use crate::model::timeline::{Channel, Comm, Doubt, Doubts, Entry, Operation, ProxyOp, Texts, Thread, ThreadId, What};
+use crate::model::timeline::{
+    Channel, Comm, Doubt, Doubts, Entry, Matches, Method, Operation, Owner, ProxyOp, Texts, Thread, ThreadId, What,
+};
 use crate::model::word::Word;
 
 /// Proxy operations that wait for their first sign of progress; an older one is declared to have none.
@@ -43,7 +49,11 @@ pub struct Correlator {
     pending: VecDeque<Handle>,
     /// Sends and receives so far, by communicator, peer and direction.
     p2p_numbers: FxHashMap<(Handle, i32, Word), u32>,
+    plans: Plans,
+    /// The newest interface that a communicator uses.
+    interface: u8,
     doubts: Doubts,
+    matches: Matches,
     last: HostNs,
 }
 
@@ -79,7 +89,10 @@ impl Correlator {
             events: Table::default(),
             pending: VecDeque::new(),
             p2p_numbers: FxHashMap::default(),
+            plans: Plans::default(),
+            interface: 0,
             doubts: Doubts::default(),
+            matches: Matches::default(),
             last: HostNs(0),
         }
     }
@@ -88,6 +101,12 @@ impl Correlator {
     #[must_use]
     pub fn doubts(&self) -> Doubts {
         Doubts { evicted_open: self.events.evicted_open(), ..self.doubts }
+    }
+
+    /// What became of the kernels so far.
+    #[must_use]
+    pub fn matches(&self) -> Matches {
+        Matches { without_kernel: self.plans.without_kernel(), ..self.matches }
     }
 
     /// Whether an event is remembered.
@@ -136,13 +155,60 @@ impl Correlator {
             Body::Thread { tid, ref name } => self.thread(ring, tid, &String::from_utf8_lossy(name), out),
             Body::ThreadEnd => {
                 if let Some(thread) = self.rings.remove(&ring) {
+                    self.plans.thread_end(thread);
                     out.say(What::ThreadEnd(thread));
                 }
             }
             Body::Text { word, text } => {
                 self.texts.insert(word, String::from_utf8_lossy(text).into());
             }
+            Body::Launch { correlation, launch, group, .. } => {
+                let thread = self.rings.get(&ring).copied();
+                // KernelLaunch came with v5.
+                let declared = self.interface >= 5;
+                self.plans.kernel_launched(thread, correlation, launch, group, declared);
+            }
+            Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
+            Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
         }
+    }
+
+    /// Takes something that CUPTI reported. To be called in the order in which things ended, after all records of that
+    /// time: a kernel finds its operations only when these have been pushed.
+    pub fn push_activity(&mut self, activity: &Activity, sink: &mut dyn FnMut(&Entry<'_>)) {
+        match activity {
+            Activity::Kernel(kernel) => self.kernel(kernel, sink),
+            Activity::Copy(copy) => sink(&Entry { time: copy.span.start, what: What::Copy(copy) }),
+            Activity::Device(device) => sink(&Entry { time: self.last, what: What::Device(device) }),
+            Activity::Overhead(overhead) => {
+                sink(&Entry { time: overhead.span.start, what: What::Overhead(overhead) });
+            }
+            Activity::Dropped(count) => self.matches.dropped += count,
+            Activity::Implausible => self.matches.implausible += 1,
+            Activity::Context(_) | Activity::Stream(_) => {}
+        }
+    }
+
+    fn kernel(&mut self, kernel: &Kernel, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let found = self.plans.claim(kernel);
+        let owner = match &found {
+            Ok(Found { method, context, operations, launch, replay }) => {
+                let index = Method::ALL.iter().position(|it| it == method).unwrap_or_default();
+                self.matches.matched[index] += 1;
+                let comm = self.comms.get(context);
+                let launch = Some(*launch).filter(|launch| !launch.is_none());
+                Owner::Operations { method: *method, comm, operations, launch, replay: *replay }
+            }
+            Err(reason) if is_nccl(&kernel.name) => {
+                self.matches.unmatched += 1;
+                Owner::Unmatched(*reason)
+            }
+            Err(_) => {
+                self.matches.application += 1;
+                Owner::Application
+            }
+        };
+        sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner } });
     }
 
     /// Nothing more will come: what is only now known to be silent is said.
@@ -160,6 +226,7 @@ impl Correlator {
 
     fn comm_init(&mut self, init: &event::CommInit, out: &mut Out<'_>) {
         self.comm_count += 1;
+        self.interface = self.interface.max(init.interface);
         let comm = Comm {
             context: init.context,
             number: self.comm_count,
@@ -198,18 +265,25 @@ impl Correlator {
         let kind = event.kind();
         let mut known = Known { kind, thread, context, start: out.now, stops: 0, details: Details::None };
         let doubt = self.doubt_of_parent(parent, kind);
+        match kind {
+            Kind::Group => self.plans.group(id, thread, context),
+            _ => self.plans.something_else(thread),
+        }
         let comm = self.comms.get(&context);
         match *event {
             Event::GroupApi(_) => known.details = Details::Group { marks: [None; 2] },
             Event::CollApi(event::CollApi { captured, .. }) | Event::P2pApi(event::P2pApi { captured, .. }) => {
-                known.details = Details::Call { captured: captured.is_set(), replays: 0 };
+                known.details = Details::Call { captured: captured.is_set(), replays: 0, group: parent };
             }
             Event::Coll(_) | Event::P2p(_) => {
                 let operation = self.operation(context, *event);
                 let replay = self.replay(parent);
                 let comm = self.comms.get(&context);
                 out.say(What::OperationBegin { id, thread, comm, operation: &operation, replay, doubt });
-                known.details = Details::Operation(Box::new(operation));
+                let operation = Arc::new(operation);
+                let (group, group_api) = self.groups_of(event, parent);
+                self.plans.operation(group, &operation, parent, group_api);
+                known.details = Details::Operation(operation);
             }
             Event::ProxyOp(op) => {
                 let foreign = op.pid != self.pid || !context.is_from(self.tag);
@@ -244,15 +318,21 @@ impl Correlator {
                 out.say(What::Unknown { thread, bits: unknown.bits });
             }
             Event::CeColl(_) => {
-                known.details = Details::Call { captured: false, replays: 0 };
+                known.details = Details::Call { captured: false, replays: 0, group: Handle::NONE };
             }
-            Event::ProxyCtrl(_) | Event::KernelLaunch(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
+            Event::KernelLaunch(_) => self.plans.launch(id, context, parent),
+            Event::ProxyCtrl(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
         }
         if is_host_call(kind) {
             let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
                 .then(|| self.operation(context, *event));
             let comm = self.comms.get(&context);
             out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), doubt });
+            if let Some(operation) = operation
+                && kind != Kind::CeColl
+            {
+                self.plans.call(id, parent, &Arc::new(operation));
+            }
         }
         self.events.insert(id, known);
     }
@@ -294,6 +374,11 @@ impl Correlator {
             known.stops = known.stops.saturating_add(1);
             self.doubts.double_stops += 1;
             return;
+        }
+        match known.kind {
+            Kind::KernelLaunch => self.plans.launched(id, known.thread),
+            Kind::Group => self.plans.group_end(id),
+            _ => {}
         }
         match known.details {
             Details::Group { marks } => out.say(What::CallEnd { id, group_marks: marks }),
@@ -380,10 +465,25 @@ impl Correlator {
         }
     }
 
+    /// The Group that an operation is part of, and the GroupApi that its call was made in.
+    fn groups_of(&self, event: &Event, parent: Handle) -> (Handle, Handle) {
+        let group = match event {
+            Event::Coll(coll) => coll.group,
+            Event::P2p(p2p) => p2p.group,
+            _ => Handle::NONE,
+        };
+        let group_api = match self.events.get(parent).map(|known| &known.details) {
+            Some(Details::Call { group, .. }) => *group,
+            _ => Handle::NONE,
+        };
+        // Up to v4 the parent is the Group.
+        (if group.is_none() { parent } else { group }, group_api)
+    }
+
     /// The how manieth run of a captured call begins with a child of `parent`.
     fn replay(&mut self, parent: Handle) -> Option<u32> {
         match self.events.get_mut(parent).map(|known| &mut known.details) {
-            Some(Details::Call { captured: true, replays }) => {
+            Some(Details::Call { captured: true, replays, .. }) => {
                 *replays += 1;
                 Some(*replays)
             }
@@ -487,11 +587,23 @@ fn find<'t>(events: &'t mut Table, tag: ProcessTag, doubts: &mut Doubts, id: Han
     known
 }
 
+/// Whether a kernel is one of NCCL's, by its name in the symbol table, which may be mangled.
+#[must_use]
+pub fn is_nccl(name: &str) -> bool {
+    let plain = match name.strip_prefix("_Z") {
+        Some(mangled) => mangled.trim_start_matches(|digit: char| digit.is_ascii_digit()),
+        None => name,
+    };
+    ["ncclDevKernel", "ncclSymkDevKernel", "ncclSymDevKernel", "ncclKernel"].iter().any(|it| plain.starts_with(it))
+}
+
 /// Whether an event is a call on a host thread, which nests with the others there.
 fn is_host_call(kind: Kind) -> bool {
     use Kind::{CeBatch, CeColl, CeSync, CollApi, Group, GroupApi, KernelLaunch, P2pApi};
     matches!(kind, GroupApi | CollApi | P2pApi | KernelLaunch | Group | CeColl | CeSync | CeBatch)
 }
 
+#[cfg(test)]
+mod kernel_tests;
 #[cfg(test)]
 pub(crate) mod tests;

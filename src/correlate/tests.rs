@@ -8,8 +8,11 @@
 //! | `comm LABEL hash=.. rank=.. ranks=.. name=.. interface=..` | a communicator's `init` |
 //! | `identity LABEL hash=.. name=..`, `finalize LABEL` | what v1 to v3 tell later; its end |
 //! | `text $N WORDS` | a recorded text, from then on a word like any other |
-//! | `start LABEL KIND [in=COMM] [parent=LABEL] [FIELD=VALUE]` | an event, of the communicator `C` by default |
+//! | `start LABEL KIND [in=COMM] [parent=LABEL] [group=LABEL] [FIELD=VALUE]` | an event, of the communicator `C` by default |
 //! | `stop LABEL`, `state LABEL STATE [argument=..] [steps=..]`, `update LABEL bytes=..` | |
+//! | `launch corr=.. [in=LAUNCH] [group=LABEL]` | a kernel's launch, as CUPTI's callback tells it |
+//! | `node N in=LAUNCH`, `clone N of=M` | a node of a graph is made, or cloned |
+//! | `kernel START corr=.. [node=..] [name=..]` | CUPTI reports a kernel, which ended at `TIME` |
 //! | `finish`, alone on its line | the recording ends |
 //! | `process`, alone on its line | what follows happens in another process |
 //!
@@ -21,6 +24,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::*;
+use crate::model::activity::{Place, Span};
 use crate::model::event::{CommInit, Flag, Net, Network};
 use crate::model::time::Ticks;
 
@@ -106,6 +110,12 @@ impl Player {
             let words: Vec<&str> = line.split_whitespace().collect();
             let [time, ring, what @ ..] = &words[..] else { panic!("neither time nor ring: {line}") };
             let time = HostNs(time.parse().unwrap_or_else(|_| panic!("no time: {line}")));
+            if let ["kernel", start, fields @ ..] = what {
+                let kernel = Activity::Kernel(kernel_of(start, time, &Fields::new(fields)));
+                let labels = &self.labels;
+                self.correlator.push_activity(&kernel, &mut |entry| sink(labels, entry));
+                continue;
+            }
             let ring = RingId(ring.parse().unwrap_or_else(|_| panic!("no ring: {line}")));
             let body = self.body(what).unwrap_or_else(|| panic!("not a line of a scenario: {line}"));
             let labels = &self.labels;
@@ -145,15 +155,39 @@ impl Player {
             ["finalize", label] => Body::CommFinalize { context: labels.handle(label) },
             ["start", label, kind, ref fields @ ..] => {
                 let fields = Fields::new(fields);
+                let mut event = event_of(kind, &fields)?;
+                let group = labels.handle(fields.get("group").unwrap_or("none"));
+                match &mut event {
+                    Event::Coll(coll) => coll.group = group,
+                    Event::P2p(p2p) => p2p.group = group,
+                    _ => {}
+                }
                 Body::Start {
                     handle: labels.handle(label),
                     parent: labels.handle(fields.get("parent").unwrap_or("none")),
                     context: labels.handle(fields.get("in").unwrap_or("C")),
                     rank: 0,
-                    event: event_of(kind, &fields)?,
+                    event,
                 }
             }
             ["stop", label] => Body::Stop { handle: labels.handle(label) },
+            ["launch", ref fields @ ..] => {
+                let fields = Fields::new(fields);
+                Body::Launch {
+                    correlation: fields.number("corr", 0),
+                    nccl: true,
+                    launch: labels.handle(fields.get("in").unwrap_or("none")),
+                    group: labels.handle(fields.get("group").unwrap_or("none")),
+                }
+            }
+            ["node", node, ref fields @ ..] => {
+                let launch = labels.handle(Fields::new(fields).get("in").unwrap_or("none"));
+                Body::GraphNode { node: node.parse().ok()?, original: 0, launch }
+            }
+            ["clone", node, ref fields @ ..] => {
+                let original = Fields::new(fields).number("of", 0);
+                Body::GraphNode { node: node.parse().ok()?, original, launch: Handle::NONE }
+            }
             ["state", label, name, ref fields @ ..] => {
                 let fields = Fields::new(fields);
                 let state = (0..64).find(|&number| state::name(number) == Some(name)).or(name.parse().ok())?;
@@ -166,6 +200,19 @@ impl Player {
             }
             _ => return None,
         })
+    }
+}
+
+fn kernel_of(start: &str, end: HostNs, fields: &Fields<'_>) -> Kernel {
+    Kernel {
+        span: Span { start: HostNs(start.parse().expect("a kernel's start")), end, error_ns: 0 },
+        place: Place { device: 0, context: 1, stream: 13 },
+        correlation: fields.number("corr", 0),
+        graph_node: fields.number("node", 0),
+        graph: 0,
+        grid: [2, 1, 1],
+        block: [96, 1, 1],
+        name: fields.get("name").unwrap_or("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL").into(),
     }
 }
 
@@ -258,7 +305,7 @@ fn zeroed<T: bytemuck::Zeroable>() -> T {
 }
 
 /// One entry in words: first what it is about, then what is worth saying.
-fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -> String {
+pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -> String {
     let label = |id: Handle| labels.label(id);
     let comm_label = |comm: Option<&Comm>| comm.map_or(String::new(), |comm| format!(" {}", label(comm.context)));
     let doubt = |doubt: Option<Doubt>| doubt.map_or(String::new(), |doubt| format!(" [{}]", doubt.text()));
@@ -340,7 +387,27 @@ fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -> String {
         What::NetUpdate { id, net } => format!("net {} bytes {}", label(id), net.length),
         What::NetEnd { id } => format!("net {} ends", label(id)),
         What::Unknown { thread, bits } => format!("unknown {bits:#x} on {}", thread.0),
+        What::Kernel { kernel, owner } => {
+            let owner = match owner {
+                Owner::Application => "of the application".to_owned(),
+                Owner::Unmatched(reason) => format!("unmatched: {}", reason.text()),
+                Owner::Operations { method, comm, operations, launch, replay } => {
+                    let names: Vec<_> = operations.iter().map(|it| describe_carried(it)).collect();
+                    let launch = launch.map_or(String::new(), |launch| format!(" by {}", label(launch)));
+                    let replay = replay.map_or(String::new(), |replay| format!(" replay {replay}"));
+                    let comm = comm_label(comm);
+                    format!("{}{comm}{launch}{replay}: {}", method.text(), names.join(" + "))
+                }
+            };
+            format!("kernel to {} {owner}", kernel.span.end.0)
+        }
+        What::Copy(_) | What::Device(_) | What::Overhead(_) => format!("{what:?}"),
     }
+}
+
+/// An operation that a kernel carried: function and count.
+fn describe_carried(operation: &Operation) -> String {
+    format!("{} {}", function(operation), operation.count())
 }
 
 /// Function and, where there are any, texts.
@@ -1174,7 +1241,12 @@ impl Rules {
             | What::Unknown { thread, .. }
             | What::Control { thread, .. }
             | What::ProxyOpNever { thread, .. } => assert!(thread.0 < self.threads, "a known thread"),
-            What::CommInit(_) | What::CommFinalize(_) => {}
+            What::CommInit(_)
+            | What::CommFinalize(_)
+            | What::Kernel { .. }
+            | What::Copy(_)
+            | What::Device(_)
+            | What::Overhead(_) => {}
         }
     }
 

@@ -477,6 +477,26 @@ pub enum Body<'a> {
     },
     /// The thread that owned this ring has ended.
     ThreadEnd,
+    /// A kernel is being launched on this thread, by NCCL or inside a call of NCCL's.
+    Launch {
+        /// CUPTI's correlation id of the launching call.
+        correlation: u32,
+        /// Whether the kernel's name is one of NCCL's.
+        nccl: bool,
+        /// The KernelLaunch that is open on this thread, if there is one: it surrounds exactly this launch.
+        launch: Handle,
+        /// The GroupApi that is open on this thread, if there is one.
+        group: Handle,
+    },
+    /// A node of a graph came to be.
+    GraphNode {
+        /// CUPTI's id of the node.
+        node: u64,
+        /// The node that it was cloned from, or 0.
+        original: u64,
+        /// The KernelLaunch that is open on this thread, if there is one: the node is what it recorded.
+        launch: Handle,
+    },
     /// The text behind a [`Word`].
     Text {
         /// The number it got.
@@ -502,6 +522,8 @@ pub(crate) mod kind {
     pub(crate) const THREAD: u8 = 38;
     pub(crate) const TEXT: u8 = 39;
     pub(crate) const THREAD_END: u8 = 40;
+    pub(crate) const LAUNCH: u8 = 41;
+    pub(crate) const GRAPH_NODE: u8 = 42;
 }
 
 /// Word 0 of a record.
@@ -543,6 +565,10 @@ impl<'a> Record<'a> {
             kind::COMM_IDENTITY => Body::CommIdentity { context: handle(0)?, hash: *rest.get(1)?, name: Word(small) },
             kind::THREAD => Body::Thread { tid: wide, name: payload_from(rest)? },
             kind::THREAD_END => Body::ThreadEnd,
+            kind::LAUNCH => {
+                Body::Launch { correlation: wide as u32, nccl: small != 0, launch: handle(0)?, group: handle(1)? }
+            }
+            kind::GRAPH_NODE => Body::GraphNode { node: *rest.first()?, original: *rest.get(1)?, launch: handle(2)? },
             kind::TEXT => {
                 Body::Text { word: Word(small), text: bytemuck::cast_slice(rest).get(..usize::try_from(wide).ok()?)? }
             }
@@ -592,7 +618,7 @@ mod tests {
             if length > 0 {
                 // Half of them with a plausible header.
                 if round % 2 == 0 {
-                    words[0] = header((state % 41) as u8, length, state as u16, (state >> 20) as i32);
+                    words[0] = header((state % 43) as u8, length, state as u16, (state >> 20) as i32);
                 }
                 let _ = Record::decode(&words[..length]);
             }

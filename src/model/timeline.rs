@@ -1,5 +1,8 @@
 //! The joined result: what the correlator tells the trace, entry by entry, in the order of time.
 
+use std::sync::Arc;
+
+use super::activity;
 use super::event::{self, Event};
 use super::ids::Handle;
 use super::time::{GpuNs, HostNs};
@@ -190,6 +193,116 @@ pub enum What<'a> {
         /// The type's bit.
         bits: u64,
     },
+    /// A kernel ran. `time` is when it began; it may lie well before the entry before it.
+    Kernel {
+        /// What CUPTI says about it.
+        kernel: &'a activity::Kernel,
+        /// Whose it is.
+        owner: Owner<'a>,
+    },
+    /// Memory was copied or set by a stream. `time` is when that began.
+    Copy(&'a activity::Copy),
+    /// A GPU of the process.
+    Device(&'a activity::Device),
+    /// Time that CUPTI itself took. `time` is when it began.
+    Overhead(&'a activity::Overhead),
+}
+
+/// Whose a kernel is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Owner<'a> {
+    /// The application's: it is none of NCCL's.
+    Application,
+    /// NCCL's, and it carried these operations.
+    Operations {
+        /// How that is known.
+        method: Method,
+        /// The communicator, if that is known.
+        comm: Option<&'a Comm>,
+        /// The operations, in the order of the plan.
+        operations: &'a [Arc<Operation>],
+        /// The KernelLaunch, where there was one.
+        launch: Option<Handle>,
+        /// Of a captured launch: the how manieth kernel, from 1.
+        replay: Option<u64>,
+    },
+    /// NCCL's, and nothing says which operations it carried.
+    Unmatched(Unmatched),
+}
+
+/// How a kernel was matched to its operations, strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Method {
+    /// It was launched between start and stop of a KernelLaunch, on the same thread. Exact.
+    Bracket,
+    /// It ran from a node of a graph that was recorded between start and stop of a KernelLaunch. Exact.
+    GraphNode,
+    /// It was launched inside a GroupApi, without a KernelLaunch, and so belongs to the calls of that group about which NCCL says nothing else.
+    ApiBracket,
+    /// Its launch was followed by a Group on the same thread (interfaces without KernelLaunch). Inferred.
+    ThreadOrder,
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Method; 4] = [Method::Bracket, Method::GraphNode, Method::ApiBracket, Method::ThreadOrder];
+
+    /// As the trace says it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Method::Bracket => "exact (launch bracket)",
+            Method::GraphNode => "exact (graph node)",
+            Method::ApiBracket => "inferred (call bracket)",
+            Method::ThreadOrder => "inferred (thread order)",
+        }
+    }
+}
+
+/// Why one of NCCL's kernels has no operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmatched {
+    /// Its launch was not seen: it was made before the recording, or there was no room to record it.
+    NoLaunch,
+    /// Its launch was seen, and NCCL handed over no operations for it.
+    NoGroup,
+    /// It was launched in a group whose calls all have kernels of their own.
+    NoCall,
+    /// It ran from a node of a graph whose recording was not seen.
+    UnknownNode,
+    /// Its launch is no longer remembered.
+    Forgotten,
+}
+
+impl Unmatched {
+    /// As the trace says it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Unmatched::NoLaunch => "its launch was not seen",
+            Unmatched::NoGroup => "NCCL handed over no operation for its launch",
+            Unmatched::NoCall => "all calls of its group have kernels of their own",
+            Unmatched::UnknownNode => "its graph was captured unseen",
+            Unmatched::Forgotten => "its launch was too long ago",
+        }
+    }
+}
+
+/// What became of the kernels, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Matches {
+    /// Kernels of NCCL by method, in the order of [`Method::ALL`].
+    pub matched: [u64; 4],
+    /// Kernels of NCCL without operations.
+    pub unmatched: u64,
+    /// Kernels of the application.
+    pub application: u64,
+    /// KernelLaunches whose kernel CUPTI did not report.
+    pub without_kernel: u64,
+    /// Records of CUPTI's that cannot be true.
+    pub implausible: u64,
+    /// Records that CUPTI says it dropped.
+    pub dropped: u64,
 }
 
 /// A host thread of this process: a number that no other thread of the trace has.

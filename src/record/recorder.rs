@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ring::{Rings, Writer};
 use crate::clock::host::now;
-use crate::model::event::{CommInit, Net, Payload, TEXT_BYTES, header, kind};
+use crate::model::event::{CommInit, Kind, Net, Payload, TEXT_BYTES, header, kind};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::word::Word;
 use crate::sys;
@@ -30,6 +30,13 @@ static NEXT_TEXT: AtomicU32 = AtomicU32::new(Word::FIRST_TEXT.0 as u32);
 /// Panics caught in callbacks, each one a bug of ours that the trace reports.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
+/// Launches and graph nodes for which there was no room: their kernels will have no owner.
+static LOST_LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+/// Which graph nodes may be NCCL's: a set of hashed ids, in which others may be found too. Graphs of the application have
+/// nodes by the thousand, and most of their clones need no record.
+static NODES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
 /// Handles a thread takes at a time, so that the shared counter is touched rarely.
 const HANDLE_BLOCK: u64 = 4096;
 /// Calls after which a thread that found no ring tries again.
@@ -45,6 +52,9 @@ struct Local {
     next_handle: Cell<u64>,
     end_of_block: Cell<u64>,
     retry_in: Cell<u32>,
+    /// The KernelLaunch that is open on this thread, and the GroupApi.
+    launch: Cell<Handle>,
+    group: Cell<Handle>,
 }
 
 /// Runs when the thread ends. Apart from [`Local`], whose access must stay free of any registration.
@@ -58,6 +68,8 @@ thread_local! {
             next_handle: Cell::new(0),
             end_of_block: Cell::new(0),
             retry_in: Cell::new(0),
+            launch: Cell::new(Handle::NONE),
+            group: Cell::new(Handle::NONE),
         }
     };
     static EXIT: Exit = const { Exit };
@@ -122,6 +134,11 @@ pub extern "C" fn forked() {
 pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P) -> Handle {
     LOCAL.with(|local| {
         let handle = local.handle(1);
+        match P::KIND {
+            Kind::KernelLaunch => local.launch.set(handle),
+            Kind::GroupApi => local.group.set(handle),
+            _ => {}
+        }
         local.push_start(handle, parent, context, rank, payload);
         handle
     })
@@ -141,7 +158,73 @@ pub fn start_net(parent: Handle, context: Handle, rank: i32, payload: &crate::mo
 /// Records the stop of an event.
 #[inline]
 pub fn stop(handle: Handle) {
-    LOCAL.with(|local| local.push(kind::STOP, 0, 0, &[handle.0]));
+    LOCAL.with(|local| {
+        if local.launch.get() == handle {
+            local.launch.set(Handle::NONE);
+        } else if local.group.get() == handle {
+            local.group.set(Handle::NONE);
+        }
+        local.push(kind::STOP, 0, 0, &[handle.0]);
+    });
+}
+
+/// Records that a kernel is being launched on this thread, if it concerns NCCL: when a KernelLaunch is open here, or
+/// when the kernel is one of NCCL's. `correlation` is CUPTI's id of the launching call. For a callback of CUPTI's, at the call's
+/// begin.
+#[inline]
+pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
+    let _ = LOCAL.try_with(|local| {
+        let open = local.launch.get();
+        let nccl = is_nccl();
+        if nccl || !open.is_none() {
+            let words = [open.0, local.group.get().0];
+            if !local.try_push(kind::LAUNCH, u16::from(nccl), correlation as i32, &words) {
+                LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+/// Records a node that was made while a KernelLaunch is open on this thread; others do not concern NCCL.
+pub fn graph_node_created(node: u64) {
+    let _ = LOCAL.try_with(|local| {
+        let open = local.launch.get();
+        if open.is_none() {
+            return;
+        }
+        let (word, bit) = node_bit(node);
+        word.fetch_or(bit, Ordering::Relaxed);
+        if !local.try_push(kind::GRAPH_NODE, 0, 0, &[node, 0, open.0]) {
+            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Records that a node was cloned, on whatever thread, if it may be one that concerns NCCL.
+pub fn graph_node_cloned(node: u64, original: u64) {
+    let (word, bit) = node_bit(original);
+    if word.load(Ordering::Relaxed) & bit == 0 {
+        return;
+    }
+    let (word, bit) = node_bit(node);
+    word.fetch_or(bit, Ordering::Relaxed);
+    let _ = LOCAL.try_with(|local| {
+        if !local.try_push(kind::GRAPH_NODE, 0, 0, &[node, original, 0]) {
+            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+/// The place of a node in [`NODES`].
+fn node_bit(node: u64) -> (&'static AtomicU64, u64) {
+    let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    (&NODES[hash as usize / 64], 1 << (hash % 64))
+}
+
+/// Launches and graph nodes for which there was no room so far.
+#[must_use]
+pub fn lost_launches() -> u64 {
+    LOST_LAUNCHES.load(Ordering::Relaxed)
 }
 
 /// Records a state of an event.

@@ -1,10 +1,11 @@
 //! Typed arguments: what an event tells in fields, as `proto/ncclscope.proto` defines them.
 
-use super::fields::nccl;
+use super::fields::{matched_by, nccl};
 use super::wire::Buf;
+use crate::model::activity::{Kernel, Place, Span};
 use crate::model::event::{self, Event, Network};
 use crate::model::time::HostNs;
-use crate::model::timeline::{Channel, Comm, Doubt, Doubts, Operation, ProxyOp};
+use crate::model::timeline::{Channel, Comm, Doubt, Doubts, Matches, Method, Operation, Owner, ProxyOp};
 use crate::model::word::{Table, Word};
 
 /// The arguments of one event, encoded. Made once and used for every event in turn.
@@ -270,6 +271,61 @@ impl Args {
                 .uint(nccl::NET_LENGTH, net.length),
             _ => self,
         }
+    }
+
+    /// Where something ran on a GPU, and how far its times may be off.
+    pub fn ran(&mut self, place: Place, span: Span) -> &mut Args {
+        self.uint(nccl::DEVICE, u64::from(place.device))
+            .uint(nccl::CONTEXT, u64::from(place.context))
+            .uint(nccl::STREAM_ID, u64::from(place.stream))
+            .uint(nccl::TIME_ERROR_NS, u64::from(span.error_ns))
+    }
+
+    /// A kernel, and whose it is.
+    pub fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) -> &mut Args {
+        self.text(nccl::KERNEL, &kernel.name)
+            .uint(nccl::CORRELATION, u64::from(kernel.correlation))
+            .uint(nccl::GRID, u64::from(kernel.grid[0]))
+            .uint(nccl::BLOCK, u64::from(kernel.block[0]))
+            .nonzero(nccl::GRAPH, u64::from(kernel.graph))
+            .nonzero(nccl::GRAPH_NODE, kernel.graph_node)
+            .ran(kernel.place, kernel.span);
+        match owner {
+            Owner::Application => self,
+            Owner::Operations { method, comm, operations, replay, .. } => {
+                let number = match method {
+                    Method::Bracket => matched_by::exact_launch_bracket,
+                    Method::GraphNode => matched_by::exact_graph_node,
+                    Method::ApiBracket => matched_by::inferred_call_bracket,
+                    Method::ThreadOrder => matched_by::inferred_thread_order,
+                };
+                self.uint(nccl::MATCH, number)
+                    .of_comm(*comm)
+                    .uint(nccl::OPERATIONS, operations.len() as u64)
+                    .nonzero(nccl::REPLAY, replay.unwrap_or_default())
+            }
+            Owner::Unmatched(reason) => self.uint(nccl::MATCH, matched_by::unmatched).text(nccl::DOUBT, reason.text()),
+        }
+    }
+
+    /// What became of the kernels of a recording.
+    pub fn matches(&mut self, matches: &Matches, launches_lost: u64) -> &mut Args {
+        let Matches { matched, unmatched, application, without_kernel, implausible, dropped } = *matches;
+        for (field, value) in [
+            (nccl::KERNELS_LAUNCH_BRACKET, matched[0]),
+            (nccl::KERNELS_GRAPH_NODE, matched[1]),
+            (nccl::KERNELS_CALL_BRACKET, matched[2]),
+            (nccl::KERNELS_THREAD_ORDER, matched[3]),
+            (nccl::KERNELS_UNMATCHED, unmatched),
+            (nccl::KERNELS_APPLICATION, application),
+            (nccl::LAUNCHES_WITHOUT_KERNEL, without_kernel),
+            (nccl::ACTIVITIES_IMPLAUSIBLE, implausible),
+            (nccl::ACTIVITIES_DROPPED, dropped),
+            (nccl::LAUNCHES_LOST, launches_lost),
+        ] {
+            self.uint(field, value);
+        }
+        self
     }
 
     /// What was doubtful in a recording.

@@ -98,6 +98,32 @@ impl Lanes {
         }
     }
 
+    /// A slice whose end is known, in a lane that is free there. Without one it becomes an instant, which says so.
+    #[allow(clippy::too_many_arguments)] // what a slice is made of
+    pub(super) fn whole(
+        &mut self,
+        family: FamilyId,
+        start: HostNs,
+        end: HostNs,
+        category: Category,
+        name: &dyn Name,
+        args: &mut Args,
+        correlation: Option<u64>,
+    ) {
+        let Some(lane) = self.free_lane(family, start) else {
+            self.missing += 1;
+            args.text(nccl::NOTE, "no free lane: begin only");
+            return self.instant(family, start, category, name, args);
+        };
+        if let Some((sequence, track, time)) = self.lane_at(family, lane, start) {
+            let extra = Extra { args: args.bytes(), correlation, ..Extra::default() };
+            self.writer.begin(sequence, track, time, category, name, &extra);
+        }
+        if let Some((sequence, track, time)) = self.lane_at(family, lane, end) {
+            self.writer.end(sequence, track, time, &Extra::default());
+        }
+    }
+
     /// Ends a slice and the phase inside it, if it is open.
     pub(super) fn end(&mut self, id: Handle, time: HostNs, args: &Args) {
         let Some(placed) = self.open.remove(&id) else { return };

@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod fields;
+mod gpu;
 mod lanes;
 pub mod names;
 #[cfg(feature = "cli")]

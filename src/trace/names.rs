@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use super::writer::Name;
 use crate::model::event::Event;
@@ -29,6 +30,12 @@ pub struct ProxyOpName<'a> {
     pub operation: Option<&'a Operation>,
     /// NCCL's channel.
     pub channel: u8,
+}
+
+/// A kernel that carried operations: the first of them, and how many more.
+pub struct CarriedName<'a> {
+    /// The operations.
+    pub operations: &'a [Arc<Operation>],
 }
 
 /// A word and a number: `step 3`, `channel 7`.
@@ -75,6 +82,24 @@ impl Name for OperationName<'_> {
     fn write(&self, text: &mut String) {
         text.push_str(self.prefix);
         write_operation(self.operation, text);
+    }
+}
+
+impl Name for CarriedName<'_> {
+    fn key(&self) -> u64 {
+        let first = self.operations.first().map(|operation| OperationName { operation, prefix: "" }.key());
+        hash((6_u8, first, self.operations.len()))
+    }
+
+    fn write(&self, text: &mut String) {
+        match self.operations {
+            [] => text.push_str("no operation"),
+            [operation] => write_operation(operation, text),
+            [first, rest @ ..] => {
+                write_operation(first, text);
+                let _ = write!(text, " and {} more", rest.len());
+            }
+        }
     }
 }
 

@@ -521,7 +521,10 @@ fn words_have_the_same_numbers_in_memory_and_in_the_trace() {
         ("PROTOCOL_ABSENT", Word::ABSENT),
     ];
     let mut spelled = 0;
-    for value in descriptor().enums.iter().flat_map(|it| &it.values) {
+    // How a kernel was matched is ours, not NCCL's.
+    let descriptor = descriptor();
+    let words = descriptor.enums.iter().filter(|it| it.values[0].name != "MATCH_ABSENT");
+    for value in words.flat_map(|it| &it.values) {
         if let Some((_, word)) = OWN.iter().find(|(name, _)| *name == value.name) {
             assert_eq!(value.number, i32::from(word.0), "{}", value.name);
         } else {

@@ -11,6 +11,9 @@
 //!       dp · send → 4              proxy operations, in lanes
 //!       dp · send → 4 · steps      their transfers, each with what it waits for
 //!       network events
+//!   GPU
+//!     GPU 0 · stream 13            kernels, in lanes; NCCL's are named by what they carry
+//!     GPU 0 · stream 13 · operations   the operations of kernels that carry more than one
 //!   GPU channels                   kernel channels as NCCL's threads saw them
 //!   ncclscope                      what the recording says of itself
 //! ```
@@ -25,6 +28,7 @@ use rustc_hash::FxHashMap;
 
 use super::args::Args;
 use super::fields::nccl;
+use super::gpu::Gpu;
 use super::lanes::{FamilyId, Lanes, Placing};
 use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
@@ -32,7 +36,7 @@ use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Comm, Doubts, Entry, ProxyOp, Thread, ThreadId, What};
+use crate::model::timeline::{Comm, Doubts, Entry, Matches, ProxyOp, Thread, ThreadId, What};
 
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
 const COMM_LANES: usize = 16;
@@ -44,13 +48,13 @@ const FAMILIES: usize = 1024;
 
 /// Draws the timeline of one process.
 pub struct Tracks {
-    lanes: Lanes,
-    args: Args,
+    pub(super) lanes: Lanes,
+    pub(super) args: Args,
     pid: i32,
     comms_group: Option<Track>,
     proxy_group: Option<Track>,
     channels_group: Option<Track>,
-    own: FamilyId,
+    pub(super) own: FamilyId,
     drops: Option<(Sequence, Track)>,
     threads: FxHashMap<ThreadId, HostThread>,
     /// Threads that have ended, oldest first.
@@ -59,6 +63,7 @@ pub struct Tracks {
     comms: FxHashMap<Handle, DrawnComm>,
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
     channels: FxHashMap<(Handle, u8), FamilyId>,
+    pub(super) gpu: Gpu,
     /// The thread of each open call.
     calls: FxHashMap<Handle, ThreadId>,
 }
@@ -89,6 +94,10 @@ pub struct Figures {
     pub clock_error_ns: u32,
     /// What was doubtful.
     pub doubts: Doubts,
+    /// What became of the kernels; none where CUPTI was not in use.
+    pub matches: Option<Matches>,
+    /// Launches for which there was no room.
+    pub launches_lost: u64,
 }
 
 struct HostThread {
@@ -168,14 +177,15 @@ impl Tracks {
             )
         };
         let comms_group = group("Communicators", 1, "One track a communicator, in the order of their creation.");
-        let proxy_group = group("Proxy", 2, "What NCCL's network proxy does, one group a progress thread.");
+        let gpu_group = group("GPU", 2, "What ran on the GPUs, by CUPTI: one track a stream.");
+        let proxy_group = group("Proxy", 3, "What NCCL's network proxy does, one group a progress thread.");
         let channels_group = group(
             "GPU channels",
-            3,
+            4,
             "Kernel channels at the times when NCCL's threads saw the GPU's stamps, not when the GPU wrote them. \
              The stamps themselves are in the arguments, on the GPU's own clock.",
         );
-        let own_group = group("ncclscope", 4, "What the recording says of itself: losses, doubts, limits.");
+        let own_group = group("ncclscope", 5, "What the recording says of itself: losses, doubts, limits.");
         let place = Placing { parent: own_group, rank: 0, description: "Begin, end and remarks of the recording." };
         let drops = writer
             .track(
@@ -200,6 +210,7 @@ impl Tracks {
             comms: FxHashMap::default(),
             peers: FxHashMap::default(),
             channels: FxHashMap::default(),
+            gpu: Gpu::new(gpu_group),
             calls: FxHashMap::default(),
         };
         tracks.dropped(clocks.boottime, 0);
@@ -250,6 +261,9 @@ impl Tracks {
             .uint(nccl::PANICS, figures.panics)
             .uint(nccl::CLOCK_ERROR_NS, u64::from(figures.clock_error_ns))
             .doubts(&figures.doubts);
+        if let Some(matches) = &figures.matches {
+            self.args.matches(matches, figures.launches_lost);
+        }
         self.remark(time, "recording ended");
     }
 
@@ -414,6 +428,10 @@ impl Tracks {
                 self.args.clear().net(net);
                 self.lanes.instant_inside(id, time, Category::Net, &Fixed("network update"), &self.args);
             }
+            What::Kernel { kernel, owner } => self.kernel(kernel, &owner),
+            What::Copy(copy) => self.copy(copy),
+            What::Device(device) => self.device(time, device),
+            What::Overhead(overhead) => self.overhead(overhead),
             What::Unknown { thread, bits } => {
                 self.args.clear().uint(nccl::UNKNOWN, bits);
                 let time = self.threads.get(&thread).map_or(time, |thread| time.max(thread.last));
@@ -690,7 +708,7 @@ impl Tracks {
         family
     }
 
-    fn with_saved_args(&mut self, body: impl FnOnce(&mut Tracks)) {
+    pub(super) fn with_saved_args(&mut self, body: impl FnOnce(&mut Tracks)) {
         let saved = std::mem::take(&mut self.args);
         body(self);
         self.args = saved;

@@ -414,6 +414,10 @@ pub enum Category {
     Net = 5,
     /// The recording itself.
     Ncclscope = 6,
+    /// What ran on the GPU, by CUPTI.
+    Kernel = 7,
+    /// Operations of kernels that carry more than one.
+    Carried = 8,
 }
 
 impl Category {
@@ -425,6 +429,8 @@ impl Category {
             Category::Gpu => "gpu",
             Category::Net => "net",
             Category::Ncclscope => "ncclscope",
+            Category::Kernel => "kernel",
+            Category::Carried => "carried",
         }
     }
 }

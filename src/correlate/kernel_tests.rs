@@ -1,0 +1,242 @@
+//! Kernels and the operations they carried: scenarios in the words of [`super::tests`].
+//!
+//! Only what is said of kernels is compared: the last line of `said` for each of them.
+
+use super::tests::{PID, Player, tag};
+use super::*;
+
+/// What is said of the kernels of a scenario, one line each, and what was counted.
+#[track_caller]
+fn check(input: &str, expected: &str) {
+    let mut player = Player::new();
+    let mut said = Vec::new();
+    let cast = "0 0 thread 100 python3 | 0 1 thread 200 callback | 0 0 comm C hash=7 rank=0 ranks=2 interface=7 \
+                | 0 0 comm D hash=8 rank=0 ranks=2 interface=7";
+    player.play(&format!("{cast}\n{input}"), &mut |labels, entry| {
+        if let What::Kernel { .. } = entry.what {
+            said.push(format!("{} {}", entry.time.0, super::tests::describe(labels, &mut Vec::new(), &entry.what)));
+        }
+    });
+    let expected: Vec<_> = expected.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    assert_eq!(said, expected, "\n-- said --\n{}\n", said.join("\n"));
+}
+
+/// An operation of its own group and kernel, on communicator C, from `at` on; labels and numbers end in `tag`.
+fn eager(at: u64, tag: &str, corr: u32, count: u32) -> String {
+    let time = |step| at + step;
+    format!(
+        "{} 0 start g{tag} GroupApi | {} 0 start api{tag} CollApi parent=g{tag} count={count} | {} 0 stop api{tag}
+         {} 0 start l{tag} KernelLaunch parent=g{tag} | {} 0 launch corr={corr} in=l{tag} group=g{tag} | {} 0 stop l{tag}
+         {} 0 start p{tag} Group | {} 0 start c{tag} Coll parent=api{tag} group=p{tag} count={count} | {} 0 stop c{tag}
+         {} 0 stop p{tag} | {} 0 stop g{tag}\n",
+        time(0),
+        time(0),
+        time(1),
+        time(2),
+        time(2),
+        time(3),
+        time(4),
+        time(4),
+        time(5),
+        time(6),
+        time(7)
+    )
+}
+
+#[test]
+fn overlapping_launches_keep_their_own_kernels() {
+    //  host  |-- A --|  |-- B --|
+    //  gpu        |==== a ====|     |== b ==|
+    let input = eager(0, "A", 1, 100) + &eager(13, "B", 2, 200) + "18 0 kernel 6 corr=1\n 40 0 kernel 30 corr=2";
+    check(
+        &input,
+        "6 kernel to 18 exact (launch bracket) C by lA: AllReduce 100
+         30 kernel to 40 exact (launch bracket) C by lB: AllReduce 200",
+    );
+}
+
+#[test]
+fn one_kernel_carries_many_operations() {
+    check(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a
+         1 0 start b P2pApi parent=g count=2 | 2 0 stop b
+         3 0 start l KernelLaunch parent=g | 3 0 launch corr=5 in=l group=g | 4 0 stop l
+         4 0 start p Group | 4 0 start x Coll parent=a group=p count=1 | 4 0 start y P2p parent=b group=p func=Send count=2
+         5 0 stop x | 5 0 stop y | 5 0 stop p | 6 0 stop g
+         20 0 kernel 8 corr=5",
+        "8 kernel to 20 exact (launch bracket) C by l: AllReduce 1 + Send 2",
+    );
+}
+
+#[test]
+fn two_communicators_of_one_group_take_turns() {
+    //  host  [launch C][Group C][launch D][Group D]
+    check(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a
+         1 0 start b CollApi in=D parent=g count=2 | 2 0 stop b
+         3 0 start l KernelLaunch parent=g | 3 0 launch corr=5 in=l group=g | 4 0 stop l
+         4 0 start p Group | 4 0 start x Coll parent=a group=p count=1 | 4 0 stop x | 4 0 stop p
+         5 0 start m KernelLaunch in=D parent=g | 5 0 launch corr=6 in=m group=g | 6 0 stop m
+         6 0 start q Group in=D | 6 0 start y Coll in=D parent=b group=q count=2 | 6 0 stop y | 6 0 stop q
+         7 0 stop g
+         20 0 kernel 8 corr=6 | 21 0 kernel 8 corr=5",
+        "8 kernel to 20 exact (launch bracket) D by m: AllReduce 2
+         8 kernel to 21 exact (launch bracket) C by l: AllReduce 1",
+    );
+}
+
+#[test]
+fn a_plan_that_goes_through_the_host_stream_finds_its_launch() {
+    //  user      [launch l]  [next call ...
+    //  callback                   [Group p: Coll]
+    check(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a
+         2 0 start l KernelLaunch parent=g | 2 0 launch corr=5 in=l group=g | 3 0 stop l | 3 0 stop g
+         4 0 start h GroupApi | 4 0 start b CollApi parent=h count=2 | 5 0 stop b
+         6 0 start m KernelLaunch parent=h | 6 0 launch corr=6 in=m group=h | 7 0 stop m | 7 0 stop h
+         8 0 start other GroupApi | 8 0 stop other
+         9 1 start p Group | 9 1 start x Coll parent=a group=p count=1 | 9 1 stop x | 9 1 stop p
+         10 1 start q Group | 10 1 start y Coll parent=b group=q count=2 | 10 1 stop y | 10 1 stop q
+         20 0 kernel 11 corr=5 | 30 0 kernel 21 corr=6",
+        "11 kernel to 20 exact (launch bracket) C by l: AllReduce 1
+         21 kernel to 30 exact (launch bracket) C by m: AllReduce 2",
+    );
+}
+
+/// A captured call, with the node 50 that it recorded, cloned to 60.
+const CAPTURED: &str = "
+    0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
+    2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l | 3 0 stop g
+    4 0 clone 60 of=50\n";
+
+#[test]
+fn each_replay_of_a_graph_has_its_own_operations() {
+    let replay = |at: u64, tag: &str, seq: u32| {
+        format!(
+            "{at} 1 start p{tag} Group | {at} 1 start x{tag} Coll parent=a group=p{tag} count=1 seq={seq}
+             {at} 1 stop x{tag} | {at} 1 stop p{tag}\n"
+        )
+    };
+    let input = CAPTURED.to_owned()
+        + &replay(10, "A", 0)
+        + "20 0 kernel 11 corr=7 node=60\n"
+        + &replay(30, "B", 0)
+        + "40 0 kernel 31 corr=8 node=60";
+    check(
+        &input,
+        "11 kernel to 20 exact (graph node) C by l replay 1: AllReduce 1
+         31 kernel to 40 exact (graph node) C by l replay 2: AllReduce 1",
+    );
+}
+
+#[test]
+fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
+    // Without proxy operations there is one Group, at the capture.
+    check(
+        "0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
+         2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l
+         3 0 start p Group | 3 0 start x Coll parent=a group=p count=1 | 3 0 stop x | 3 0 stop p | 3 0 stop g
+         4 0 clone 60 of=50 | 5 0 clone 61 of=50
+         20 0 kernel 11 corr=7 node=60 | 40 0 kernel 31 corr=8 node=61",
+        "11 kernel to 20 exact (graph node) C by l replay 1: AllReduce 1
+         31 kernel to 40 exact (graph node) C by l replay 2: AllReduce 1",
+    );
+}
+
+#[test]
+fn a_broadcast_without_a_launch_event_is_found_by_its_call() {
+    check(
+        "0 0 start g GroupApi | 0 0 start b CollApi parent=g func=Broadcast count=9 | 1 0 stop b
+         2 0 launch corr=4 group=g | 3 0 stop g
+         20 0 kernel 8 corr=4",
+        "8 kernel to 20 inferred (call bracket): Broadcast 9",
+    );
+}
+
+#[test]
+fn old_interfaces_go_by_the_order_on_the_thread() {
+    let mut player = Player::new();
+    let mut said = Vec::new();
+    player.play(
+        "0 0 thread 100 python3 | 0 0 comm C hash=7 rank=0 ranks=2 interface=4
+         1 0 launch corr=4 | 2 0 start p Group | 2 0 start x Coll parent=p group=p count=9 | 3 0 stop x | 3 0 stop p
+         4 0 launch corr=5 | 5 0 launch corr=6
+         6 0 start q Group | 6 0 start y Coll parent=q group=q count=8 | 7 0 stop y | 7 0 stop q
+         20 0 kernel 8 corr=4 | 30 0 kernel 21 corr=5 | 40 0 kernel 31 corr=6",
+        &mut |labels, entry| {
+            if let What::Kernel { .. } = entry.what {
+                said.push(super::tests::describe(labels, &mut Vec::new(), &entry.what));
+            }
+        },
+    );
+    assert_eq!(
+        said,
+        [
+            "kernel to 20 inferred (thread order) C: AllReduce 9",
+            // Its operations came through the host stream: which Group was its own cannot be known.
+            "kernel to 30 unmatched: NCCL handed over no operation for its launch",
+            "kernel to 40 inferred (thread order) C: AllReduce 8",
+        ]
+    );
+    assert_eq!(player.correlator.matches().unmatched, 1);
+}
+
+#[test]
+fn what_has_no_owner_says_why() {
+    let input = eager(0, "A", 1, 100)
+        + "20 0 kernel 10 corr=77
+           21 0 kernel 10 corr=78 name=my_kernel
+           22 0 kernel 10 corr=79 node=5
+           30 0 start l KernelLaunch | 30 0 launch corr=9 in=l | 31 0 stop l
+           40 0 kernel 35 corr=9";
+    check(
+        &input,
+        "10 kernel to 20 unmatched: its launch was not seen
+         10 kernel to 21 of the application
+         10 kernel to 22 unmatched: its graph was captured unseen
+         35 kernel to 40 unmatched: NCCL handed over no operation for its launch",
+    );
+}
+
+#[test]
+fn a_kernel_has_at_most_one_owner_and_a_launch_one_kernel() {
+    let input = eager(0, "A", 1, 100) + "20 0 kernel 10 corr=1 | 30 0 kernel 21 corr=1";
+    check(
+        &input,
+        "10 kernel to 20 exact (launch bracket) C by lA: AllReduce 100
+         21 kernel to 30 unmatched: its launch was not seen",
+    );
+}
+
+#[test]
+fn launches_without_a_kernel_are_counted() {
+    let mut player = Player::new();
+    player.play(&(eager(0, "A", 1, 100) + &eager(20, "B", 2, 100) + "50 0 kernel 10 corr=2"), &mut |_, _| {});
+    let matches = player.correlator.matches();
+    assert_eq!((matches.matched[0], matches.without_kernel), (1, 1));
+}
+
+#[test]
+fn nccl_is_known_by_its_kernels_names() {
+    assert!(is_nccl("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"));
+    assert!(is_nccl("ncclSymkDevKernel_AllGather_LL"));
+    assert!(!is_nccl("_Z13my_nccl_thingv"));
+    assert!(!is_nccl("ampere_sgemm_128x64"));
+    assert!(!is_nccl("_Z"));
+}
+
+#[test]
+fn memory_is_bounded_whatever_never_comes() {
+    let mut correlator = Correlator::new(tag(), PID);
+    let mut push = |time: u64, body: Body<'_>| {
+        let record = Record { ticks: crate::model::time::Ticks(time), body };
+        correlator.push(RingId(0), HostNs(time), &record, &mut |_| {});
+    };
+    for n in 0..400_000_u64 {
+        let launch = Handle(tag().base() + 1 + n);
+        push(n, Body::Launch { correlation: n as u32, nccl: true, launch, group: Handle::NONE });
+        push(n, Body::GraphNode { node: n + 1, original: 0, launch });
+        push(n, Body::GraphNode { node: n + 1_000_000, original: n + 1, launch: Handle::NONE });
+    }
+    assert!(correlator.plans.remembered() <= 300_000, "{}", correlator.plans.remembered());
+}

@@ -1,0 +1,388 @@
+//! The buffers that are lent to CUPTI, from one bounded pool.
+//!
+//! ```text
+//!            request             complete             take               give_back
+//!    free  ----------->  lent  ----------->  full  ---------->  (taken)  ---------> free, and zeroed
+//!      (a thread that launches)   (CUPTI's worker)     (the collector's thread)
+//! ```
+//!
+//! CUPTI asks for buffers on the application's threads, so a state of a buffer is a bit in a word: no lock, no
+//! allocation, no wait. When none is free, a small spare one is lent whose content is lost: a null pointer crashes CUPTI
+//! before 12.9. A buffer that CUPTI has is never unmapped, not even after unsubscribing; the pool lives as
+//! long as the process.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::record::sync::AtomicU64;
+use crate::sys::Pages;
+
+/// Buffers at most; one bit each.
+const MAX_BUFFERS: usize = 64;
+/// Bytes of a buffer. NVIDIA advises one to ten megabytes; from CUDA 13.0 on each thread that launches holds one.
+const BUFFER: usize = 1 << 20;
+/// Spare buffers, and the bytes of one. Small, so that CUPTI soon asks again.
+const SPARES: usize = 64;
+const SPARE: usize = 16 << 10;
+/// Buffers that are touched in advance. The first free one is always lent first, so a quiet process needs no more.
+const WARM: usize = 2;
+const PAGE: usize = 4096;
+
+/// The pool.
+pub(super) struct Pool {
+    /// The buffers, then the spare ones.
+    memory: Pages,
+    count: usize,
+    /// One bit a buffer: not in use; with CUPTI; completed.
+    free: AtomicU64,
+    lent: AtomicU64,
+    full: AtomicU64,
+    free_spares: AtomicU64,
+    slots: [Slot; MAX_BUFFERS],
+    completions: AtomicU64,
+    /// Spare buffers that came back with records, and bytes of these; requests that even they could not serve.
+    spares_used: AtomicU64,
+    bytes_lost: AtomicU64,
+    refused: AtomicU64,
+    /// Buffers that came back and were not lent.
+    foreign: AtomicU64,
+}
+
+/// What is known of a completed buffer.
+struct Slot {
+    /// Bytes that CUPTI wrote.
+    valid: AtomicU64,
+    /// The how manieth to be completed.
+    number: AtomicU64,
+    /// When, in ns of `CLOCK_BOOTTIME`.
+    at: AtomicU64,
+}
+
+/// A completed buffer, out of the pool until it is given back.
+#[derive(Debug)]
+pub(super) struct Taken {
+    index: usize,
+    number: u64,
+    valid: usize,
+    /// When it was completed, in ns of `CLOCK_BOOTTIME`.
+    pub(super) at: u64,
+}
+
+/// What the pool had to lose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// Buffers whose content was lost because no other was free.
+    pub(super) buffers: u64,
+    /// Bytes in them.
+    pub(super) bytes: u64,
+    /// Requests that got nothing at all.
+    pub(super) refused: u64,
+    /// Buffers that CUPTI returned and did not have from here.
+    pub(super) foreign: u64,
+}
+
+impl Pool {
+    /// A pool of about this many bytes; `None` if there is no such memory.
+    pub(super) fn new(bytes: usize) -> Option<Pool> {
+        let count = (bytes / BUFFER).clamp(2, MAX_BUFFERS);
+        let memory = Pages::new(count * BUFFER + SPARES * SPARE)?;
+        for page in 0..WARM * BUFFER / PAGE {
+            // SAFETY: within the mapping, which is as yet nobody else's.
+            unsafe { memory.address().add(page * PAGE).write_volatile(0) };
+        }
+        Some(Pool {
+            memory,
+            count,
+            free: AtomicU64::new(u64::MAX >> (MAX_BUFFERS - count)),
+            lent: AtomicU64::new(0),
+            full: AtomicU64::new(0),
+            free_spares: AtomicU64::new(u64::MAX),
+            slots: std::array::from_fn(|_| Slot {
+                valid: AtomicU64::new(0),
+                number: AtomicU64::new(0),
+                at: AtomicU64::new(0),
+            }),
+            completions: AtomicU64::new(0),
+            spares_used: AtomicU64::new(0),
+            bytes_lost: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            foreign: AtomicU64::new(0),
+        })
+    }
+
+    /// Lends a buffer; its first byte and its length. Null when there is not even a spare one, which takes more threads
+    /// that launch than there are buffers.
+    pub(super) fn request(&self) -> (*mut u8, usize) {
+        if let Some(index) = take_lowest(&self.free) {
+            self.lent.fetch_or(1 << index, Relaxed);
+            return (self.buffer(index), BUFFER);
+        }
+        match take_lowest(&self.free_spares) {
+            Some(index) => (self.spare(index), SPARE),
+            None => {
+                self.refused.fetch_add(1, Relaxed);
+                (std::ptr::null_mut(), 0)
+            }
+        }
+    }
+
+    /// Takes back a buffer, of which CUPTI filled `valid` bytes. `at` is the time, in ns of `CLOCK_BOOTTIME`.
+    pub(super) fn complete(&self, buffer: *mut u8, valid: usize, at: u64) {
+        let offset = buffer.addr().wrapping_sub(self.memory.address().addr());
+        if offset < self.count * BUFFER && offset % BUFFER == 0 {
+            self.complete_buffer(offset / BUFFER, valid.min(BUFFER), at);
+        } else if offset < self.memory.length() && (offset - self.count * BUFFER) % SPARE == 0 {
+            self.complete_spare((offset - self.count * BUFFER) / SPARE, valid.min(SPARE));
+        } else {
+            self.foreign.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn complete_buffer(&self, index: usize, valid: usize, at: u64) {
+        let bit = 1 << index;
+        if self.lent.fetch_and(!bit, Relaxed) & bit == 0 {
+            self.foreign.fetch_add(1, Relaxed);
+            return;
+        }
+        let slot = &self.slots[index];
+        slot.valid.store(valid as u64, Relaxed);
+        slot.number.store(self.completions.fetch_add(1, Relaxed), Relaxed);
+        slot.at.store(at, Relaxed);
+        // The collector must see the slot, and what CUPTI wrote on this thread.
+        self.full.fetch_or(bit, Release);
+    }
+
+    fn complete_spare(&self, index: usize, valid: usize) {
+        let bit = 1 << index;
+        if self.free_spares.load(Relaxed) & bit != 0 {
+            self.foreign.fetch_add(1, Relaxed);
+            return;
+        }
+        if valid > 0 {
+            self.spares_used.fetch_add(1, Relaxed);
+            self.bytes_lost.fetch_add(valid as u64, Relaxed);
+        }
+        // SAFETY: the spare buffer lies within the mapping. It was lent and came back, so nobody uses it.
+        unsafe { self.spare(index).write_bytes(0, SPARE) };
+        self.free_spares.fetch_or(bit, Release);
+    }
+
+    /// All completed buffers, in the order of their completion, at the end of `into`.
+    pub(super) fn take(&self, into: &mut Vec<Taken>) {
+        let mut full = self.full.swap(0, Acquire);
+        let first = into.len();
+        while full != 0 {
+            let index = full.trailing_zeros() as usize;
+            full &= full - 1;
+            let Slot { valid, number, at } = &self.slots[index];
+            let valid = valid.load(Relaxed) as usize;
+            into.push(Taken { index, number: number.load(Relaxed), valid, at: at.load(Relaxed) });
+        }
+        into[first..].sort_unstable_by_key(|taken| taken.number);
+    }
+
+    /// What CUPTI wrote into a completed buffer.
+    pub(super) fn bytes<'a>(&'a self, taken: &'a Taken) -> &'a [u8] {
+        // SAFETY: `valid` bytes from there lie within the buffer. CUPTI returned it, and it is lent again only after
+        // `give_back`, which takes the value away that this borrows.
+        unsafe { std::slice::from_raw_parts(self.buffer(taken.index), taken.valid) }
+    }
+
+    /// Puts a buffer back, with nothing in it, as CUPTI was promised.
+    pub(super) fn give_back(&self, taken: Taken) {
+        // All of it: CUPTI may have written behind what it called valid.
+        // SAFETY: within the mapping, and in nobody's hands but ours.
+        unsafe { self.buffer(taken.index).write_bytes(0, BUFFER) };
+        self.free.fetch_or(1 << taken.index, Release);
+    }
+
+    /// What was lost so far.
+    pub(super) fn lost(&self) -> Lost {
+        Lost {
+            buffers: self.spares_used.load(Relaxed),
+            bytes: self.bytes_lost.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            foreign: self.foreign.load(Relaxed),
+        }
+    }
+
+    fn buffer(&self, index: usize) -> *mut u8 {
+        debug_assert!(index < self.count);
+        self.memory.address().wrapping_add(index * BUFFER)
+    }
+
+    fn spare(&self, index: usize) -> *mut u8 {
+        debug_assert!(index < SPARES);
+        self.memory.address().wrapping_add(self.count * BUFFER + index * SPARE)
+    }
+}
+
+/// Clears the lowest bit that is set, and returns its place.
+fn take_lowest(bits: &AtomicU64) -> Option<usize> {
+    // Acquire: what the one who gave it back wrote into the buffer comes before what its next holder writes.
+    let before = bits.fetch_update(AcqRel, Relaxed, |bits| (bits != 0).then(|| bits & (bits - 1)));
+    before.ok().map(|bits| bits.trailing_zeros() as usize)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn write(buffer: *mut u8, bytes: &[u8]) {
+        // SAFETY: the test has requested the buffer, and it is longer.
+        unsafe { buffer.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    fn take(pool: &Pool) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        pool.take(&mut taken);
+        taken
+    }
+
+    #[test]
+    fn a_buffer_comes_back_with_what_was_written() {
+        let pool = Pool::new(4 << 20).unwrap();
+        let (first, size) = pool.request();
+        let (second, _) = pool.request();
+        assert_eq!((size, second.addr() - first.addr()), (BUFFER, BUFFER));
+        assert_eq!(first.addr() % 8, 0);
+        write(second, b"second");
+        write(first, b"first");
+        pool.complete(second, 6, 10);
+        pool.complete(first, 5, 11);
+        let taken = take(&pool);
+        assert_eq!(taken.iter().map(|it| (pool.bytes(it), it.at)).collect::<Vec<_>>(), [
+            (&b"second"[..], 10),
+            (&b"first"[..], 11)
+        ]);
+        assert!(take(&pool).is_empty());
+        taken.into_iter().for_each(|it| pool.give_back(it));
+        let (again, _) = pool.request();
+        assert_eq!(again, first, "the first free one, which is warm");
+        pool.complete(again, 5, 12);
+        assert_eq!(pool.bytes(&take(&pool)[0]), [0; 5], "it was cleared");
+        assert_eq!(pool.lost(), Lost::default());
+    }
+
+    #[test]
+    fn what_finds_no_buffer_is_lost_and_counted() {
+        let pool = Pool::new(2 << 20).unwrap();
+        let lent = [pool.request(), pool.request()];
+        let (spare, size) = pool.request();
+        assert_eq!(size, SPARE);
+        write(spare, b"lost");
+        pool.complete(spare, 4, 0);
+        assert_eq!(pool.lost(), Lost { buffers: 1, bytes: 4, ..Lost::default() });
+        let (spare, _) = pool.request();
+        // SAFETY: it was requested.
+        assert_eq!(unsafe { spare.cast::<[u8; 4]>().read() }, [0; 4], "it was cleared");
+        // An empty one loses nothing.
+        pool.complete(spare, 0, 0);
+        assert_eq!(pool.lost().buffers, 1);
+        let spares: Vec<_> = (0..SPARES).map(|_| pool.request()).collect();
+        assert!(spares.iter().all(|(buffer, size)| !buffer.is_null() && *size == SPARE));
+        assert_eq!(pool.request(), (std::ptr::null_mut(), 0));
+        assert_eq!(pool.lost().refused, 1);
+        pool.complete(lent[0].0, 8, 0);
+        pool.complete(lent[1].0, 8, 0);
+        assert_eq!(take(&pool).len(), 2);
+    }
+
+    #[test]
+    fn buffers_that_were_not_lent_are_left_alone() {
+        let pool = Pool::new(2 << 20).unwrap();
+        let (buffer, _) = pool.request();
+        let mut other = [0_u8; 64];
+        pool.complete(other.as_mut_ptr(), 64, 0);
+        pool.complete(std::ptr::null_mut(), 0, 0);
+        pool.complete(buffer.wrapping_add(8), 64, 0);
+        pool.complete(buffer.wrapping_add(BUFFER), 64, 0);
+        pool.complete(buffer.wrapping_add(2 * BUFFER), 64, 0);
+        pool.complete(buffer.wrapping_add(2 * BUFFER + 8), 64, 0);
+        pool.complete(buffer, usize::MAX, 0);
+        pool.complete(buffer, 64, 0);
+        assert_eq!(pool.lost().foreign, 7);
+        let taken = take(&pool);
+        assert_eq!(taken.len(), 1);
+        assert_eq!(pool.bytes(&taken[0]).len(), BUFFER);
+    }
+
+    #[test]
+    fn many_threads_share_the_pool() {
+        const EACH: u64 = 2_000;
+        let pool = Pool::new(4 << 20).unwrap();
+        let seen = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4_u64)
+                .map(|thread| {
+                    let pool = &pool;
+                    scope.spawn(move || {
+                        for n in 0..EACH {
+                            let (buffer, size) = pool.request();
+                            assert!(!buffer.is_null() && size >= SPARE);
+                            write(buffer, &(thread * EACH + n).to_ne_bytes());
+                            pool.complete(buffer, 8, n);
+                        }
+                    })
+                })
+                .collect();
+            let mut seen = Vec::new();
+            loop {
+                let finished = threads.iter().all(std::thread::ScopedJoinHandle::is_finished);
+                for taken in take(&pool) {
+                    seen.push(u64::from_ne_bytes(pool.bytes(&taken).try_into().unwrap()));
+                    pool.give_back(taken);
+                }
+                if finished {
+                    return seen;
+                }
+            }
+        });
+        assert_eq!(seen.len() as u64 + pool.lost().buffers, 4 * EACH);
+        assert_eq!(seen.iter().collect::<std::collections::HashSet<_>>().len(), seen.len(), "none came twice");
+        assert_eq!((pool.lost().foreign, pool.lost().refused), (0, 0));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    //! Every order in which two lenders and the collector can meet.
+
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn drain(pool: &Pool, into: &mut Vec<u8>) {
+        let mut taken = Vec::new();
+        pool.take(&mut taken);
+        for taken in taken {
+            into.push(pool.bytes(&taken)[0]);
+            pool.give_back(taken);
+        }
+    }
+
+    #[test]
+    fn loom_every_buffer_comes_back_once() {
+        loom::model(|| {
+            let pool = Arc::new(Pool::new(2 * BUFFER).unwrap());
+            let threads: Vec<_> = (1..=2_u8)
+                .map(|n| {
+                    let pool = Arc::clone(&pool);
+                    thread::spawn(move || {
+                        let (buffer, size) = pool.request();
+                        assert_eq!(size, BUFFER);
+                        // SAFETY: it was requested.
+                        unsafe { buffer.write(n) };
+                        pool.complete(buffer, 1, 0);
+                    })
+                })
+                .collect();
+            let mut seen = Vec::new();
+            drain(&pool, &mut seen);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            drain(&pool, &mut seen);
+            seen.sort_unstable();
+            assert_eq!(seen, [1, 2]);
+            assert_eq!(pool.free.load(Relaxed), 3);
+            assert_eq!(pool.lost(), Lost::default());
+        });
+    }
+}

@@ -1,0 +1,572 @@
+//! From CUPTI's time to the host's, with an error bound (pure).
+//!
+//! CUPTI's time is the wall clock, unless another tool in the process gave CUPTI a clock of its own: a tracer of PyTorch
+//! does, and then every record is in ticks of the processor. So it is checked again and again ([`Reading`]), and each
+//! stretch of time in which nothing changed is a [`Segment`] with a rule of its own.
+//!
+//! ```text
+//!            wall clock                 | wall clock, set back | ticks of the processor
+//!  -- reading --- reading --- reading --|-- reading -- reading --|-- reading --- reading --> CLOCK_BOOTTIME
+//! ```
+//!
+//! The kernel steers all its clocks together, so between two steps the wall clock and `CLOCK_BOOTTIME` differ by a
+//! constant, and every reading encloses it. When no constant fits any more, the wall clock was set: a time from
+//! around that moment may be meant before or after the step, or lie on the line that CUPTI drew across it; it gets an error
+//! that covers all three.
+
+use std::collections::VecDeque;
+
+use crate::model::time::HostNs;
+
+/// How far CUPTI's time may lie outside of the two readings of the wall clock around it and still be the wall clock,
+/// in ns. Other clocks are off by far more.
+const WALL_SLACK: u64 = 10_000;
+/// Rounding between two clocks of the kernel, in ns.
+const ROUNDING: i64 = 10;
+/// How far a step of the wall clock may bend times before and after it, in ns: CUPTI converts the GPU's times along
+/// straight lines between readings of its own, and does not say how far these are apart.
+const BEND: i64 = 1_000_000_000;
+/// Records that are older than this when they come, in ns, are taken for younger ones when the wall clock was set back.
+const LATE: i64 = 30_000_000_000;
+/// How long before the first reading a record may have begun, in ns.
+const BEFORE: i64 = 1_000_000_000;
+/// How far a converted time may lie in the future, in ns.
+const AHEAD: i64 = 1_000_000;
+/// Segments kept. More than one is rare.
+const SEGMENTS: usize = 8;
+/// Readings kept of a clock that is not the wall clock.
+const PAIRS: usize = 64;
+/// How much the rate of such a clock may change from one piece to the next before it counts as another clock, and how
+/// much it may be off beyond what was measured (relative).
+const OTHER_CLOCK: f64 = 1e-3;
+const DRIFT: f64 = 1e-4;
+
+/// A time of CUPTI's, in whatever clock it had then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(pub u64);
+
+/// The clocks, read one after the other in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// `CLOCK_BOOTTIME`.
+    pub boot_before: HostNs,
+    /// `CLOCK_REALTIME` in ns.
+    pub wall_before: u64,
+    /// `cuptiGetTimestamp`; `None` when it was not asked, or did not answer.
+    pub cupti: Option<Stamp>,
+    /// `CLOCK_REALTIME` in ns.
+    pub wall_after: u64,
+    /// `CLOCK_BOOTTIME`.
+    pub boot_after: HostNs,
+}
+
+/// What a reading showed that the one before did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The wall clock was set, forwards or back, by this many ns.
+    Stepped(i64),
+    /// CUPTI's time is not the wall clock any more, or another foreign clock than before.
+    Foreign,
+    /// CUPTI's time is the wall clock again.
+    Wall,
+}
+
+/// Maps CUPTI's time onto the host's.
+#[derive(Debug, Default)]
+pub struct CuptiClock {
+    segments: VecDeque<Segment>,
+}
+
+/// A stretch of time in which one rule holds.
+#[derive(Debug)]
+struct Segment {
+    rule: Rule,
+    /// The host's time at its first and last reading, and at the last one that asked CUPTI.
+    first: i64,
+    last: i64,
+    checked: i64,
+}
+
+#[derive(Debug)]
+enum Rule {
+    /// CUPTI's time is the wall clock.
+    Wall {
+        /// The wall clock less `CLOCK_BOOTTIME` lies between these.
+        low: i64,
+        high: i64,
+        /// How far CUPTI was seen outside of its brackets.
+        slack: i64,
+    },
+    /// It is another clock: a straight line from each reading to the next.
+    Line(VecDeque<Pair>),
+}
+
+/// A foreign clock and the host's, at one instant.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    stamp: i64,
+    host: i64,
+    error: i64,
+}
+
+/// What a reading says about CUPTI's time.
+enum Domain {
+    /// Nothing: it was not asked.
+    Unknown,
+    /// The wall clock, to within so many ns.
+    Wall(i64),
+    Foreign(Pair),
+}
+
+impl Reading {
+    /// Bounds of the wall clock less `CLOCK_BOOTTIME`. `None` when the wall clock was set in between, which the next
+    /// reading will show.
+    fn offset(&self) -> Option<(i64, i64)> {
+        let [boot_before, wall_before, wall_after, boot_after] =
+            [self.boot_before.0, self.wall_before, self.wall_after, self.boot_after.0].map(signed);
+        let low = wall_after?.checked_sub(boot_after?)?.checked_sub(ROUNDING)?;
+        let high = wall_before?.checked_sub(boot_before?)?.checked_add(ROUNDING)?;
+        (low <= high).then_some((low, high))
+    }
+
+    fn domain(&self) -> Domain {
+        // Before CUPTI has looked at the GPU its clock may not run yet.
+        let Some(Stamp(stamp @ 1..)) = self.cupti else { return Domain::Unknown };
+        let outside = self.wall_before.saturating_sub(stamp).max(stamp.saturating_sub(self.wall_after));
+        if outside <= WALL_SLACK {
+            return Domain::Wall(outside as i64);
+        }
+        let (Some(stamp), Some(before), Some(after)) =
+            (signed(stamp), signed(self.boot_before.0), signed(self.boot_after.0))
+        else {
+            return Domain::Unknown;
+        };
+        let error = (after - before) / 2 + 1;
+        Domain::Foreign(Pair { stamp, host: before + error - 1, error })
+    }
+}
+
+impl CuptiClock {
+    /// Takes a reading. They come in the order of their time.
+    pub fn add(&mut self, reading: &Reading) -> Option<Change> {
+        let (low, high) = reading.offset()?;
+        let now = signed(reading.boot_after.0)?;
+        let domain = reading.domain();
+        let asked = !matches!(domain, Domain::Unknown);
+        let had_one = !self.segments.is_empty();
+        let (rule, change) = match (self.segments.back_mut().map(|it| &mut it.rule), domain) {
+            (Some(Rule::Line(_)), Domain::Unknown) => return None,
+            (Some(Rule::Wall { low: lowest, high: highest, slack }), Domain::Unknown | Domain::Wall(_)) => {
+                if low <= *highest && high >= *lowest {
+                    *lowest = low.max(*lowest);
+                    *highest = high.min(*highest);
+                    if let Domain::Wall(outside) = domain {
+                        *slack = outside.max(*slack);
+                    }
+                    self.confirm(now, asked);
+                    return None;
+                }
+                let step = low.midpoint(high) - lowest.midpoint(*highest);
+                (Rule::Wall { low, high, slack: *slack }, Change::Stepped(step))
+            }
+            (_, Domain::Unknown) => (Rule::Wall { low, high, slack: 0 }, Change::Wall),
+            (_, Domain::Wall(slack)) => (Rule::Wall { low, high, slack }, Change::Wall),
+            (Some(Rule::Line(pairs)), Domain::Foreign(pair)) if continues(pairs, pair) => {
+                if pairs.len() == PAIRS {
+                    pairs.pop_front();
+                }
+                pairs.push_back(pair);
+                self.confirm(now, asked);
+                return None;
+            }
+            (_, Domain::Foreign(pair)) => (Rule::Line(VecDeque::from([pair])), Change::Foreign),
+        };
+        if self.segments.len() == SEGMENTS {
+            self.segments.pop_front();
+        }
+        // What holds from the beginning is no change, unless it is not what is to be expected.
+        let told = had_one || matches!(rule, Rule::Line(_));
+        self.segments.push_back(Segment { rule, first: now, last: now, checked: now });
+        told.then_some(change)
+    }
+
+    fn confirm(&mut self, now: i64, asked: bool) {
+        if let Some(segment) = self.segments.back_mut() {
+            segment.last = now;
+            if asked {
+                segment.checked = now;
+            }
+        }
+    }
+
+    /// Whether times up to `until` can be converted as well as they ever will be. A foreign clock needs the reading
+    /// that follows.
+    #[must_use]
+    pub fn covers(&self, until: HostNs) -> bool {
+        match self.segments.back().map(|it| &it.rule) {
+            None => false,
+            Some(Rule::Wall { .. }) => true,
+            Some(Rule::Line(pairs)) => {
+                pairs.len() >= 2 && pairs.back().is_some_and(|pair| pair.host >= until.0 as i64)
+            }
+        }
+    }
+
+    /// The host instant for a time of CUPTI's, and how far off it may be in ns. `now` is the host's time: nothing was
+    /// recorded later. `None` when there is no instant that it could mean.
+    #[must_use]
+    pub fn to_host(&self, stamp: Stamp, now: HostNs) -> Option<(HostNs, u32)> {
+        let stamp = signed(stamp.0)?;
+        let now = signed(now.0)?;
+        let mut range = Range::default();
+        // The newest first: there is hardly ever another.
+        for (index, segment) in self.segments.iter().enumerate().rev() {
+            let next = self.segments.get(index + 1);
+            let previous = index.checked_sub(1).and_then(|index| self.segments.get(index));
+            if range.0.is_some() && next.is_some_and(|next| next.first < now - LATE) {
+                break;
+            }
+            let Some(meant) = segment.candidate(stamp) else { continue };
+            let from = previous.map_or(segment.first - BEFORE, |previous| segment.begin(previous));
+            let until = next.map_or(now + AHEAD, |next| next.first);
+            if meant.1 >= from && meant.0 <= until {
+                range.include(meant);
+            }
+            // A line across the step that separates two segments of the wall clock.
+            if let Some(previous) = previous
+                && let (Rule::Wall { .. }, Rule::Wall { .. }) = (&previous.rule, &segment.rule)
+                && let Some(before) = previous.candidate(stamp)
+            {
+                let low = before.0.min(meant.0).max(previous.last - BEND);
+                let high = before.1.max(meant.1).min(segment.first + BEND).min(now + AHEAD);
+                if low <= high {
+                    range.include((low, high));
+                }
+            }
+        }
+        let (low, high) = range.0?;
+        let error = u32::try_from((high - low + 1) / 2).unwrap_or(u32::MAX);
+        Some((HostNs(u64::try_from(low.midpoint(high)).ok()?), error))
+    }
+}
+
+impl Segment {
+    /// The earliest host time at which this segment can have begun.
+    fn begin(&self, previous: &Segment) -> i64 {
+        let both_wall = matches!((&previous.rule, &self.rule), (Rule::Wall { .. }, Rule::Wall { .. }));
+        if both_wall { previous.last } else { previous.checked }
+    }
+
+    /// The first and last host instant that a stamp can mean by this segment's rule.
+    fn candidate(&self, stamp: i64) -> Option<(i64, i64)> {
+        match &self.rule {
+            Rule::Wall { low, high, slack } => {
+                let from = stamp.checked_sub(*high)?.checked_sub(*slack)?;
+                let until = stamp.checked_sub(*low)?.checked_add(*slack)?;
+                // An instant before the host's start is none, and this keeps all sums that follow in range.
+                (from >= 0 && until <= i64::MAX / 2).then_some((from, until))
+            }
+            Rule::Line(pairs) => on_line(pairs, stamp),
+        }
+    }
+}
+
+/// The hull of what was included.
+#[derive(Default)]
+struct Range(Option<(i64, i64)>);
+
+impl Range {
+    fn include(&mut self, (low, high): (i64, i64)) {
+        self.0 = Some(self.0.map_or((low, high), |hull| (hull.0.min(low), hull.1.max(high))));
+    }
+}
+
+/// Whether a reading goes on where the line was.
+fn continues(pairs: &VecDeque<Pair>, pair: Pair) -> bool {
+    let Some(&last) = pairs.back() else { return true };
+    if pair.stamp <= last.stamp || pair.host <= last.host {
+        return false;
+    }
+    let Some(&before) = pairs.len().checked_sub(2).and_then(|index| pairs.get(index)) else { return true };
+    let (was, is) = (slope(before, last), slope(last, pair));
+    (is / was - 1.0).abs() <= OTHER_CLOCK + doubt(before, last) + doubt(last, pair)
+}
+
+/// Host ns per tick between two readings.
+fn slope(from: Pair, to: Pair) -> f64 {
+    (to.host - from.host) as f64 / (to.stamp - from.stamp) as f64
+}
+
+/// How far a slope may be off because its ends were not read at one instant (relative).
+fn doubt(from: Pair, to: Pair) -> f64 {
+    (from.error + to.error) as f64 / (to.host - from.host) as f64
+}
+
+/// The first and last host instant that a stamp of a foreign clock can mean.
+fn on_line(pairs: &VecDeque<Pair>, stamp: i64) -> Option<(i64, i64)> {
+    if pairs.len() < 2 {
+        return None;
+    }
+    // Nearly always the newest piece.
+    let mut end = pairs.len() - 1;
+    while end > 1 && stamp < pairs[end - 1].stamp {
+        end -= 1;
+    }
+    let (from, to) = (pairs[end - 1], pairs[end]);
+    let rate = slope(from, to);
+    let length = (to.host - from.host) as f64;
+    let along = stamp.checked_sub(from.stamp)? as f64 * rate;
+    // A clock whose rate changes runs on a curve between two readings; its neighbours tell how much.
+    let neighbours = [end.checked_sub(2).map(|index| (index, index + 1)), Some((end, end + 1))];
+    let bent = neighbours
+        .into_iter()
+        .flatten()
+        .filter_map(|(from, to)| Some((slope(*pairs.get(from)?, *pairs.get(to)?) / rate - 1.0).abs()))
+        .fold(0.0, f64::max);
+    let outside = (-along).max(along - length).max(0.0);
+    let error = from.error.max(to.error) as f64 + bent * length / 4.0 + outside * (doubt(from, to) + bent + DRIFT);
+    let host = from.host as f64 + along;
+    // Far outside nothing is known.
+    if !(0.0..=(i64::MAX / 4) as f64).contains(&host) || error > (i64::MAX / 4) as f64 {
+        return None;
+    }
+    let host = from.host + along as i64;
+    let error = error as i64 + 1;
+    Some((host - error, host + error))
+}
+
+fn signed(ns: u64) -> Option<i64> {
+    i64::try_from(ns).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const EPOCH: u64 = 1_795_200_300 * SECOND;
+
+    /// A reading at a host time, with a wall clock that is ahead of it by `offset`, and a CUPTI that is ahead by `cupti`.
+    fn reading(at: u64, offset: u64, cupti: Option<u64>) -> Reading {
+        Reading {
+            boot_before: HostNs(at - 60),
+            wall_before: at - 30 + offset,
+            cupti: cupti.map(|ahead| Stamp(at + ahead)),
+            wall_after: at + 30 + offset,
+            boot_after: HostNs(at + 60),
+        }
+    }
+
+    fn wall(at: u64, offset: u64) -> Reading {
+        reading(at, offset, Some(offset))
+    }
+
+    #[track_caller]
+    fn assert_within(clock: &CuptiClock, stamp: u64, now: u64, truth: u64, at_most: u32) {
+        let (host, error) = clock.to_host(Stamp(stamp), HostNs(now)).expect("an instant");
+        assert!(host.0.abs_diff(truth) <= u64::from(error), "{host:?} ± {error} is not {truth}");
+        assert!(error <= at_most, "± {error}");
+    }
+
+    #[test]
+    fn the_wall_clock_is_a_constant_away() {
+        let mut clock = CuptiClock::default();
+        for second in 10..20 {
+            assert_eq!(clock.add(&wall(second * SECOND, EPOCH)), None);
+        }
+        assert!(clock.covers(HostNs(100 * SECOND)));
+        assert_within(&clock, EPOCH + 15 * SECOND + 123, 20 * SECOND, 15 * SECOND + 123, 101);
+        // Also just before the first reading and after the last.
+        assert_within(&clock, EPOCH + 9_900_000_000, 20 * SECOND, 9_900_000_000, 101);
+        assert_within(&clock, EPOCH + 20 * SECOND, 20 * SECOND, 20 * SECOND, 101);
+    }
+
+    #[test]
+    fn readings_that_were_interrupted_do_not_widen_the_error() {
+        let mut clock = CuptiClock::default();
+        clock.add(&wall(10 * SECOND, EPOCH));
+        // The kernel stopped the thread for 3 ms between the clocks.
+        let late = 3_000_000;
+        let mut interrupted = wall(11 * SECOND, EPOCH);
+        interrupted.wall_after += late;
+        interrupted.boot_after.0 += late;
+        assert_eq!(clock.add(&interrupted), None);
+        assert_within(&clock, EPOCH + 11 * SECOND, 12 * SECOND, 11 * SECOND, 101);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut clock = CuptiClock::default();
+        assert_eq!(clock.to_host(Stamp(EPOCH), HostNs(SECOND)), None);
+        clock.add(&wall(10 * SECOND, EPOCH));
+        let now = HostNs(11 * SECOND);
+        for stamp in [0, 1, 10 * SECOND, EPOCH, EPOCH + 8 * SECOND, EPOCH + 12 * SECOND, 2 * EPOCH, u64::MAX] {
+            assert_eq!(clock.to_host(Stamp(stamp), now), None, "{stamp}");
+        }
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_widens_the_error_around_it() {
+        //  readings   10    11    12    13 | 14    15    16    17    18
+        //  wall clock is EPOCH ahead       | EPOCH + 5 ms (or - 5 ms) ahead
+        const STEP: u64 = 5_000_000;
+        for back in [false, true] {
+            let after = if back { EPOCH - STEP } else { EPOCH + STEP };
+            let mut clock = CuptiClock::default();
+            for second in 10..=13 {
+                assert_eq!(clock.add(&wall(second * SECOND, EPOCH)), None);
+            }
+            let Some(Change::Stepped(by)) = clock.add(&wall(14 * SECOND, after)) else { panic!("no step") };
+            assert!((by.unsigned_abs().abs_diff(STEP)) < 200 && back == (by < 0), "{by}");
+            for second in 15..=18 {
+                assert_eq!(clock.add(&wall(second * SECOND, after)), None);
+            }
+            let now = 18 * SECOND;
+            // Far from the step nothing is lost.
+            assert_within(&clock, EPOCH + 11 * SECOND, now, 11 * SECOND, 101);
+            assert_within(&clock, after + 16 * SECOND, now, 16 * SECOND, 101);
+            // It was at 13.5; CUPTI's own line may go across it.
+            for (stamp, truth) in [
+                (EPOCH + 13_400_000_000, 13_400_000_000),
+                (after + 13_600_000_000, 13_600_000_000),
+                (EPOCH.midpoint(after) + 13_500_000_000, 13_500_000_000),
+                (EPOCH.midpoint(after) + 14_500_000_000, 14_500_000_000),
+                (EPOCH + 12_500_000_000, 12_500_000_000),
+            ] {
+                assert_within(&clock, stamp, now, truth, STEP as u32);
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_set_back_far_leaves_the_newest_meaning() {
+        // Set back by an hour: times are taken as young, since records of an hour ago do not come any more.
+        const HOUR: u64 = 3600 * SECOND;
+        let mut clock = CuptiClock::default();
+        for second in 7200..=7300 {
+            clock.add(&wall(second * SECOND, EPOCH));
+        }
+        for second in 7301..=9000 {
+            clock.add(&wall(second * SECOND, EPOCH - HOUR));
+        }
+        assert_within(&clock, EPOCH - HOUR + 8999 * SECOND, 9000 * SECOND, 8999 * SECOND, 101);
+    }
+
+    #[test]
+    fn ticks_are_converted_piece_by_piece() {
+        // 2.5 ticks a ns, and a rate that changes by a part in a million each second.
+        let mut clock = CuptiClock::default();
+        let mut ticks = 77_000_000_000_000_u64;
+        let mut known = Vec::new();
+        for second in 10..20_u64 {
+            let at = second * SECOND;
+            let mut reading = reading(at, EPOCH, None);
+            reading.cupti = Some(Stamp(ticks));
+            let change = clock.add(&reading);
+            assert_eq!(change, (second == 10).then_some(Change::Foreign));
+            assert_eq!(clock.covers(HostNs(at - 1000)), second > 10);
+            assert!(!clock.covers(HostNs(at + 1000)));
+            let piece = 2_500_000_000 + 2_500 * (second - 10);
+            known.extend((0..10).map(|tenth| (ticks + piece * tenth / 10, at + tenth * SECOND / 10)));
+            ticks += piece;
+        }
+        for (ticks, truth) in known {
+            let inside = truth <= 19 * SECOND;
+            assert_within(&clock, ticks, 21 * SECOND, truth, if inside { 1_000 } else { 200_000 });
+        }
+        assert_eq!(clock.to_host(Stamp(EPOCH + 15 * SECOND), HostNs(20 * SECOND)), None);
+    }
+
+    #[test]
+    fn another_tool_changes_the_clock_and_changes_it_back() {
+        let mut clock = CuptiClock::default();
+        let boot = |at: u64| reading(at, EPOCH, Some(0));
+        assert_eq!(clock.add(&wall(10 * SECOND, EPOCH)), None);
+        assert_eq!(clock.add(&wall(11 * SECOND, EPOCH)), None);
+        // Without being asked, the wall clock is no proof of CUPTI's.
+        assert_eq!(clock.add(&reading(11_900_000_000, EPOCH, None)), None);
+        assert_eq!(clock.add(&boot(12 * SECOND)), Some(Change::Foreign));
+        assert!(!clock.covers(HostNs(11 * SECOND)));
+        assert_eq!(clock.add(&boot(13 * SECOND)), None);
+        assert!(clock.covers(HostNs(12_500_000_000)));
+        assert_eq!(clock.add(&wall(14 * SECOND, EPOCH)), Some(Change::Wall));
+        assert_eq!(clock.add(&wall(15 * SECOND, EPOCH)), None);
+        let now = 15 * SECOND;
+        assert_within(&clock, EPOCH + 10_500_000_000, now, 10_500_000_000, 101);
+        assert_within(&clock, EPOCH + 11_500_000_000, now, 11_500_000_000, 101);
+        assert_within(&clock, 12_500_000_000, now, 12_500_000_000, 200);
+        // Half a second before the first reading of its line, by the line's rate.
+        assert_within(&clock, 11_600_000_000, now, 11_600_000_000, 100_000);
+        assert_within(&clock, 13_600_000_000, now, 13_600_000_000, 100_000);
+        assert_within(&clock, EPOCH + 14_500_000_000, now, 14_500_000_000, 101);
+    }
+
+    #[test]
+    fn no_truth_lies_outside_of_its_bound() {
+        // Random worlds: readings at random distances and with random delays, a wall clock that is set now and then, a
+        // CUPTI that draws straight lines of up to a second across it, and records that come up to 3 s late.
+        let mut state = 0x1234_5678_9abc_def0_u64;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let (mut converted, mut sharp) = (0_u32, 0_u32);
+        for _ in 0..200 {
+            // The wall clock's lead from each of its steps on.
+            let mut steps = vec![(0, EPOCH)];
+            let mut at = 10 * SECOND;
+            while at < 40 * SECOND {
+                at += 2 * SECOND + random(20 * SECOND);
+                let by = [1_000, 1_000_000, 700_000_000, 5 * SECOND][random(4) as usize];
+                let by = 1 + random(by);
+                let lead = steps[steps.len() - 1].1;
+                steps.push((at, if random(2) == 0 { lead + by } else { lead - by }));
+            }
+            let lead = |at: u64| steps.iter().rev().find(|(from, _)| *from <= at).map_or(EPOCH, |(_, lead)| *lead);
+            let wall_at = |at: u64| at + lead(at);
+            // CUPTI's own readings, between which it draws lines.
+            let mut own = vec![9 * SECOND];
+            while own[own.len() - 1] < 41 * SECOND {
+                let last = own[own.len() - 1];
+                own.push(last + 1 + random(SECOND));
+            }
+            let stamp_at = |at: u64| {
+                let index = own.partition_point(|own| *own <= at).clamp(1, own.len() - 1);
+                let (from, to) = (own[index - 1], own[index]);
+                let (low, high) = (wall_at(from) as i128, wall_at(to) as i128);
+                (low + (high - low) * (at - from) as i128 / (to - from) as i128) as u64
+            };
+            let mut clock = CuptiClock::default();
+            let mut at = 10 * SECOND;
+            while at < 40 * SECOND {
+                let mut moment = at;
+                let mut later = |most: u64| {
+                    moment += 10 + random(most);
+                    moment
+                };
+                let [a, b, c, d, e] = [0; 5].map(|_| later(200));
+                clock.add(&Reading {
+                    boot_before: HostNs(a),
+                    wall_before: wall_at(b),
+                    cupti: (c % 3 == 0).then(|| Stamp(wall_at(c))),
+                    wall_after: wall_at(d),
+                    boot_after: HostNs(e),
+                });
+                for _ in 0..20 {
+                    let truth = e.saturating_sub(random(3 * SECOND)).max(10 * SECOND);
+                    let Some((host, error)) = clock.to_host(Stamp(stamp_at(truth)), HostNs(e)) else {
+                        panic!("no instant for {truth} at {e}: {clock:?}");
+                    };
+                    let off = host.0.abs_diff(truth);
+                    assert!(off <= u64::from(error), "{host:?} ± {error} is not {truth} at {e}: {clock:?}");
+                    converted += 1;
+                    sharp += u32::from(error < 1_000);
+                }
+                at = e + 1 + random(SECOND);
+            }
+        }
+        assert!(sharp > converted / 3, "{sharp} of {converted} are sharp");
+    }
+}

@@ -1,0 +1,147 @@
+//! The GPU's side: what CUPTI reports, as plain values with their times already on the host's clock.
+
+use std::sync::Arc;
+
+use super::time::HostNs;
+
+/// One thing that CUPTI reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// A kernel ran.
+    Kernel(Kernel),
+    /// Memory was copied or set.
+    Copy(Copy),
+    /// A GPU of the process.
+    Device(Device),
+    /// A context.
+    Context(Context),
+    /// A stream.
+    Stream(Stream),
+    /// Time that CUPTI itself took.
+    Overhead(Overhead),
+    /// Records that CUPTI dropped since the last time.
+    Dropped(u64),
+    /// A record that cannot be true: no time, an end before its start, or of a kind that is not known.
+    Implausible,
+}
+
+/// When something ran on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it began.
+    pub start: HostNs,
+    /// When it ended, at or after the start.
+    pub end: HostNs,
+    /// How far both may be off, in ns.
+    pub error_ns: u32,
+}
+
+/// Where something ran. CUPTI numbers streams per context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The device.
+    pub device: u32,
+    /// The context.
+    pub context: u32,
+    /// The stream in that context.
+    pub stream: u32,
+}
+
+/// A kernel that ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// When.
+    pub span: Span,
+    /// Where.
+    pub place: Place,
+    /// The id of the call that launched it; for one of a graph, of the graph's launch.
+    pub correlation: u32,
+    /// The node of the executable graph that it ran from, or 0.
+    pub graph_node: u64,
+    /// The executable graph, or 0.
+    pub graph: u32,
+    /// Blocks. For a kernel of NCCL the first is its number of channels.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Its name as in the symbol table.
+    pub name: Arc<str>,
+}
+
+/// A copy or a memset that ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copy {
+    /// When.
+    pub span: Span,
+    /// Where.
+    pub place: Place,
+    /// The id of the call it follows from.
+    pub correlation: u32,
+    /// The node of the executable graph that it ran from, or 0.
+    pub graph_node: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// What was done.
+    pub kind: CopyKind,
+}
+
+/// What a [`Copy`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyKind {
+    /// From host to device.
+    HostToDevice,
+    /// From device to host.
+    DeviceToHost,
+    /// Within one device.
+    DeviceToDevice,
+    /// From one device to another.
+    PeerToPeer,
+    /// Memory was set to a value.
+    Set,
+    /// Anything else, by `CUpti_ActivityMemcpyKind`.
+    Other(u8),
+}
+
+/// A GPU of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its number.
+    pub device: u32,
+    /// Its name, such as `NVIDIA H200`.
+    pub name: Arc<str>,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+}
+
+/// A context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// Its id.
+    pub context: u32,
+    /// Its device.
+    pub device: u32,
+    /// The id of its default stream.
+    pub null_stream: u32,
+}
+
+/// A stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// Its context.
+    pub context: u32,
+    /// Its id.
+    pub stream: u32,
+    /// Its priority.
+    pub priority: i32,
+}
+
+/// Time that CUPTI itself took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overhead {
+    /// When.
+    pub span: Span,
+    /// `CUpti_ActivityOverheadKind`.
+    pub kind: u32,
+    /// The thread it was taken from, where CUPTI says.
+    pub tid: Option<i32>,
+}

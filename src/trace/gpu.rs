@@ -1,0 +1,176 @@
+//! What ran on the GPUs: one family of tracks a stream, and one for the operations of kernels that carry several.
+
+use rustc_hash::FxHashMap;
+
+use super::fields::nccl;
+use super::lanes::{FamilyId, Placing};
+use super::names::{CarriedName, Fixed, OperationName, Text};
+use super::tracks::Tracks;
+use super::writer::{Category, Track};
+use crate::model::activity::{Copy, CopyKind, Device, Kernel, Overhead, Place};
+use crate::model::time::HostNs;
+use crate::model::timeline::Owner;
+
+/// Kernels of one stream that may overlap, as programmatic launches do, and those that arrive late.
+const LANES: usize = 16;
+/// Streams that get tracks of their own; the rest share one family, so that the viewer stays usable.
+const STREAMS: usize = 512;
+/// Operations of one kernel that are drawn; a kernel of an all-to-all may carry thousands.
+const OPERATIONS: usize = 16;
+
+/// The GPUs of a trace.
+pub(super) struct Gpu {
+    group: Option<Track>,
+    streams: FxHashMap<Place, Families>,
+    overhead: Option<FamilyId>,
+    devices: Vec<u32>,
+}
+
+/// The tracks of a stream.
+#[derive(Clone, Copy)]
+struct Families {
+    kernels: FamilyId,
+    operations: FamilyId,
+}
+
+impl Gpu {
+    pub(super) fn new(group: Option<Track>) -> Gpu {
+        Gpu { group, streams: FxHashMap::default(), overhead: None, devices: Vec::new() }
+    }
+}
+
+impl Tracks {
+    /// A kernel: NCCL's by what it carries, any other by its own name.
+    pub(super) fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
+        let families = self.stream(kernel.place);
+        let (start, end) = (kernel.span.start, kernel.span.end);
+        self.args.clear();
+        match owner {
+            Owner::Operations { comm, operations, .. } if !operations.is_empty() => {
+                if let [operation] = operations {
+                    self.args.operation(operation);
+                }
+                self.args.kernel(kernel, owner);
+                // A kernel that carries one operation has that one's colour.
+                let correlation = operations.first().and_then(|operation| operation.correlation(*comm));
+                let name = CarriedName { operations };
+                self.lanes.whole(families.kernels, start, end, Category::Kernel, &name, &mut self.args, correlation);
+                if operations.len() > 1 {
+                    for operation in operations.iter().take(OPERATIONS) {
+                        self.args.clear().operation(operation).of_comm(*comm);
+                        let name = OperationName { operation, prefix: "" };
+                        let correlation = operation.correlation(*comm);
+                        self.lanes.whole(
+                            families.operations,
+                            start,
+                            end,
+                            Category::Carried,
+                            &name,
+                            &mut self.args,
+                            correlation,
+                        );
+                    }
+                }
+            }
+            _ => {
+                self.args.kernel(kernel, owner);
+                let name = Text(&kernel.name);
+                self.lanes.whole(families.kernels, start, end, Category::Kernel, &name, &mut self.args, None);
+            }
+        }
+    }
+
+    /// A copy or a memset.
+    pub(super) fn copy(&mut self, copy: &Copy) {
+        let families = self.stream(copy.place);
+        let name = match copy.kind {
+            CopyKind::HostToDevice => "copy host → device",
+            CopyKind::DeviceToHost => "copy device → host",
+            CopyKind::DeviceToDevice => "copy on the device",
+            CopyKind::PeerToPeer => "copy to another device",
+            CopyKind::Set => "memset",
+            CopyKind::Other(_) => "copy",
+        };
+        self.args
+            .clear()
+            .uint(nccl::BYTES, copy.bytes)
+            .uint(nccl::CORRELATION, u64::from(copy.correlation))
+            .ran(copy.place, copy.span);
+        if copy.graph_node != 0 {
+            self.args.uint(nccl::GRAPH_NODE, copy.graph_node);
+        }
+        let (start, end) = (copy.span.start, copy.span.end);
+        self.lanes.whole(families.kernels, start, end, Category::Kernel, &Fixed(name), &mut self.args, None);
+    }
+
+    /// A GPU of the process, once.
+    pub(super) fn device(&mut self, time: HostNs, device: &Device) {
+        if self.gpu.devices.contains(&device.device) {
+            return;
+        }
+        self.gpu.devices.push(device.device);
+        let uuid: String = device.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.args
+            .clear()
+            .uint(nccl::DEVICE, u64::from(device.device))
+            .text(nccl::UUID, &uuid)
+            .text(nccl::NOTE, &device.name);
+        self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("GPU"), &self.args);
+    }
+
+    /// Time that CUPTI itself took.
+    pub(super) fn overhead(&mut self, overhead: &Overhead) {
+        let parent = self.gpu.group;
+        let family = *self.gpu.overhead.get_or_insert_with(|| {
+            let description = "Time that CUPTI took from the application, by its own account.";
+            let place = Placing { parent, rank: u32::MAX >> 1, description };
+            self.lanes.family("CUPTI overhead".into(), place, LANES)
+        });
+        self.args.clear().uint(nccl::TIME_ERROR_NS, u64::from(overhead.span.error_ns));
+        if let Some(tid) = overhead.tid {
+            self.args.int(nccl::TID, tid);
+        }
+        // CUpti_ActivityOverheadKind: 1, or a number in the upper half.
+        let name = match overhead.kind >> 16 {
+            0 if overhead.kind == 1 => "driver compiler",
+            1 => "buffer flush",
+            2 => "instrumentation",
+            3 => "resource creation",
+            4 => "runtime triggered module loading",
+            5 => "lazy function loading",
+            6 => "command buffer full",
+            7 => "activity buffer request",
+            _ => "overhead",
+        };
+        let (start, end) = (overhead.span.start, overhead.span.end);
+        self.lanes.whole(family, start, end, Category::Ncclscope, &Fixed(name), &mut self.args, None);
+    }
+
+    /// The tracks of a stream.
+    fn stream(&mut self, place: Place) -> Families {
+        let crowded = self.gpu.streams.len() >= STREAMS && !self.gpu.streams.contains_key(&place);
+        let place = if crowded { Place { stream: u32::MAX, context: u32::MAX, ..place } } else { place };
+        if let Some(&families) = self.gpu.streams.get(&place) {
+            return families;
+        }
+        let mut name = match crowded {
+            true => format!("GPU {} · other streams", place.device),
+            false => format!("GPU {} · stream {}", place.device, place.stream),
+        };
+        // Streams are numbered per context, and two tracks of one name would be drawn as one.
+        let twin = |other: &&Place| other.device == place.device && other.stream == place.stream;
+        if self.gpu.streams.keys().any(|other| twin(&other)) {
+            name = format!("{name} of context {}", place.context);
+        }
+        let rank = (place.device.min(0xff) << 20 | place.stream.min(0x7_ffff)) << 1;
+        let description = "Kernels and copies while they ran, by CUPTI. Those of NCCL are named by what they carry.";
+        let parent = self.gpu.group;
+        let kernels = self.lanes.family(name.clone(), Placing { parent, rank, description }, LANES);
+        let description = "The operations of kernels that carry more than one, each as long as its kernel.";
+        let place_of = Placing { parent, rank: rank + 1, description };
+        let operations = self.lanes.family(format!("{name} · operations"), place_of, OPERATIONS);
+        let families = Families { kernels, operations };
+        self.gpu.streams.insert(place, families);
+        families
+    }
+}

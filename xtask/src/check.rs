@@ -1,5 +1,7 @@
 //! What must hold before a change is taken.
 
+use crate::bindings;
+use crate::e2e;
 use crate::elf::Library;
 use crate::steps::{Failure, Outcome, Place, Step, call};
 
@@ -7,8 +9,10 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "the code is formatted", run: fmt },
     Step { name: "clippy", about: "no warnings, with the command line and without", run: clippy },
     Step { name: "doc", about: "the documentation has no broken links", run: doc },
+    Step { name: "bindings", about: bindings::ABOUT, run: bindings::check },
     Step { name: "plugin", about: "the release library is what NCCL expects", run: plugin },
     Step { name: "test", about: "every test", run: test },
+    Step { name: "e2e", about: e2e::ABOUT, run: e2e::some },
     Step { name: "load", about: "two million calls a second and more, with the optimised library", run: load },
     Step { name: "loom", about: "the recorder, in every order its threads can run in", run: loom },
 ];

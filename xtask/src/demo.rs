@@ -100,7 +100,7 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
         "\nThe real NCCL ran on emulated GPUs: its calls, threads and order are real, the times are not performance.\n\
          The trace of all ranks is {}\n\
          Open it: https://ui.perfetto.dev, \"Open trace file\". The file stays on this machine.\n\
-         What really happened is in {}/*.truth.jsonl.\n\
+         What really happened is in {}/truth-*.jsonl.\n\
          (build {:.0} s, library {:.0} s, job and trace {:.0} s)",
         joined.display(),
         output.display(),

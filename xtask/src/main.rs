@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 
+mod bindings;
 mod check;
 mod deep;
 mod demo;
+mod e2e;
 mod elf;
 mod package;
 mod play;
@@ -12,12 +14,16 @@ mod steps;
 
 const USAGE: &str = "\
 usage: cargo xtask CHORE [STEP...]
+       cargo xtask bindings [--check | --fetch]
        cargo xtask demo [SCENARIO]
+       cargo xtask e2e [--all]
        cargo xtask play [SCENARIO]
 
   demo      the real NCCL on emulated GPUs, with the plugin: a trace of a whole job; --list for more
   play      a trace to look at: the scripted host plays a scenario of tests/scenarios
+  bindings  CUPTI's functions, constants and record layouts, from its headers; --check compares
   check     everything that must hold before a change is taken
+  e2e       the real NCCL on emulated GPUs against the plugin; --all with every release
   deep      sanitizers and Miri: slower, and more is needed
   package   the library and the program, for any Linux since glibc 2.28
 
@@ -28,7 +34,9 @@ fn main() -> ExitCode {
     let chores = [("check", check::STEPS), ("deep", deep::STEPS), ("package", package::STEPS)];
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.split_first() {
+        Some((name, rest)) if name == "bindings" => return bindings::run(rest),
         Some((name, rest)) if name == "demo" => return demo::run(rest),
+        Some((name, rest)) if name == "e2e" => return e2e::run(rest),
         Some((name, rest)) if name == "play" => return play::run(rest),
         _ => {}
     }

@@ -1,0 +1,289 @@
+//! The functions of a copy of libcupti, found at run time.
+//!
+//! A second copy of CUPTI in a process cannot trace, so the copy that is [`mapped`](Cupti::mapped) already is the one
+//! to use. Finding it calls nothing in it. Calling is another matter: without `libcuda.so.1` in the process, some
+//! releases answer with errors and CUDA 13.2 overflows the stack in whatever is called first; see [`is_mapped`].
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::{fmt, mem};
+use std::ffi::CString;
+
+use crate::bindings;
+
+/// The library's names, newest first. A copy that was opened by its path is still found under them.
+pub const SONAMES: [&CStr; 2] = [c"libcupti.so.13", c"libcupti.so.12"];
+
+macro_rules! functions {
+    (required: $($required:ident)*; optional: $($optional:ident $since:literal)*) => {
+        /// The functions of one copy of libcupti, under CUPTI's own names.
+        ///
+        /// The copy stays mapped for the rest of the process: CUPTI has threads and callbacks that nobody can recall.
+        /// Each function is to be called as NVIDIA documents it, which is what makes a call `unsafe`.
+        #[allow(non_snake_case)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct Cupti {
+            $(
+                #[doc = concat!("`", stringify!($required), "`")]
+                pub $required: bindings::$required,
+            )*
+            $(
+                #[doc = concat!("`", stringify!($optional), "`, since CUDA ", $since)]
+                pub $optional: Option<bindings::$optional>,
+            )*
+        }
+
+        impl Cupti {
+            /// Looks every function up.
+            ///
+            /// # Errors
+            ///
+            /// A function that every release has is missing.
+            ///
+            /// # Safety
+            ///
+            /// `handle` came from `dlopen` and is never closed.
+            unsafe fn resolve(handle: *mut c_void) -> Result<Cupti, Reason> {
+                Ok(Cupti {
+                    $(
+                        $required: {
+                            let name = concat!(stringify!($required), "\0");
+                            // SAFETY: the handle is open. The type is the one that CUPTI's headers give this name,
+                            // in all releases alike, which `cargo xtask bindings --check` holds.
+                            unsafe { symbol(handle, name) }.ok_or(Reason::Lacks(stringify!($required)))?
+                        },
+                    )*
+                    $(
+                        $optional: {
+                            let name = concat!(stringify!($optional), "\0");
+                            // SAFETY: as above.
+                            unsafe { symbol(handle, name) }
+                        },
+                    )*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    required:
+        cuptiGetVersion
+        cuptiGetResultString
+        cuptiGetTimestamp
+        cuptiSubscribe
+        cuptiUnsubscribe
+        cuptiEnableCallback
+        cuptiGetCallbackName
+        cuptiSetThreadIdType
+        cuptiGetThreadIdType
+        cuptiGetContextId
+        cuptiGetDeviceId
+        cuptiGetStreamIdEx
+        cuptiGetGraphId
+        cuptiGetGraphNodeId
+        cuptiActivityRegisterCallbacks
+        cuptiActivityRegisterTimestampCallback
+        cuptiActivityGetAttribute
+        cuptiActivitySetAttribute
+        cuptiActivityEnable
+        cuptiActivityEnableAndDump
+        cuptiActivityDisable
+        cuptiActivityFlushAll
+        cuptiActivityFlushPeriod
+        cuptiActivityGetNextRecord
+        cuptiActivityGetNumDroppedRecords
+        cuptiActivityPushExternalCorrelationId
+        cuptiActivityPopExternalCorrelationId;
+    optional:
+        cuptiGetErrorMessage "12.2"
+        cuptiGetGraphExecId "12.3"
+        cuptiActivityEnableDriverApi "12.5"
+        cuptiActivityEnableRuntimeApi "12.5"
+        cuptiActivityEnableHWTrace "12.8"
+        cuptiSubscribe_v2 "13.0"
+        cuptiActivityGetStructSize "13.2"
+}
+
+impl Cupti {
+    /// The first of `names` that is mapped in this process already. A name is a SONAME or a path.
+    ///
+    /// # Errors
+    ///
+    /// None of them is, or what is lacks a function.
+    pub fn mapped(names: &[&CStr]) -> Result<Cupti, LoadError> {
+        Cupti::first(names, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
+    }
+
+    /// The first of `names` that can be opened; maps it if it is not yet. A name is a SONAME or a path.
+    ///
+    /// # Errors
+    ///
+    /// None of them can, or what can lacks a function.
+    ///
+    /// # Safety
+    ///
+    /// Opening a library runs its code: the names are those of CUPTI.
+    pub unsafe fn open(names: &[&CStr]) -> Result<Cupti, LoadError> {
+        Cupti::first(names, libc::RTLD_LAZY | libc::RTLD_LOCAL)
+    }
+
+    fn first(names: &[&CStr], flags: c_int) -> Result<Cupti, LoadError> {
+        let mut tried = Vec::new();
+        for &name in names {
+            match Cupti::named(name, flags) {
+                Ok(cupti) => return Ok(cupti),
+                Err(reason) => tried.push(Tried { name: name.to_owned(), reason }),
+            }
+        }
+        Err(LoadError { tried })
+    }
+
+    fn named(name: &CStr, flags: c_int) -> Result<Cupti, Reason> {
+        // SAFETY: `name` is a C string. With RTLD_NOLOAD nothing runs; else `open` was promised what it is.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
+        if handle.is_null() {
+            let absent = flags & libc::RTLD_NOLOAD != 0;
+            return Err(if absent { Reason::NotMapped } else { Reason::Refused(last_error()) });
+        }
+        // SAFETY: the handle is open, and nobody closes it: it pins the copy.
+        unsafe { Cupti::resolve(handle) }
+    }
+
+    /// Where this copy was mapped from.
+    pub fn path(&self) -> Option<CString> {
+        // SAFETY: all its fields are pointers, which may be null.
+        let mut info: libc::Dl_info = unsafe { mem::zeroed() };
+        let place = self.cuptiGetVersion as *const c_void;
+        // SAFETY: `info` is writable. `place` is only compared with what is mapped.
+        if unsafe { libc::dladdr(place, &raw mut info) } == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        // SAFETY: the linker's own string, which lives as long as the library, and that stays mapped.
+        Some(unsafe { CStr::from_ptr(info.dli_fname) }.to_owned())
+    }
+}
+
+/// Looks a function up by its name, which ends in NUL.
+///
+/// # Safety
+///
+/// `handle` came from `dlopen` and is open; `F` is a function pointer of the type that the name has in the library.
+unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &str) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the handle is open, the name ends in NUL.
+    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
+    // SAFETY: the caller says that this is a function of type `F`; it is not null.
+    (!found.is_null()).then(|| unsafe { mem::transmute_copy(&found) })
+}
+
+/// What `dlopen` says about its last failure on this thread.
+fn last_error() -> String {
+    // SAFETY: returns null or a string of the linker's, good until this thread's next call of its kind.
+    let message = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return "no reason given".to_owned();
+    }
+    // SAFETY: as above; it is copied at once.
+    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+}
+
+/// Whether a library is mapped in this process, by its SONAME or path. Maps nothing and runs nothing.
+///
+/// No function of CUPTI may be called unless `libcuda.so.1` is.
+pub fn is_mapped(name: &CStr) -> bool {
+    // SAFETY: a C string; with RTLD_NOLOAD nothing runs.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return false;
+    }
+    // SAFETY: just opened. Others hold the library, or it would not have been found.
+    unsafe { libc::dlclose(handle) };
+    true
+}
+
+/// The paths of all copies of libcupti that are mapped in this process, in the order of their loading. Also those whose
+/// name was changed when they were packed into a wheel (`libcupti-1ba2a3c4.so.12`).
+pub fn mapped_copies() -> Vec<CString> {
+    let mut found: Vec<CString> = Vec::new();
+    // SAFETY: `collect` is called during the call only, with the pointer that is passed, and does not unwind.
+    unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut found).cast()) };
+    found
+}
+
+/// Keeps the library's name if it is a copy of CUPTI.
+///
+/// # Safety
+///
+/// As `dl_iterate_phdr` calls it: `info` is good, `found` is the vector of [`mapped_copies`].
+unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the linker passes a good structure.
+    let name: *const c_char = unsafe { (*info).dlpi_name };
+    if !name.is_null() {
+        // SAFETY: the name is a C string, and the linker holds its lock while we read it.
+        let name = unsafe { CStr::from_ptr(name) };
+        if is_copy(name.to_bytes()) {
+            // SAFETY: the vector is borrowed by nobody else during the call.
+            unsafe { &mut *found.cast::<Vec<CString>>() }.push(name.to_owned());
+        }
+    }
+    0
+}
+
+/// Whether a path is that of a libcupti.
+fn is_copy(path: &[u8]) -> bool {
+    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let rest = file.strip_prefix(b"libcupti");
+    rest.is_some_and(|rest| matches!(rest.first(), Some(b'.' | b'-')) && rest.windows(3).any(|part| part == b".so"))
+}
+
+/// No copy of libcupti could be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError {
+    /// The names that were tried, in order. Empty if there were none.
+    pub tried: Vec<Tried>,
+}
+
+/// A name that led nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// The SONAME or path.
+    pub name: CString,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a name led nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It is not mapped in this process.
+    NotMapped,
+    /// The linker could not open it; its words.
+    Refused(String),
+    /// It is there, but lacks a function that every release of CUPTI from CUDA 12.0 on has.
+    Lacks(&'static str),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tried.is_empty() {
+            return f.write_str("no name to look for");
+        }
+        for (place, Tried { name, reason }) in self.tried.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "; " };
+            write!(f, "{comma}{}: {reason}", name.to_string_lossy())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NotMapped => f.write_str("not mapped"),
+            Reason::Refused(words) => f.write_str(words),
+            Reason::Lacks(function) => write!(f, "lacks {function}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}

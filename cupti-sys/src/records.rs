@@ -1,0 +1,423 @@
+//! Reading activity records: a bounded walk over a buffer, and fields by a table of offsets.
+//!
+//! One build reads what every release from CUDA 12.0 to 13.5 writes. That works because CUPTI only ever appends to a
+//! record: a field never moves, it is there from some release on, and a record is as long as its release made it.
+//! `cargo xtask bindings --check` holds [`table`](crate::table) against the headers of all of them.
+//!
+//! Nothing here trusts a buffer. Any bytes can be walked and read; the worst that comes out is wrong numbers.
+
+use core::ffi::c_char;
+use core::fmt;
+use core::marker::PhantomData;
+use core::{ptr, slice};
+
+use crate::bindings::{self, CUPTI_ERROR_MAX_LIMIT_REACHED, CUPTI_SUCCESS, CUpti_Activity, CUptiResult};
+use crate::table::{RELEASES, SIZES, SUBSCRIBER_PARAMS_SIZES};
+
+/// Kinds below this can have a size in a [`Table`]; the table knows those of CUDA 13.5, which end at 59.
+const KINDS: usize = 128;
+
+/// Every record begins with its kind.
+const KIND_SIZE: usize = size_of::<u32>();
+
+/// How long each kind of record is in one version of CUPTI, and which of its fields are there.
+#[derive(Clone, Debug)]
+pub struct Table {
+    version: u32,
+    /// By kind; 0 where it is not known.
+    sizes: [u16; KINDS],
+}
+
+impl Table {
+    /// The table for what `cuptiGetVersion` reports.
+    ///
+    /// A version newer than the table is read as the newest known: its records may be longer, but they begin alike.
+    /// A version before CUDA 12.0 (18) has no sizes and no fields.
+    pub fn new(version: u32) -> Table {
+        let mut sizes = [0; KINDS];
+        for (size, rows) in sizes.iter_mut().zip(SIZES) {
+            *size = at_version(rows, version).unwrap_or(0);
+        }
+        Table { version, sizes }
+    }
+
+    /// The version this table is for.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The length of a record of this kind, in bytes.
+    pub fn size(&self, kind: u32) -> Option<usize> {
+        let size = *self.sizes.get(usize::try_from(kind).ok()?)?;
+        (size != 0).then_some(usize::from(size))
+    }
+
+    /// Replaces a length by the library's own word (`cuptiActivityGetStructSize`, since CUDA 13.2). What lies beyond
+    /// it is not read any more. Kinds from 128 on, and lengths that cannot be, change nothing.
+    pub fn set_size(&mut self, kind: u32, size: usize) {
+        let place = usize::try_from(kind).ok().and_then(|kind| self.sizes.get_mut(kind));
+        if let (Some(place), Ok(size)) = (place, u16::try_from(size))
+            && usize::from(size) >= KIND_SIZE
+        {
+            *place = size;
+        }
+    }
+
+    /// The records of a buffer, as far as `walker` leads. `buffer` is the valid part of what CUPTI returned.
+    pub fn walk<'a, W: Walker>(&'a self, buffer: &'a [u8], mut walker: W) -> Walk<'a, W> {
+        let (next, end) = match bounded(buffer, None, walker.next(self, buffer, None)) {
+            Ok(first) => (Some(first), None),
+            Err(end) => (None, Some(end)),
+        };
+        Walk { table: self, buffer, walker, next, end }
+    }
+
+    /// The record that `bytes` begins with. It ends with them, or where this version ends a record of its kind.
+    pub fn record<'a>(&self, bytes: &'a [u8]) -> Option<Record<'a>> {
+        let kind = u32::from_ne_bytes(*bytes.first_chunk()?);
+        let size = self.size(kind).unwrap_or(bytes.len()).min(bytes.len());
+        Some(Record { kind, version: self.version, bytes: &bytes[..size] })
+    }
+}
+
+/// The CUDA release a version belongs to, as far as it is known: `"12.9"` for 28.
+pub fn release(version: u32) -> Option<&'static str> {
+    at_version(RELEASES, version)
+}
+
+/// What `structSize` of `CUpti_SubscriberParams` must be: each version takes its own size and refuses others.
+/// `None` for versions without `cuptiSubscribe_v2`.
+pub fn subscriber_params_size(version: u32) -> Option<usize> {
+    at_version(SUBSCRIBER_PARAMS_SIZES, version)
+}
+
+/// The last row that begins at or before `version`.
+fn at_version<T: Copy>(rows: &[(u32, T)], version: u32) -> Option<T> {
+    rows.iter().rev().find(|(since, _)| *since <= version).map(|(_, value)| *value)
+}
+
+/// One record, of any kind.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    kind: u32,
+    version: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Its kind: one of `CUPTI_ACTIVITY_KIND_*`, or a number that is newer than they are.
+    pub fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    /// All of it, the kind included.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The record as one of family `F`, if its kind belongs there.
+    #[inline]
+    pub fn view<F: Family>(&self) -> Option<View<'a, F>> {
+        let Record { kind, version, bytes } = *self;
+        F::KINDS.contains(&kind).then_some(View { version, bytes, family: PhantomData })
+    }
+}
+
+impl fmt::Debug for Record<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("kind", &self.kind).field("size", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
+
+/// Kinds whose records are laid out alike. The families and their fields are in [`table`](crate::table).
+pub trait Family {
+    /// The kinds, as in `CUPTI_ACTIVITY_KIND_*`.
+    const KINDS: &'static [u32];
+}
+
+/// A record whose fields can be read.
+pub struct View<'a, F> {
+    version: u32,
+    bytes: &'a [u8],
+    family: PhantomData<F>,
+}
+
+impl<F> View<'_, F> {
+    /// The field's value; `None` if this version of CUPTI does not have it, or the record ends before it.
+    #[inline]
+    pub fn get<T: Value>(&self, field: Field<F, T>) -> Option<T> {
+        if self.version < field.since {
+            return None;
+        }
+        T::read(self.bytes.get(usize::from(field.offset)..)?)
+    }
+}
+
+// Derives would ask the same of `F`, which is never there.
+impl<F> Clone for View<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for View<'_, F> {}
+
+/// Where a value of type `T` lies in the records of family `F`.
+pub struct Field<F, T> {
+    offset: u16,
+    /// The first version that writes it. Before, the place may be padding.
+    since: u32,
+    of: PhantomData<fn() -> (F, T)>,
+}
+
+impl<F, T: Value> Field<F, T> {
+    pub(crate) const fn new(offset: u16, since: u32) -> Self {
+        Field { offset, since, of: PhantomData }
+    }
+
+    /// Its distance from the start of the record, in bytes.
+    pub const fn offset(self) -> usize {
+        self.offset as usize
+    }
+
+    /// The first version of CUPTI that has it.
+    pub const fn since(self) -> u32 {
+        self.since
+    }
+}
+
+impl<F, T> Clone for Field<F, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F, T> Copy for Field<F, T> {}
+
+/// What a field can hold.
+pub trait Value: Copy + sealed::Sealed {
+    #[doc(hidden)]
+    fn read(bytes: &[u8]) -> Option<Self>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! integers {
+    ($($type:ty)*) => {$(
+        impl sealed::Sealed for $type {}
+
+        impl Value for $type {
+            #[inline]
+            fn read(bytes: &[u8]) -> Option<$type> {
+                bytes.first_chunk().map(|bytes| <$type>::from_ne_bytes(*bytes))
+            }
+        }
+    )*};
+}
+
+integers! { u8 u16 u32 u64 i32 i64 }
+
+impl sealed::Sealed for [u8; 16] {}
+
+impl Value for [u8; 16] {
+    #[inline]
+    fn read(bytes: &[u8]) -> Option<[u8; 16]> {
+        bytes.first_chunk().copied()
+    }
+}
+
+impl sealed::Sealed for *const c_char {}
+
+/// A string of CUPTI's. It can be followed only while the buffer is being decoded, in the process that recorded it.
+impl Value for *const c_char {
+    #[inline]
+    fn read(bytes: &[u8]) -> Option<*const c_char> {
+        bytes.first_chunk().map(|bytes| ptr::with_exposed_provenance(usize::from_ne_bytes(*bytes)))
+    }
+}
+
+/// Finds the next record of a buffer.
+pub trait Walker {
+    /// Where the record after the one at `at` begins, or the first one. It lies in the buffer as a whole.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    fn next(&mut self, table: &Table, buffer: &[u8], at: Option<usize>) -> Result<usize, End>;
+}
+
+/// Why a walk is over. Places are distances from the start of the buffer, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All records were seen.
+    Done,
+    /// A record that is cut off by the end of the buffer.
+    Truncated {
+        /// Where it begins.
+        at: usize,
+    },
+    /// A record whose length is not known, so that what follows cannot be found.
+    UnknownKind {
+        /// Its kind.
+        kind: u32,
+        /// Where it begins.
+        at: usize,
+    },
+    /// `cuptiActivityGetNextRecord` refused to go on.
+    Refused {
+        /// Its answer.
+        result: CUptiResult,
+        /// The record it was to go on from; `None` at the start.
+        at: Option<usize>,
+    },
+    /// The walker went back, stood still or left the buffer.
+    Strayed {
+        /// The record it was to go on from; `None` at the start.
+        at: Option<usize>,
+    },
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Done => f.write_str("the end of the buffer"),
+            End::Truncated { at } => write!(f, "a record that is cut off, at byte {at}"),
+            End::UnknownKind { kind, at } => write!(f, "a record of unknown kind {kind}, at byte {at}"),
+            End::Refused { result, at } => {
+                write!(f, "cuptiActivityGetNextRecord answered {result} at byte {}", at.unwrap_or(0))
+            }
+            End::Strayed { at } => write!(f, "a step that leads nowhere, at byte {}", at.unwrap_or(0)),
+        }
+    }
+}
+
+/// Walks by the sizes of the table. For buffers whose library is not here, and for tests; it ends at the first kind
+/// that the table does not know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Own;
+
+impl Walker for Own {
+    fn next(&mut self, table: &Table, buffer: &[u8], at: Option<usize>) -> Result<usize, End> {
+        let next = match at {
+            None => 0,
+            Some(at) => at + length(table, buffer, at)?,
+        };
+        if next == buffer.len() {
+            return Err(End::Done);
+        }
+        length(table, buffer, next).map(|_| next)
+    }
+}
+
+/// The length of the record at `at`, which lies within the buffer as a whole.
+fn length(table: &Table, buffer: &[u8], at: usize) -> Result<usize, End> {
+    let rest = buffer.get(at..).unwrap_or_default();
+    let kind = u32::from_ne_bytes(*rest.first_chunk().ok_or(End::Truncated { at })?);
+    let size = table.size(kind).ok_or(End::UnknownKind { kind, at })?;
+    if size > rest.len() { Err(End::Truncated { at }) } else { Ok(size) }
+}
+
+/// Walks with the library that wrote the buffer. It alone knows its strides, so this is the walker to use wherever
+/// that library is loaded; it also steps over kinds that the table does not know.
+#[derive(Clone, Copy, Debug)]
+pub struct Library {
+    next: bindings::cuptiActivityGetNextRecord,
+}
+
+impl Library {
+    /// A walker that asks `next`.
+    ///
+    /// # Safety
+    ///
+    /// `next` is the function of a loaded libcupti that stays loaded, and may be called in this process: some releases
+    /// crash in any function where there is no driver.
+    pub unsafe fn new(next: bindings::cuptiActivityGetNextRecord) -> Library {
+        Library { next }
+    }
+}
+
+impl Walker for Library {
+    #[inline]
+    fn next(&mut self, _: &Table, buffer: &[u8], at: Option<usize>) -> Result<usize, End> {
+        // Records are multiples of eight bytes long. Without a rest the function never looks at half a kind.
+        let valid = buffer.len() & !7;
+        let start = buffer.as_ptr();
+        let mut record = match at {
+            None => ptr::null_mut(),
+            Some(at) if at < valid => start.wrapping_add(at).cast_mut().cast::<CUpti_Activity>(),
+            Some(_) => return Err(End::Strayed { at }),
+        };
+        // SAFETY: the function may be called, as `new` was promised. It reads `valid` bytes from `start`, all within
+        // `buffer`, and only reads them (the tests run it on read-only memory); `record` is null or one of its own.
+        let result = unsafe { (self.next)(start.cast_mut(), valid, &raw mut record) };
+        match result {
+            CUPTI_SUCCESS => Ok(record.addr().wrapping_sub(start.addr())),
+            CUPTI_ERROR_MAX_LIMIT_REACHED => Err(End::Done),
+            result => Err(End::Refused { result, at }),
+        }
+    }
+}
+
+/// The records of a buffer, one after the other.
+#[derive(Debug)]
+pub struct Walk<'a, W> {
+    table: &'a Table,
+    buffer: &'a [u8],
+    walker: W,
+    /// Where the next record begins.
+    next: Option<usize>,
+    end: Option<End>,
+}
+
+impl<W> Walk<'_, W> {
+    /// Why the walk is over, once it is.
+    pub fn end(&self) -> Option<End> {
+        if self.next.is_none() { self.end } else { None }
+    }
+}
+
+impl<'a, W: Walker> Iterator for Walk<'a, W> {
+    type Item = Record<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Record<'a>> {
+        let at = self.next?;
+        // A look at the next record bounds this one.
+        let following = self.walker.next(self.table, self.buffer, Some(at));
+        let limit = match bounded(self.buffer, Some(at), following) {
+            Ok(following) => {
+                self.next = Some(following);
+                following
+            }
+            Err(end) => {
+                self.next = None;
+                self.end = Some(end);
+                self.buffer.len()
+            }
+        };
+        self.table.record(&self.buffer[at..limit])
+    }
+}
+
+/// A step, if it leads forward to where a record can be.
+fn bounded(buffer: &[u8], at: Option<usize>, step: Result<usize, End>) -> Result<usize, End> {
+    let next = step?;
+    let forward = at.is_none_or(|at| next >= at.saturating_add(KIND_SIZE));
+    let inside = next.checked_add(KIND_SIZE).is_some_and(|end| end <= buffer.len());
+    if forward && inside { Ok(next) } else { Err(End::Strayed { at }) }
+}
+
+/// The valid part of a buffer that CUPTI returned, as bytes.
+///
+/// # Safety
+///
+/// `buffer` points to `valid` bytes that were written, and nobody writes them while the slice is in use.
+pub unsafe fn bytes<'a>(buffer: *const u8, valid: usize) -> &'a [u8] {
+    if buffer.is_null() || valid == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise is the one that is asked for.
+    unsafe { slice::from_raw_parts(buffer, valid) }
+}

@@ -1,0 +1,78 @@
+//! The real NCCL, on emulated GPUs, with the plugin loaded.
+
+use std::env;
+use std::process::{Command, ExitCode};
+
+use crate::steps::{self, Failure, Outcome, Place, Step, call};
+
+/// `cargo xtask e2e [--all]`
+pub(crate) fn run(words: &[String]) -> ExitCode {
+    const SOME: &[Step] = &[Step { name: "e2e", about: ABOUT, run: some }];
+    const ALL: &[Step] = &[Step { name: "e2e", about: "the real NCCL on emulated GPUs, all releases", run: all }];
+    match words {
+        [] => steps::run(SOME, &[]),
+        [word] if word == "--all" => steps::run(ALL, &[]),
+        _ => {
+            eprintln!("usage: cargo xtask e2e [--all]");
+            ExitCode::from(2)
+        }
+    }
+}
+
+pub(crate) const ABOUT: &str = "the real NCCL on emulated GPUs, newest releases";
+
+/// With the releases that every change is tested with.
+pub(crate) fn some(place: &Place) -> Result<Outcome, Failure> {
+    e2e(place, false)
+}
+
+/// With every release known.
+fn all(place: &Place) -> Result<Outcome, Failure> {
+    e2e(place, true)
+}
+
+fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return skip("the emulator runs on x86-64 Linux only");
+    }
+    let package = ["-p", "ncclscope-emulator"];
+    call(place.cargo().args(["build", "--quiet", "--bins"]).args(package))?;
+    let emulator = || place.command(place.target.join("debug/emulator"));
+    let mut fetch = emulator();
+    fetch.arg("fetch").arg(if all { "--all" } else { "--always" });
+    let libraries = match lines_of(&mut fetch) {
+        Ok(libraries) => libraries,
+        Err(reason) => return skip(&format!("no libnccl: {reason}")),
+    };
+    for library in &libraries {
+        if let Err(reason) = lines_of(emulator().arg("inspect").arg(library)) {
+            return skip(&format!("{library} does not run here: {reason}"));
+        }
+    }
+    let mut tests = place.cargo();
+    // One job at a time: each has more threads than most machines have cores.
+    tests.args(["test", "--test", "e2e"]).args(package).args(["--", "--test-threads=1"]);
+    if all {
+        tests.arg("--include-ignored");
+    }
+    call(&mut tests)?;
+    Ok(Outcome::Done)
+}
+
+/// Runs a command that prints one thing a line; what it complains of goes to the terminal.
+fn lines_of(command: &mut Command) -> Result<Vec<String>, String> {
+    println!("   {}", steps::show(command));
+    let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(format!("{}", output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Leaves the step out, and says why; continuous integration must not.
+fn skip(reason: &str) -> Result<Outcome, Failure> {
+    if env::var_os("CI").is_some() {
+        return Err(format!("{reason}; in CI nothing is left out").into());
+    }
+    Ok(Outcome::Partly(format!("the real NCCL was left out: {reason}")))
+}

@@ -3,6 +3,7 @@
 //! The profiler never reads it. Tests and benchmarks hold the trace against it. All times are true time ([`crate::time`]) in ns
 //! unless a field says otherwise.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -47,6 +48,13 @@ pub struct Process {
     pub seed: u64,
     /// The errors of the host's clocks.
     pub clocks: HostClocks,
+    /// What NCCL was told by its environment, `NCCL_*`.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// The environment variables of this process that are for NCCL.
+pub fn nccl_environment() -> BTreeMap<String, String> {
+    std::env::vars().filter(|(name, _)| name.starts_with("NCCL_")).collect()
 }
 
 /// A GPU.

@@ -9,7 +9,10 @@ use std::ffi::{c_char, c_void};
 /// The symbol that the host program exports: `extern "C" fn(*const Observer) -> *const Machine`.
 pub const ATTACH: &std::ffi::CStr = c"ncclscope_emulator_attach";
 
-/// The type of [`ATTACH`]. The observer must live as long as the process.
+/// The type of [`ATTACH`]. The observer must live as long as the process; null only asks for the machine.
+///
+/// Before it returns, it tells the observer through `resource` what exists already: contexts, streams, graphs, their nodes,
+/// executable graphs and theirs, in the order in which they came to be. It returns null when there is no machine.
 pub type Attach = unsafe extern "C" fn(*const Observer) -> *const Machine;
 
 /// Functions that the observer asks for.
@@ -26,6 +29,33 @@ pub struct Machine {
     pub current_context: extern "C" fn() -> *mut c_void,
     /// The next correlation id.
     pub correlation: extern "C" fn() -> u32,
+    /// The calling thread's current device.
+    pub current_device: extern "C" fn() -> u32,
+    /// CUDA's version as `cuDriverGetVersion` gives it: 13000 is 13.0.
+    pub driver_version: extern "C" fn() -> u32,
+    /// Describes a GPU; false when there is none of that ordinal.
+    pub describe: extern "C" fn(u32, *mut Gpu) -> bool,
+}
+
+/// The id of the default stream of every context; no [`ResourceKind::StreamCreated`] tells of it.
+pub const DEFAULT_STREAM_ID: u32 = 7;
+
+/// What a GPU is like.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Gpu {
+    /// Its name, ended by a zero.
+    pub name: [c_char; 64],
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its PCI domain, bus and device.
+    pub pci: [u32; 3],
+    /// Its compute capability, major and minor.
+    pub compute_capability: [u32; 2],
+    /// Its memory, in bytes.
+    pub memory: u64,
+    /// How many multiprocessors it has.
+    pub multiprocessors: u32,
 }
 
 /// Functions that the machine calls. Each may come on any thread, and never two for the same thread at once.
@@ -36,6 +66,9 @@ pub struct Observer {
     pub call: unsafe extern "C" fn(*const Call),
     /// Something came to be or went, on the thread that did it.
     pub resource: unsafe extern "C" fn(*const Resource),
+    /// Something was given to the GPU to do, on the thread that makes the call, before the GPU can begin: one for each
+    /// [`Activity`] that will follow, with no times yet. A graph's launch gives one for each of its nodes.
+    pub queued: unsafe extern "C" fn(*const Activity),
     /// The GPU has done something, on a thread of the emulator.
     pub activity: unsafe extern "C" fn(*const Activity),
 }
@@ -88,7 +121,8 @@ pub enum ResourceKind {
     NodeDestroyed,
     /// A node was cloned from `original_node` of `original_graph`.
     NodeCloned,
-    /// An executable graph was made of a graph; the clones of its nodes were told before.
+    /// An executable graph was made of `original_graph`; the clone that it executes, and the clones of the nodes, were told
+    /// before.
     GraphInstantiated,
     /// An executable graph is about to be destroyed.
     ExecDestroyed,
@@ -152,7 +186,7 @@ pub struct Activity {
     pub device: u32,
     /// The context's id, from 1.
     pub context_id: u32,
-    /// The stream's id, from 1; 7 is the first default stream's on real hardware, here it is what the emulator gave.
+    /// The stream's id: [`DEFAULT_STREAM_ID`], that of a created stream, or, for a branch of a graph, one that no stream has.
     pub stream_id: u32,
     /// The correlation id of the call it follows from.
     pub correlation: u32,
@@ -172,8 +206,12 @@ pub struct Activity {
     pub block: [u32; 3],
     /// Shared memory asked for at the launch, in bytes.
     pub shared_memory: u32,
-    /// Bytes copied or set.
+    /// Bytes copied or set; of a batch, all of them.
     pub bytes: u64,
+    /// How many copies a batch of them made; 1 for a single one.
+    pub copies: u32,
+    /// The device that a copy between GPUs went to; for all else the device itself.
+    pub peer: u32,
     /// `cudaMemcpyKind` of a copy: 1 host to device, 2 device to host, 3 device to device.
     pub copy_kind: u32,
     /// The value set by a memset.

@@ -1,1 +1,296 @@
-//! Soon.
+//! One process of a job: its ranks, what they call, whether the results are right.
+//!
+//! ```text
+//!  clocks ─► truth ─► NVML ─► libnccl, patched ─► GPUs ─► ranks run the program ─► end
+//! ```
+
+mod data;
+pub(crate) mod meeting;
+mod nccl;
+mod ranks;
+pub(crate) mod tally;
+
+use std::ffi::{CString, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::cuda;
+use crate::kernel::{GpuPace, NcclKernels, Pace, Stall};
+use crate::library::Library;
+use crate::network;
+use crate::scenario::program::Exit;
+use crate::scenario::{Layout, NetworkKind, Scenario};
+use crate::time::{DeviceTimer, HostClocks};
+use crate::truth::{self, Line, Truth};
+use crate::wheel;
+use meeting::Meeting;
+use nccl::Nccl;
+use ranks::{Ending, Ranks};
+use tally::Tally;
+
+/// What a process is told by the launcher.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its number, from 0.
+    pub number: u32,
+    /// The scenario's file.
+    pub scenario: PathBuf,
+    /// The scenario's seed.
+    pub seed: u64,
+    /// The libnccl to load.
+    pub nccl: PathBuf,
+    /// The true time at which the job began: [`crate::time::now`].
+    pub reference: u64,
+    /// The true wall clock then, in ns since 1970.
+    pub wall: u64,
+    /// Where the processes meet.
+    pub meeting: PathBuf,
+    /// The file for the truth.
+    pub truth: PathBuf,
+    /// The file in which results are counted.
+    pub tally: PathBuf,
+    /// Whether calls into CUDA are told on stderr.
+    pub trace: bool,
+}
+
+/// What the threads of a process share.
+struct Job {
+    scenario: Scenario,
+    nccl: Nccl,
+    pace: Arc<Pace>,
+    meeting: Meeting,
+    tally: Arc<Tally>,
+}
+
+/// How a process ends that went wrong.
+mod status {
+    /// A call failed or a result was wrong.
+    pub(super) const FAILED: u8 = 1;
+    /// The library cannot be run.
+    pub(super) const UNSUITABLE: u8 = 3;
+}
+
+/// Why a process could not do its work, and the exit status that says so.
+struct Failure {
+    status: u8,
+    reason: String,
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure { status: status::FAILED, reason }
+    }
+}
+
+/// Runs one process of a job. It must be the first that happens in the process: clocks are set before anybody looks.
+pub fn run(process: &Process) -> ExitCode {
+    end_at_panic();
+    match work(process) {
+        Ok(code) => code,
+        Err(Failure { status, reason }) => {
+            eprintln!("emulator: process {}: {reason}", process.number);
+            // Other threads may be inside NCCL for good.
+            leave(i32::from(status))
+        }
+    }
+}
+
+fn work(process: &Process) -> Result<ExitCode, Failure> {
+    let name = process.scenario.display().to_string();
+    let scenario = Scenario::load(&name, Some(process.seed))?;
+    let host = scenario.host_of(process.number);
+    let ranks: Vec<u32> = scenario.ranks_of(process.number).collect();
+    let errors = &scenario.clocks[host as usize];
+    let clocks =
+        HostClocks { reference: process.reference, wall: errors.wall.clone(), boot: errors.boot.clone() };
+    clocks.clone().install();
+
+    let truth = Truth::create(&process.truth);
+    let truth = Arc::new(truth.map_err(|error| format!("failed to create {}: {error}", process.truth.display()))?);
+    let tally = Tally::create(&process.tally);
+    let tally = Arc::new(tally.map_err(|error| format!("failed to create {}: {error}", process.tally.display()))?);
+
+    let library = load(&process.nccl)?;
+    truth.write(&Line::Process(truth::Process {
+        pid: std::process::id(),
+        host,
+        ranks: ranks.clone(),
+        nccl: library.version(),
+        seed: scenario.seed,
+        clocks,
+        environment: truth::nccl_environment(),
+    }));
+    let pace = Arc::new(pace(&scenario, process, host));
+    for (device, gpu) in (0..).zip(&pace.gpus) {
+        truth.write(&Line::Device(truth::Device { device, timer: gpu.timer().clone() }));
+    }
+    set_up_gpus(library, &scenario, &pace, &truth, process.trace)?;
+    if scenario.network.kind == NetworkKind::Plugin {
+        let to = scenario.network.routes.iter().filter(|(from, ..)| *from == host);
+        let to = to.map(|(_, to, link)| (*to, *link)).collect();
+        network::Network { host, usual: scenario.network.usual, to }.install();
+    }
+
+    let meeting = Meeting { folder: process.meeting.clone(), patience: Duration::from_nanos(scenario.time_limit_ns) };
+    let nccl = Nccl { library, truth: Arc::clone(&truth) };
+    let job = Job { scenario, nccl, pace, meeting, tally };
+    let ending = run_ranks(&job, &ranks)?;
+
+    let (checked, wrong) = job.tally.counts();
+    truth.write(&Line::End(truth::End { checked, wrong, lost: truth.lost() }));
+    let status = if wrong == 0 { 0 } else { status::FAILED };
+    match ending {
+        Ending::Done => Ok(ExitCode::from(status)),
+        Ending::Left(Exit::Orderly) => std::process::exit(i32::from(status)),
+        Ending::Left(Exit::AtOnce) => leave(i32::from(status)),
+        Ending::Left(Exit::Exec) => Err(exec(status).into()),
+    }
+}
+
+/// Loads a libnccl, with emulated NVML before it.
+fn load(path: &Path) -> Result<&'static Library, Failure> {
+    let unsuitable =
+        |reason| Failure { status: status::UNSUITABLE, reason: format!("failed to run {}: {reason}", path.display()) };
+    load_nvml()?;
+    let inspected = Library::inspect(path, &wheel::cache()).map_err(|reason| unsuitable(reason.to_string()))?;
+    let library = Library::load(inspected).map_err(|reason| unsuitable(reason.to_string()))?;
+    Ok(Box::leak(Box::new(library)))
+}
+
+/// Makes the GPUs and leads libnccl to them.
+fn set_up_gpus(
+    library: &'static Library,
+    scenario: &Scenario,
+    pace: &Arc<Pace>,
+    truth: &Arc<Truth>,
+    trace: bool,
+) -> Result<(), Failure> {
+    let unsuitable = |reason: String| {
+        let path = library.path().display();
+        Failure { status: status::UNSUITABLE, reason: format!("failed to run {path}: {reason}") }
+    };
+    let config = cuda::Config {
+        devices: scenario.ranks_per_host,
+        virtual_memory: scenario.machine.virtual_memory,
+        peer_access: scenario.machine.peer_access,
+        trace,
+        launch_latency_ns: scenario.machine.launch_latency_ns,
+        ..cuda::Config::default()
+    };
+    let kernels = NcclKernels::new(library, Arc::clone(pace)).map_err(|reason| unsuitable(reason.to_string()))?;
+    let name = |address: *const std::ffi::c_void| library.symbols().name(address as usize).map(str::to_owned);
+    cuda::install(config, name, Box::new(kernels), Arc::clone(truth));
+    let table = cuda::runtime_table(|name| library.symbols().address(name).is_some());
+    // SAFETY: the table's functions are those of the machine, made to take these places; no thread runs libnccl yet.
+    unsafe { library.patch(&table) }.map_err(|reason| unsuitable(reason.to_string()))?;
+    Ok(())
+}
+
+/// How long things take on the GPUs that this process sees.
+fn pace(scenario: &Scenario, process: &Process, host: u32) -> Pace {
+    let first = host * scenario.ranks_per_host;
+    let gpus = (first..first + scenario.ranks_per_host).map(|rank| {
+        let of_rank = &scenario.gpus[rank as usize];
+        let gpu = GpuPace::new(DeviceTimer {
+            base: process.wall.saturating_add_signed(of_rank.timer_offset_ns),
+            reference: process.reference,
+            drift_ppm: of_rank.timer_drift_ppm,
+            granularity_ns: of_rank.timer_granularity_ns,
+        });
+        gpu.set_bandwidth(scenario.machine.bandwidth);
+        gpu.set_factor(of_rank.kernels);
+        for stall in scenario.stalls.iter().filter(|stall| stall.rank == rank) {
+            gpu.add_stall(Stall { kernel: stall.kernel, step: stall.step, for_ns: stall.for_ns });
+        }
+        gpu
+    });
+    Pace { gpus: gpus.collect() }
+}
+
+/// Runs the program on all ranks of this process.
+fn run_ranks(job: &Job, ranks: &[u32]) -> Result<Ending, String> {
+    let run = |ranks: &[u32]| {
+        let mut ranks = Ranks::new(job, ranks.iter().copied())?;
+        let ending = ranks.run()?;
+        if ending != Ending::Done {
+            // What the process leaves behind stays as it is.
+            std::mem::forget(ranks);
+        }
+        Ok::<_, String>(ending)
+    };
+    if job.scenario.layout != Layout::Threads {
+        return run(ranks);
+    }
+    let endings: Vec<Ending> = thread::scope(|scope| {
+        let threads = ranks.iter().map(|&rank| {
+            let work = move || match run(&[rank]) {
+                Ok(ending) => ending,
+                Err(reason) => {
+                    eprintln!("emulator: {reason}");
+                    // The other threads may wait for this rank for good.
+                    leave(i32::from(status::FAILED))
+                }
+            };
+            thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, work)
+        });
+        let threads: Vec<_> = threads.collect::<Result<_, _>>()?;
+        let join = |thread: thread::ScopedJoinHandle<'_, Ending>| thread.join().expect("a panic ends the process");
+        Ok::<_, std::io::Error>(threads.into_iter().map(join).collect())
+    })
+    .map_err(|error| format!("failed to start a thread for each rank: {error}"))?;
+    let left = endings.into_iter().find(|ending| *ending != Ending::Done);
+    Ok(left.unwrap_or(Ending::Done))
+}
+
+/// Loads emulated NVML, which NCCL then finds by its name.
+fn load_nvml() -> Result<(), String> {
+    const FILE: &str = "libemulated_nvml.so";
+    let program = std::env::current_exe().map_err(|error| format!("failed to find this program: {error}"))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join(FILE), folder.join("deps").join(FILE)];
+    let Some(path) = places.iter().find(|place| place.is_file()) else {
+        return Err(format!(
+            "{FILE} is not beside the program, in {}: build it with `cargo build -p ncclscope-emulator-nvml`, in the \
+             profile of the program",
+            folder.display()
+        ));
+    };
+    let name = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero byte");
+    // SAFETY: the name is a C string, and the library is ours: it has nothing that runs when it is loaded.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if handle.is_null() {
+        // SAFETY: after a failure dlerror gives a C string, which is copied before the next call.
+        let error = unsafe { std::ffi::CStr::from_ptr(libc::dlerror()) }.to_string_lossy();
+        return Err(format!("failed to load {}: {error}", path.display()));
+    }
+    Ok(())
+}
+
+/// From now on a panic on any thread ends the process: the others might wait for that thread for good.
+fn end_at_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        leave(101)
+    }));
+}
+
+/// Ends the process without a look back.
+fn leave(status: i32) -> ! {
+    // SAFETY: it takes a number and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// Lets another program take the process over, which exits with the status; returns why it could not.
+fn exec(status: u8) -> String {
+    let script = CString::new(format!("exit {status}")).expect("it has no zero byte");
+    let arguments: [*const c_char; 4] =
+        [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
+    // SAFETY: the path and the arguments are C strings, and the list ends with null.
+    unsafe { libc::execv(c"/bin/sh".as_ptr(), arguments.as_ptr()) };
+    format!("failed to run /bin/sh: {}", std::io::Error::last_os_error())
+}

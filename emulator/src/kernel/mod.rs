@@ -1,1 +1,122 @@
-//! Soon.
+//! What NCCL's kernels do that the host can see, and how long they take.
+//!
+//! A launch becomes a [plan](plan) of works for each block; a [block] is a thread that plays one channel's works with
+//! [primitives](primitive) over the connections that NCCL's host side has made, with the real data. NCCL's proxy, or the kernel of
+//! the peer, is on the other side of a connection and cannot tell the difference, but by the time it takes.
+//!
+//! | played | not played |
+//! | --- | --- |
+//! | AllReduce by ring and by tree; AllGather, ReduceScatter, Broadcast, Reduce by ring; several broadcasts at once; sends and receives | CollNet, NVLS, PAT, symmetric kernels |
+//! | Simple, LL | LL128 |
+//! | connections by shared memory, peer access, network, with private and shared buffers | buffers that the user has registered |
+//! | every reduction on every type | |
+//!
+//! NCCL does not use a tree for anything but AllReduce in any release from 2.23 on. A kernel that cannot be played ends
+//! the process with the exit code 86 and a line on stderr that says what to set instead.
+
+mod block;
+mod broadcasts;
+mod collective;
+mod function;
+mod memory;
+mod pace;
+mod plan;
+mod point_to_point;
+mod primitive;
+mod profiler;
+mod reduce;
+mod unplayable;
+mod workers;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use pace::{GpuPace, Link, Pace, Stall};
+
+use self::block::Block;
+use self::function::FunctionTable;
+use self::plan::Plan;
+use self::unplayable::Unplayable;
+use self::workers::Workers;
+use crate::cuda::{Kernels, Launch, Ran};
+use crate::library::{Layout, Library, Unsuitable};
+use crate::time;
+
+/// NCCL's kernels, played on the processor.
+pub struct NcclKernels {
+    model: Model,
+    pace: Arc<Pace>,
+}
+
+/// What a library's kernels are like.
+struct Model {
+    layout: Layout,
+    /// NCCL's version: 23007 is 2.30.7.
+    release: u32,
+    functions: FunctionTable,
+    workers: Workers,
+}
+
+impl NcclKernels {
+    /// The kernels of this library, at the pace of this process's GPUs.
+    ///
+    /// # Errors
+    ///
+    /// When the library's table of device functions is missing or is not as it is known here.
+    pub fn new(library: &Library, pace: Arc<Pace>) -> Result<NcclKernels, Unsuitable> {
+        const TABLE: &str = "ncclDevFuncRowToId";
+
+        let release = library.version();
+        let entries = FunctionTable::entries(release);
+        let address =
+            library.symbols().address(TABLE).ok_or_else(|| Unsuitable::MissingSymbol { symbol: TABLE.into() })?;
+        let size = library.symbols().size(TABLE).unwrap_or(0);
+        if size != entries * size_of::<i32>() {
+            return Err(Unsuitable::Unsupported(format!(
+                "its {TABLE} has {size} bytes where {} are expected: this release of NCCL is not known here",
+                entries * size_of::<i32>()
+            )));
+        }
+        // SAFETY: a constant of the library, which stays loaded; so many numbers are its size.
+        let ids = unsafe { std::slice::from_raw_parts(address as *const i32, entries) };
+        let functions = FunctionTable::invert(release, ids).map_err(Unsuitable::Unsupported)?;
+        let model = Model { layout: *library.layout(), release, functions, workers: Workers::default() };
+        Ok(NcclKernels { model, pace })
+    }
+
+    fn play(&self, launch: &Launch) -> Result<Ran, Unplayable> {
+        let gpu = self.pace.gpu(launch.device);
+        let symbol = &*launch.symbol;
+        if !symbol.contains("ncclDevKernel_") {
+            return Err(Unplayable::kernel(symbol));
+        }
+        // SAFETY: NCCL launched this kernel of its own with these arguments.
+        let plan = unsafe { Plan::read(&self.model, launch.arguments.as_bytes(), launch.grid[0]) }?;
+        let halts = gpu.begin_kernel();
+        let start = time::now();
+        let played = self.model.workers.each(plan.shares.len(), |index| {
+            let share = &plan.shares[index];
+            let block = Block::new(&self.model, gpu, &plan.comm, share.channel, symbol, &halts);
+            let channels = block.play(share);
+            (channels, block.is_aborted())
+        });
+        let end = time::now();
+        let aborted = played.iter().any(|(_, aborted)| *aborted);
+        Ok(Ran {
+            start,
+            end,
+            operations: plan.operations,
+            channels: played.into_iter().flat_map(|(channels, _)| channels).collect(),
+            device_comm: Some(plan.comm.place.address()),
+            aborted,
+        })
+    }
+}
+
+impl Kernels for NcclKernels {
+    fn run(&self, launch: &Launch) -> Ran {
+        self.play(launch).unwrap_or_else(|why| why.refuse(&launch.symbol))
+    }
+}

@@ -1,0 +1,532 @@
+//! The CUDA driver as libnccl calls it: functions that it asks the runtime for by name.
+//!
+//! What [`super::runtime`] says of its callers goes for these too. Their errors have the same numbers.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+
+use super::device;
+use super::event::Event;
+use super::memory::Kind;
+use super::memory_operations::MemoryOperation;
+use super::observe::{call, call_of};
+use super::runtime::{self, body, put};
+use super::stream::Stream;
+use super::virtual_memory::{FILE_DESCRIPTOR, GRANULARITY, Properties};
+use super::work::{Action, Kernel, Origin};
+use super::{Arguments, Error, machine};
+
+type Handle = *mut c_void;
+
+/// The function of a name. What is not here, libnccl takes for missing in an old driver.
+pub(super) fn function(name: &str) -> Option<*const c_void> {
+    macro_rules! functions {
+        ($($name:literal: $function:expr,)*) => {
+            match name { $($name => Some($function as *const c_void),)* _ => None }
+        };
+    }
+    functions! {
+        "cuCtxCreate": context_create,
+        "cuCtxDestroy": context_destroy,
+        "cuCtxGetCurrent": context_get_current,
+        "cuCtxGetDevice": context_get_device,
+        "cuCtxSetCurrent": context_set_current,
+        "cuDeviceGet": device_get,
+        "cuDeviceGetAttribute": device_get_attribute,
+        "cuDeviceGetCount": device_get_count,
+        "cuDeviceGetUuid": device_get_uuid,
+        "cuDevicePrimaryCtxRelease": device_primary_context_release,
+        "cuDevicePrimaryCtxRetain": device_primary_context_retain,
+        "cuGetErrorName": get_error_name,
+        "cuGetErrorString": get_error_string,
+        "cuInit": init,
+        "cuLaunchKernel": launch_kernel,
+        "cuLaunchKernelEx": launch_kernel_ex,
+        "cuMemAddressFree": memory_address_free,
+        "cuMemAddressReserve": memory_address_reserve,
+        "cuMemCreate": memory_create,
+        "cuMemExportToShareableHandle": memory_export,
+        "cuMemGetAddressRange": memory_get_address_range,
+        "cuMemGetAllocationGranularity": memory_get_allocation_granularity,
+        "cuMemGetAllocationPropertiesFromHandle": memory_get_properties,
+        "cuMemImportFromShareableHandle": memory_import,
+        "cuMemMap": memory_map,
+        "cuMemRelease": memory_release,
+        "cuMemRetainAllocationHandle": memory_retain,
+        "cuMemSetAccess": memory_set_access,
+        "cuMemUnmap": memory_unmap,
+        "cuPointerGetAttribute": pointer_get_attribute,
+        "cuPointerSetAttribute": pointer_set_attribute,
+        "cuStreamBatchMemOp": stream_batch_memory_operation,
+        "cuStreamWaitValue32": stream_wait_value_32,
+        "cuStreamWaitValue64": stream_wait_value_64,
+        "cuStreamWriteValue32": stream_write_value_32,
+        "cuStreamWriteValue64": stream_write_value_64,
+    }
+}
+
+// Devices and contexts.
+
+unsafe extern "C" fn init(_flags: u32) -> c_int {
+    call(c"cuInit", |_| Ok(()))
+}
+
+unsafe extern "C" fn device_get(out: *mut c_int, ordinal: c_int) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cuDeviceGet", |_| unsafe { put(out, device::get(ordinal)?.ordinal as c_int) })
+}
+
+unsafe extern "C" fn device_get_count(out: *mut c_int) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cuDeviceGetCount", |_| unsafe { put(out, machine().config.devices as c_int) })
+}
+
+unsafe extern "C" fn device_get_attribute(out: *mut c_int, attribute: c_int, device: c_int) -> c_int {
+    call(c"cuDeviceGetAttribute", |_| {
+        let value = device::attribute(machine(), attribute, device::get(device)?);
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, value) }
+    })
+}
+
+unsafe extern "C" fn device_get_uuid(out: *mut [u8; 16], device: c_int) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cuDeviceGetUuid", |_| unsafe { put(out, device::get(device)?.uuid()) })
+}
+
+unsafe extern "C" fn device_primary_context_retain(out: *mut Handle, device: c_int) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cuDevicePrimaryCtxRetain", |_| unsafe { put(out, device::get(device)?.context().handle()) })
+}
+
+unsafe extern "C" fn device_primary_context_release(device: c_int) -> c_int {
+    // Contexts live as long as the process.
+    call(c"cuDevicePrimaryCtxRelease", |_| device::get(device).map(|_| ()))
+}
+
+unsafe extern "C" fn context_get_current(out: *mut Handle) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cuCtxGetCurrent", |_| unsafe { put(out, device::current().context().handle()) })
+}
+
+unsafe extern "C" fn context_set_current(context: Handle) -> c_int {
+    call(c"cuCtxSetCurrent", |_| {
+        if context.is_null() {
+            return Ok(());
+        }
+        device::set_current(device::of_context(context)?.ordinal as c_int)
+    })
+}
+
+unsafe extern "C" fn context_get_device(out: *mut c_int) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cuCtxGetDevice", |_| unsafe { put(out, device::current().ordinal as c_int) })
+}
+
+unsafe extern "C" fn context_create(_out: *mut Handle, _flags: u32, _device: c_int) -> c_int {
+    // libnccl does so on request only (NCCL_CREATE_THREAD_CONTEXT), and works without.
+    call(c"cuCtxCreate", |_| Err(Error::NotSupported))
+}
+
+unsafe extern "C" fn context_destroy(_context: Handle) -> c_int {
+    call(c"cuCtxDestroy", |_| Err(Error::InvalidContext))
+}
+
+unsafe extern "C" fn get_error_string(number: c_int, out: *mut *const c_char) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    let put = unsafe { put(out, runtime::error_text(number).as_ptr()) };
+    put.map_or_else(Error::number, |()| 0)
+}
+
+unsafe extern "C" fn get_error_name(number: c_int, out: *mut *const c_char) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    let put = unsafe { put(out, runtime::error_name(number).as_ptr()) };
+    put.map_or_else(Error::number, |()| 0)
+}
+
+// Kernels.
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+pub(super) struct LaunchAttribute {
+    id: u32,
+    padding: u32,
+    /// Of the attribute that matters here: the event.
+    value: [Handle; 8],
+}
+
+const _: () = assert!(size_of::<LaunchAttribute>() == 72);
+
+/// `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`.
+const LAUNCH_COMPLETION_EVENT: u32 = 12;
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+struct LaunchConfig {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_memory: u32,
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    attribute_count: u32,
+}
+
+/// `cuLaunchKernelEx_params`.
+#[repr(C)]
+struct LaunchExParameters {
+    config: *const LaunchConfig,
+    function: *const c_void,
+    arguments: *const *const u8,
+    extra: *const *const c_void,
+}
+
+/// `cuLaunchKernel_params`.
+#[repr(C)]
+pub(super) struct LaunchParameters {
+    function: *const c_void,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_memory: u32,
+    stream: Handle,
+    arguments: *const *const u8,
+    extra: *const *const c_void,
+}
+
+impl LaunchParameters {
+    pub(super) fn new(kernel: &Kernel, stream: Handle, arguments: *const *const u8) -> LaunchParameters {
+        LaunchParameters {
+            function: kernel.function as *const c_void,
+            grid: kernel.grid,
+            block: kernel.block,
+            shared_memory: kernel.shared_memory,
+            stream,
+            arguments,
+            extra: std::ptr::null(),
+        }
+    }
+}
+
+/// The event that is to be recorded when the kernel begins.
+pub(super) fn launch_event(attributes: &[LaunchAttribute]) -> Result<Option<Arc<Event>>, Error> {
+    let attribute = attributes.iter().find(|attribute| attribute.id == LAUNCH_COMPLETION_EVENT);
+    attribute.map(|attribute| machine().events.get(attribute.value[0])).transpose()
+}
+
+/// Copies the buffer of arguments that `extra` describes: pairs of a key and a value, up to a zero.
+///
+/// # Safety
+///
+/// It does describe one.
+pub(super) unsafe fn read_extra(extra: *const *const c_void) -> Result<Arguments, Error> {
+    /// `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER`, `_BUFFER_SIZE`.
+    const END: usize = 0;
+    const POINTER: usize = 1;
+    const SIZE: usize = 2;
+    let (mut buffer, mut bytes) = (std::ptr::null(), 0);
+    for pair in 0.. {
+        // SAFETY: the caller promises pairs up to a zero, which is not passed.
+        let key = unsafe { *extra.add(2 * pair) } as usize;
+        if key == END {
+            break;
+        }
+        // SAFETY: a key other than the end has a value.
+        let value = unsafe { *extra.add(2 * pair + 1) };
+        match key {
+            POINTER => buffer = value,
+            // SAFETY: the value of this key is the address of a size.
+            SIZE => bytes = unsafe { value.cast::<usize>().read() },
+            _ => return Err(Error::InvalidValue),
+        }
+    }
+    if buffer.is_null() {
+        return Err(Error::InvalidValue);
+    }
+    // SAFETY: the caller promises a buffer of this size.
+    Ok(Arguments::new(unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) }))
+}
+
+/// Queues or captures a kernel; `event` stands for its beginning.
+pub(super) fn submit_kernel(
+    stream: &Arc<Stream>,
+    kernel: Kernel,
+    event: Option<&Event>,
+    origin: &Origin,
+) -> Result<(), Error> {
+    match stream.capture_action(Action::Kernel(kernel))? {
+        Ok(point) => {
+            if let Some(event) = event {
+                point.record_start(event);
+            }
+        }
+        Err(action) => {
+            stream.queue_action(action, event.map(Event::record), origin)?;
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn launch_kernel_ex(
+    config: *const LaunchConfig,
+    function: *const c_void,
+    arguments: *const *const u8,
+    extra: *const *const c_void,
+) -> c_int {
+    let name = machine().name(function);
+    let parameters = LaunchExParameters { config, function, arguments, extra };
+    call_of(c"cuLaunchKernelEx", Some(&name), (&raw const parameters).cast(), |origin| {
+        // SAFETY: CUDA's caller promises a configuration or null.
+        let config = unsafe { config.as_ref() }.ok_or(Error::InvalidValue)?;
+        let attributes = match config.attributes {
+            none if none.is_null() => &[],
+            // SAFETY: CUDA's caller promises so many attributes.
+            some => unsafe { std::slice::from_raw_parts(some, config.attribute_count as usize) },
+        };
+        let event = launch_event(attributes)?;
+        let kernel = Kernel {
+            function: function as usize,
+            grid: config.grid,
+            block: config.block,
+            shared_memory: config.shared_memory,
+            // SAFETY: CUDA's caller promises the arguments of this kernel.
+            body: unsafe { body(&name, arguments, extra)? },
+            name: name.clone(),
+        };
+        submit_kernel(&device::stream(config.stream)?, kernel, event.as_deref(), origin)
+    })
+}
+
+unsafe extern "C" fn launch_kernel(
+    function: *const c_void,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared_memory: u32,
+    stream: Handle,
+    arguments: *const *const u8,
+    extra: *const *const c_void,
+) -> c_int {
+    let name = machine().name(function);
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    let parameters = LaunchParameters { function, grid, block, shared_memory, stream, arguments, extra };
+    call_of(c"cuLaunchKernel", Some(&name), (&raw const parameters).cast(), |origin| {
+        // SAFETY: CUDA's caller promises the arguments of this kernel.
+        let body = unsafe { body(&name, arguments, extra)? };
+        let kernel = Kernel { function: function as usize, name: name.clone(), grid, block, shared_memory, body };
+        submit_kernel(&device::stream(stream)?, kernel, None, origin)
+    })
+}
+
+// Memory.
+
+unsafe extern "C" fn memory_get_address_range(base: *mut usize, bytes: *mut usize, address: usize) -> c_int {
+    call(c"cuMemGetAddressRange", |_| {
+        let range = machine().memory.find(address as *const c_void).ok_or(Error::SymbolNotFound)?;
+        // SAFETY: CUDA's caller promises places for what it wants.
+        unsafe {
+            if !base.is_null() {
+                put(base, range.start)?;
+            }
+            if !bytes.is_null() {
+                put(bytes, range.bytes)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Attributes of `cuPointerGetAttribute`.
+mod pointer {
+    pub(super) const CONTEXT: c_int = 1;
+    pub(super) const MEMORY_TYPE: c_int = 2;
+    pub(super) const DEVICE_POINTER: c_int = 3;
+    pub(super) const HOST_POINTER: c_int = 4;
+    pub(super) const BUFFER_ID: c_int = 7;
+    pub(super) const DEVICE_ORDINAL: c_int = 9;
+    pub(super) const IS_LEGACY_IPC_CAPABLE: c_int = 10;
+    pub(super) const RANGE_START: c_int = 11;
+    pub(super) const RANGE_SIZE: c_int = 12;
+    pub(super) const MAPPED: c_int = 13;
+    pub(super) const ALLOWED_HANDLE_TYPES: c_int = 14;
+    pub(super) const FIRST_FLAG: c_int = 15;
+
+    use std::ffi::c_int;
+}
+
+unsafe extern "C" fn pointer_get_attribute(out: *mut c_void, attribute: c_int, address: usize) -> c_int {
+    call(c"cuPointerGetAttribute", |_| {
+        let range = machine().memory.find(address as *const c_void).ok_or(Error::InvalidValue)?;
+        let on_device = range.kind == Kind::Device;
+        let physical = machine().memory.physical(address as *const c_void).is_some();
+        // Some attributes are numbers of 4 bytes, the others of 8.
+        let (value, is_long) = match attribute {
+            pointer::MEMORY_TYPE => (if on_device { 2 } else { 1 }, false),
+            pointer::DEVICE_ORDINAL => (range.device as usize, false),
+            pointer::IS_LEGACY_IPC_CAPABLE => (range.sharable.into(), false),
+            pointer::MAPPED => (1, false),
+            pointer::CONTEXT => (device::get(range.device as c_int)?.context().handle() as usize, true),
+            pointer::DEVICE_POINTER => (address, true),
+            pointer::HOST_POINTER if !on_device => (address, true),
+            pointer::BUFFER_ID | pointer::RANGE_START => (range.start, true),
+            pointer::RANGE_SIZE => (range.bytes, true),
+            pointer::ALLOWED_HANDLE_TYPES => (if physical { FILE_DESCRIPTOR as usize } else { 0 }, true),
+            // The flags that follow are off; the other attributes have no meaning for this memory.
+            pointer::FIRST_FLAG.. => (0, false),
+            _ => return Err(Error::InvalidValue),
+        };
+        // SAFETY: CUDA's caller promises a place for a result of the attribute's type.
+        unsafe { if is_long { put(out.cast(), value) } else { put(out.cast(), value as u32) } }
+    })
+}
+
+unsafe extern "C" fn pointer_set_attribute(_value: *const c_void, _attribute: c_int, address: usize) -> c_int {
+    call(c"cuPointerSetAttribute", |_| {
+        machine().memory.find(address as *const c_void).map(|_| ()).ok_or(Error::InvalidValue)
+    })
+}
+
+unsafe extern "C" fn memory_get_allocation_granularity(
+    out: *mut usize,
+    _properties: *const Properties,
+    _option: c_int,
+) -> c_int {
+    // libnccl asks for it also when it does not use such memory.
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cuMemGetAllocationGranularity", |_| unsafe { put(out, GRANULARITY) })
+}
+
+unsafe extern "C" fn memory_create(out: *mut u64, bytes: usize, properties: *const Properties, _flags: u64) -> c_int {
+    call(c"cuMemCreate", |_| {
+        // SAFETY: CUDA's caller promises properties or null.
+        let properties = unsafe { properties.as_ref() }.ok_or(Error::InvalidValue)?;
+        let handle = machine().virtual_memory.create(bytes, properties)?;
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, handle) }
+    })
+}
+
+unsafe extern "C" fn memory_release(handle: u64) -> c_int {
+    call(c"cuMemRelease", |_| machine().virtual_memory.release(handle))
+}
+
+unsafe extern "C" fn memory_address_reserve(
+    out: *mut *mut c_void,
+    bytes: usize,
+    alignment: usize,
+    _at: usize,
+    _flags: u64,
+) -> c_int {
+    call(c"cuMemAddressReserve", |_| {
+        let address = machine().virtual_memory.reserve(bytes, alignment)?;
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, address) }
+    })
+}
+
+unsafe extern "C" fn memory_address_free(address: *mut c_void, bytes: usize) -> c_int {
+    call(c"cuMemAddressFree", |_| machine().virtual_memory.unreserve(address, bytes))
+}
+
+unsafe extern "C" fn memory_map(address: *mut c_void, bytes: usize, offset: usize, handle: u64, _flags: u64) -> c_int {
+    call(c"cuMemMap", |_| machine().virtual_memory.map(address, bytes, offset, handle))
+}
+
+unsafe extern "C" fn memory_unmap(address: *mut c_void, bytes: usize) -> c_int {
+    call(c"cuMemUnmap", |_| machine().virtual_memory.unmap(address, bytes))
+}
+
+unsafe extern "C" fn memory_set_access(
+    address: *mut c_void,
+    _bytes: usize,
+    _access: *const c_void,
+    _count: usize,
+) -> c_int {
+    call(c"cuMemSetAccess", |_| machine().memory.find(address).map(|_| ()).ok_or(Error::InvalidValue))
+}
+
+unsafe extern "C" fn memory_retain(out: *mut u64, address: *mut c_void) -> c_int {
+    call(c"cuMemRetainAllocationHandle", |_| {
+        let handle = machine().virtual_memory.retain(address)?;
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, handle) }
+    })
+}
+
+unsafe extern "C" fn memory_export(out: *mut c_void, handle: u64, kind: u32, _flags: u64) -> c_int {
+    call(c"cuMemExportToShareableHandle", |_| {
+        let descriptor = machine().virtual_memory.export(handle, kind)?;
+        // SAFETY: CUDA's caller promises a place for a descriptor.
+        unsafe { put(out.cast(), descriptor) }
+    })
+}
+
+unsafe extern "C" fn memory_import(out: *mut u64, descriptor: *mut c_void, kind: u32) -> c_int {
+    call(c"cuMemImportFromShareableHandle", |_| {
+        // SAFETY: the descriptor is passed as a pointer, and CUDA's caller promises that it is open.
+        let handle = unsafe { machine().virtual_memory.import(descriptor as usize as c_int, kind)? };
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, handle) }
+    })
+}
+
+unsafe extern "C" fn memory_get_properties(out: *mut Properties, handle: u64) -> c_int {
+    call(c"cuMemGetAllocationPropertiesFromHandle", |_| {
+        let properties = machine().virtual_memory.properties(handle)?;
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, properties) }
+    })
+}
+
+// Memory operations of streams.
+
+unsafe extern "C" fn stream_batch_memory_operation(
+    stream: Handle,
+    count: u32,
+    operations: *const MemoryOperation,
+    _flags: u32,
+) -> c_int {
+    call(c"cuStreamBatchMemOp", |origin| {
+        if operations.is_null() {
+            return Err(Error::InvalidValue);
+        }
+        // SAFETY: CUDA's caller promises so many operations.
+        let operations = unsafe { std::slice::from_raw_parts(operations, count as usize) };
+        submit_operations(stream, operations.to_vec(), origin)
+    })
+}
+
+fn submit_operations(stream: Handle, operations: Vec<MemoryOperation>, origin: &Origin) -> Result<(), Error> {
+    operations.iter().try_for_each(MemoryOperation::check)?;
+    device::stream(stream)?.submit(Action::Memory(operations), origin).map(|_| ())
+}
+
+fn one_operation(
+    function: &'static CStr,
+    stream: Handle,
+    operation: u32,
+    address: usize,
+    value: u64,
+    flags: u32,
+) -> c_int {
+    call(function, |origin| {
+        submit_operations(stream, vec![MemoryOperation::new(operation, address, value, flags)], origin)
+    })
+}
+
+unsafe extern "C" fn stream_wait_value_32(stream: Handle, address: usize, value: u32, flags: u32) -> c_int {
+    one_operation(c"cuStreamWaitValue32", stream, MemoryOperation::WAIT_32, address, value.into(), flags)
+}
+
+unsafe extern "C" fn stream_wait_value_64(stream: Handle, address: usize, value: u64, flags: u32) -> c_int {
+    one_operation(c"cuStreamWaitValue64", stream, MemoryOperation::WAIT_64, address, value, flags)
+}
+
+unsafe extern "C" fn stream_write_value_32(stream: Handle, address: usize, value: u32, flags: u32) -> c_int {
+    one_operation(c"cuStreamWriteValue32", stream, MemoryOperation::WRITE_32, address, value.into(), flags)
+}
+
+unsafe extern "C" fn stream_write_value_64(stream: Handle, address: usize, value: u64, flags: u32) -> c_int {
+    one_operation(c"cuStreamWriteValue64", stream, MemoryOperation::WRITE_64, address, value, flags)
+}

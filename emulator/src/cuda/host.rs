@@ -1,0 +1,430 @@
+//! What the job calls: the same machine as libnccl's, behind a safe interface.
+//!
+//! The functions mean what CUDA's of the same name mean. The current device belongs to the thread, as there.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
+
+use super::device;
+use super::error::check;
+use super::work::Body;
+use super::{Error, machine, runtime};
+
+/// Makes a device the current one of this thread.
+///
+/// # Errors
+///
+/// When there is no such device.
+pub fn set_device(device: u32) -> Result<(), Error> {
+    let device = c_int::try_from(device).map_err(|_| Error::InvalidDevice)?;
+    // SAFETY: it takes a number.
+    check(unsafe { runtime::set_device(device) })
+}
+
+/// The current device of this thread.
+pub fn device() -> u32 {
+    device::current().ordinal
+}
+
+/// Waits until the current device has done all that was given to it.
+///
+/// # Errors
+///
+/// When a stream of it is capturing.
+pub fn synchronize_device() -> Result<(), Error> {
+    // SAFETY: it takes nothing.
+    check(unsafe { runtime::device_synchronize() })
+}
+
+/// Memory of a device, freed on drop. Work already queued may go on using it; the memory goes when that work is done.
+#[derive(Debug)]
+pub struct DeviceBuffer {
+    address: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: an address of memory of the process, which any thread may pass on; reading and writing it is up to whoever orders
+// the work.
+unsafe impl Send for DeviceBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceBuffer {}
+
+/// Allocates memory of the current device; it is zeroed.
+///
+/// # Errors
+///
+/// When there is none left.
+pub fn malloc(bytes: usize) -> Result<DeviceBuffer, Error> {
+    let mut address = std::ptr::null_mut();
+    // SAFETY: the place for the result is writable.
+    check(unsafe { runtime::malloc(&raw mut address, bytes) })?;
+    Ok(DeviceBuffer { address: address.cast(), bytes })
+}
+
+impl DeviceBuffer {
+    /// Where it is.
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.address.cast()
+    }
+
+    /// Its address as a number, as the truth shows it.
+    pub fn address(&self) -> u64 {
+        self.address as u64
+    }
+
+    /// Its size in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated, and nobody else frees it.
+        unsafe { runtime::free(self.address.cast()) };
+    }
+}
+
+/// A stream. A created one is destroyed on drop, after its work is done.
+#[derive(Debug)]
+pub struct Stream {
+    handle: *mut c_void,
+}
+
+// SAFETY: the handle is a name under which the machine finds the stream; all it does there is synchronised.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// Creates one on the current device. Like NCCL's own streams it does not synchronise with the default stream.
+    ///
+    /// # Errors
+    ///
+    /// When no thread can be started for it.
+    pub fn create() -> Result<Stream, Error> {
+        /// `cudaStreamNonBlocking`.
+        const NON_BLOCKING: u32 = 1;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the place for the result is writable.
+        check(unsafe { runtime::stream_create_with_flags(&raw mut handle, NON_BLOCKING) })?;
+        Ok(Stream { handle })
+    }
+
+    /// The default stream of whichever device is current when it is used.
+    #[allow(clippy::should_implement_trait, reason = "the name is CUDA's")]
+    pub fn default() -> Stream {
+        Stream { handle: std::ptr::null_mut() }
+    }
+
+    /// `cudaStream_t`.
+    pub fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+
+    /// The stream's id in its context, as CUPTI gives it.
+    pub fn id(&self) -> u32 {
+        device::stream(self.handle).map_or(0, |stream| stream.id)
+    }
+
+    /// Waits until everything queued so far is done.
+    ///
+    /// # Errors
+    ///
+    /// When the stream is capturing.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        // SAFETY: it takes a handle.
+        check(unsafe { runtime::stream_synchronize(self.handle) })
+    }
+
+    /// Whether everything queued is done.
+    ///
+    /// # Errors
+    ///
+    /// When the stream is capturing.
+    pub fn query(&self) -> Result<bool, Error> {
+        // SAFETY: it takes a handle.
+        done(unsafe { runtime::stream_query(self.handle) })
+    }
+
+    /// Records an event: it happens when what is queued before it is done.
+    ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
+    pub fn record(&self, event: &Event) -> Result<(), Error> {
+        // SAFETY: it takes handles.
+        check(unsafe { runtime::event_record(event.handle, self.handle) })
+    }
+
+    /// What is queued from now on waits for the event. If the event was recorded in a capture, the stream joins that capture.
+    ///
+    /// # Errors
+    ///
+    /// When exactly one of stream and event belongs to a capture and it is the stream, or each to another one.
+    pub fn wait_event(&self, event: &Event) -> Result<(), Error> {
+        // SAFETY: it takes handles.
+        check(unsafe { runtime::stream_wait_event(self.handle, event.handle, 0) })
+    }
+
+    /// From now on calls are captured in a graph instead of executed (`cudaStreamCaptureModeThreadLocal`).
+    ///
+    /// # Errors
+    ///
+    /// When it is capturing, or is the default stream.
+    pub fn begin_capture(&self) -> Result<(), Error> {
+        /// `cudaStreamCaptureModeThreadLocal`.
+        const THREAD_LOCAL: c_int = 1;
+        // SAFETY: it takes a handle.
+        check(unsafe { runtime::stream_begin_capture(self.handle, THREAD_LOCAL) })
+    }
+
+    /// Ends the capture that this stream began.
+    ///
+    /// # Errors
+    ///
+    /// When it began none, when the capture has become invalid, or when a stream that joined was not joined back.
+    pub fn end_capture(&self) -> Result<Graph, Error> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the place for the result is writable.
+        check(unsafe { runtime::stream_end_capture(self.handle, &raw mut handle) })?;
+        Ok(Graph { handle })
+    }
+
+    /// Whether it is capturing.
+    pub fn is_capturing(&self) -> bool {
+        let mut status = 0;
+        // SAFETY: the place for the result is writable.
+        let answer = unsafe { runtime::stream_is_capturing(self.handle, &raw mut status) };
+        answer == 0 && status != 0
+    }
+
+    /// Copies memory, in the order of the stream.
+    ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
+    ///
+    /// # Safety
+    ///
+    /// Both ranges must exist until the copy has been made; nobody else may write to either meanwhile.
+    pub unsafe fn copy(&self, to: *mut c_void, from: *const c_void, bytes: usize) -> Result<(), Error> {
+        /// `cudaMemcpyDefault`: the addresses say which way.
+        const DEFAULT: c_int = 4;
+        // SAFETY: the caller promises the ranges.
+        check(unsafe { runtime::memcpy_async(to, from, bytes, DEFAULT, self.handle) })
+    }
+
+    /// Sets memory to a byte, in the order of the stream.
+    ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
+    ///
+    /// # Safety
+    ///
+    /// The range must exist until that has been done; nobody else may use it meanwhile.
+    pub unsafe fn set(&self, at: *mut c_void, byte: u8, bytes: usize) -> Result<(), Error> {
+        // SAFETY: the caller promises the range.
+        check(unsafe { runtime::memset_async(at, byte.into(), bytes, self.handle) })
+    }
+
+    /// Runs a kernel of the application: observed, and in the truth, like any other kernel. It does `work` and lasts at least
+    /// `duration_ns`, which the caller has scaled by the pace of the GPU. In a captured graph it does `work` at every replay.
+    ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
+    pub fn compute(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        duration_ns: u64,
+        work: impl FnMut() + Send + 'static,
+    ) -> Result<(), Error> {
+        let (name, function) = machine().names.of_kernel(name);
+        check(runtime::launch(function, &name, grid, block, std::ptr::null(), 0, self.handle, || {
+            Ok(Body::Compute { duration_ns, work: Mutex::new(Box::new(work)) })
+        }))
+    }
+
+    /// Does something in the order of the stream that no observer sees and the truth does not mention: the job fills
+    /// and checks its buffers so. In a captured graph it happens at every replay.
+    ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
+    pub fn host_work(&self, work: impl FnMut() + Send + 'static) -> Result<(), Error> {
+        runtime::submit_unobserved(self.handle, Box::new(work))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: it takes a handle.
+            unsafe { runtime::stream_destroy(self.handle) };
+        }
+    }
+}
+
+/// An event; destroyed on drop.
+#[derive(Debug)]
+pub struct Event {
+    handle: *mut c_void,
+}
+
+// SAFETY: as for a stream.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// Creates one.
+    ///
+    /// # Errors
+    ///
+    /// None so far; CUDA's can fail.
+    pub fn create() -> Result<Event, Error> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the place for the result is writable.
+        check(unsafe { runtime::event_create(&raw mut handle) })?;
+        Ok(Event { handle })
+    }
+
+    /// `cudaEvent_t`.
+    pub fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+
+    /// Waits until it has happened.
+    ///
+    /// # Errors
+    ///
+    /// When it was last recorded in a capture.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        // SAFETY: it takes a handle.
+        check(unsafe { runtime::event_synchronize(self.handle) })
+    }
+
+    /// Whether it has happened.
+    ///
+    /// # Errors
+    ///
+    /// When it was last recorded in a capture.
+    pub fn query(&self) -> Result<bool, Error> {
+        // SAFETY: it takes a handle.
+        done(unsafe { runtime::event_query(self.handle) })
+    }
+
+    /// The time from `earlier` to this one, in ms.
+    ///
+    /// # Errors
+    ///
+    /// When one of them has not happened.
+    pub fn elapsed_ms(&self, earlier: &Event) -> Result<f32, Error> {
+        let mut elapsed = 0.0;
+        // SAFETY: the place for the result is writable.
+        check(unsafe { runtime::event_elapsed_time(&raw mut elapsed, earlier.handle, self.handle) })?;
+        Ok(elapsed)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: it takes a handle.
+        unsafe { runtime::event_destroy(self.handle) };
+    }
+}
+
+/// A graph; destroyed on drop.
+#[derive(Debug)]
+pub struct Graph {
+    handle: *mut c_void,
+}
+
+// SAFETY: as for a stream.
+unsafe impl Send for Graph {}
+// SAFETY: as above.
+unsafe impl Sync for Graph {}
+
+impl Graph {
+    /// Makes an executable graph of it.
+    ///
+    /// # Errors
+    ///
+    /// None so far; CUDA's can fail.
+    pub fn instantiate(&self) -> Result<Exec, Error> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the place for the result is writable.
+        check(unsafe { runtime::graph_instantiate(&raw mut handle, self.handle, 0) })?;
+        Ok(Exec { handle })
+    }
+
+    /// `cudaGraph_t`.
+    pub fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+
+    /// How many nodes it has.
+    pub fn nodes(&self) -> usize {
+        machine().graphs.get(self.handle).map_or(0, |graph| graph.nodes().len())
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: it takes a handle.
+        unsafe { runtime::graph_destroy(self.handle) };
+    }
+}
+
+/// An executable graph; destroyed on drop, after launches of it are done.
+#[derive(Debug)]
+pub struct Exec {
+    handle: *mut c_void,
+}
+
+// SAFETY: as for a stream.
+unsafe impl Send for Exec {}
+// SAFETY: as above.
+unsafe impl Sync for Exec {}
+
+impl Exec {
+    /// Launches it in the order of a stream.
+    ///
+    /// # Errors
+    ///
+    /// When the stream is capturing: a graph in a graph is not emulated.
+    pub fn launch(&self, stream: &Stream) -> Result<(), Error> {
+        // SAFETY: it takes handles.
+        check(unsafe { runtime::graph_launch(self.handle, stream.handle) })
+    }
+
+    /// `cudaGraphExec_t`.
+    pub fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        // SAFETY: it takes a handle.
+        unsafe { runtime::graph_exec_destroy(self.handle) };
+    }
+}
+
+/// Whether what was asked for is done.
+fn done(answer: c_int) -> Result<bool, Error> {
+    match check(answer) {
+        Ok(()) => Ok(true),
+        Err(Error::NotReady) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

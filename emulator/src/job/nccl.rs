@@ -1,0 +1,165 @@
+//! The calls into NCCL, each of them told to the truth.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::Arc;
+
+use crate::library::Library;
+use crate::library::api::{CommHandle, Config, Status, UniqueId};
+use crate::scenario::words::Datatype;
+use crate::time;
+use crate::truth::{self, Line, Truth};
+
+/// NCCL's functions, for one rank after the other.
+pub(super) struct Nccl {
+    pub(super) library: &'static Library,
+    pub(super) truth: Arc<Truth>,
+}
+
+/// A communicator's handle, which any thread may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Handle(pub(super) CommHandle);
+
+// SAFETY: a name for what NCCL keeps; NCCL's functions take it on any thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+/// What a call is told, as the truth keeps it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passed {
+    pub(super) count: usize,
+    pub(super) datatype: Option<Datatype>,
+    pub(super) send: *mut c_void,
+    pub(super) receive: *mut c_void,
+    /// The root or the peer, or -1.
+    pub(super) root: i32,
+    pub(super) stream: *mut c_void,
+    pub(super) captured: bool,
+}
+
+impl Passed {
+    /// Of a call that moves nothing.
+    pub(super) fn nothing() -> Passed {
+        let none = std::ptr::null_mut();
+        Passed { count: 0, datatype: None, send: none, receive: none, root: -1, stream: none, captured: false }
+    }
+}
+
+/// Who calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Caller<'a> {
+    /// The world rank.
+    pub(super) rank: u32,
+    /// The communicator's name in the scenario; empty for a group.
+    pub(super) communicator: &'a str,
+}
+
+impl Nccl {
+    /// Makes a call and tells the truth about it. `function` is its name without `nccl`.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL returns anything but success.
+    pub(super) fn call(
+        &self,
+        caller: Caller<'_>,
+        function: &str,
+        passed: Passed,
+        call: impl FnOnce() -> Status,
+    ) -> Result<(), String> {
+        let called = time::now();
+        let status = call();
+        let returned = time::now();
+        self.truth.write(&Line::Call(truth::Call {
+            thread: thread_id(),
+            rank: caller.rank,
+            communicator: caller.communicator.into(),
+            function: function.into(),
+            count: passed.count as u64,
+            datatype: passed.datatype.map_or(String::new(), |it| it.nccl_name().into()),
+            send: passed.send as u64,
+            receive: passed.receive as u64,
+            root: passed.root,
+            stream: passed.stream as u64,
+            captured: passed.captured,
+            called,
+            returned,
+        }));
+        if status == 0 {
+            return Ok(());
+        }
+        let on = if caller.communicator.is_empty() { String::new() } else { format!(" on `{}`", caller.communicator) };
+        Err(format!("rank {}: nccl{function}{on} failed: {}", caller.rank, self.explain(status)))
+    }
+
+    /// A new unique id.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL has none.
+    pub(super) fn unique_id(&self) -> Result<UniqueId, String> {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the id is writable for the call.
+        let status = unsafe { (self.library.api().get_unique_id)(&raw mut id) };
+        if status == 0 { Ok(id) } else { Err(format!("ncclGetUniqueId failed: {}", self.explain(status))) }
+    }
+
+    /// What has gone wrong in a communicator behind the application's back.
+    ///
+    /// # Errors
+    ///
+    /// When something has.
+    pub(super) fn async_error(&self, caller: Caller<'_>, handle: Handle) -> Result<(), String> {
+        let mut found: Status = 0;
+        // SAFETY: the communicator is there, and the status is writable for the call.
+        let status = unsafe { (self.library.api().comm_get_async_error)(handle.0, &raw mut found) };
+        let error = if status == 0 { found } else { status };
+        if error == 0 {
+            return Ok(());
+        }
+        let Caller { rank, communicator } = caller;
+        Err(format!("rank {rank}: `{communicator}` has an error: {}", self.explain(error)))
+    }
+
+    /// A configuration that gives a communicator its name.
+    pub(super) fn config(&self, name: &'static CStr) -> Config {
+        let mut config = Config::new(self.library.version());
+        config.comm_name = name.as_ptr();
+        config
+    }
+
+    /// What the communicator's own structure says of its hash and its device communicator, where the library's debug
+    /// information tells where they lie.
+    pub(super) fn insides(&self, handle: Handle) -> (Option<u64>, Option<u64>) {
+        let layout = &self.library.layout().comm;
+        let read = |offset: Option<usize>| {
+            // SAFETY: the handle points to NCCL's structure, which is there until it is destroyed, and the offset is that of
+            // a member of eight bytes in it.
+            offset.map(|offset| unsafe { handle.0.byte_add(offset).cast::<u64>().read_unaligned() })
+        };
+        (read(layout.comm_hash), read(layout.dev_comm))
+    }
+
+    fn explain(&self, status: Status) -> String {
+        let api = self.library.api();
+        // SAFETY: both functions take any status and no communicator, and return null or a C string that lives on.
+        let (what, last) = unsafe {
+            let text = |text: *const std::ffi::c_char| {
+                if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().trim().to_owned() }
+            };
+            (text((api.get_error_string)(status)), text((api.get_last_error)(std::ptr::null_mut())))
+        };
+        if last.is_empty() { format!("{what} ({status})") } else { format!("{what} ({status}): {last}") }
+    }
+}
+
+/// The calling thread's id in the kernel.
+pub(super) fn thread_id() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// A count or rank as C takes it.
+pub(super) fn c_number(number: u32) -> c_int {
+    c_int::try_from(number).expect("no scenario has numbers beyond an int")
+}

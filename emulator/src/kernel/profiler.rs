@@ -1,0 +1,122 @@
+//! What kernels write for NCCL's profiler: which works of a channel have begun and ended, and when.
+//!
+//! | release | what |
+//! | --- | --- |
+//! | up to 2.25 | nothing |
+//! | 2.26 | for each channel the number of the last work that has begun, and of the last that has ended |
+//! | from 2.27 | for each channel a ring of numbers with the device's time |
+//!
+//! Works are numbered over the life of the channel. Up to 2.30 the kernel numbers every work, as public sources have it, though the
+//! host has not numbered those of several broadcasts since 2.29. From 2.31 on the host numbers only the works that the
+//! profiler wants to know of; that the kernel does the same is an assumption, without which nothing would fit.
+
+use super::block::Block;
+use super::memory::{self, Place};
+use crate::time;
+
+/// The profiler of a block.
+pub(super) struct Profiler<'b> {
+    block: &'b Block<'b>,
+    books: Option<Books>,
+    /// The number of the last work that has ended.
+    ended: u64,
+    /// The number of the last work that has begun.
+    begun: u64,
+}
+
+/// Where a channel's works are written down.
+#[derive(Clone, Copy)]
+struct Books {
+    /// Where the channel keeps its last number.
+    counter: Place,
+    started: Place,
+    completed: Place,
+    /// Where the ring is in what the other two point to, if it is one.
+    ring: Option<usize>,
+}
+
+/// A work has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// Its number, if the profiler wants to know of it.
+    pub(super) counter: Option<u64>,
+    /// The device's timer.
+    pub(super) timer: u64,
+}
+
+impl<'b> Profiler<'b> {
+    /// Goes on where the channel's last kernel ended.
+    pub(super) fn new(block: &'b Block<'b>) -> Profiler<'b> {
+        let layout = &block.model.layout;
+        let place = |offset: Option<usize>| block.comm.place.follow(offset?);
+        let books = (|| {
+            let started = place(layout.kernel_comm.work_started)?;
+            let completed = place(layout.kernel_comm.work_completed)?;
+            let entry = layout.profiler.map_or(size_of::<u64>(), |layout| layout.size);
+            let channel = block.channel as usize * entry;
+            Some(Books {
+                counter: block.place().at(layout.channel.work_counter?),
+                started: started.at(channel),
+                completed: completed.at(channel),
+                ring: layout.profiler.map(|layout| layout.data),
+            })
+        })();
+        let last = books.map_or(0, |books| books.counter.word(0));
+        Profiler { block, books, ended: last, begun: last }
+    }
+
+    /// The works of a batch begin; for each is given whether the profiler wants to know of it.
+    pub(super) fn begin(&mut self, profiled: &[bool]) -> Vec<Stamp> {
+        let every = self.block.model.release < 23100;
+        let mut stamps = Vec::with_capacity(profiled.len());
+        for &profiled in profiled {
+            if every || profiled {
+                self.begun += 1;
+            }
+            let counter = (profiled && self.books.is_some()).then_some(self.begun);
+            stamps.push(Stamp { counter, timer: self.write(counter, |books| books.started) });
+        }
+        self.tell(&stamps, |books| books.started);
+        stamps
+    }
+
+    /// They have all ended. Returns the device's timer for each.
+    pub(super) fn end(&mut self, stamps: &[Stamp]) -> Vec<u64> {
+        let timers = stamps.iter().map(|stamp| self.write(stamp.counter, |books| books.completed)).collect();
+        self.tell(stamps, |books| books.completed);
+        self.ended = self.begun;
+        timers
+    }
+
+    /// The kernel ends.
+    pub(super) fn leave(self) {
+        if let Some(books) = self.books {
+            books.counter.set_word(0, self.ended);
+        }
+    }
+
+    /// Reads the timer, and writes it down in a ring.
+    fn write(&self, counter: Option<u64>, which: impl Fn(&Books) -> Place) -> u64 {
+        /// `MAX_PROFILER_EVENTS_PER_CHANNEL`
+        const ENTRIES: u64 = 64;
+        const ENTRY: usize = 16;
+
+        let timer = self.block.gpu.timer().at(time::now());
+        if let (Some(counter), Some(books)) = (counter, &self.books) {
+            if let Some(ring) = books.ring {
+                let entry = (counter % ENTRIES) as usize * ENTRY;
+                memory::stamp(which(books).at(ring + entry), counter, timer);
+            }
+        }
+        timer
+    }
+
+    /// Where there is no ring, the number of the batch's last work, whether the profiler wants to know of that one or another.
+    fn tell(&self, stamps: &[Stamp], which: impl Fn(&Books) -> Place) {
+        if let Some(books @ Books { ring: None, .. }) = &self.books {
+            if stamps.iter().any(|stamp| stamp.counter.is_some()) {
+                which(books).release(self.begun);
+            }
+        }
+    }
+}

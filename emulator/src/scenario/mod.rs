@@ -1,0 +1,307 @@
+//! A job described in a file: its hosts and ranks, what they do, and what is slow, late or wrong about them.
+//!
+//! ```toml
+//! title = "One rank computes more slowly than the others"
+//! about = "Longer text, if there is more to say."
+//!
+//! [job]
+//! hosts = 2
+//! ranks_per_host = 2
+//! ranks = "processes"     # or "threads": one process a host, a thread a rank; or "devices": one thread drives all GPUs of its host
+//! seed = 1                # of everything that is chosen at random
+//! time_limit = "60 s"     # then everything is killed
+//! hang_after = "3 s"      # how long a job goes on once a rank hangs on purpose
+//! program = """           # what the ranks do: see the module `program`
+//! repeat 10 {
+//!   compute forward 3 ms
+//!   all_reduce 16 MiB f32 sum
+//! }
+//! """
+//!
+//! [nccl]                  # NCCL's variables
+//! NCCL_PROTO = "Simple"
+//!
+//! [gpu]
+//! bandwidth = "10 GB/s"   # of one channel; without it, as fast as the processor is
+//! launch_latency = "4 us"
+//! timer_offset = "-60 s to 60 s"     # of the GPU's own timer, chosen in that range for each GPU
+//! timer_drift = "-50 ppm to 50 ppm"
+//! timer_granularity = "32 ns"
+//!
+//! [network]
+//! kind = "socket"         # NCCL's own; or "plugin": the emulator's, which has a bandwidth and a latency
+//!
+//! [[slow]]                # a rank whose computation, or whose NCCL kernels, take so much longer
+//! rank = 3
+//! compute = 1.5
+//! kernels = 1.2
+//!
+//! [[link]]                # what one rank's kernels send to another
+//! from = 0
+//! to = 1
+//! bandwidth = "1 GB/s"
+//! latency = "20 us"
+//!
+//! [[stall]]               # a kernel of NCCL that stands still
+//! rank = 1
+//! kernel = 5              # counted from 0
+//! step = 2                # before which step, or at once
+//! for = "200 ms"
+//!
+//! [[timer]]               # one rank's timer
+//! rank = 0
+//! granularity = "1 us"
+//!
+//! [[host]]                # a host's clocks
+//! index = 1
+//! wall = { offset = "2.5 s", drift = "20 ppm", steps = [{ after = "1 s", by = "-300 ms" }] }
+//! boot = { offset = "1000 s" }
+//!
+//! [[route]]               # between hosts, with the emulator's network
+//! from = 0
+//! to = 1
+//! bandwidth = "1 GB/s"
+//! latency = "50 us"
+//! stall = { message = 20, for = "100 ms" }
+//! ```
+
+mod file;
+pub mod program;
+pub mod random;
+pub mod units;
+pub mod words;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::network;
+use crate::time::ClockError;
+use program::Program;
+
+/// A job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// A short name: that of the file.
+    pub name: String,
+    /// What it shows, in a sentence.
+    pub title: String,
+    /// More about it.
+    pub about: String,
+    /// How many hosts there are.
+    pub hosts: u32,
+    /// How many ranks each of them has.
+    pub ranks_per_host: u32,
+    /// What a rank is on its host.
+    pub layout: Layout,
+    /// Of everything that is chosen at random.
+    pub seed: u64,
+    /// When everything is killed, in ns.
+    pub time_limit_ns: u64,
+    /// How long the job goes on once a rank hangs on purpose, in ns.
+    pub hang_after_ns: u64,
+    /// NCCL's variables.
+    pub nccl: BTreeMap<String, String>,
+    /// The GPUs, by rank.
+    pub gpus: Vec<Gpu>,
+    /// What all GPUs have in common.
+    pub machine: Machine,
+    /// Links that are slow.
+    pub links: Vec<Link>,
+    /// Kernels that stand still.
+    pub stalls: Vec<Stall>,
+    /// The clocks, by host.
+    pub clocks: Vec<Clocks>,
+    /// The network between the hosts.
+    pub network: Network,
+    /// What the ranks do.
+    pub program: Program,
+    /// The text it was read from.
+    pub text: String,
+}
+
+/// What a rank is on its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// A process.
+    Processes,
+    /// A thread of the host's one process.
+    Threads,
+    /// A GPU of the host's one process, which has one thread for all of them.
+    Devices,
+}
+
+/// One rank's GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpu {
+    /// How far its timer is ahead of the wall clock, in ns.
+    pub timer_offset_ns: i64,
+    /// How much faster the timer runs, in parts per million.
+    pub timer_drift_ppm: f64,
+    /// The steps of the timer, in ns.
+    pub timer_granularity_ns: u64,
+    /// How much longer the application's kernels take.
+    pub compute: f64,
+    /// How much longer NCCL's kernels take.
+    pub kernels: f64,
+}
+
+/// What all GPUs have in common.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    /// Of one channel, in bytes per ns; infinite is as fast as the processor.
+    pub bandwidth: f64,
+    /// From a launch to the start of the kernel, in ns.
+    pub launch_latency_ns: u64,
+    /// Whether GPUs of a host reach each other's memory.
+    pub peer_access: bool,
+    /// Whether there is virtual memory management.
+    pub virtual_memory: bool,
+}
+
+/// A slow link between two ranks' GPUs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Link {
+    /// The rank that sends.
+    pub from: u32,
+    /// The rank that receives.
+    pub to: u32,
+    /// In bytes per ns.
+    pub bandwidth: f64,
+    /// Of each step, in ns.
+    pub latency_ns: u64,
+}
+
+/// A kernel that stands still.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stall {
+    /// On which rank's GPU.
+    pub rank: u32,
+    /// Which of NCCL's kernels there, from 0.
+    pub kernel: u64,
+    /// Before which step, or at once.
+    pub step: Option<u32>,
+    /// For how long, in ns.
+    pub for_ns: u64,
+}
+
+/// How wrong a host's clocks are.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Clocks {
+    /// `CLOCK_REALTIME`.
+    pub wall: ClockError,
+    /// `CLOCK_BOOTTIME`.
+    pub boot: ClockError,
+}
+
+/// The network between the hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Network {
+    /// Whose it is.
+    pub kind: NetworkKind,
+    /// Every link that is not among the routes.
+    pub usual: network::Link,
+    /// Links between particular hosts, from the first to the second.
+    pub routes: Vec<(u32, u32, network::Link)>,
+}
+
+/// Whose network it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkKind {
+    /// NCCL's, over sockets.
+    Socket,
+    /// The emulator's, as a network plugin.
+    Plugin,
+}
+
+/// The most ranks of a job; also the most GPUs of a host.
+pub const MOST_RANKS: u32 = 16;
+
+impl Scenario {
+    /// Reads a scenario. With a seed, that one counts instead of the file's.
+    ///
+    /// # Errors
+    ///
+    /// Names the place, and what is allowed there.
+    pub fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenario, String> {
+        file::parse(name, text, seed)
+    }
+
+    /// A scenario by the path of its file, or by the name of one that comes with the emulator.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it makes no sense.
+    pub fn load(wanted: &str, seed: Option<u64>) -> Result<Scenario, String> {
+        if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == wanted) {
+            return Scenario::parse(name, text, seed);
+        }
+        let path = Path::new(wanted);
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if wanted.ends_with(".toml") => return Err(format!("failed to read {wanted}: {error}")),
+            Err(_) => {
+                let known: Vec<_> = SHIPPED.iter().map(|(name, _)| *name).collect();
+                return Err(format!("{wanted} is no file and no scenario; there are {}", known.join(", ")));
+            }
+        };
+        let name = path.file_stem().map_or_else(|| wanted.into(), |stem| stem.to_string_lossy());
+        Scenario::parse(&name, &text, seed).map_err(|error| format!("{wanted}: {error}"))
+    }
+
+    /// How many ranks the job has.
+    pub fn ranks(&self) -> u32 {
+        self.hosts * self.ranks_per_host
+    }
+
+    /// How many processes the job has.
+    pub fn processes(&self) -> u32 {
+        match self.layout {
+            Layout::Processes => self.ranks(),
+            Layout::Threads | Layout::Devices => self.hosts,
+        }
+    }
+
+    /// The host of a process.
+    pub fn host_of(&self, process: u32) -> u32 {
+        match self.layout {
+            Layout::Processes => process / self.ranks_per_host,
+            Layout::Threads | Layout::Devices => process,
+        }
+    }
+
+    /// The ranks that live in a process.
+    pub fn ranks_of(&self, process: u32) -> std::ops::Range<u32> {
+        match self.layout {
+            Layout::Processes => process..process + 1,
+            Layout::Threads | Layout::Devices => process * self.ranks_per_host..(process + 1) * self.ranks_per_host,
+        }
+    }
+
+    /// The CUDA ordinal of a rank's GPU. A process sees all GPUs of its host.
+    pub fn device_of(&self, rank: u32) -> u32 {
+        rank % self.ranks_per_host
+    }
+}
+
+/// The scenarios that come with the emulator, by name.
+pub const SHIPPED: &[(&str, &str)] = &[
+    ("training", include_str!("../../scenarios/training.toml")),
+    ("straggler", include_str!("../../scenarios/straggler.toml")),
+    ("slow_link", include_str!("../../scenarios/slow_link.toml")),
+    ("hang", include_str!("../../scenarios/hang.toml")),
+    ("communicators", include_str!("../../scenarios/communicators.toml")),
+    ("clock_drift", include_str!("../../scenarios/clock_drift.toml")),
+    ("all_to_all", include_str!("../../scenarios/all_to_all.toml")),
+    ("graphs", include_str!("../../scenarios/graphs.toml")),
+    ("mixed", include_str!("../../scenarios/mixed.toml")),
+    ("abort", include_str!("../../scenarios/abort.toml")),
+    ("threads", include_str!("../../scenarios/threads.toml")),
+    ("devices", include_str!("../../scenarios/devices.toml")),
+    ("small", include_str!("../../scenarios/small.toml")),
+    ("protocols", include_str!("../../scenarios/protocols.toml")),
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,346 @@
+//! What the ranks of a job do: a small language, one statement a line.
+//!
+//! All ranks run the same program, as the processes of a training job do. A rank that does not belong to a communicator
+//! skips what concerns it. `#` begins a comment.
+//!
+//! ```text
+//! communicator dp = stride 2             # ranks 0, 2, 4, ... and ranks 1, 3, 5, ...
+//! communicator tp = blocks 2             # ranks 0, 1 and ranks 2, 3, ...
+//!
+//! repeat 3 {
+//!   compute forward 3 ms
+//!   all_reduce 16 MiB bf16 sum in place on dp
+//!   group {
+//!     all_gather 1 MiB f32 on tp
+//!     reduce_scatter 1 MiB f32 sum on tp
+//!   }
+//!   wait dp
+//!   compute optimizer 1 ms
+//! }
+//! ```
+//!
+//! # The model
+//!
+//! It is that of PyTorch. A rank has a stream on which it computes, and one more for each communicator. An operation waits
+//! for what was computed before it, and computation goes on beside it, up to `wait`. The host waits for nothing before
+//! `sync`. At the end of the program it waits for everything and destroys the communicators that are left.
+//!
+//! Ranks within an operation (`root`, `from`, `to`) are those of the communicator; elsewhere they are those of the job.
+//! `SIZE` is what the call is told: its count, times the size of an element. So it is the size of what each rank
+//! contributes to an `all_gather`, of what it is left with after a `reduce_scatter`, and of what goes to each peer in an
+//! `all_to_all`.
+//!
+//! | statement | what it does |
+//! | --- | --- |
+//! | `communicator NAME = all` | makes a communicator of all ranks |
+//! | `communicator NAME = ranks 2,0` | of these, in this order |
+//! | `communicator NAME = stride K` | one for each remainder of the rank by `K` |
+//! | `communicator NAME = blocks K` | one for each `K` ranks that follow each other |
+//! | `communicator NAME = split PARENT by rank % K [reversed]` | `ncclCommSplit`; also `rank / K`, and `rank < K`, where the others get none |
+//! | `destroy NAME`, `abort NAME`, `create NAME` | ends a communicator, also with work in flight; makes it once more |
+//! | `finalize NAME` | `ncclCommFinalize`; only `destroy` may follow |
+//! | `all_reduce SIZE TYPE OP [in place] [on NAME]` | also `reduce_scatter` |
+//! | `all_gather SIZE TYPE [in place] [on NAME]` | |
+//! | `reduce SIZE TYPE OP root R [in place] [on NAME]` | |
+//! | `broadcast SIZE TYPE root R [in place] [on NAME]` | |
+//! | `send SIZE TYPE from A to B [on NAME]` | one rank sends, the other receives |
+//! | `send_recv ring SIZE TYPE [on NAME]` | each sends to the next and receives from the one before, in a group |
+//! | `all_to_all SIZE TYPE [native] [on NAME]` | sends and receives in a group; `native` calls `ncclAlltoAll`, where NCCL has it |
+//! | `gather SIZE TYPE root R [native] [on NAME]` | likewise; also `scatter` |
+//! | `group { ... }` | `ncclGroupStart`, operations, `ncclGroupEnd` |
+//! | `compute NAME TIME` | a kernel of the application |
+//! | `wait NAME` | what is computed from now on waits for the communicator's operations |
+//! | `sync` | the host waits for everything |
+//! | `sleep TIME` | the host waits |
+//! | `repeat N { ... }` | |
+//! | `only ranks 0,1 { ... }`, `except rank 2 { ... }` | what some ranks do |
+//! | `capture NAME { ... }` | records operations and computation as a CUDA graph instead of doing them |
+//! | `replay NAME [N times]` | launches that graph |
+//! | `environment NAME=VALUE` | for communicators made from here on: `NCCL_ALGO`, `NCCL_PROTO` |
+//! | `hang` | the rank stops; some time later the whole job is killed, which is how this scenario should end |
+//! | `exit`, `exit at once`, `exec` | leaves the communicators as they are: `exit(0)`, `_exit(0)`, another program in the process |
+//!
+//! `TYPE` is one of `i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64`, `OP` one of `sum prod min max avg`. Without `on`, it is `world`,
+//! which is made at the start where the program does not make it.
+
+mod parse;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::collections::HashSet;
+use std::fmt;
+
+use super::words::{Datatype, Reduction};
+
+/// A program that makes sense for a number of ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Program {
+    /// What is done, in order.
+    pub statements: Vec<Statement>,
+    /// The communicators, by their index in [`Verb`].
+    pub communicators: Vec<Communicator>,
+    /// How many [`Operation::site`]s there are.
+    pub sites: usize,
+}
+
+/// One statement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Statement {
+    /// Its line in the program, from 1; 0 when nobody wrote it.
+    pub line: usize,
+    /// What it does.
+    pub verb: Verb,
+}
+
+/// What a statement does. Communicators are indices in [`Program::communicators`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verb {
+    /// Makes a communicator.
+    Create(usize),
+    /// `ncclCommFinalize`
+    Finalize(usize),
+    /// `ncclCommDestroy`
+    Destroy(usize),
+    /// `ncclCommAbort`
+    Abort(usize),
+    /// An operation.
+    Operation(Operation),
+    /// Operations within one group.
+    Group(Vec<Statement>),
+    /// A kernel of the application, and how long it takes in ns.
+    Compute(String, u64),
+    /// Computation waits for a communicator's operations.
+    Wait(usize),
+    /// The host waits for everything.
+    Sync,
+    /// The host waits, in ns.
+    Sleep(u64),
+    /// So many times.
+    Repeat(u64, Vec<Statement>),
+    /// Only these ranks, which are in order.
+    Only(Vec<u32>, Vec<Statement>),
+    /// Records a graph of this name.
+    Capture(String, Vec<Statement>),
+    /// Launches the graph so many times.
+    Replay(String, u64),
+    /// Sets a variable of the process.
+    Environment(String, String),
+    /// The rank stops.
+    Hang,
+    /// The process ends with its communicators in place.
+    Exit(Exit),
+}
+
+/// How a process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// `exit(0)`: what is registered for that moment runs.
+    Orderly,
+    /// `_exit(0)`: nothing runs.
+    AtOnce,
+    /// Another program takes the process over.
+    Exec,
+}
+
+/// An operation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operation {
+    /// A number of its own for each operation in the text.
+    pub site: usize,
+    /// What it is.
+    pub what: What,
+    /// Elements, as the call is told.
+    pub count: usize,
+    /// Their type.
+    pub datatype: Datatype,
+    /// Whether it reads and writes the same memory.
+    pub in_place: bool,
+    /// Whether NCCL's own function is to be called instead of sends and receives.
+    pub native: bool,
+    /// The communicator.
+    pub on: usize,
+}
+
+/// The kinds of operation. Ranks are those of the communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "NCCL's documentation says what they are")]
+pub enum What {
+    AllReduce(Reduction),
+    AllGather,
+    ReduceScatter(Reduction),
+    Broadcast { root: u32 },
+    Reduce { reduction: Reduction, root: u32 },
+    Send { from: u32, to: u32 },
+    Ring,
+    AllToAll,
+    Gather { root: u32 },
+    Scatter { root: u32 },
+}
+
+impl What {
+    /// Its name in a program.
+    pub fn word(self) -> &'static str {
+        match self {
+            What::AllReduce(_) => "all_reduce",
+            What::AllGather => "all_gather",
+            What::ReduceScatter(_) => "reduce_scatter",
+            What::Broadcast { .. } => "broadcast",
+            What::Reduce { .. } => "reduce",
+            What::Send { .. } => "send",
+            What::Ring => "send_recv ring",
+            What::AllToAll => "all_to_all",
+            What::Gather { .. } => "gather",
+            What::Scatter { .. } => "scatter",
+        }
+    }
+
+    /// The highest rank it names.
+    fn highest_rank(self) -> u32 {
+        match self {
+            What::Broadcast { root } | What::Reduce { root, .. } | What::Gather { root } | What::Scatter { root } => {
+                root
+            }
+            What::Send { from, to } => from.max(to),
+            _ => 0,
+        }
+    }
+}
+
+/// A communicator, or several of one name that have no rank in common.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Communicator {
+    /// Its name.
+    pub name: String,
+    /// Where it is declared; 0 when nobody wrote it.
+    pub line: usize,
+    /// What it is split from, if it is.
+    pub split: Option<Split>,
+    /// The ranks of the job in each communicator of this name, in the order of their ranks there.
+    pub groups: Vec<Vec<u32>>,
+}
+
+impl Communicator {
+    /// Which group a rank of the job belongs to, and its rank there.
+    pub fn place(&self, rank: u32) -> Option<Membership<'_>> {
+        self.groups.iter().enumerate().find_map(|(index, ranks)| {
+            let position = ranks.iter().position(|&member| member == rank)?;
+            Some(Membership { group: index, rank: position as u32, ranks })
+        })
+    }
+}
+
+/// A rank's place in a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Membership<'a> {
+    /// Which of the communicators of that name.
+    pub group: usize,
+    /// The rank in it.
+    pub rank: u32,
+    /// The ranks of the job that belong to it.
+    pub ranks: &'a [u32],
+}
+
+impl Membership<'_> {
+    /// How many ranks belong to it.
+    pub fn size(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+}
+
+/// How a communicator is split from another. Ranks are those of the parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// The parent.
+    pub parent: usize,
+    /// Which ranks come together.
+    pub by: By,
+    /// Whether they come in the opposite order.
+    pub reversed: bool,
+}
+
+impl Split {
+    /// The colour and key of a rank of the parent; without a colour it gets no communicator.
+    pub fn color_and_key(&self, rank: u32) -> (Option<u32>, i32) {
+        let color = match self.by {
+            By::Remainder(by) => Some(rank % by),
+            By::Quotient(by) => Some(rank / by),
+            By::Below(limit) => (rank < limit).then_some(0),
+        };
+        (color, if self.reversed { -(rank as i32) } else { rank as i32 })
+    }
+}
+
+/// Which ranks of a parent come together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// `rank % K`
+    Remainder(u32),
+    /// `rank / K`
+    Quotient(u32),
+    /// `rank < K`; the others get none.
+    Below(u32),
+}
+
+/// What is wrong with a program, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    /// The line of the program, from 1.
+    pub line: usize,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {} of the program: {}", self.line, self.message)
+    }
+}
+
+/// The variables that `environment` may set: NCCL reads them anew for each communicator.
+pub const VARIABLES: [&str; 2] = ["NCCL_ALGO", "NCCL_PROTO"];
+
+/// The communicator of all ranks.
+const WORLD: &str = "world";
+
+impl Program {
+    /// The variables that the program sets on its way.
+    pub fn variables(&self) -> HashSet<&str> {
+        fn collect<'a>(statements: &'a [Statement], into: &mut HashSet<&'a str>) {
+            for statement in statements {
+                match &statement.verb {
+                    Verb::Environment(name, _) => drop(into.insert(name)),
+                    Verb::Repeat(_, body) | Verb::Only(_, body) => collect(body, into),
+                    _ => {}
+                }
+            }
+        }
+        let mut names = HashSet::new();
+        collect(&self.statements, &mut names);
+        names
+    }
+
+    /// Whether some rank stops on purpose, so that the job must be killed.
+    pub fn hangs(&self) -> bool {
+        fn any(statements: &[Statement]) -> bool {
+            statements.iter().any(|statement| match &statement.verb {
+                Verb::Hang => true,
+                Verb::Repeat(_, body) | Verb::Only(_, body) => any(body),
+                _ => false,
+            })
+        }
+        any(&self.statements)
+    }
+
+    /// Whether a process leaves the program on purpose without destroying its communicators.
+    pub fn exits(&self) -> bool {
+        fn any(statements: &[Statement]) -> bool {
+            statements.iter().any(|statement| match &statement.verb {
+                Verb::Exit(_) => true,
+                Verb::Repeat(_, body) | Verb::Only(_, body) => any(body),
+                _ => false,
+            })
+        }
+        any(&self.statements)
+    }
+}

@@ -1,0 +1,151 @@
+//! The real NCCL on emulated GPUs, with the plugin loaded: what its trace says is held against the truth.
+//!
+//! `cargo xtask e2e` fetches the libraries and runs this with the releases that every change is tested with, `--all` with all
+//! of them. A test's name begins with the release.
+
+mod support;
+
+use support::{Plan, plugin_said};
+
+/// Each collective once, sends and receives: in processes, in threads of one process a host, and one thread for several GPUs.
+fn every_operation(nccl: &str) {
+    for scenario in ["small", "threads", "devices"] {
+        for played in Plan::new(nccl, scenario).run().succeeded().processes() {
+            played.check();
+        }
+    }
+}
+
+/// Everything that goes on in a job, at once: groups, splits, communicators that come and go, rings and trees.
+fn mixed(nccl: &str) {
+    for played in Plan::new(nccl, "mixed").run().succeeded().processes() {
+        played.check();
+    }
+}
+
+/// Simple and LL, ring and tree.
+fn protocols(nccl: &str) {
+    for played in Plan::new(nccl, "protocols").run().succeeded().processes() {
+        played.check();
+    }
+}
+
+/// Captured once, launched many times, between eager work.
+fn graphs(nccl: &str) {
+    for played in Plan::new(nccl, "graphs").run().succeeded().processes() {
+        played.check();
+    }
+}
+
+/// What the demo shows.
+fn training(nccl: &str) {
+    for played in Plan::new(nccl, "training").run().succeeded().processes() {
+        played.check();
+    }
+}
+
+/// Hosts whose clocks are off, drift and step.
+fn clock_drift(nccl: &str) {
+    for played in Plan::new(nccl, "clock_drift").run().succeeded().processes() {
+        played.check();
+    }
+}
+
+/// Half a job's operations never end: what was recorded is there, and open.
+fn abort(nccl: &str) {
+    let job = Plan::new(nccl, "abort").run().succeeded();
+    for played in job.processes() {
+        let recorded = played.count("category = 'operation'");
+        assert!(recorded > 0, "nothing was recorded before the abort");
+    }
+}
+
+/// A rank stops calling, and the job is killed: the trace is good up to its last second.
+fn hang(nccl: &str) {
+    let job = Plan::new(nccl, "hang").run().succeeded();
+    let open: i64 = job.processes().iter().map(|played| played.count("dur < 0")).sum();
+    assert!(open > 0, "a job that hangs leaves something open");
+}
+
+/// Kernel channels come when asked for, exactly as many as the kernels stamped; and not otherwise.
+fn kernel_channels(nccl: &str) {
+    let channels = |preset: &str| -> (i64, i64) {
+        let job = Plan::new(nccl, "small").with("NCCLSCOPE_PRESET", preset).run().succeeded();
+        let refused = plugin_said(&job).iter().any(|line| line.starts_with("no GPU time per channel"));
+        let mut found = 0;
+        let mut stamped = 0;
+        for played in job.processes() {
+            played.check();
+            found += played.count("category = 'gpu'");
+            let kernels = played.told_kernels().filter(|kernel| !kernel.channels.is_empty());
+            stamped += kernels.flat_map(|it| &it.channels).filter(|it| it.counter.is_some()).count() as i64;
+        }
+        (found, if refused || preset != "full" { 0 } else { stamped })
+    };
+    let (found, expected) = channels("full");
+    assert_eq!(found, expected, "with everything asked for");
+    let (found, expected) = channels("light");
+    assert_eq!(found, expected, "with little asked for");
+}
+
+/// A release's tests; those of `more` run on request only.
+macro_rules! release {
+    (always $module:ident, $version:literal, [$($test:ident),* $(,)?]) => {
+        mod $module {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test($version);
+                }
+            )*
+        }
+    };
+    (more $module:ident, $version:literal, [$($test:ident),* $(,)?]) => {
+        mod $module {
+            $(
+                #[test]
+                #[ignore = "cargo xtask e2e --all"]
+                fn $test() {
+                    super::$test($version);
+                }
+            )*
+        }
+    };
+}
+
+release!(always nccl_2_28_9, "2.28.9", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels]);
+release!(
+    always nccl_2_30_7,
+    "2.30.7",
+    [every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, kernel_channels]
+);
+release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels]);
+
+release!(more nccl_2_23_4,
+    "2.23.4",
+    [every_operation, mixed, abort]
+);
+release!(more nccl_2_24_3,
+    "2.24.3",
+    [every_operation, mixed, abort]
+);
+release!(more nccl_2_26_5,
+    "2.26.5",
+    [every_operation, mixed, graphs, abort]
+);
+release!(more nccl_2_27_3,
+    "2.27.3",
+    [every_operation, mixed, graphs, abort]
+);
+release!(more nccl_2_27_7,
+    "2.27.7",
+    [every_operation, mixed, graphs, abort]
+);
+release!(more nccl_2_29_7,
+    "2.29.7",
+    [every_operation, mixed, graphs, abort]
+);
+release!(more nccl_2_31_2,
+    "2.31.2",
+    [every_operation, mixed, graphs, abort]
+);

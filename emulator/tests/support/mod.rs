@@ -1,0 +1,320 @@
+//! Jobs of the real NCCL with the plugin loaded, and what their traces must have in common with the truth.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use emulator::truth::{self, Call, Kernel, Line, Process};
+use emulator::wheel::Release;
+use ncclscope_tests::perfetto::Trace;
+use ncclscope_tests::play;
+use ncclscope_tests::recording::{assert_sound, said};
+use ncclscope_tests::timeline::Figures;
+use tempfile::TempDir;
+
+/// How long a job may take before the emulator ends it, and how much later a test gives up on the emulator itself.
+const JOB_LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(75);
+
+/// A job to run.
+pub(crate) struct Plan {
+    nccl: &'static Release,
+    scenario: String,
+    settings: Vec<(String, String)>,
+    words: Vec<String>,
+}
+
+impl Plan {
+    /// A scenario by its name, with everything recorded.
+    pub(crate) fn new(nccl: &str, scenario: &str) -> Plan {
+        let nccl = Release::named(nccl).unwrap_or_else(|error| panic!("{error}"));
+        let plan = Plan { nccl, scenario: scenario.into(), settings: Vec::new(), words: Vec::new() };
+        plan.with("NCCLSCOPE_PRESET", "full")
+    }
+
+    /// The same with an environment variable.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Plan {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// The same with further words on the emulator's command line.
+    pub(crate) fn and(mut self, words: &str) -> Plan {
+        self.words.extend(words.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Runs it to its end.
+    #[track_caller]
+    pub(crate) fn run(self) -> Job {
+        let library = self.nccl.path();
+        assert!(library.is_file(), "{} is not there; `cargo xtask e2e` fetches it", library.display());
+        let folder = tempfile::tempdir().expect("a folder for the job");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_emulator"));
+        play::clean_environment(&mut command);
+        command.args(["run", &self.scenario, "--nccl"]).arg(library);
+        command.arg("--plugin").arg(play::plugin_path().unwrap_or_else(|error| panic!("{error}")));
+        command.arg("--output").arg(folder.path().join("job"));
+        command.args(["--time-limit", &JOB_LIMIT.as_secs().to_string()]).args(&self.words);
+        command.env("NCCLSCOPE_OUTPUT", folder.path().join("traces")).env("NCCLSCOPE_MIN_FREE", "0");
+        command.envs(self.settings);
+        let finished = play::run(&mut command, "", LIMIT).unwrap_or_else(|error| panic!("{error}"));
+        let job = Job { status: finished.status.code(), stdout: finished.stdout, stderr: finished.stderr, folder };
+        println!("{}{}", job.stdout, job.stderr);
+        job
+    }
+}
+
+/// A job that has run.
+pub(crate) struct Job {
+    /// The emulator's exit code; none when it was killed.
+    pub(crate) status: Option<i32>,
+    /// What it printed.
+    pub(crate) stdout: String,
+    /// What it complained of.
+    pub(crate) stderr: String,
+    folder: TempDir,
+}
+
+impl Job {
+    /// Requires that it ended well: every result was right.
+    #[track_caller]
+    pub(crate) fn succeeded(self) -> Job {
+        assert_eq!(self.status, Some(0), "{}{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// What happened in each of its processes, with its trace.
+    #[track_caller]
+    pub(crate) fn processes(&self) -> Vec<Played> {
+        let mut traces = HashMap::new();
+        for path in files(&self.folder.path().join("traces"), ".perfetto-trace") {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            // HOST.PID.START.perfetto-trace, and a host may have dots.
+            let pid = name.rsplit('.').nth(2).and_then(|pid| pid.parse().ok());
+            let pid: u32 = pid.unwrap_or_else(|| panic!("no process in the name {name}"));
+            let trace = Trace::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(traces.insert(pid, trace).is_none(), "two traces of process {pid}");
+        }
+        let mut processes = Vec::new();
+        for path in files(&self.folder.path().join("job"), ".jsonl") {
+            let lines = truth::read(&path).unwrap_or_else(|error| panic!("{error}"));
+            let mut played = Played::new(lines, &path);
+            played.trace = traces.remove(&played.process.pid);
+            processes.push(played);
+        }
+        assert!(!processes.is_empty(), "no truth in {}", self.folder.path().display());
+        assert!(traces.is_empty(), "traces of processes without truth: {:?}", traces.keys());
+        processes
+    }
+}
+
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.to_string_lossy().ends_with(ending));
+    files.sort();
+    files
+}
+
+/// What one process did, and the trace of it.
+pub(crate) struct Played {
+    /// The process.
+    pub(crate) process: Process,
+    /// Its kernels, the application's own among them.
+    pub(crate) kernels: Vec<Kernel>,
+    /// Its calls into NCCL.
+    pub(crate) calls: Vec<Call>,
+    /// The sizes of its communicators, by name.
+    pub(crate) sizes: HashMap<String, u32>,
+    /// The trace; none when the plugin left none.
+    trace: Option<Trace>,
+}
+
+impl Played {
+    fn new(lines: Vec<Line>, path: &Path) -> Played {
+        let mut process = None;
+        let (mut kernels, mut calls, mut sizes) = (Vec::new(), Vec::new(), HashMap::new());
+        for line in lines {
+            match line {
+                Line::Process(it) => process = Some(it),
+                Line::Kernel(it) => kernels.push(it),
+                Line::Call(it) => calls.push(it),
+                Line::Communicator(it) => drop(sizes.insert(it.name, it.size)),
+                Line::Device(_) | Line::Copy(_) | Line::End(_) => {}
+            }
+        }
+        let process = process.unwrap_or_else(|| panic!("{} does not begin with its process", path.display()));
+        Played { process, kernels, calls, sizes, trace: None }
+    }
+
+    /// The trace.
+    #[track_caller]
+    pub(crate) fn trace(&self) -> &Trace {
+        self.trace.as_ref().unwrap_or_else(|| panic!("process {} left no trace", self.process.pid))
+    }
+
+    /// NCCL's version, in hundredths: 2.30.7 is 230.
+    pub(crate) fn minor(&self) -> u32 {
+        self.process.nccl / 100
+    }
+
+    /// The kernels of NCCL for whose operations NCCL sends events. Since 2.29 broadcasts go another way, about which it says nothing.
+    pub(crate) fn told_kernels(&self) -> impl Iterator<Item = &Kernel> {
+        let another_way = self.minor() >= 229 && self.process.environment.get("NCCL_ALLGATHERV_ENABLE") != Some(&"0".into());
+        let broadcast = |function: &str| matches!(function, "Broadcast" | "AllGatherV");
+        let silent = move |kernel: &Kernel| another_way && kernel.operations.iter().all(|it| broadcast(&it.function));
+        self.kernels.iter().filter(move |kernel| kernel.device_comm.is_some() && !silent(kernel))
+    }
+
+    /// Requires that the trace is whole, that nothing in it is in doubt, and that it has what was played: each call, each
+    /// launch, each operation, each channel, no more and no less; and each call at its true time.
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        assert_sound(self.trace(), 0);
+        assert_eq!(Figures::read(self.trace()).remarkable(), BTreeMap::new(), "doubts in a quiet job");
+        self.check_calls();
+        self.check_launches();
+        self.check_operations();
+        self.check_channels();
+        self.check_proxy();
+        self.check_times();
+    }
+
+    /// The calls that NCCL tells a profiler about: operations, and not those of a communicator of one rank, which copies.
+    fn told_calls(&self) -> impl Iterator<Item = &Call> {
+        let operations = self.calls.iter().filter(|call| !call.function.starts_with("Comm"));
+        operations.filter(|call| self.sizes.get(&call.communicator).is_some_and(|size| *size > 1))
+    }
+
+    #[track_caller]
+    fn check_calls(&self) {
+        if self.minor() < 228 {
+            return;
+        }
+        let mut expected: BTreeMap<String, i64> = BTreeMap::new();
+        for call in self.told_calls() {
+            *expected.entry(format!("nccl{}", call.function)).or_default() += 1;
+        }
+        let found = self.counts("category = 'api' AND name GLOB 'nccl*'");
+        assert_eq!(found, expected, "calls");
+        let orphans = self.count(
+            "category = 'api' AND name GLOB 'nccl*' AND NOT EXISTS \
+             (SELECT 1 FROM ancestor_slice(slice.id) a WHERE a.name = 'GroupApi')",
+        );
+        assert_eq!(orphans, 0, "every call is part of a group");
+    }
+
+    #[track_caller]
+    fn check_launches(&self) {
+        let mut launched = 0;
+        let mut captured = std::collections::HashSet::new();
+        let mut ran = 0;
+        for kernel in self.told_kernels() {
+            ran += 1;
+            match kernel.graph {
+                Some(place) => drop(captured.insert(place.original_node)),
+                None => launched += 1,
+            }
+        }
+        if self.minor() >= 228 {
+            let found = self.count("category = 'api' AND name = 'KernelLaunch'");
+            assert_eq!(found, launched + captured.len() as i64, "kernel launches, one for each captured node");
+        }
+        assert_eq!(self.count("category = 'api' AND name = 'Group'"), ran, "groups, one for each kernel that ran");
+    }
+
+    #[track_caller]
+    fn check_operations(&self) {
+        let mut expected: BTreeMap<String, i64> = BTreeMap::new();
+        for operation in self.told_kernels().flat_map(|kernel| &kernel.operations) {
+            *expected.entry(operation.function.clone()).or_default() += 1;
+        }
+        let found = self.counts("category = 'operation' AND name NOT GLOB 'communicator *'");
+        assert_eq!(found, expected, "operations");
+    }
+
+    #[track_caller]
+    fn check_channels(&self) {
+        let stamped = self.told_kernels().flat_map(|kernel| &kernel.channels).filter(|it| it.counter.is_some()).count();
+        let found = self.count("category = 'gpu'");
+        // Whether it was asked for is for the test to say; half of it is never right.
+        assert!(found == 0 || found == stamped as i64, "{found} kernel channels of {stamped}");
+    }
+
+    #[track_caller]
+    fn check_proxy(&self) {
+        let unfinished = self.count("category = 'proxy' AND dur < 0");
+        assert_eq!(unfinished, 0, "proxy slices without an end");
+        let idle = self.count(
+            "category = 'proxy' AND name GLOB '* ch *' AND NOT EXISTS \
+             (SELECT 1 FROM args WHERE args.arg_set_id = slice.arg_set_id AND key = 'nccl.steps' AND int_value > 0)",
+        );
+        let operations = self.count("category = 'proxy' AND name GLOB '* ch *'");
+        assert!(idle < operations || operations == 0, "no proxy operation has a step");
+    }
+
+    /// Each call lies where it was made, on the host's shifted clock, to the error that the trace states.
+    #[track_caller]
+    fn check_times(&self) {
+        let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
+        let boot = |at: u64| {
+            let clocks = &self.process.clocks;
+            at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
+        };
+        let rows = self.trace().rows(
+            "SELECT slice.ts, slice.dur, slice.name, thread.tid FROM slice JOIN thread_track ON slice.track_id = \
+             thread_track.id JOIN thread USING (utid) WHERE category = 'api' AND slice.name GLOB 'nccl*' ORDER BY slice.ts",
+        );
+        let mut found: HashMap<(i64, String), Vec<(i64, i64)>> = HashMap::new();
+        for row in rows {
+            let name = row.str("name").split(' ').next().unwrap_or_default().to_owned();
+            let begin = row.i64("ts");
+            found.entry((row.i64("tid"), name)).or_default().push((begin, begin + row.i64("dur")));
+        }
+        let mut expected: HashMap<(i64, String), Vec<&Call>> = HashMap::new();
+        for call in self.told_calls() {
+            let key = (i64::from(call.thread), format!("nccl{}", call.function));
+            expected.entry(key).or_default().push(call);
+        }
+        for (key, slices) in found {
+            let mut calls = expected.remove(&key).unwrap_or_default();
+            calls.sort_by_key(|call| call.called);
+            assert_eq!(slices.len(), calls.len(), "{key:?}");
+            for ((begin, end), call) in slices.into_iter().zip(calls) {
+                let (called, returned) = (boot(call.called), boot(call.returned));
+                let inside = called - error <= begin && begin <= end && end <= returned + error;
+                assert!(inside, "{key:?}: {begin}..{end} is not within {called}..{returned} to {error} ns");
+            }
+        }
+    }
+
+    /// How many slices meet a condition.
+    #[track_caller]
+    pub(crate) fn count(&self, condition: &str) -> i64 {
+        self.trace().rows(&format!("SELECT count(*) AS n FROM slice WHERE {condition}"))[0].i64("n")
+    }
+
+    /// How many slices meet a condition, by the first word of their names.
+    #[track_caller]
+    fn counts(&self, condition: &str) -> BTreeMap<String, i64> {
+        let mut counts = BTreeMap::new();
+        for row in self.trace().rows(&format!("SELECT name, count(*) AS n FROM slice WHERE {condition} GROUP BY name"))
+        {
+            let first = row.str("name").split(' ').next().unwrap_or_default().to_owned();
+            *counts.entry(first).or_default() += row.i64("n");
+        }
+        counts
+    }
+}
+
+/// What the plugin said in any process of a job.
+pub(crate) fn plugin_said(job: &Job) -> Vec<String> {
+    let mut lines = Vec::new();
+    for path in files(&job.folder.path().join("job"), ".log") {
+        let text = std::fs::read(&path).unwrap_or_default();
+        lines.extend(said(&String::from_utf8_lossy(&text)).into_iter().map(str::to_owned));
+    }
+    lines
+}

@@ -1,5 +1,6 @@
 //! Clocks: how host time is read cheaply, and how one clock is mapped onto another with a stated error.
 
 pub mod align;
+pub mod device;
 #[cfg(not(loom))]
 pub mod host;

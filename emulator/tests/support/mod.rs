@@ -128,6 +128,8 @@ pub(crate) struct Played {
     pub(crate) calls: Vec<Call>,
     /// The sizes of its communicators, by name.
     pub(crate) sizes: HashMap<String, u32>,
+    /// The ranks in them, by name and world rank.
+    ranks: HashMap<(String, u32), u32>,
     /// The trace; none when the plugin left none.
     trace: Option<Trace>,
 }
@@ -135,18 +137,22 @@ pub(crate) struct Played {
 impl Played {
     fn new(lines: Vec<Line>, path: &Path) -> Played {
         let mut process = None;
-        let (mut kernels, mut calls, mut sizes) = (Vec::new(), Vec::new(), HashMap::new());
+        let (mut kernels, mut calls) = (Vec::new(), Vec::new());
+        let (mut sizes, mut ranks) = (HashMap::new(), HashMap::new());
         for line in lines {
             match line {
                 Line::Process(it) => process = Some(it),
                 Line::Kernel(it) => kernels.push(it),
                 Line::Call(it) => calls.push(it),
-                Line::Communicator(it) => drop(sizes.insert(it.name, it.size)),
+                Line::Communicator(it) => {
+                    sizes.insert(it.name.clone(), it.size);
+                    ranks.insert((it.name, it.world_rank), it.rank);
+                }
                 Line::Device(_) | Line::Copy(_) | Line::End(_) => {}
             }
         }
         let process = process.unwrap_or_else(|| panic!("{} does not begin with its process", path.display()));
-        Played { process, kernels, calls, sizes, trace: None }
+        Played { process, kernels, calls, sizes, ranks, trace: None }
     }
 
     /// The trace.
@@ -162,7 +168,8 @@ impl Played {
 
     /// The kernels of NCCL for whose operations NCCL sends events. Since 2.29 broadcasts go another way, about which it says nothing.
     pub(crate) fn told_kernels(&self) -> impl Iterator<Item = &Kernel> {
-        let another_way = self.minor() >= 229 && self.process.environment.get("NCCL_ALLGATHERV_ENABLE") != Some(&"0".into());
+        let another_way =
+            self.minor() >= 229 && self.process.environment.get("NCCL_ALLGATHERV_ENABLE") != Some(&"0".into());
         let broadcast = |function: &str| matches!(function, "Broadcast" | "AllGatherV");
         let silent = move |kernel: &Kernel| another_way && kernel.operations.iter().all(|it| broadcast(&it.function));
         self.kernels.iter().filter(move |kernel| kernel.device_comm.is_some() && !silent(kernel))
@@ -188,14 +195,38 @@ impl Played {
         operations.filter(|call| self.sizes.get(&call.communicator).is_some_and(|size| *size > 1))
     }
 
+    /// The names under which NCCL tells of a call. What it builds from sends and receives it tells as these, one a peer.
+    fn names(&self, call: &Call) -> Vec<&'static str> {
+        let size = self.sizes[&call.communicator] as usize;
+        let is_root = i64::from(call.root) == self.rank_in(call);
+        let (sends, receives) = match call.function.as_str() {
+            "AlltoAll" => (size, size),
+            "Gather" => (1, if is_root { size } else { 0 }),
+            "Scatter" => (if is_root { size } else { 0 }, 1),
+            function => {
+                let known = ["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv"];
+                let known = known.into_iter().find(|known| *known == function);
+                return vec![known.unwrap_or_else(|| panic!("a call that this test does not know: {function}"))];
+            }
+        };
+        let mut names = vec!["Send"; sends];
+        names.extend(vec!["Recv"; receives]);
+        names
+    }
+
+    /// The rank of the calling process in the communicator of a call.
+    fn rank_in(&self, call: &Call) -> i64 {
+        i64::from(self.ranks[&(call.communicator.clone(), call.rank)])
+    }
+
     #[track_caller]
     fn check_calls(&self) {
         if self.minor() < 228 {
             return;
         }
         let mut expected: BTreeMap<String, i64> = BTreeMap::new();
-        for call in self.told_calls() {
-            *expected.entry(format!("nccl{}", call.function)).or_default() += 1;
+        for name in self.told_calls().flat_map(|call| self.names(call)) {
+            *expected.entry(format!("nccl{name}")).or_default() += 1;
         }
         let found = self.counts("category = 'api' AND name GLOB 'nccl*'");
         assert_eq!(found, expected, "calls");
@@ -275,8 +306,9 @@ impl Played {
         }
         let mut expected: HashMap<(i64, String), Vec<&Call>> = HashMap::new();
         for call in self.told_calls() {
-            let key = (i64::from(call.thread), format!("nccl{}", call.function));
-            expected.entry(key).or_default().push(call);
+            for name in self.names(call) {
+                expected.entry((i64::from(call.thread), format!("nccl{name}"))).or_default().push(call);
+            }
         }
         for (key, slices) in found {
             let mut calls = expected.remove(&key).unwrap_or_default();

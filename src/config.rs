@@ -34,6 +34,13 @@ pub const SETTINGS: &[Setting] = &[
                known to hang or crash with it (`force` insists)",
     },
     Setting {
+        name: "NCCLSCOPE_CUPTI",
+        unit: "auto | 0 | path of libcupti.so",
+        default: "auto",
+        help: "the execution of GPU kernels through CUPTI, which has one owner in a process: auto = take it if it is free; \
+               0 = leave it to torch.profiler and others; a path = also take it if the process has loaded none, from there",
+    },
+    Setting {
         name: "NCCLSCOPE_OUTPUT",
         unit: "folder; %h host, %p process id, %r world rank, %j job",
         default: "./ncclscope-<job or start time>",
@@ -102,6 +109,17 @@ pub enum KernelCh {
     Force,
 }
 
+/// Whether kernels are recorded through CUPTI, and which copy of it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cupti {
+    /// No.
+    Off,
+    /// Yes, through the copy that the process has, or the one that fits.
+    Auto,
+    /// Yes, through the copy that the process has, or else this one.
+    Path(PathBuf),
+}
+
 /// The settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -109,6 +127,8 @@ pub struct Config {
     pub preset: Preset,
     /// Whether it is asked for kernel channels.
     pub kernel_ch: KernelCh,
+    /// Whether kernels are recorded.
+    pub cupti: Cupti,
     /// The folder of the trace; `None` is the default.
     pub output: Option<String>,
     /// Size limit of the file in bytes.
@@ -168,6 +188,7 @@ impl Config {
         let config = Config {
             preset,
             kernel_ch,
+            cupti: reader.cupti(),
             output: variable("NCCLSCOPE_OUTPUT").filter(|folder| !folder.is_empty()),
             max_size: reader.size("NCCLSCOPE_MAX_SIZE", 2 << 30, 1 << 20..=u64::MAX >> 1),
             min_free: reader.size("NCCLSCOPE_MIN_FREE", 1 << 30, 0..=u64::MAX >> 1),
@@ -284,6 +305,18 @@ impl Reader<'_> {
         }
     }
 
+    fn cupti(&mut self) -> Cupti {
+        match self.value("NCCLSCOPE_CUPTI").as_deref() {
+            None | Some("auto" | "1") => Cupti::Auto,
+            Some("0") => Cupti::Off,
+            Some(path) if path.contains('/') => Cupti::Path(path.into()),
+            Some(other) => {
+                self.complain("NCCLSCOPE_CUPTI", other, "expected auto, 0 or a path");
+                Cupti::Auto
+            }
+        }
+    }
+
     fn rank(&mut self) -> Option<(u32, &'static str)> {
         for &name in RANKS {
             let Some(value) = self.value(name) else { continue };
@@ -366,6 +399,7 @@ mod tests {
             ("NCCLSCOPE_BUFFER_SIZE", "99999999999999999999", "expected a number"),
             ("NCCLSCOPE_FLUSH_PERIOD", "1s", "expected a number"),
             ("NCCLSCOPE_RANK", "three", "expected a number"),
+            ("NCCLSCOPE_CUPTI", "libcupti.so.13", "expected auto, 0 or a path"),
             ("NCCLSCOPE_PRESTE", "light", "did you mean NCCLSCOPE_PRESET?"),
             ("NCCLSCOPE_SOMETHING_ELSE", "1", "ignored"),
         ] {
@@ -374,6 +408,20 @@ mod tests {
             assert!(config.complaints[0].contains(complaint), "{}", config.complaints[0]);
             assert_eq!(Config { complaints: Vec::new(), ..config }, read(&[]));
         }
+    }
+
+    #[test]
+    fn cupti_is_taken_left_alone_or_said_where() {
+        for (value, expected) in [
+            ("auto", Cupti::Auto),
+            ("0", Cupti::Off),
+            ("/opt/libcupti.so.13", Cupti::Path("/opt/libcupti.so.13".into())),
+        ] {
+            let config = read(&[("NCCLSCOPE_CUPTI", value)]);
+            assert!(config.complaints.is_empty());
+            assert_eq!(config.cupti, expected);
+        }
+        assert_eq!(read(&[]).cupti, Cupti::Auto);
     }
 
     #[test]

@@ -17,6 +17,11 @@ pub mod clock;
 #[cfg(not(loom))]
 pub mod collect;
 pub mod correlate;
+#[cfg(not(loom))]
+pub mod cupti;
+#[cfg(loom)]
+#[path = "cupti/loom.rs"]
+mod cupti;
 pub mod model;
 pub mod trace;
 

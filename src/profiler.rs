@@ -15,6 +15,7 @@ use crate::collect::collector::{self, Collector};
 use crate::collect::file::{Options, TraceFile};
 use crate::config::{self, Config, KernelCh, Preset, Process};
 use crate::correlate::Correlator;
+use crate::cupti::{self, Absent, Cupti};
 use crate::model::event::CommInit;
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
@@ -27,6 +28,8 @@ use crate::{message, sys};
 
 /// How long the last `finalize` may wait for the file.
 const FINALIZE_WAIT: Duration = Duration::from_secs(2);
+/// How long either may wait for CUPTI before that.
+const CUPTI_WAIT: Duration = Duration::from_secs(1);
 /// How long the exit of the process may wait for the file.
 const EXIT_WAIT: Duration = Duration::from_secs(5);
 
@@ -50,6 +53,8 @@ enum Phase {
 struct Session {
     config: Config,
     collector: collector::Handle,
+    /// The subscription to CUPTI, where it could be had.
+    cupti: Option<Cupti>,
 }
 
 /// Who called `init`.
@@ -129,6 +134,9 @@ pub(crate) fn comm_finalize(context: Handle) {
     if state.live == 0
         && let Phase::Recording(session) = &state.phase
     {
+        if let Some(cupti) = &session.cupti {
+            cupti.sync(CUPTI_WAIT);
+        }
         session.collector.sync(FINALIZE_WAIT);
     }
 }
@@ -154,6 +162,9 @@ extern "C" fn at_exit() {
     {
         // First: what is recorded up to here is drawn, and nothing is recorded that could not be.
         recorder::switch_off();
+        if let Some(cupti) = &session.cupti {
+            cupti.release(CUPTI_WAIT);
+        }
         session.collector.close(EXIT_WAIT);
     }
 }
@@ -184,18 +195,21 @@ impl Session {
 
         let tag = ProcessTag::from_random(sys::random());
         let mut tracks = Tracks::new(tag, clocks, &process_info(&config, &process));
-        tracks.note(clocks.boottime, "recording started", &first_words(&config, source, objection));
         for complaint in &config.complaints {
             tracks.note(clocks.boottime, "bad setting", complaint);
         }
         let buffer_size = config.buffer_size;
         let rings = recorder::switch_on(|| Rings::new(buffer_size), tag)
             .ok_or_else(|| format!("failed to allocate {buffer_size} bytes for records"))?;
+        let (cupti, kernels, gpu) = start_cupti(&config, speaks);
+        let first_words = first_words(&config, source, objection);
+        tracks.note(clocks.boottime, "recording started", &format!("{first_words}; {gpu}"));
         let collector = Collector {
             rings,
             clock: HostClock::new(host::pair()),
             correlator: Correlator::new(tag, process.pid),
             tracks,
+            kernels,
             file,
             max_size: config.max_size,
             flush_period: Duration::from_millis(config.flush_period_ms),
@@ -203,13 +217,39 @@ impl Session {
         .start()
         .map_err(|error| {
             recorder::switch_off();
+            if let Some(cupti) = &cupti {
+                cupti.release(CUPTI_WAIT);
+            }
             format!("failed to start a thread: {error}")
         })?;
         sys::on_fork_and_exit(recorder::forked, at_exit);
         if speaks {
             message::line(&format!("recording to {}", path.display()));
         }
-        Ok(Some(Session { config, collector }))
+        Ok(Some(Session { config, collector, cupti }))
+    }
+}
+
+/// Takes CUPTI if it can be had; what the trace says about that.
+fn start_cupti(config: &Config, speaks: bool) -> (Option<Cupti>, Option<cupti::Reader>, String) {
+    let copies = config.preset == Preset::Full;
+    match cupti::start(&cupti::Options { copies, ..cupti::Options::new(config.cupti.clone()) }) {
+        Ok((cupti, reader)) => {
+            if speaks {
+                message::line(&cupti.facts().announcement());
+            }
+            let facts = cupti.facts().to_string();
+            (Some(cupti), Some(reader), facts)
+        }
+        Err(absent) => {
+            // Without a driver there is no GPU to speak of, and what was switched off needs no word.
+            let expected = matches!(absent, Absent::SwitchedOff | Absent::NoDriver);
+            let text = format!("no GPU kernels: {absent}");
+            if speaks && !expected {
+                message::line(&text);
+            }
+            (None, None, text)
+        }
     }
 }
 

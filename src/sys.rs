@@ -1,7 +1,7 @@
 //! The operating system: the few calls that the standard library lacks, made safe.
 
 use std::ffi::{CStr, c_int};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `CLOCK_BOOTTIME` in nanoseconds. Through libc's symbol, never the vDSO directly: a test host may define it.
 #[must_use]
@@ -73,6 +73,22 @@ pub fn variable_names() -> Vec<String> {
     let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
     let name = |entry: &[u8]| entry.split(|&byte| byte == b'=').next().map(|it| String::from_utf8_lossy(it).into());
     environment.split(|&byte| byte == 0).filter_map(name).collect()
+}
+
+/// The files that are mapped into this process, each once: among them all libraries it has loaded.
+#[must_use]
+pub fn mapped_files() -> Vec<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files: Vec<PathBuf> = Vec::new();
+    // address, rights, offset, device, inode, path
+    for path in maps.lines().filter_map(|line| Some(&line[line.find('/')?..])) {
+        if files.last().is_none_or(|last| last.as_os_str() != path) {
+            files.push(path.into());
+        }
+    }
+    files.sort_unstable();
+    files.dedup();
+    files
 }
 
 /// Random bits from the kernel; the clock where it has none to give without waiting.
@@ -233,6 +249,13 @@ mod tests {
     fn times_are_written_in_utc() {
         assert_eq!(utc(0), "19700101-000000");
         assert_eq!(utc(1_795_200_300), "20261120-184500");
+    }
+
+    #[test]
+    fn the_mapped_files_are_known() {
+        let files = mapped_files();
+        assert!(files.contains(&std::env::current_exe().unwrap()), "{files:?}");
+        assert!(files.iter().any(|path| path.to_string_lossy().contains("libc")), "{files:?}");
     }
 
     #[test]

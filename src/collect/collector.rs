@@ -8,14 +8,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::activities::Activities;
 use super::file::{Stopped, TraceFile};
 use super::order::{self, Source};
 use crate::clock::align::HostClock;
 use crate::clock::host;
 use crate::correlate::Correlator;
+use crate::cupti;
+use crate::model::activity::Activity;
 use crate::model::event::{self, Body, Kind, MAX_WORDS, Record};
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
+use crate::model::timeline::Matches;
 use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
@@ -49,6 +53,8 @@ pub struct Collector {
     pub correlator: Correlator,
     /// Draws entries.
     pub tracks: Tracks,
+    /// What CUPTI returns; none where it could not be had.
+    pub kernels: Option<cupti::Reader>,
     /// Where packets go.
     pub file: TraceFile,
     /// Most bytes the file may have.
@@ -104,11 +110,14 @@ impl Source for RingSource {
 struct Run {
     part: Collector,
     sources: Vec<RingSource>,
+    activities: Activities,
     level: Level,
     recorded: u64,
     discarded: u64,
     dropped: u64,
     clock_error_ns: u32,
+    /// Activities that came when the file was full.
+    undrawn: u64,
     last_flush: Instant,
 }
 
@@ -180,11 +189,13 @@ impl Run {
         Run {
             part,
             sources: Vec::new(),
+            activities: Activities::default(),
             level: Level::All,
             recorded: 0,
             discarded: 0,
             dropped: 0,
             clock_error_ns: 0,
+            undrawn: 0,
             last_flush: Instant::now(),
         }
     }
@@ -239,6 +250,8 @@ impl Run {
             self.take(ring, words);
         });
         self.sources = sources;
+        let (until, _) = self.part.clock.to_host(until);
+        self.take_activities(until, |reader, sink| reader.drain(sink));
         let dropped = rings.dropped();
         if dropped > self.dropped {
             if self.dropped == 0 {
@@ -287,6 +300,36 @@ impl Run {
         self.clock_error_ns = self.clock_error_ns.max(error);
         let Collector { correlator, tracks, .. } = &mut self.part;
         correlator.push(ring, time, &record, &mut |entry| tracks.draw(entry));
+        if self.part.tracks.pending_bytes() >= CHUNK {
+            self.flush();
+        }
+    }
+
+    /// Takes what CUPTI returned, and draws what ended up to `until`: records of that time have been taken.
+    fn take_activities(&mut self, until: HostNs, drain: impl FnOnce(&mut cupti::Reader, &mut dyn FnMut(Activity))) {
+        let Some(mut reader) = self.part.kernels.take() else { return };
+        drain(&mut reader, &mut |activity| {
+            if let Some(activity) = self.activities.push(activity) {
+                self.draw_activity(&activity);
+            }
+        });
+        while let Some(activity) = self.activities.pop(until) {
+            self.draw_activity(&activity);
+        }
+        let now = self.part.clock.last().host;
+        for note in reader.take_notes() {
+            self.part.tracks.note(now, note.name, &note.text);
+        }
+        self.part.kernels = Some(reader);
+    }
+
+    fn draw_activity(&mut self, activity: &Activity) {
+        if self.level == Level::Ends {
+            self.undrawn += 1;
+            return;
+        }
+        let Collector { correlator, tracks, .. } = &mut self.part;
+        correlator.push_activity(activity, &mut |entry| tracks.draw(entry));
         if self.part.tracks.pending_bytes() >= CHUNK {
             self.flush();
         }
@@ -351,9 +394,15 @@ impl Run {
     }
 
     fn finish(mut self) {
+        self.take_activities(HostNs(u64::MAX), |reader, sink| reader.finish(sink));
         let now = self.part.clock.last().host;
         let dropped = self.part.rings.dropped();
-        let Collector { correlator, tracks, .. } = &mut self.part;
+        let Collector { correlator, tracks, kernels, .. } = &mut self.part;
+        let matches = kernels.as_ref().map(|reader| {
+            let lost = reader.losses();
+            let discarded_buffers = lost.discarded_buffers + lost.refused_requests + lost.unreadable;
+            Matches { discarded_buffers, discarded: self.undrawn, ..correlator.matches() }
+        });
         if self.level == Level::All {
             correlator.finish(&mut |entry| tracks.draw(entry));
         }
@@ -364,7 +413,7 @@ impl Run {
             panics: recorder::panics(),
             clock_error_ns: self.clock_error_ns,
             doubts: correlator.doubts(),
-            matches: None,
+            matches,
             launches_lost: recorder::lost_launches(),
         };
         tracks.finish(now, &figures);

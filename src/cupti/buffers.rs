@@ -18,13 +18,14 @@ use crate::sys::Pages;
 
 /// Buffers at most; one bit each.
 const MAX_BUFFERS: usize = 64;
-/// Bytes of a buffer. NVIDIA advises one to ten megabytes; from CUDA 13.0 on each thread that launches holds one.
-const BUFFER: usize = 1 << 20;
+/// Bytes of a buffer: two thousand kernels. NVIDIA advises one to ten megabytes, but from CUDA 13.0 on each thread that
+/// launches holds one, and a kernel that waits for a slow peer holds back its own: many are better than large ones.
+const BUFFER: usize = 512 << 10;
 /// Spare buffers, and the bytes of one. Small, so that CUPTI soon asks again.
 const SPARES: usize = 64;
 const SPARE: usize = 16 << 10;
 /// Buffers that are touched in advance. The first free one is always lent first, so a quiet process needs no more.
-const WARM: usize = 2;
+const WARM: usize = 4;
 const PAGE: usize = 4096;
 
 /// The pool.
@@ -37,7 +38,7 @@ pub(super) struct Pool {
     lent: AtomicU64,
     full: AtomicU64,
     free_spares: AtomicU64,
-    slots: [Slot; MAX_BUFFERS],
+    slots: Box<[Slot]>,
     completions: AtomicU64,
     /// Spare buffers that came back with records, and bytes of these; requests that even they could not serve.
     spares_used: AtomicU64,
@@ -55,6 +56,12 @@ struct Slot {
     number: AtomicU64,
     /// When, in ns of `CLOCK_BOOTTIME`.
     at: AtomicU64,
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot { valid: AtomicU64::new(0), number: AtomicU64::new(0), at: AtomicU64::new(0) }
+    }
 }
 
 /// A completed buffer, out of the pool until it is given back.
@@ -85,7 +92,7 @@ impl Pool {
     pub(super) fn new(bytes: usize) -> Option<Pool> {
         let count = (bytes / BUFFER).clamp(2, MAX_BUFFERS);
         let memory = Pages::new(count * BUFFER + SPARES * SPARE)?;
-        for page in 0..WARM * BUFFER / PAGE {
+        for page in 0..WARM.min(count) * BUFFER / PAGE {
             // SAFETY: within the mapping, which is as yet nobody else's.
             unsafe { memory.address().add(page * PAGE).write_volatile(0) };
         }
@@ -96,11 +103,7 @@ impl Pool {
             lent: AtomicU64::new(0),
             full: AtomicU64::new(0),
             free_spares: AtomicU64::new(u64::MAX),
-            slots: std::array::from_fn(|_| Slot {
-                valid: AtomicU64::new(0),
-                number: AtomicU64::new(0),
-                at: AtomicU64::new(0),
-            }),
+            slots: (0..count).map(|_| Slot::new()).collect(),
             completions: AtomicU64::new(0),
             spares_used: AtomicU64::new(0),
             bytes_lost: AtomicU64::new(0),
@@ -128,12 +131,14 @@ impl Pool {
     /// Takes back a buffer, of which CUPTI filled `valid` bytes. `at` is the time, in ns of `CLOCK_BOOTTIME`.
     pub(super) fn complete(&self, buffer: *mut u8, valid: usize, at: u64) {
         let offset = buffer.addr().wrapping_sub(self.memory.address().addr());
-        if offset < self.count * BUFFER && offset % BUFFER == 0 {
-            self.complete_buffer(offset / BUFFER, valid.min(BUFFER), at);
-        } else if offset < self.memory.length() && (offset - self.count * BUFFER) % SPARE == 0 {
-            self.complete_spare((offset - self.count * BUFFER) / SPARE, valid.min(SPARE));
-        } else {
-            self.foreign.fetch_add(1, Relaxed);
+        match offset.checked_sub(self.count * BUFFER) {
+            None if offset.is_multiple_of(BUFFER) => self.complete_buffer(offset / BUFFER, valid.min(BUFFER), at),
+            Some(offset) if offset < SPARES * SPARE && offset.is_multiple_of(SPARE) => {
+                self.complete_spare(offset / SPARE, valid.min(SPARE));
+            }
+            _ => {
+                self.foreign.fetch_add(1, Relaxed);
+            }
         }
     }
 
@@ -240,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_buffer_comes_back_with_what_was_written() {
-        let pool = Pool::new(4 << 20).unwrap();
+        let pool = Pool::new(4 * BUFFER).unwrap();
         let (first, size) = pool.request();
         let (second, _) = pool.request();
         assert_eq!((size, second.addr() - first.addr()), (BUFFER, BUFFER));
@@ -250,10 +255,10 @@ mod tests {
         pool.complete(second, 6, 10);
         pool.complete(first, 5, 11);
         let taken = take(&pool);
-        assert_eq!(taken.iter().map(|it| (pool.bytes(it), it.at)).collect::<Vec<_>>(), [
-            (&b"second"[..], 10),
-            (&b"first"[..], 11)
-        ]);
+        assert_eq!(
+            taken.iter().map(|it| (pool.bytes(it), it.at)).collect::<Vec<_>>(),
+            [(&b"second"[..], 10), (&b"first"[..], 11)]
+        );
         assert!(take(&pool).is_empty());
         taken.into_iter().for_each(|it| pool.give_back(it));
         let (again, _) = pool.request();
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_buffer_is_lost_and_counted() {
-        let pool = Pool::new(2 << 20).unwrap();
+        let pool = Pool::new(2 * BUFFER).unwrap();
         let lent = [pool.request(), pool.request()];
         let (spare, size) = pool.request();
         assert_eq!(size, SPARE);
@@ -289,7 +294,7 @@ mod tests {
 
     #[test]
     fn buffers_that_were_not_lent_are_left_alone() {
-        let pool = Pool::new(2 << 20).unwrap();
+        let pool = Pool::new(2 * BUFFER).unwrap();
         let (buffer, _) = pool.request();
         let mut other = [0_u8; 64];
         pool.complete(other.as_mut_ptr(), 64, 0);
@@ -309,7 +314,7 @@ mod tests {
     #[test]
     fn many_threads_share_the_pool() {
         const EACH: u64 = 2_000;
-        let pool = Pool::new(4 << 20).unwrap();
+        let pool = Pool::new(4 * BUFFER).unwrap();
         let seen = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4_u64)
                 .map(|thread| {

@@ -28,14 +28,19 @@ const ROUNDING: i64 = 10;
 const BEND: i64 = 1_000_000_000;
 /// Records that are older than this when they come, in ns, are taken for younger ones when the wall clock was set back.
 const LATE: i64 = 30_000_000_000;
+/// How much older than the change of CUPTI's clock a record may be that has its time in the new one, in ns: the GPU's
+/// times are converted when CUPTI gets round to it.
+const CONVERTED_LATE: i64 = 10_000_000_000;
 /// How long before the first reading a record may have begun, in ns.
 const BEFORE: i64 = 1_000_000_000;
 /// How far a converted time may lie in the future, in ns.
 const AHEAD: i64 = 1_000_000;
 /// Segments kept. More than one is rare.
 const SEGMENTS: usize = 8;
-/// Readings kept of a clock that is not the wall clock.
+/// Readings kept of a clock that is not the wall clock, and the shortest piece between two of them that tells its rate
+/// well, in ns.
 const PAIRS: usize = 64;
+const PIECE: i64 = 50_000_000;
 /// How much the rate of such a clock may change from one piece to the next before it counts as another clock, and how
 /// much it may be off beyond what was measured (relative).
 const OTHER_CLOCK: f64 = 1e-3;
@@ -110,6 +115,7 @@ struct Pair {
 }
 
 /// What a reading says about CUPTI's time.
+#[derive(Clone, Copy)]
 enum Domain {
     /// Nothing: it was not asked.
     Unknown,
@@ -147,10 +153,13 @@ impl Reading {
 }
 
 impl CuptiClock {
-    /// Takes a reading. They come in the order of their time.
+    /// Takes a reading. One that was overtaken by a later one tells nothing any more.
     pub fn add(&mut self, reading: &Reading) -> Option<Change> {
         let (low, high) = reading.offset()?;
         let now = signed(reading.boot_after.0)?;
+        if self.segments.back().is_some_and(|segment| now < segment.last) {
+            return None;
+        }
         let domain = reading.domain();
         let asked = !matches!(domain, Domain::Unknown);
         let had_one = !self.segments.is_empty();
@@ -172,10 +181,7 @@ impl CuptiClock {
             (_, Domain::Unknown) => (Rule::Wall { low, high, slack: 0 }, Change::Wall),
             (_, Domain::Wall(slack)) => (Rule::Wall { low, high, slack }, Change::Wall),
             (Some(Rule::Line(pairs)), Domain::Foreign(pair)) if continues(pairs, pair) => {
-                if pairs.len() == PAIRS {
-                    pairs.pop_front();
-                }
-                pairs.push_back(pair);
+                extend(pairs, pair);
                 self.confirm(now, asked);
                 return None;
             }
@@ -206,9 +212,7 @@ impl CuptiClock {
         match self.segments.back().map(|it| &it.rule) {
             None => false,
             Some(Rule::Wall { .. }) => true,
-            Some(Rule::Line(pairs)) => {
-                pairs.len() >= 2 && pairs.back().is_some_and(|pair| pair.host >= until.0 as i64)
-            }
+            Some(Rule::Line(pairs)) => pairs.len() >= 2 && pairs.back().is_some_and(|pair| pair.host >= until.0 as i64),
         }
     }
 
@@ -218,17 +222,32 @@ impl CuptiClock {
     pub fn to_host(&self, stamp: Stamp, now: HostNs) -> Option<(HostNs, u32)> {
         let stamp = signed(stamp.0)?;
         let now = signed(now.0)?;
+        match self.segments.back() {
+            // Nearly always.
+            Some(only) if self.segments.len() == 1 => {
+                let meant = only.candidate(stamp)?;
+                let plausible = meant.1 >= only.first - BEFORE && meant.0 <= now + AHEAD;
+                if plausible { instant(meant) } else { None }
+            }
+            _ => self.by_all_segments(stamp, now),
+        }
+    }
+
+    #[cold]
+    fn by_all_segments(&self, stamp: i64, now: i64) -> Option<(HostNs, u32)> {
         let mut range = Range::default();
-        // The newest first: there is hardly ever another.
+        // Whether a time is so old that a younger meaning is the one meant.
+        let is_late = |range: &Range, until: i64| range.0.is_some() && until < now - LATE;
+        // The newest first.
         for (index, segment) in self.segments.iter().enumerate().rev() {
             let next = self.segments.get(index + 1);
             let previous = index.checked_sub(1).and_then(|index| self.segments.get(index));
-            if range.0.is_some() && next.is_some_and(|next| next.first < now - LATE) {
+            let until = next.map_or(now + AHEAD, |next| next.first);
+            if is_late(&range, until) {
                 break;
             }
             let Some(meant) = segment.candidate(stamp) else { continue };
             let from = previous.map_or(segment.first - BEFORE, |previous| segment.begin(previous));
-            let until = next.map_or(now + AHEAD, |next| next.first);
             if meant.1 >= from && meant.0 <= until {
                 range.include(meant);
             }
@@ -236,6 +255,7 @@ impl CuptiClock {
             if let Some(previous) = previous
                 && let (Rule::Wall { .. }, Rule::Wall { .. }) = (&previous.rule, &segment.rule)
                 && let Some(before) = previous.candidate(stamp)
+                && !is_late(&range, segment.first + BEND)
             {
                 let low = before.0.min(meant.0).max(previous.last - BEND);
                 let high = before.1.max(meant.1).min(segment.first + BEND).min(now + AHEAD);
@@ -244,17 +264,21 @@ impl CuptiClock {
                 }
             }
         }
-        let (low, high) = range.0?;
-        let error = u32::try_from((high - low + 1) / 2).unwrap_or(u32::MAX);
-        Some((HostNs(u64::try_from(low.midpoint(high)).ok()?), error))
+        instant(range.0?)
     }
 }
 
+/// The middle of a range, and how far it is to its ends in ns.
+fn instant((low, high): (i64, i64)) -> Option<(HostNs, u32)> {
+    let error = u32::try_from((high - low + 1) / 2).unwrap_or(u32::MAX);
+    Some((HostNs(u64::try_from(low.midpoint(high)).ok()?), error))
+}
+
 impl Segment {
-    /// The earliest host time at which this segment can have begun.
+    /// The earliest host time that may be written by this segment's rule.
     fn begin(&self, previous: &Segment) -> i64 {
         let both_wall = matches!((&previous.rule, &self.rule), (Rule::Wall { .. }, Rule::Wall { .. }));
-        if both_wall { previous.last } else { previous.checked }
+        if both_wall { previous.last } else { previous.checked - CONVERTED_LATE }
     }
 
     /// The first and last host instant that a stamp can mean by this segment's rule.
@@ -292,6 +316,17 @@ fn continues(pairs: &VecDeque<Pair>, pair: Pair) -> bool {
     (is / was - 1.0).abs() <= OTHER_CLOCK + doubt(before, last) + doubt(last, pair)
 }
 
+/// Puts a reading at the end of the line, in place of the last one if that is close to the one before it.
+fn extend(pairs: &mut VecDeque<Pair>, pair: Pair) {
+    let short = |before: usize| pairs[before + 1].host - pairs[before].host < PIECE;
+    if pairs.len().checked_sub(2).is_some_and(short) {
+        pairs.pop_back();
+    } else if pairs.len() == PAIRS {
+        pairs.pop_front();
+    }
+    pairs.push_back(pair);
+}
+
 /// Host ns per tick between two readings.
 fn slope(from: Pair, to: Pair) -> f64 {
     (to.host - from.host) as f64 / (to.stamp - from.stamp) as f64
@@ -317,14 +352,18 @@ fn on_line(pairs: &VecDeque<Pair>, stamp: i64) -> Option<(i64, i64)> {
     let length = (to.host - from.host) as f64;
     let along = stamp.checked_sub(from.stamp)? as f64 * rate;
     // A clock whose rate changes runs on a curve between two readings; its neighbours tell how much.
+    let known = doubt(from, to);
     let neighbours = [end.checked_sub(2).map(|index| (index, index + 1)), Some((end, end + 1))];
     let bent = neighbours
         .into_iter()
         .flatten()
-        .filter_map(|(from, to)| Some((slope(*pairs.get(from)?, *pairs.get(to)?) / rate - 1.0).abs()))
+        .filter_map(|(from, to)| {
+            let (from, to) = (*pairs.get(from)?, *pairs.get(to)?);
+            Some((slope(from, to) / rate - 1.0).abs() - doubt(from, to) - known)
+        })
         .fold(0.0, f64::max);
     let outside = (-along).max(along - length).max(0.0);
-    let error = from.error.max(to.error) as f64 + bent * length / 4.0 + outside * (doubt(from, to) + bent + DRIFT);
+    let error = from.error.max(to.error) as f64 + bent * length / 4.0 + outside * (known + bent + DRIFT);
     let host = from.host as f64 + along;
     // Far outside nothing is known.
     if !(0.0..=(i64::MAX / 4) as f64).contains(&host) || error > (i64::MAX / 4) as f64 {
@@ -478,6 +517,22 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_speeds_up_is_not_believed_to_be_straight() {
+        // 3 parts in a million more every second: in the middle of a piece it is 375 ns off the line.
+        let ticks = |at: u64| (at as f64 + 1.5e-15 * (at as f64).powi(2)) as u64;
+        let mut clock = CuptiClock::default();
+        for second in 10..20_u64 {
+            let mut reading = reading(second * SECOND, EPOCH, None);
+            reading.cupti = Some(Stamp(ticks(second * SECOND)));
+            clock.add(&reading);
+        }
+        for tenth in 100..=190_u64 {
+            let truth = tenth * SECOND / 10;
+            assert_within(&clock, ticks(truth), 20 * SECOND, truth, 1_000);
+        }
+    }
+
+    #[test]
     fn another_tool_changes_the_clock_and_changes_it_back() {
         let mut clock = CuptiClock::default();
         let boot = |at: u64| reading(at, EPOCH, Some(0));
@@ -519,22 +574,26 @@ mod tests {
             let mut at = 10 * SECOND;
             while at < 40 * SECOND {
                 at += 2 * SECOND + random(20 * SECOND);
-                let by = [1_000, 1_000_000, 700_000_000, 5 * SECOND][random(4) as usize];
-                let by = 1 + random(by);
+                let by = [10_000, 1_000_000, 700_000_000, 5 * SECOND][random(4) as usize];
+                // What is smaller than the time a reading takes does not show; nobody sets a clock by so little.
+                let by = 2_000 + random(by);
                 let lead = steps[steps.len() - 1].1;
                 steps.push((at, if random(2) == 0 { lead + by } else { lead - by }));
             }
             let lead = |at: u64| steps.iter().rev().find(|(from, _)| *from <= at).map_or(EPOCH, |(_, lead)| *lead);
             let wall_at = |at: u64| at + lead(at);
-            // CUPTI's own readings, between which it draws lines.
+            // CUPTI's own readings, between which it draws lines; a line goes on after the last one.
             let mut own = vec![9 * SECOND];
             while own[own.len() - 1] < 41 * SECOND {
                 let last = own[own.len() - 1];
                 own.push(last + 1 + random(SECOND));
             }
-            let stamp_at = |at: u64| {
+            let stamp_at = |at: u64, now: u64| {
                 let index = own.partition_point(|own| *own <= at).clamp(1, own.len() - 1);
                 let (from, to) = (own[index - 1], own[index]);
+                if to > now {
+                    return at + lead(from);
+                }
                 let (low, high) = (wall_at(from) as i128, wall_at(to) as i128);
                 (low + (high - low) * (at - from) as i128 / (to - from) as i128) as u64
             };
@@ -556,7 +615,7 @@ mod tests {
                 });
                 for _ in 0..20 {
                     let truth = e.saturating_sub(random(3 * SECOND)).max(10 * SECOND);
-                    let Some((host, error)) = clock.to_host(Stamp(stamp_at(truth)), HostNs(e)) else {
+                    let Some((host, error)) = clock.to_host(Stamp(stamp_at(truth, e)), HostNs(e)) else {
                         panic!("no instant for {truth} at {e}: {clock:?}");
                     };
                     let off = host.0.abs_diff(truth);

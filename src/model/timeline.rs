@@ -303,6 +303,10 @@ pub struct Matches {
     pub implausible: u64,
     /// Records that CUPTI says it dropped.
     pub dropped: u64,
+    /// Buffers of records that were lost because none was free.
+    pub discarded_buffers: u64,
+    /// Records that were not drawn, because the file had reached its size.
+    pub discarded: u64,
 }
 
 /// A host thread of this process: a number that no other thread of the trace has.

@@ -173,6 +173,9 @@ pub fn stop(handle: Handle) {
 /// begin.
 #[inline]
 pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
+    if !is_on() {
+        return;
+    }
     let _ = LOCAL.try_with(|local| {
         let open = local.launch.get();
         let nccl = is_nccl();
@@ -187,6 +190,9 @@ pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
 
 /// Records a node that was made while a KernelLaunch is open on this thread; others do not concern NCCL.
 pub fn graph_node_created(node: u64) {
+    if !is_on() {
+        return;
+    }
     let _ = LOCAL.try_with(|local| {
         let open = local.launch.get();
         if open.is_none() {
@@ -202,6 +208,9 @@ pub fn graph_node_created(node: u64) {
 
 /// Records that a node was cloned, on whatever thread, if it may be one that concerns NCCL.
 pub fn graph_node_cloned(node: u64, original: u64) {
+    if !is_on() {
+        return;
+    }
     let (word, bit) = node_bit(original);
     if word.load(Ordering::Relaxed) & bit == 0 {
         return;

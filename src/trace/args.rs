@@ -310,7 +310,16 @@ impl Args {
 
     /// What became of the kernels of a recording.
     pub fn matches(&mut self, matches: &Matches, launches_lost: u64) -> &mut Args {
-        let Matches { matched, unmatched, application, without_kernel, implausible, dropped } = *matches;
+        let Matches {
+            matched,
+            unmatched,
+            application,
+            without_kernel,
+            implausible,
+            dropped,
+            discarded_buffers,
+            discarded,
+        } = *matches;
         for (field, value) in [
             (nccl::KERNELS_LAUNCH_BRACKET, matched[0]),
             (nccl::KERNELS_GRAPH_NODE, matched[1]),
@@ -321,6 +330,8 @@ impl Args {
             (nccl::LAUNCHES_WITHOUT_KERNEL, without_kernel),
             (nccl::ACTIVITIES_IMPLAUSIBLE, implausible),
             (nccl::ACTIVITIES_DROPPED, dropped),
+            (nccl::ACTIVITY_BUFFERS_DISCARDED, discarded_buffers),
+            (nccl::ACTIVITIES_DISCARDED, discarded),
             (nccl::LAUNCHES_LOST, launches_lost),
         ] {
             self.uint(field, value);

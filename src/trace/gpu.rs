@@ -6,7 +6,7 @@ use super::fields::nccl;
 use super::lanes::{FamilyId, Placing};
 use super::names::{CarriedName, Fixed, OperationName, Text};
 use super::tracks::Tracks;
-use super::writer::{Category, Track};
+use super::writer::{self, Category, Form, Track};
 use crate::model::activity::{Copy, CopyKind, Device, Kernel, Overhead, Place};
 use crate::model::time::HostNs;
 use crate::model::timeline::Owner;
@@ -20,6 +20,8 @@ const OPERATIONS: usize = 16;
 
 /// The GPUs of a trace.
 pub(super) struct Gpu {
+    process: Option<Track>,
+    /// Made with the first thing drawn in it: many recordings have no CUPTI.
     group: Option<Track>,
     streams: FxHashMap<Place, Families>,
     overhead: Option<FamilyId>,
@@ -34,8 +36,9 @@ struct Families {
 }
 
 impl Gpu {
-    pub(super) fn new(group: Option<Track>) -> Gpu {
-        Gpu { group, streams: FxHashMap::default(), overhead: None, devices: Vec::new() }
+    /// The GPUs of a process.
+    pub(super) fn new(process: Option<Track>) -> Gpu {
+        Gpu { process, group: None, streams: FxHashMap::default(), overhead: None, devices: Vec::new() }
     }
 }
 
@@ -120,7 +123,7 @@ impl Tracks {
 
     /// Time that CUPTI itself took.
     pub(super) fn overhead(&mut self, overhead: &Overhead) {
-        let parent = self.gpu.group;
+        let parent = self.gpu_group();
         let family = *self.gpu.overhead.get_or_insert_with(|| {
             let description = "Time that CUPTI took from the application, by its own account.";
             let place = Placing { parent, rank: u32::MAX >> 1, description };
@@ -146,6 +149,21 @@ impl Tracks {
         self.lanes.whole(family, start, end, Category::Ncclscope, &Fixed(name), &mut self.args, None);
     }
 
+    fn gpu_group(&mut self) -> Option<Track> {
+        if self.gpu.group.is_none() {
+            let description = "What ran on the GPUs, by CUPTI: one track a stream.";
+            let place = writer::Place {
+                parent: self.gpu.process,
+                rank: Some(2),
+                orders_children: true,
+                description,
+                ..writer::Place::default()
+            };
+            self.gpu.group = self.lanes.writer.track(Form::Plain { name: "GPU" }, place);
+        }
+        self.gpu.group
+    }
+
     /// The tracks of a stream.
     fn stream(&mut self, place: Place) -> Families {
         let crowded = self.gpu.streams.len() >= STREAMS && !self.gpu.streams.contains_key(&place);
@@ -164,7 +182,7 @@ impl Tracks {
         }
         let rank = (place.device.min(0xff) << 20 | place.stream.min(0x7_ffff)) << 1;
         let description = "Kernels and copies while they ran, by CUPTI. Those of NCCL are named by what they carry.";
-        let parent = self.gpu.group;
+        let parent = self.gpu_group();
         let kernels = self.lanes.family(name.clone(), Placing { parent, rank, description }, LANES);
         let description = "The operations of kernels that carry more than one, each as long as its kernel.";
         let place_of = Placing { parent, rank: rank + 1, description };

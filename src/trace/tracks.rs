@@ -177,7 +177,6 @@ impl Tracks {
             )
         };
         let comms_group = group("Communicators", 1, "One track a communicator, in the order of their creation.");
-        let gpu_group = group("GPU", 2, "What ran on the GPUs, by CUPTI: one track a stream.");
         let proxy_group = group("Proxy", 3, "What NCCL's network proxy does, one group a progress thread.");
         let channels_group = group(
             "GPU channels",
@@ -210,7 +209,7 @@ impl Tracks {
             comms: FxHashMap::default(),
             peers: FxHashMap::default(),
             channels: FxHashMap::default(),
-            gpu: Gpu::new(gpu_group),
+            gpu: Gpu::new(track),
             calls: FxHashMap::default(),
         };
         tracks.dropped(clocks.boottime, 0);

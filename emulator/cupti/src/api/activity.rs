@@ -1,0 +1,310 @@
+//! Activity records: kinds, buffers, flushing, external ids.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+
+use super::identity::refuse_beside_v2;
+use super::{Out, attribute, exported, put};
+use crate::clock::{self, TimestampCallback};
+use crate::layout::kind;
+use crate::release::Release;
+use crate::tracer::{self, BufferCallbacks, Complete, Request};
+use crate::{calls, objects, process, result, walk};
+
+exported! {
+    /// `cuptiActivityRegisterCallbacks`.
+    since V12_0, NoBuffer, Unneeded:
+    fn cuptiActivityRegisterCallbacks(request: Option<Request>, complete: Option<Complete>) {
+        let request = request.ok_or(result::INVALID_PARAMETER)?;
+        tracer::register(BufferCallbacks::V1(request, complete.ok_or(result::INVALID_PARAMETER)?));
+        Ok(())
+    }
+
+    /// `cuptiActivityEnable`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityEnable(kind: u32) {
+        enable(kind, false)
+    }
+
+    /// `cuptiActivityEnableAndDump`: also writes records of the devices, contexts or streams that exist.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityEnableAndDump(kind: u32) {
+        enable(kind, true)
+    }
+
+    /// `cuptiActivityDisable`. What was launched before is still recorded.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityDisable(kind: u32) {
+        disable(kind)
+    }
+
+    /// `cuptiActivityEnableContext`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityEnableContext(context: *mut c_void, kind: u32) {
+        choose_for_context(context, kind, true)
+    }
+
+    /// `cuptiActivityDisableContext`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityDisableContext(context: *mut c_void, kind: u32) {
+        choose_for_context(context, kind, false)
+    }
+
+    /// `cuptiActivityEnableDriverApi`.
+    since V12_9, NoBuffer, Needed:
+    fn cuptiActivityEnableDriverApi(id: u32, enable: u8) {
+        choose_function(kind::DRIVER, id, enable != 0)
+    }
+
+    /// `cuptiActivityEnableRuntimeApi`.
+    since V12_9, NoBuffer, Needed:
+    fn cuptiActivityEnableRuntimeApi(id: u32, enable: u8) {
+        choose_function(kind::RUNTIME, id, enable != 0)
+    }
+
+    /// `cuptiActivityGetNextRecord`.
+    since V12_0, Anyone, Unneeded:
+    fn cuptiActivityGetNextRecord(buffer: *mut u8, valid: usize, record: Option<&mut *mut u8>) {
+        let record = record.ok_or(result::INVALID_PARAMETER)?;
+        // SAFETY: the caller promises null or so many bytes.
+        unsafe { next_record(buffer, valid, record) }
+    }
+
+    /// `cuptiActivityGetNumDroppedRecords`. There is one queue, whatever the context and the stream.
+    since V12_0, Anyone, Unneeded:
+    fn cuptiActivityGetNumDroppedRecords(_context: *mut c_void, _stream: u32, dropped: Out<usize>) {
+        let dropped = dropped.ok_or(result::INVALID_PARAMETER)?;
+        if process::options().release == Release::V12_0 {
+            process::machine()?;
+        }
+        dropped.write(tracer::take_dropped() as usize);
+        Ok(())
+    }
+
+    /// `cuptiActivityFlushAll`. Flag 1 forces it.
+    since V12_0, Outside, Needed:
+    fn cuptiActivityFlushAll(flag: u32) {
+        flush(flag)
+    }
+
+    /// `cuptiActivityFlush`, which ignores context and stream.
+    since V12_0, Outside, Needed:
+    fn cuptiActivityFlush(_context: *mut c_void, _stream: u32, flag: u32) {
+        flush(flag)
+    }
+
+    /// `cuptiActivityFlushPeriod`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityFlushPeriod(milliseconds: u32) {
+        process::machine()?;
+        tracer::set_period(milliseconds);
+        Ok(())
+    }
+
+    /// `cuptiActivityGetAttribute`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityGetAttribute(number: u32, size: Option<&mut usize>, value: *mut c_void) {
+        process::machine()?;
+        // SAFETY: the caller promises null or so much room.
+        unsafe { attribute::get(number, size, value.cast()) }
+    }
+
+    /// `cuptiActivitySetAttribute`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivitySetAttribute(number: u32, size: Option<&mut usize>, value: *mut c_void) {
+        process::machine()?;
+        // SAFETY: the caller promises null or so many bytes.
+        unsafe { attribute::set(number, size, value.cast()) }
+    }
+
+    /// `cuptiActivityPushExternalCorrelationId`. Of a `_v2` subscriber it is refused from 13.3 on.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityPushExternalCorrelationId(kind: u32, id: u64) {
+        check_external(kind)?;
+        refuse_beside_v2()?;
+        calls::push_external(kind, id)
+    }
+
+    /// `cuptiActivityPopExternalCorrelationId`. Of a `_v2` subscriber it is refused from 13.3 on.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityPopExternalCorrelationId(kind: u32, last: Out<u64>) {
+        check_external(kind)?;
+        refuse_beside_v2()?;
+        pop_external(kind, last)
+    }
+
+    /// `cuptiActivityRegisterTimestampCallback`. The last registration holds, for the whole process.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityRegisterTimestampCallback(clock: Option<TimestampCallback>) {
+        let clock = clock.ok_or(result::INVALID_PARAMETER)?;
+        clock::register(process::machine()?, clock);
+        Ok(())
+    }
+
+    /// `cuptiSetThreadIdType`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiSetThreadIdType(id_type: u32) {
+        process::machine()?;
+        if id_type >= calls::THREAD_ID_TYPES {
+            return Err(result::NOT_SUPPORTED);
+        }
+        calls::set_thread_id_type(id_type);
+        Ok(())
+    }
+
+    /// `cuptiGetThreadIdType`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiGetThreadIdType(id_type: Out<u32>) {
+        process::machine()?;
+        put(id_type, calls::thread_id_type())
+    }
+
+    /// `cuptiActivityEnableLatencyTimestamps`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityEnableLatencyTimestamps(enable: u8) {
+        process::machine()?;
+        tracer::LATENCY.store(enable != 0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// `cuptiActivityEnableLaunchAttributes`. There are none on these GPUs.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiActivityEnableLaunchAttributes(_enable: u8) {
+        process::machine().map(|_| ())
+    }
+
+    /// `cuptiActivityEnableAllSyncRecords`. No synchronisation is recorded here.
+    since V12_9, NoBuffer, Needed:
+    fn cuptiActivityEnableAllSyncRecords(_enable: u8) {
+        process::machine().map(|_| ())
+    }
+
+    /// `cuptiActivityEnableAllocationSource`. No allocation is recorded here.
+    since V12_9, NoBuffer, Needed:
+    fn cuptiActivityEnableAllocationSource(_enable: u8) {
+        process::machine().map(|_| ())
+    }
+
+    /// `cuptiActivityEnableDeviceGraph`. No graph launches graphs here.
+    since V12_9, NoBuffer, Needed:
+    fn cuptiActivityEnableDeviceGraph(_enable: u8) {
+        process::machine().map(|_| ())
+    }
+
+    /// `cuptiActivityEnableCudaEventDeviceTimestamps`. No event is recorded here.
+    since V13_0, NoBuffer, Needed:
+    fn cuptiActivityEnableCudaEventDeviceTimestamps(_enable: u8) {
+        process::machine().map(|_| ())
+    }
+
+    /// `cuptiActivityEnableHWTrace`, which takes a Blackwell GPU.
+    since V12_9, NoBuffer, Needed:
+    fn cuptiActivityEnableHWTrace(enable: u8) {
+        process::machine()?;
+        if enable == 0 { Ok(()) } else { Err(result::NOT_SUPPORTED) }
+    }
+}
+
+/// `cuptiFinalize`. In a process that belongs to others nobody may call it, so this is the end of the process.
+///
+/// # Safety
+///
+/// None is needed; the signature is CUPTI's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuptiFinalize() -> result::CuptiResult {
+    process::misuse("cuptiFinalize was called, which can crash the process and takes CUPTI from everybody in it");
+    result::SUCCESS
+}
+
+/// Wants a kind, after its record was found to exist in this release.
+pub(super) fn enable(kind: u32, dump: bool) -> Result<(), u32> {
+    let machine = process::machine()?;
+    check_kind(kind)?;
+    tracer::want(kind, None, true);
+    match kind {
+        // Without a dump the records of devices come when the driver is initialised, and only to who listens by then.
+        kind::DEVICE if dump || objects::contexts().is_empty() => tracer::write_devices(machine, dump),
+        kind::CONTEXT if dump => tracer::write_contexts(),
+        kind::STREAM if dump => tracer::write_streams(),
+        _ => {}
+    }
+    Ok(())
+}
+
+pub(super) fn disable(kind: u32) -> Result<(), u32> {
+    process::machine()?;
+    check_kind(kind)?;
+    tracer::want(kind, None, false);
+    Ok(())
+}
+
+fn choose_for_context(context: *mut c_void, kind: u32, wanted: bool) -> Result<(), u32> {
+    process::machine()?;
+    check_kind(kind)?;
+    let context = objects::context(context).ok_or(result::INVALID_CONTEXT)?;
+    tracer::want(kind, Some(context.id), wanted);
+    Ok(())
+}
+
+pub(super) fn choose_function(kind: u32, id: u32, wanted: bool) -> Result<(), u32> {
+    process::machine()?;
+    let domain = if kind == kind::DRIVER { 1 } else { 2 };
+    if id == 0 || id >= process::options().release.callbacks(domain) {
+        return Err(result::INVALID_PARAMETER);
+    }
+    tracer::want_function(kind, id, wanted);
+    Ok(())
+}
+
+/// Kinds that 13.0 dropped: events, metrics, instruction-level records.
+const DROPPED_KINDS: [u32; 16] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43, 44];
+
+fn check_kind(kind: u32) -> Result<(), u32> {
+    let release = process::options().release;
+    let exists = (1..release.kinds()).contains(&kind);
+    let is_dropped = release >= Release::V13_0 && DROPPED_KINDS.contains(&kind);
+    if exists && !is_dropped { Ok(()) } else { Err(result::INVALID_KIND) }
+}
+
+/// Steps to the next record of a buffer.
+///
+/// # Safety
+///
+/// `buffer` is null or has `valid` bytes, and `record` is null or a record in it.
+pub(super) unsafe fn next_record(buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Result<(), u32> {
+    if buffer.is_null() {
+        return Err(result::INVALID_PARAMETER);
+    }
+    // SAFETY: not null, and the caller promises the rest.
+    let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
+    let previous = (!record.is_null()).then(|| *record as usize - buffer as usize);
+    let offset = walk::next(bytes, previous, process::options().release)?;
+    *record = buffer.wrapping_add(offset);
+    Ok(())
+}
+
+fn flush(flag: u32) -> Result<(), u32> {
+    const FORCED: u32 = 1;
+    let machine = process::machine()?;
+    if process::is_forked() {
+        process::misuse("a forked child flushes, on which the real one hangs: its thread is in the parent");
+        return Err(result::UNKNOWN);
+    }
+    tracer::flush(machine, flag & FORCED != 0)
+}
+
+/// The kind is looked at before the driver.
+pub(super) fn check_external(kind: u32) -> Result<(), u32> {
+    if !calls::is_external_kind(kind) {
+        return Err(result::INVALID_PARAMETER);
+    }
+    process::machine().map(|_| ())
+}
+
+pub(super) fn pop_external(kind: u32, last: Out<u64>) -> Result<(), u32> {
+    let id = calls::pop_external(kind)?;
+    if let Some(last) = last {
+        last.write(id);
+    }
+    Ok(())
+}

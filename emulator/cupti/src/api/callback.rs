@@ -1,0 +1,184 @@
+//! Subscribing, and choosing callbacks.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+
+use super::identity::public_name;
+use super::{Out, exported, put};
+use crate::names::{self, domain};
+use crate::release::Release;
+use crate::subscriber::{self, Callback, Subscriber};
+use crate::{process, result};
+
+/// `CUpti_SubscriberParams`. `allow_multiple` came with 13.2.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SubscriberParams {
+    /// Its own size, which must be the release's.
+    pub size: usize,
+    /// The subscriber's name, or null.
+    pub name: *const c_char,
+    /// Where the name of who was faster goes, or null.
+    pub old_name: *mut c_char,
+    /// The room there, in bytes.
+    pub old_name_size: usize,
+    /// Whether others may subscribe too.
+    pub allow_multiple: u8,
+}
+
+/// The size of [`SubscriberParams`] up to 13.1.
+const SHORT_PARAMS: usize = 32;
+/// And since.
+const LONG_PARAMS: usize = 40;
+
+exported! {
+    /// `cuptiSubscribe`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiSubscribe(handle: Out<*mut Subscriber>, callback: Option<Callback>, user: *mut c_void) {
+        // 12.0 looks at its arguments before it looks for the driver.
+        if handle.is_none() && process::options().release == Release::V12_0 {
+            return Err(result::INVALID_PARAMETER);
+        }
+        process::machine()?;
+        let handle = handle.ok_or(result::INVALID_PARAMETER)?;
+        handle.write(subscribe(callback, user, CString::default(), false).map_err(|(code, _)| code)?);
+        Ok(())
+    }
+
+    /// `cuptiSubscribe_v2`. Sharing is refused: it needs a driver of r610 or later.
+    since V13_0, NoBuffer, Needed:
+    fn cuptiSubscribe_v2(
+        handle: Out<*mut Subscriber>,
+        callback: Option<Callback>,
+        user: *mut c_void,
+        params: Option<&mut SubscriberParams>,
+    ) {
+        process::machine()?;
+        let handle = handle.ok_or(result::INVALID_PARAMETER)?;
+        let expected = if process::options().release < Release::V13_3 { SHORT_PARAMS } else { LONG_PARAMS };
+        if params.as_ref().is_some_and(|params| params.size != expected) {
+            return Err(result::INVALID_PARAMETER);
+        }
+        if expected == LONG_PARAMS && params.as_ref().is_some_and(|params| params.allow_multiple != 0) {
+            return Err(result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+        }
+        let name = params.as_ref().map_or(std::ptr::null(), |params| params.name);
+        // SAFETY: the caller promises null or a C string.
+        let name = if name.is_null() { CString::default() } else { unsafe { CStr::from_ptr(name) }.to_owned() };
+        match subscribe(callback, user, name, true) {
+            Ok(subscriber) => {
+                handle.write(subscriber);
+                Ok(())
+            }
+            Err((code, owner)) => {
+                if let Some(params) = params {
+                    // SAFETY: the caller promises null or so much room.
+                    unsafe { put_old_name(params.old_name, params.old_name_size, &public_name(&owner)) };
+                }
+                Err(code)
+            }
+        }
+    }
+
+    /// `cuptiUnsubscribe`. It does not wait for callbacks that are running.
+    since V12_0, NoBuffer, Unneeded:
+    fn cuptiUnsubscribe(handle: *mut Subscriber) {
+        if subscriber::unsubscribe(handle) { Ok(()) } else { Err(result::INVALID_PARAMETER) }
+    }
+
+    /// `cuptiEnableCallback`.
+    since V12_0, NoBuffer, Unneeded:
+    fn cuptiEnableCallback(enable: u32, handle: *mut Subscriber, domain: u32, id: u32) {
+        check(handle, domain, Some(id))?;
+        subscriber::want(domain, id, enable != 0);
+        Ok(())
+    }
+
+    /// `cuptiEnableDomain`.
+    since V12_0, NoBuffer, Unneeded:
+    fn cuptiEnableDomain(enable: u32, handle: *mut Subscriber, domain: u32) {
+        check(handle, domain, None)?;
+        want_domain(domain, enable != 0);
+        Ok(())
+    }
+
+    /// `cuptiEnableAllDomains`.
+    since V12_0, NoBuffer, Unneeded:
+    fn cuptiEnableAllDomains(enable: u32, handle: *mut Subscriber) {
+        check(handle, domain::DRIVER, None)?;
+        for domain in domain::DRIVER..process::options().release.domains() {
+            want_domain(domain, enable != 0);
+        }
+        Ok(())
+    }
+
+    /// `cuptiGetCallbackState`.
+    since V12_0, NoBuffer, Unneeded:
+    fn cuptiGetCallbackState(enabled: Out<u32>, handle: *mut Subscriber, domain: u32, id: u32) {
+        check(handle, domain, Some(id))?;
+        put(enabled, subscriber::is_wanted(domain, id).into())
+    }
+
+    /// `cuptiGetCallbackName`, for the functions that are listed here.
+    since V12_0, Anyone, Unneeded:
+    fn cuptiGetCallbackName(domain: u32, id: u32, name: Out<*const c_char>) {
+        let known = names::name(domain, id, process::options().release);
+        put(name, known.map_or(std::ptr::null(), CStr::as_ptr))?;
+        known.map(|_| ()).ok_or(result::INVALID_PARAMETER)
+    }
+
+    /// `cuptiSupportedDomains`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiSupportedDomains(count: Out<usize>, table: Out<*const u32>) {
+        static DOMAINS: [u32; 6] = [1, 2, 3, 4, 5, 6];
+        process::machine()?;
+        put(table, DOMAINS.as_ptr())?;
+        put(count, process::options().release.domains() as usize - 1)
+    }
+}
+
+/// Makes a subscriber the one, or says who is it already.
+fn subscribe(
+    callback: Option<Callback>,
+    user: *mut c_void,
+    name: CString,
+    is_v2: bool,
+) -> Result<*mut Subscriber, (u32, CString)> {
+    let options = process::options();
+    if let Some(owner) = options.taken.as_ref().filter(|_| process::elapsed() < options.taken_for) {
+        let owner = CString::new(owner.as_str()).unwrap_or_default();
+        return Err((result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, owner));
+    }
+    subscriber::subscribe(callback, user, name, is_v2)
+        .map_err(|owner| (result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, owner))
+}
+
+/// Tells a caller who was faster, cut where it does not fit.
+///
+/// # Safety
+///
+/// `out` is null or has room for `size` bytes.
+unsafe fn put_old_name(out: *mut c_char, size: usize, name: &[u8]) {
+    if out.is_null() || size == 0 {
+        return;
+    }
+    let kept = name.len().min(size - 1);
+    // SAFETY: the caller promises `size` bytes, of which `kept` and one more are written.
+    unsafe {
+        std::ptr::copy_nonoverlapping(name.as_ptr().cast(), out, kept);
+        out.add(kept).write(0);
+    }
+}
+
+/// Checks the arguments that the functions for callbacks have in common.
+fn check(handle: *mut Subscriber, domain: u32, id: Option<u32>) -> Result<(), u32> {
+    let release = process::options().release;
+    let is_domain = (domain::DRIVER..release.domains()).contains(&domain);
+    let is_id = id.is_none_or(|id| (1..release.callbacks(domain)).contains(&id));
+    if subscriber::is_current(handle) && is_domain && is_id { Ok(()) } else { Err(result::INVALID_PARAMETER) }
+}
+
+fn want_domain(domain: u32, wanted: bool) {
+    for id in 1..process::options().release.callbacks(domain) {
+        subscriber::want(domain, id, wanted);
+    }
+}

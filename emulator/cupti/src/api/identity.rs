@@ -1,0 +1,159 @@
+//! Versions, results, time, and the ids of contexts, streams, graphs and devices.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use super::{Out, exported, put};
+use crate::release::Release;
+use crate::{clock, objects, process, result, subscriber};
+
+/// `CUstream` and `cudaStream_t`: the stream of each thread by itself.
+const PER_THREAD_STREAM: usize = 2;
+
+exported! {
+    /// `cuptiGetVersion`.
+    since V12_0, Anyone, Unneeded:
+    fn cuptiGetVersion(version: Out<u32>) {
+        put(version, process::options().version)
+    }
+
+    /// `cuptiGetResultString`. An unknown code has a string too, but is an error.
+    since V12_0, Anyone, Unneeded:
+    fn cuptiGetResultString(code: u32, string: Out<*const c_char>) {
+        put_name(code, string)
+    }
+
+    /// `cuptiGetErrorMessage`. Here it is the code's name; the real one has sentences for a few.
+    since V12_9, Anyone, Unneeded:
+    fn cuptiGetErrorMessage(code: u32, string: Out<*const c_char>) {
+        put_name(code, string)
+    }
+
+    /// `cuptiGetTimestamp`. Of a `_v2` subscriber it is refused from 13.3 on.
+    since V12_0, Anyone, Unneeded:
+    fn cuptiGetTimestamp(timestamp: Out<u64>) {
+        refuse_beside_v2()?;
+        put(timestamp, process::machine().map_or_else(|_| clock::without_machine(), clock::now))
+    }
+
+    /// `cuptiGetContextId`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiGetContextId(context: *mut c_void, id: Out<u32>) {
+        process::machine()?;
+        let id = id.ok_or(result::INVALID_PARAMETER)?;
+        id.write(objects::context(context).ok_or(result::INVALID_CONTEXT)?.id);
+        Ok(())
+    }
+
+    /// `cuptiGetDeviceId`: the device of a context, or of the current one.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiGetDeviceId(context: *mut c_void, id: Out<u32>) {
+        let machine = process::machine()?;
+        let id = id.ok_or(result::INVALID_PARAMETER)?;
+        let context = if context.is_null() { (machine.current_context)() } else { context };
+        id.write(objects::context(context).ok_or(result::INVALID_DEVICE)?.device);
+        Ok(())
+    }
+
+    /// `cuptiGetStreamId`, which knows no default streams of single threads.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiGetStreamId(context: *mut c_void, stream: *mut c_void, id: Out<u32>) {
+        put_stream_id(context, stream, false, id)
+    }
+
+    /// `cuptiGetStreamIdEx`. For handles that stand for a default stream, the current context decides.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiGetStreamIdEx(context: *mut c_void, stream: *mut c_void, per_thread: u8, id: Out<u32>) {
+        put_stream_id(context, stream, per_thread != 0, id)
+    }
+
+    /// `cuptiGetGraphId`.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiGetGraphId(graph: *mut c_void, id: Out<u32>) {
+        put_known(graph, id, objects::graph)
+    }
+
+    /// `cuptiGetGraphNodeId`: the id of the graph above that of the node in it.
+    since V12_0, NoBuffer, Needed:
+    fn cuptiGetGraphNodeId(node: *mut c_void, id: Out<u64>) {
+        put_known(node, id, objects::node)
+    }
+
+    /// `cuptiGetGraphExecId`.
+    since V12_9, NoBuffer, Needed:
+    fn cuptiGetGraphExecId(exec: *mut c_void, id: Out<u32>) {
+        put_known(exec, id, objects::exec)
+    }
+
+    /// `cuptiComputeCapabilitySupported`.
+    since V12_0, Anyone, Unneeded:
+    fn cuptiComputeCapabilitySupported(major: c_int, _minor: c_int, support: Out<c_int>) {
+        // CUDA 13 has left everything before Turing behind.
+        let oldest = if process::options().release < Release::V13_0 { 5 } else { 7 };
+        put(support, c_int::from(major >= oldest))
+    }
+
+    /// `cuptiDeviceSupported`.
+    since V12_0, Anyone, Unneeded:
+    fn cuptiDeviceSupported(device: c_int, support: Out<c_int>) {
+        let devices = process::machine().map_or(0, |machine| (machine.devices)());
+        let exists = u32::try_from(device).is_ok_and(|device| device < devices);
+        put(support, c_int::from(exists))?;
+        if exists { Ok(()) } else { Err(result::INVALID_DEVICE) }
+    }
+}
+
+/// `cuptiGetLastError`, which forgets it by that. It stands alone because it must not remember its own answer.
+///
+/// # Safety
+///
+/// None is needed; the signature is CUPTI's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuptiGetLastError() -> result::CuptiResult {
+    let options = process::options();
+    if options.release.is_mute_without_driver() && process::machine().is_err() {
+        return result::UNKNOWN;
+    }
+    process::take_last_error()
+}
+
+fn put_name(code: u32, string: Out<*const c_char>) -> Result<(), u32> {
+    let name = result::name(code, process::options().release);
+    put(string, name.unwrap_or(c"<unknown>").as_ptr())?;
+    name.map(|_| ()).ok_or(result::INVALID_PARAMETER)
+}
+
+/// Writes the id of something that must exist.
+fn put_known<T>(handle: *mut c_void, out: Out<T>, find: impl FnOnce(*mut c_void) -> Option<T>) -> Result<(), u32> {
+    if handle.is_null() {
+        return Err(result::INVALID_PARAMETER);
+    }
+    process::machine()?;
+    put(out, find(handle).ok_or(result::INVALID_PARAMETER)?)
+}
+
+fn put_stream_id(context: *mut c_void, stream: *mut c_void, per_thread: bool, out: Out<u32>) -> Result<(), u32> {
+    let machine = process::machine()?;
+    let out = out.ok_or(result::INVALID_PARAMETER)?;
+    let current = || if context.is_null() { (machine.current_context)() } else { context };
+    let is_per_thread = stream as usize == PER_THREAD_STREAM || (per_thread && stream.is_null());
+    let id = if is_per_thread {
+        objects::stream(Some(current()), PER_THREAD_STREAM as *mut c_void)
+    } else if objects::is_default_stream(stream) {
+        objects::context(current()).map(|_| observe::DEFAULT_STREAM_ID)
+    } else {
+        objects::stream((!context.is_null()).then_some(context), stream)
+    };
+    out.write(id.ok_or(result::INVALID_STREAM)?);
+    Ok(())
+}
+
+/// Refuses a function that has a `_v2` form to a subscriber that came through `cuptiSubscribe_v2`, from 13.3 on.
+pub(super) fn refuse_beside_v2() -> Result<(), u32> {
+    let is_v2 = subscriber::current().is_some_and(|subscriber| subscriber.is_v2);
+    if is_v2 && process::options().release >= Release::V13_3 { Err(result::NOT_COMPATIBLE) } else { Ok(()) }
+}
+
+/// The name of a subscriber as another one is told it.
+pub(super) fn public_name(name: &CStr) -> Vec<u8> {
+    [b"CUPTI for ", name.to_bytes()].concat()
+}

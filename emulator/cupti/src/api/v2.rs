@@ -1,0 +1,230 @@
+//! The functions that name their subscriber, from 13.2 on. With one subscriber they do what the older ones do.
+
+use std::ffi::c_void;
+
+use super::activity::{check_external, choose_function, disable, enable, next_record, pop_external};
+use super::{Out, attribute, exported, put};
+use crate::layout::{self, kind};
+use crate::release::Release;
+use crate::subscriber::{self, Subscriber};
+use crate::tracer::{self, BufferCallbacks, CompleteV2, RequestV2};
+use crate::{calls, clock, process, result};
+
+exported! {
+    /// `cuptiActivityRegisterCallbacks_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityRegisterCallbacks_v2(
+        subscriber: *mut Subscriber,
+        request: Option<RequestV2>,
+        complete: Option<CompleteV2>,
+    ) {
+        check(subscriber)?;
+        let request = request.ok_or(result::INVALID_PARAMETER)?;
+        tracer::register(BufferCallbacks::V2(request, complete.ok_or(result::INVALID_PARAMETER)?));
+        Ok(())
+    }
+
+    /// `cuptiActivityEnable_v2`. Records with chosen fields are not supported.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityEnable_v2(subscriber: *mut Subscriber, kind: u32, config: *const c_void) {
+        check(subscriber)?;
+        check_config(config)?;
+        enable(kind, false)
+    }
+
+    /// `cuptiActivityEnableAndDump_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityEnableAndDump_v2(subscriber: *mut Subscriber, kind: u32, config: *const c_void) {
+        check(subscriber)?;
+        check_config(config)?;
+        enable(kind, true)
+    }
+
+    /// `cuptiActivityDisable_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityDisable_v2(subscriber: *mut Subscriber, kind: u32, _config: *const c_void) {
+        check(subscriber)?;
+        disable(kind)
+    }
+
+    /// `cuptiActivityEnableDriverApi_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityEnableDriverApi_v2(subscriber: *mut Subscriber, id: u32, enable: u8) {
+        check(subscriber)?;
+        choose_function(kind::DRIVER, id, enable != 0)
+    }
+
+    /// `cuptiActivityEnableRuntimeApi_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityEnableRuntimeApi_v2(subscriber: *mut Subscriber, id: u32, enable: u8) {
+        check(subscriber)?;
+        choose_function(kind::RUNTIME, id, enable != 0)
+    }
+
+    /// `cuptiActivityGetNextRecord_v2`.
+    since V13_3, Anyone, Unneeded:
+    fn cuptiActivityGetNextRecord_v2(
+        subscriber: *mut Subscriber,
+        buffer: *mut u8,
+        valid: usize,
+        record: Option<&mut *mut u8>,
+    ) {
+        if subscriber.is_null() {
+            return Err(result::INVALID_PARAMETER);
+        }
+        let record = record.ok_or(result::INVALID_PARAMETER)?;
+        // SAFETY: the caller promises null or so many bytes.
+        unsafe { next_record(buffer, valid, record) }
+    }
+
+    /// `cuptiActivityGetNumDroppedRecords_v2`.
+    since V13_3, Anyone, Unneeded:
+    fn cuptiActivityGetNumDroppedRecords_v2(
+        subscriber: *mut Subscriber,
+        _context: *mut c_void,
+        _stream: u32,
+        dropped: Out<usize>,
+    ) {
+        check(subscriber)?;
+        let dropped = dropped.ok_or(result::INVALID_PARAMETER)?;
+        dropped.write(tracer::take_dropped() as usize);
+        Ok(())
+    }
+
+    /// `cuptiActivityGetAttribute_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityGetAttribute_v2(
+        subscriber: *mut Subscriber,
+        number: u32,
+        size: Option<&mut usize>,
+        value: *mut c_void,
+    ) {
+        check(subscriber)?;
+        // SAFETY: the caller promises null or so much room.
+        unsafe { attribute::get(number, size, value.cast()) }
+    }
+
+    /// `cuptiActivitySetAttribute_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivitySetAttribute_v2(
+        subscriber: *mut Subscriber,
+        number: u32,
+        size: Option<&mut usize>,
+        value: *mut c_void,
+    ) {
+        check(subscriber)?;
+        // SAFETY: the caller promises null or so many bytes.
+        unsafe { attribute::set(number, size, value.cast()) }
+    }
+
+    /// `cuptiActivityPushExternalCorrelationId_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityPushExternalCorrelationId_v2(subscriber: *mut Subscriber, kind: u32, id: u64) {
+        check(subscriber)?;
+        check_external(kind)?;
+        calls::push_external(kind, id)
+    }
+
+    /// `cuptiActivityPopExternalCorrelationId_v2`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityPopExternalCorrelationId_v2(subscriber: *mut Subscriber, kind: u32, last: Out<u64>) {
+        check(subscriber)?;
+        check_external(kind)?;
+        pop_external(kind, last)
+    }
+
+    /// `cuptiGetTimestamp_v2`.
+    since V13_3, Anyone, Unneeded:
+    fn cuptiGetTimestamp_v2(subscriber: *mut Subscriber, timestamp: Out<u64>) {
+        check(subscriber)?;
+        put(timestamp, clock::now(process::machine()?))
+    }
+
+    /// `cuptiActivityGetStructSize`: what this release writes, or an older one from 13.0 on.
+    since V13_3, Anyone, Unneeded:
+    fn cuptiActivityGetStructSize(kind: u32, version: u32, size: Out<usize>) {
+        const FIRST: u32 = 130_000;
+        let size = size.ok_or(result::INVALID_PARAMETER)?;
+        let release = match version {
+            0 => process::options().release,
+            1..FIRST => return Err(result::NOT_SUPPORTED),
+            // The newest that is not newer, by minor version: updates do not change records.
+            _ => {
+                let older = |release: &Release| release.version() / 100 <= version / 100 && *release >= Release::V13_0;
+                Release::ALL.into_iter().rev().find(older).unwrap_or(Release::V13_0)
+            }
+        };
+        size.write(layout::size(kind, release).ok_or(result::INVALID_KIND)?);
+        Ok(())
+    }
+
+    /// `cuptiActivityGetEnabledKinds`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiActivityGetEnabledKinds(
+        subscriber: *mut Subscriber,
+        buffer: *mut u32,
+        size: Option<&mut u32>,
+        count: Out<u32>,
+    ) {
+        check_if_named(subscriber)?;
+        // SAFETY: the caller promises null or so much room.
+        unsafe { put_list(&tracer::enabled_kinds(), buffer, size, count) }
+    }
+
+    /// `cuptiGetEnabledCallbacks`.
+    since V13_3, NoBuffer, Needed:
+    fn cuptiGetEnabledCallbacks(
+        subscriber: *mut Subscriber,
+        domain: u32,
+        buffer: *mut u32,
+        size: Option<&mut u32>,
+        count: Out<u32>,
+    ) {
+        check_if_named(subscriber)?;
+        let release = process::options().release;
+        if !(1..release.domains()).contains(&domain) {
+            return Err(result::INVALID_PARAMETER);
+        }
+        let ids = 1..release.callbacks(domain);
+        let wanted: Vec<u32> = ids.filter(|id| subscriber::is_wanted(domain, *id)).collect();
+        // SAFETY: the caller promises null or so much room.
+        unsafe { put_list(&wanted, buffer, size, count) }
+    }
+
+    /// `cuptiIsTracingSessionRunning`.
+    since V13_3, Anyone, Unneeded:
+    fn cuptiIsTracingSessionRunning(running: Out<u8>) {
+        put(running, u8::from(subscriber::current().is_some() || !tracer::enabled_kinds().is_empty()))
+    }
+}
+
+/// Checks that this is the subscriber.
+fn check(subscriber: *mut Subscriber) -> Result<(), u32> {
+    if subscriber::is_current(subscriber) { Ok(()) } else { Err(result::INVALID_PARAMETER) }
+}
+
+/// Null stands for all subscribers together.
+fn check_if_named(subscriber: *mut Subscriber) -> Result<(), u32> {
+    if subscriber.is_null() { Ok(()) } else { check(subscriber) }
+}
+
+/// A configuration chooses fields or functions, which is not emulated.
+fn check_config(config: *const c_void) -> Result<(), u32> {
+    if config.is_null() { Ok(()) } else { Err(result::NOT_SUPPORTED) }
+}
+
+/// Writes as much of a list as there is room for, and its true length.
+///
+/// # Safety
+///
+/// `buffer` is null or has room for `*size` numbers.
+unsafe fn put_list(list: &[u32], buffer: *mut u32, size: Option<&mut u32>, count: Out<u32>) -> Result<(), u32> {
+    put(count, list.len() as u32)?;
+    if buffer.is_null() {
+        return Ok(());
+    }
+    let room = *size.ok_or(result::INVALID_PARAMETER)? as usize;
+    // SAFETY: not null, and the caller promises room for so many.
+    unsafe { std::ptr::copy_nonoverlapping(list.as_ptr(), buffer, list.len().min(room)) };
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! CUPTI's time.
+//!
+//! By default that is the host's wall clock, which `cuptiGetTimestamp` reads and to which the GPU's times are converted. A
+//! caller can register a clock of its own; then times taken on the processor are that clock's at that moment, and the GPU's
+//! are computed from two readings of it, as the real library does.
+
+use std::sync::Mutex;
+
+use observe::Machine;
+
+use crate::options::Domain;
+use crate::process::{self, lock};
+
+/// `CUpti_TimestampCallbackFunc`.
+pub(crate) type TimestampCallback = extern "C" fn() -> u64;
+
+struct Registered {
+    clock: TimestampCallback,
+    /// The true time of registration, and what the clock showed.
+    anchor: (u64, u64),
+}
+
+static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);
+
+/// Registers a caller's clock.
+pub(crate) fn register(machine: &Machine, clock: TimestampCallback) {
+    let anchor = ((machine.now)(), clock());
+    *lock(&REGISTERED) = Some(Registered { clock, anchor });
+}
+
+/// CUPTI's time now.
+pub(crate) fn now(machine: &Machine) -> u64 {
+    if pretended().is_none() {
+        let clock = lock(&REGISTERED).as_ref().map(|registered| registered.clock);
+        if let Some(clock) = clock {
+            return clock();
+        }
+    }
+    stamp(machine, (machine.now)())
+}
+
+/// CUPTI's time at the true time `at`.
+pub(crate) fn stamp(machine: &Machine, at: u64) -> u64 {
+    if let Some(domain) = pretended() {
+        return match domain {
+            Domain::Wall(shift) => wall(machine, at).wrapping_add_signed(shift),
+            Domain::Boot => at,
+            Domain::Ticks => (u128::from(at) * 21 / 10) as u64,
+        };
+    }
+    let registered = lock(&REGISTERED).as_ref().map(|registered| (registered.clock, registered.anchor));
+    let Some((clock, anchor)) = registered else { return wall(machine, at) };
+    interpolate(anchor, ((machine.now)(), clock()), at)
+}
+
+/// The wall clock at the true time `at`. The machine compares two clocks for it, and is late with the second one when its
+/// thread is put aside in between; the smallest of a few answers is the one in which that did not happen.
+fn wall(machine: &Machine, at: u64) -> u64 {
+    (0..3).map(|_| (machine.wall)(at)).min().unwrap_or(at)
+}
+
+/// CUPTI's time of something on this thread that the machine says happened at the true time `at`, just now.
+pub(crate) fn stamp_call(machine: &Machine, at: u64) -> u64 {
+    let is_foreign = pretended().is_none() && lock(&REGISTERED).is_some();
+    if is_foreign { now(machine) } else { stamp(machine, at) }
+}
+
+/// The wall clock where there is no machine.
+pub(crate) fn without_machine() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// The domain that the options pretend, if any has begun.
+fn pretended() -> Option<Domain> {
+    let clock = &process::options().clock;
+    if clock.is_empty() {
+        return None;
+    }
+    let elapsed = process::elapsed();
+    clock.iter().rev().find(|(after, _)| *after <= elapsed).map(|(_, domain)| *domain)
+}
+
+/// What a clock shows at the true time `at`, from what it showed at two true times.
+fn interpolate(first: (u64, u64), last: (u64, u64), at: u64) -> u64 {
+    /// Readings that are closer say too little about the clock's rate.
+    const APART_NS: u64 = 1_000_000;
+    let apart = last.0.saturating_sub(first.0);
+    let rate = if apart < APART_NS { 1.0 } else { last.1.saturating_sub(first.1) as f64 / apart as f64 };
+    let before = last.0 as i64 - at as i64;
+    last.1.wrapping_add_signed(-(before as f64 * rate).round() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registered_clock_may_tick_at_another_rate() {
+        // 2 ticks a ns, and 7 at the time 0.
+        let ticks = |at: u64| (at, 2 * at + 7);
+        assert_eq!(interpolate(ticks(1_000_000_000), ticks(3_000_000_000), 2_999_999_000), 5_999_998_007);
+        assert_eq!(interpolate(ticks(1_000_000_000), ticks(3_000_000_000), 3_000_000_500), 6_000_001_007);
+        // Just registered: the clock is taken for one that counts ns.
+        assert_eq!(interpolate((1_000, 5_000), (1_010, 5_010), 1_000), 5_000);
+    }
+}

@@ -1,0 +1,243 @@
+//! What there is on the machine: contexts, streams, graphs, their nodes, and the ids that CUPTI gives them.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+use observe::{DEFAULT_STREAM_ID, Resource, ResourceKind};
+
+use crate::names::domain;
+use crate::process::lock;
+use crate::{calls, subscriber, tracer};
+
+/// A context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Context {
+    pub(crate) id: u32,
+    pub(crate) device: u32,
+}
+
+/// A stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stream {
+    /// Its context's id.
+    pub(crate) context: u32,
+    pub(crate) id: u32,
+}
+
+impl Context {
+    /// The default stream, of which the machine does not tell.
+    pub(crate) fn default_stream(self) -> Stream {
+        Stream { context: self.id, id: DEFAULT_STREAM_ID }
+    }
+}
+
+/// Ids by handle. A handle that was destroyed is forgotten, because the next object may get it.
+#[derive(Debug, Default)]
+struct Objects {
+    contexts: HashMap<usize, Context>,
+    streams: HashMap<(usize, usize), Stream>,
+    graphs: HashMap<usize, u32>,
+    nodes: HashMap<usize, u64>,
+    execs: HashMap<usize, u32>,
+    /// The node that a node was cloned from. What still runs may ask for one that was destroyed, so none is forgotten.
+    origins: HashMap<u64, u64>,
+}
+
+static OBJECTS: Mutex<Option<Objects>> = Mutex::new(None);
+
+fn with<T>(use_them: impl FnOnce(&mut Objects) -> T) -> T {
+    use_them(lock(&OBJECTS).get_or_insert_default())
+}
+
+/// The context with this handle.
+pub(crate) fn context(handle: *mut c_void) -> Option<Context> {
+    with(|objects| objects.contexts.get(&(handle as usize)).copied())
+}
+
+/// All contexts, oldest first.
+pub(crate) fn contexts() -> Vec<Context> {
+    let mut contexts: Vec<Context> = with(|objects| objects.contexts.values().copied().collect());
+    contexts.sort_by_key(|context| context.id);
+    contexts
+}
+
+/// All streams, by context and id.
+pub(crate) fn streams() -> Vec<Stream> {
+    let mut streams: Vec<Stream> = with(|objects| objects.streams.values().copied().collect());
+    streams.extend(contexts().into_iter().map(Context::default_stream));
+    streams.sort_by_key(|stream| (stream.context, stream.id));
+    streams
+}
+
+/// The id of a stream in any context, or in the given one.
+pub(crate) fn stream(context: Option<*mut c_void>, handle: *mut c_void) -> Option<u32> {
+    with(|objects| {
+        let mut streams = objects.streams.iter();
+        let wanted =
+            |key: &(usize, usize)| key.1 == handle as usize && context.is_none_or(|context| context as usize == key.0);
+        streams.find(|(key, _)| wanted(key)).map(|(_, stream)| stream.id)
+    })
+}
+
+/// The id of a graph.
+pub(crate) fn graph(handle: *mut c_void) -> Option<u32> {
+    with(|objects| objects.graphs.get(&(handle as usize)).copied())
+}
+
+/// The id of a graph's node.
+pub(crate) fn node(handle: *mut c_void) -> Option<u64> {
+    with(|objects| objects.nodes.get(&(handle as usize)).copied())
+}
+
+/// The id of an executable graph.
+pub(crate) fn exec(handle: *mut c_void) -> Option<u32> {
+    with(|objects| objects.execs.get(&(handle as usize)).copied())
+}
+
+/// The id of the node that the one with this id was cloned from, or 0.
+pub(crate) fn origin(node: u64) -> u64 {
+    with(|objects| objects.origins.get(&node).copied().unwrap_or(0))
+}
+
+/// `CUpti_ResourceData`.
+#[repr(C)]
+struct ResourceData {
+    context: *mut c_void,
+    stream: *mut c_void,
+    descriptor: *const GraphData,
+}
+
+/// `CUpti_GraphData`.
+#[repr(C)]
+struct GraphData {
+    graph: *mut c_void,
+    original_graph: *mut c_void,
+    node: *mut c_void,
+    original_node: *mut c_void,
+    node_type: u32,
+    dependency: *mut c_void,
+    exec: *mut c_void,
+}
+
+/// Something came to be or went. Ids are known before the callback that tells of a beginning, and still in the one that tells
+/// of an end.
+pub(crate) fn on_resource(resource: &Resource) {
+    if !is_end(resource.kind) {
+        with(|objects| objects.learn(resource));
+        match resource.kind {
+            ResourceKind::ContextCreated => {
+                let context = Context { id: resource.context_id, device: resource.device };
+                tracer::on_context(context);
+                tracer::on_stream(context.default_stream(), calls::current_correlation());
+            }
+            ResourceKind::StreamCreated => {
+                tracer::on_stream(stream_of(resource), calls::current_correlation());
+            }
+            _ => {}
+        }
+    }
+    let graph = GraphData {
+        graph: resource.graph,
+        original_graph: resource.original_graph,
+        node: resource.node,
+        original_node: resource.original_node,
+        node_type: resource.node_type,
+        dependency: std::ptr::null_mut(),
+        exec: resource.exec,
+    };
+    use ResourceKind::{ContextCreated, ContextDestroyed, StreamCreated, StreamDestroyed};
+    let is_graph = !matches!(resource.kind, ContextCreated | ContextDestroyed | StreamCreated | StreamDestroyed);
+    let data = ResourceData {
+        context: resource.context,
+        stream: resource.stream,
+        descriptor: if is_graph { &raw const graph } else { std::ptr::null() },
+    };
+    subscriber::call_back(domain::RESOURCE, callback(resource.kind), &data);
+    if is_end(resource.kind) {
+        with(|objects| objects.forget(resource));
+    }
+}
+
+fn is_end(kind: ResourceKind) -> bool {
+    use ResourceKind::{ContextDestroyed, ExecDestroyed, GraphDestroyed, NodeDestroyed, StreamDestroyed};
+    matches!(kind, ContextDestroyed | StreamDestroyed | GraphDestroyed | NodeDestroyed | ExecDestroyed)
+}
+
+/// The callback that something leads to. Those that announce a node or an executable graph (12, 17) are not made: the machine
+/// tells of both when they are there.
+fn callback(kind: ResourceKind) -> u32 {
+    match kind {
+        ResourceKind::ContextCreated => 1,
+        ResourceKind::ContextDestroyed => 2,
+        ResourceKind::StreamCreated => 3,
+        ResourceKind::StreamDestroyed => 4,
+        ResourceKind::GraphCreated => 9,
+        ResourceKind::GraphDestroyed => 10,
+        ResourceKind::GraphCloned => 11,
+        ResourceKind::NodeCreated => 13,
+        ResourceKind::NodeDestroyed => 14,
+        ResourceKind::GraphInstantiated => 18,
+        ResourceKind::ExecDestroyed => 19,
+        ResourceKind::NodeCloned => 20,
+    }
+}
+
+/// Whether a handle stands for the default stream: none at all, or `cudaStreamLegacy`.
+pub(crate) fn is_default_stream(handle: *mut c_void) -> bool {
+    matches!(handle as usize, 0 | 1)
+}
+
+fn stream_of(resource: &Resource) -> Stream {
+    Stream { context: resource.context_id, id: resource.stream_id }
+}
+
+impl Objects {
+    fn learn(&mut self, resource: &Resource) {
+        let context = resource.context as usize;
+        match resource.kind {
+            ResourceKind::ContextCreated => {
+                self.contexts.insert(context, Context { id: resource.context_id, device: resource.device });
+            }
+            ResourceKind::StreamCreated => {
+                self.streams.insert((context, resource.stream as usize), stream_of(resource));
+            }
+            ResourceKind::GraphCreated | ResourceKind::GraphCloned => {
+                self.graphs.insert(resource.graph as usize, resource.graph_id);
+            }
+            ResourceKind::NodeCreated | ResourceKind::NodeCloned => {
+                self.nodes.insert(resource.node as usize, resource.node_id);
+                if let Some(&original) = self.nodes.get(&(resource.original_node as usize)) {
+                    self.origins.insert(resource.node_id, original);
+                }
+            }
+            ResourceKind::GraphInstantiated => {
+                self.execs.insert(resource.exec as usize, resource.graph_id);
+            }
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, resource: &Resource) {
+        let context = resource.context as usize;
+        match resource.kind {
+            ResourceKind::ContextDestroyed => {
+                self.contexts.remove(&context);
+                self.streams.retain(|key, _| key.0 != context);
+            }
+            ResourceKind::StreamDestroyed => {
+                self.streams.remove(&(context, resource.stream as usize));
+            }
+            ResourceKind::GraphDestroyed => {
+                self.graphs.remove(&(resource.graph as usize));
+            }
+            ResourceKind::NodeDestroyed => {
+                self.nodes.remove(&(resource.node as usize));
+            }
+            ResourceKind::ExecDestroyed => {
+                self.execs.remove(&(resource.exec as usize));
+            }
+            _ => {}
+        }
+    }
+}

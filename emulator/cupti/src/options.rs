@@ -1,0 +1,294 @@
+//! Which CUPTI this is, and how it misbehaves: the environment variable `EMULATED_CUPTI`.
+//!
+//! It holds words separated by commas; without it this is a well-behaved CUPTI of 13.0.
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | `release=12.9` | records, functions and answers of that release: 12.0, 12.9, 13.0, 13.1, 13.3, 13.5 |
+//! | `version=28` | `cuptiGetVersion` answers this, whatever the release |
+//! | `late=200ms` | what the GPU has done is known only so much later; a forced flush does not wait for it |
+//! | `reorder` | records go to several buffers in turn, and full buffers come in any order |
+//! | `partial` | buffers are taken for full at random, wherever they are filled to |
+//! | `drop=10%` | so many records are lost, and counted as dropped |
+//! | `zero=1%` | so many records of the GPU have no times |
+//! | `reversed=1%` | so many records of the GPU end before they start |
+//! | `taken=NAME` | another tool of that name holds the subscription: 39 |
+//! | `taken-for=5s` | it gives it up after this time, counted from the first call into CUPTI |
+//! | `refuse=15` | whatever needs the driver answers this; 27 is answered by every function, as by a shim for remote GPUs |
+//! | `refuse=35@cuptiActivityEnable` | only that function answers this; may be said more than once |
+//! | `clock=boot` | timestamps are of another domain: `wall`, `boot` (true time), `ticks` (2.1 a ns), or the wall clock `+59s`, `-3ms` |
+//! | `clock=ticks@2s` | the domain changes to that after this time, as when another tool registers its clock; may be said more than once |
+//! | `state=fatal@2s` | after this time CUPTI reports a failure of its own (`fatal`, `error`, `warning`); a fatal one detaches it. From 12.9 on |
+//! | `seed=7` | what random choices begin with |
+//! | `forgive` | a use that the real CUPTI would crash or hang on is reported on stderr, and not the end of the process |
+//!
+//! Times are numbers with `ns`, `us`, `ms` or `s`, shares are in percent.
+
+use crate::release::Release;
+
+/// The environment variable.
+pub const VARIABLE: &str = "EMULATED_CUPTI";
+
+/// What [`VARIABLE`] says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// The release to be.
+    pub release: Release,
+    /// What `cuptiGetVersion` answers.
+    pub version: u32,
+    /// How much later than it was done the GPU's work becomes known, in ns.
+    pub late: u64,
+    /// Whether records and buffers come out of order.
+    pub reorder: bool,
+    /// Whether buffers come partly filled.
+    pub partial: bool,
+    /// The share of records that is dropped.
+    pub drop: f64,
+    /// The share of the GPU's records without times.
+    pub zero: f64,
+    /// The share of the GPU's records that end before they start.
+    pub reversed: f64,
+    /// Who holds the subscription.
+    pub taken: Option<String>,
+    /// For how long, in ns.
+    pub taken_for: u64,
+    /// What is refused.
+    pub refuse: Vec<Refusal>,
+    /// The domains of timestamps, in the order of their beginning.
+    pub clock: Vec<(u64, Domain)>,
+    /// Failures of CUPTI's own, and when they come, in ns.
+    pub states: Vec<(u64, State)>,
+    /// What random choices begin with.
+    pub seed: u64,
+    /// Whether wrong use is forgiven.
+    pub forgive: bool,
+}
+
+/// A code that is answered instead of doing something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The code.
+    pub code: u32,
+    /// The function; `None` is whatever needs the driver, and for 27 every function.
+    pub function: Option<String>,
+}
+
+/// A domain of timestamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Domain {
+    /// The wall clock and so many ns more.
+    Wall(i64),
+    /// The machine's true time.
+    Boot,
+    /// Ticks of a processor of 2.1 GHz since the true time 0.
+    Ticks,
+}
+
+/// A failure of CUPTI's own, as it numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It detaches itself.
+    Fatal = 1,
+    /// Something is missing from now on.
+    Error = 2,
+    /// Something is worth knowing.
+    Warning = 3,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let release = Release::V13_0;
+        Options {
+            release,
+            version: release.version(),
+            late: 0,
+            reorder: false,
+            partial: false,
+            drop: 0.0,
+            zero: 0.0,
+            reversed: 0.0,
+            taken: None,
+            taken_for: u64::MAX,
+            refuse: Vec::new(),
+            clock: Vec::new(),
+            states: Vec::new(),
+            seed: 0,
+            forgive: false,
+        }
+    }
+}
+
+impl Options {
+    /// Reads the value of the variable.
+    ///
+    /// # Errors
+    ///
+    /// Which word is not understood, and why.
+    pub fn parse(text: &str) -> Result<Options, String> {
+        let mut options = Options::default();
+        let mut version = None;
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+            let value = || value.ok_or_else(|| format!("{name} needs a value: {name}=..."));
+            match name {
+                "release" => {
+                    options.release = Release::named(value()?).ok_or_else(|| {
+                        let known = Release::ALL.map(Release::name).join(", ");
+                        format!("{word}: the releases are {known}")
+                    })?;
+                }
+                "version" => version = Some(number(word, value()?)?),
+                "late" => options.late = duration(word, value()?)?,
+                "reorder" => options.reorder = true,
+                "partial" => options.partial = true,
+                "drop" => options.drop = share(word, value()?)?,
+                "zero" => options.zero = share(word, value()?)?,
+                "reversed" => options.reversed = share(word, value()?)?,
+                "taken" => options.taken = Some(value().unwrap_or("another tool").to_owned()),
+                "taken-for" => options.taken_for = duration(word, value()?)?,
+                "refuse" => {
+                    let value = value()?;
+                    let (code, function) = value.split_once('@').map_or((value, None), |(code, f)| (code, Some(f)));
+                    options.refuse.push(Refusal { code: number(word, code)?, function: function.map(str::to_owned) });
+                }
+                "clock" => {
+                    let value = value()?;
+                    let (domain, after) = value.split_once('@').unwrap_or((value, "0ns"));
+                    options.clock.push((duration(word, after)?, Domain::parse(word, domain)?));
+                }
+                "state" => {
+                    let (state, after) = value()?.split_once('@').unwrap_or((value()?, "0ns"));
+                    options.states.push((duration(word, after)?, State::parse(word, state)?));
+                }
+                "seed" => options.seed = number(word, value()?)?,
+                "forgive" => options.forgive = true,
+                _ => return Err(format!("{word} is not a word of {VARIABLE}; see emulator/cupti/src/options.rs")),
+            }
+        }
+        options.version = version.unwrap_or(options.release.version());
+        options.clock.sort_by_key(|(after, _)| *after);
+        options.states.sort_by_key(|(after, _)| *after);
+        Ok(options)
+    }
+
+    /// The code with which a function is refused, if it is.
+    pub fn refusal(&self, function: &str, needs_driver: bool) -> Option<u32> {
+        let applies = |refusal: &&Refusal| match &refusal.function {
+            Some(name) => name == function,
+            None => needs_driver || refusal.code == crate::result::NOT_SUPPORTED,
+        };
+        self.refuse.iter().find(applies).map(|refusal| refusal.code)
+    }
+}
+
+impl State {
+    fn parse(word: &str, text: &str) -> Result<State, String> {
+        match text {
+            "fatal" => Ok(State::Fatal),
+            "error" => Ok(State::Error),
+            "warning" => Ok(State::Warning),
+            _ => Err(format!("{word}: a state is fatal, error or warning")),
+        }
+    }
+}
+
+impl Domain {
+    fn parse(word: &str, text: &str) -> Result<Domain, String> {
+        match text {
+            "wall" => Ok(Domain::Wall(0)),
+            "boot" => Ok(Domain::Boot),
+            "ticks" => Ok(Domain::Ticks),
+            _ => {
+                let (sign, amount) = match text.split_at_checked(1) {
+                    Some(("+", amount)) => (1, amount),
+                    Some(("-", amount)) => (-1, amount),
+                    _ => return Err(format!("{word}: a domain is wall, boot, ticks, +TIME or -TIME")),
+                };
+                Ok(Domain::Wall(sign * duration(word, amount)? as i64))
+            }
+        }
+    }
+}
+
+fn number<N: std::str::FromStr>(word: &str, text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("{word}: {text} is not a number"))
+}
+
+fn share(word: &str, text: &str) -> Result<f64, String> {
+    let percent: f64 = number(word, text.strip_suffix('%').ok_or_else(|| format!("{word}: a share ends in %"))?)?;
+    if (0.0..=100.0).contains(&percent) {
+        Ok(percent / 100.0)
+    } else {
+        Err(format!("{word}: a share is from 0% to 100%"))
+    }
+}
+
+fn duration(word: &str, text: &str) -> Result<u64, String> {
+    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+    let (amount, unit) = units
+        .into_iter()
+        .find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))
+        .ok_or_else(|| format!("{word}: a time ends in ns, us, ms or s"))?;
+    let amount: f64 = number(word, amount)?;
+    if amount >= 0.0 { Ok((amount * unit).round() as u64) } else { Err(format!("{word}: a time is not negative")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_understood() {
+        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,taken=Kineto,\
+            taken-for=5s,refuse=15,refuse=35@cuptiActivityEnable,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
+            state=warning,seed=7,forgive";
+        let expected = Options {
+            release: Release::V12_9,
+            version: 27,
+            late: 200_000_000,
+            reorder: true,
+            partial: true,
+            drop: 0.1,
+            zero: 0.005,
+            reversed: 0.01,
+            taken: Some("Kineto".to_owned()),
+            taken_for: 5_000_000_000,
+            refuse: vec![
+                Refusal { code: 15, function: None },
+                Refusal { code: 35, function: Some("cuptiActivityEnable".to_owned()) },
+            ],
+            clock: vec![(0, Domain::Wall(-3_000_000)), (2_000_000_000, Domain::Ticks)],
+            states: vec![(0, State::Warning), (2_000_000_000, State::Fatal)],
+            seed: 7,
+            forgive: true,
+        };
+        assert_eq!(Options::parse(text), Ok(expected));
+        assert_eq!(Options::parse(""), Ok(Options::default()));
+    }
+
+    #[test]
+    fn a_wrong_word_is_named() {
+        for (text, says) in [
+            ("reorder,lat=5ms", "lat=5ms is not a word"),
+            ("late=5", "late=5: a time ends in"),
+            ("drop=10", "drop=10: a share ends in %"),
+            ("drop=101%", "from 0% to 100%"),
+            ("release=12.7", "12.0, 12.9, 13.0"),
+            ("clock=mars", "clock=mars: a domain is"),
+            ("state=bad", "a state is fatal, error or warning"),
+            ("late", "late needs a value"),
+        ] {
+            let error = Options::parse(text).expect_err(text);
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_reaches_what_it_names() {
+        let options = |text| Options::parse(text).expect("a correct word");
+        assert_eq!(options("refuse=15").refusal("cuptiSubscribe", true), Some(15));
+        assert_eq!(options("refuse=15").refusal("cuptiGetVersion", false), None);
+        assert_eq!(options("refuse=27").refusal("cuptiGetVersion", false), Some(27));
+        assert_eq!(options("refuse=35@cuptiSubscribe").refusal("cuptiActivityEnable", true), None);
+    }
+}

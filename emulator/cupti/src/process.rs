@@ -1,0 +1,192 @@
+//! What holds for the whole process: the options, the host program's machine, who may call what from where.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::time::Instant;
+
+use observe::{Machine, Observer};
+
+use crate::options::{self, Options};
+use crate::{calls, objects, result, tracer};
+
+/// What `EMULATED_CUPTI` says. Wrong words end the process: a test that misspells one would test nothing.
+pub(crate) fn options() -> &'static Options {
+    static OPTIONS: OnceLock<Options> = OnceLock::new();
+    OPTIONS.get_or_init(|| {
+        let text = std::env::var(options::VARIABLE).unwrap_or_default();
+        Options::parse(&text).unwrap_or_else(|error| {
+            eprintln!("emulated CUPTI: {error}");
+            std::process::abort();
+        })
+    })
+}
+
+/// What has passed since the first call into the library, in ns.
+pub(crate) fn elapsed() -> u64 {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    FIRST.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// Whether something happens that happens in this share of all cases.
+pub(crate) fn happens(share: f64) -> bool {
+    share > 0.0 && (random() >> 11) as f64 / (1u64 << 53) as f64 <= share
+}
+
+/// A random number: splitmix64 from the seed.
+pub(crate) fn random() -> u64 {
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut mixed = STATE.fetch_add(STEP, Ordering::Relaxed).wrapping_add(options().seed.wrapping_mul(STEP));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+static OBSERVER: Observer =
+    Observer { call: observe_call, resource: observe_resource, queued: observe_queued, activity: observe_activity };
+
+static MACHINE: AtomicPtr<Machine> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The host program's machine. The first use attaches to it, and what exists already is told meanwhile.
+///
+/// # Errors
+///
+/// What a function of this release that needs the driver answers where there is none.
+pub(crate) fn machine() -> Result<&'static Machine, u32> {
+    if let Some(machine) = attached() {
+        return Ok(machine);
+    }
+    // SAFETY: the name is a C string, and the default handle searches what the process has loaded.
+    let attach = unsafe { libc::dlsym(libc::RTLD_DEFAULT, observe::ATTACH.as_ptr()) };
+    let missing = options().release.without_driver();
+    if attach.is_null() {
+        return Err(missing);
+    }
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = lock(&ONE);
+    if let Some(machine) = attached() {
+        return Ok(machine);
+    }
+    // SAFETY: the host program exports this symbol with this type; the observer is a static.
+    let machine = unsafe { std::mem::transmute::<*mut c_void, observe::Attach>(attach)(&raw const OBSERVER) };
+    if machine.is_null() {
+        return Err(missing);
+    }
+    MACHINE.store(machine.cast_mut(), Ordering::Release);
+    // SAFETY: the handler is a function of this library, which is never unloaded once it is attached.
+    unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    attached().ok_or(missing)
+}
+
+/// The machine, if the library is attached to one.
+pub(crate) fn attached() -> Option<&'static Machine> {
+    // SAFETY: null or the host program's table, which lives as long as the process.
+    unsafe { MACHINE.load(Ordering::Acquire).as_ref() }
+}
+
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Runs in a forked child, which has none of CUPTI's threads.
+unsafe extern "C" fn child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process is a fork of the one that uses CUPTI. The real one hangs there when it is flushed.
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Locks; a panic of another thread leaves nothing half done here that would matter.
+pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Which of its caller's functions CUPTI is in on a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inside {
+    /// None.
+    Nothing,
+    /// The callback of a driver or runtime call.
+    ApiCallback,
+    /// The callback of another domain.
+    OtherCallback,
+    /// Requesting or completing a buffer.
+    BufferCallback,
+}
+
+thread_local! {
+    static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
+    static LAST_ERROR: Cell<u32> = const { Cell::new(result::SUCCESS) };
+}
+
+/// Where this thread is.
+pub(crate) fn inside() -> Inside {
+    INSIDE.get()
+}
+
+/// Calls one of the caller's functions.
+pub(crate) fn call_out<T>(place: Inside, function: impl FnOnce() -> T) -> T {
+    let before = INSIDE.replace(place);
+    let value = function();
+    INSIDE.set(before);
+    value
+}
+
+/// Reports a use that the real CUPTI would crash or hang on; returns only where that is forgiven.
+pub(crate) fn misuse(what: &str) {
+    eprintln!("emulated CUPTI: {what}");
+    if !options().forgive {
+        std::process::abort();
+    }
+}
+
+/// Remembers a function's result for `cuptiGetLastError`.
+pub(crate) fn remember(code: u32) {
+    if code != result::SUCCESS {
+        LAST_ERROR.set(code);
+    }
+}
+
+/// The last error of this thread, which is forgotten by that.
+pub(crate) fn take_last_error() -> u32 {
+    LAST_ERROR.replace(result::SUCCESS)
+}
+
+/// Whether an observation is to be ignored; complains about CUDA calls where there must be none.
+fn is_deaf() -> bool {
+    if inside() == Inside::BufferCallback {
+        misuse("a buffer callback called CUDA, which the real one deadlocks on");
+        return true;
+    }
+    is_forked()
+}
+
+unsafe extern "C" fn observe_call(call: *const observe::Call) {
+    if !is_deaf() {
+        // SAFETY: the machine passes a valid call for the length of this function.
+        calls::on_call(unsafe { &*call });
+    }
+}
+
+unsafe extern "C" fn observe_resource(resource: *const observe::Resource) {
+    if !is_deaf() {
+        // SAFETY: as above.
+        objects::on_resource(unsafe { &*resource });
+    }
+}
+
+unsafe extern "C" fn observe_queued(activity: *const observe::Activity) {
+    if !is_deaf() {
+        // SAFETY: as above.
+        tracer::on_queued(unsafe { &*activity });
+    }
+}
+
+unsafe extern "C" fn observe_activity(activity: *const observe::Activity) {
+    if !is_forked() {
+        // SAFETY: as above.
+        tracer::on_activity(unsafe { &*activity });
+    }
+}

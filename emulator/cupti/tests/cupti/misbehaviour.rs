@@ -1,0 +1,324 @@
+//! What `EMULATED_CUPTI` asks for is what happens.
+
+use std::ffi::c_void;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use emulated_cupti::layout::{self, kind};
+
+use crate::alone::alone;
+use crate::consumer::{self, Record, records};
+use crate::cupti;
+use crate::host::{self, WALL_AHEAD};
+use crate::library::{Cupti, Handle};
+
+/// Lets so many kernels run, one after the other.
+fn run(kernels: usize) {
+    for _ in 0..kernels {
+        host::finish_here(host::launch(host::kernel(13)), host::now(), 1_000);
+    }
+}
+
+fn correlations(records: &[Record]) -> Vec<u64> {
+    records.iter().map(|record| record.get(layout::kernel::CORRELATION_ID)).collect()
+}
+
+#[test]
+fn late_records_come_late() {
+    alone("late=200ms", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        let start = Instant::now();
+        run(1);
+        while consumer::take().is_empty() {
+            cupti.flush(false);
+            assert!(start.elapsed() < Duration::from_secs(10), "it never came");
+        }
+        assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
+        run(1);
+        cupti.flush(true);
+        let [record] = records(cupti).try_into().expect("a forced flush does not wait");
+        assert_ne!(record.get(layout::kernel::END), 0);
+    });
+}
+
+#[test]
+fn reordered_buffers_hold_everything_once() {
+    alone("reorder,seed=3", || {
+        consumer::supply(|supply| supply.most = 5);
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        run(200);
+        cupti.flush(false);
+        let mut found = correlations(&records(cupti));
+        assert_eq!(found.len(), 200);
+        assert!(!found.is_sorted());
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found.len(), 200);
+    });
+}
+
+#[test]
+fn partly_filled_buffers_are_taken_for_full() {
+    alone("partial,seed=3", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        run(200);
+        cupti.flush(false);
+        let buffers = consumer::take();
+        assert!(buffers.len() > 4, "{} buffers", buffers.len());
+        let records: Vec<Record> = buffers.iter().flat_map(|buffer| consumer::read(cupti, buffer)).collect();
+        assert_eq!(records.len(), 200);
+        assert!(correlations(&records).is_sorted());
+    });
+}
+
+#[test]
+fn dropped_records_are_counted() {
+    alone("drop=10%,seed=3", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        run(1_000);
+        cupti.flush(true);
+        let (kept, dropped) = (records(cupti).len(), cupti.dropped());
+        assert_eq!(kept + dropped, 1_000);
+        assert!((50..200).contains(&dropped), "{dropped} of 1000");
+    });
+}
+
+#[test]
+fn times_can_be_missing_or_reversed() {
+    alone("zero=10%,reversed=10%,seed=3", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        run(1_000);
+        cupti.flush(false);
+        let times = records(cupti)
+            .iter()
+            .map(|record| (record.get(layout::kernel::START), record.get(layout::kernel::END)))
+            .collect::<Vec<_>>();
+        let zero = times.iter().filter(|times| **times == (0, 0)).count();
+        let reversed = times.iter().filter(|(start, end)| end < start).count();
+        assert!((50..200).contains(&zero) && (50..200).contains(&reversed), "{zero} and {reversed} of 1000");
+    });
+}
+
+#[test]
+fn the_same_seed_makes_the_same_choices() {
+    // The number of dropped records of each seed, twice.
+    let mut counts = Vec::new();
+    for seed in [1, 2, 1, 2] {
+        let ended = crate::alone::run(&format!("drop=30%,seed={seed}"), || {
+            let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+            run(500);
+            eprintln!("dropped {}", cupti.dropped());
+        });
+        ended.succeeded("drop");
+        let line = ended.stderr.lines().find(|line| line.starts_with("dropped")).expect("it says so").to_owned();
+        counts.push(line);
+    }
+    assert_eq!(counts[..2], counts[2..]);
+    assert_ne!(counts[0], counts[1]);
+}
+
+#[test]
+fn another_tool_holds_the_subscription_for_a_while() {
+    alone("taken=Nsight Systems,taken-for=150ms", || {
+        unsafe extern "C" fn nothing(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
+        let cupti = Cupti::emulated();
+        let start = Instant::now();
+        assert_eq!(cupti.subscribe(nothing, std::ptr::null_mut()), Err(39));
+        while cupti.subscribe(nothing, std::ptr::null_mut()) == Err(39) {
+            assert!(start.elapsed() < Duration::from_secs(10), "it is never given up");
+        }
+        assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn everything_that_needs_the_driver_can_be_refused() {
+    for code in [15, 35, 999] {
+        alone(&format!("release=13.1,refuse={code}"), || {
+            let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
+            let code: u32 = options.split("refuse=").nth(1).and_then(|code| code.parse().ok()).expect("it is there");
+            let cupti = Cupti::emulated();
+            assert_eq!(cupti.version(), 130_101);
+            assert!(cupti.timestamp() > WALL_AHEAD || code != 0);
+            assert_eq!(cupti!(cupti, cuptiSubscribe(usize = 0, usize = 0, usize = 0)), code);
+            assert_eq!(cupti!(cupti, cuptiActivityEnable(u32 = 10)), code);
+            assert_eq!(cupti!(cupti, cuptiActivityFlushAll(u32 = 0)), code);
+        });
+    }
+}
+
+#[test]
+fn a_shim_for_remote_gpus_supports_nothing() {
+    alone("refuse=27", || {
+        let cupti = Cupti::emulated();
+        let mut number = 0u64;
+        assert_eq!(cupti!(cupti, cuptiGetVersion(*mut u64 = &raw mut number)), 27);
+        assert_eq!(cupti!(cupti, cuptiGetTimestamp(*mut u64 = &raw mut number)), 27);
+        assert_eq!(cupti!(cupti, cuptiSubscribe(usize = 0, usize = 0, usize = 0)), 27);
+    });
+}
+
+#[test]
+fn one_function_can_be_refused() {
+    alone("refuse=35@cuptiActivityEnable,refuse=8@cuptiActivityFlushAll", || {
+        let cupti = consumer::start(&[]);
+        assert_eq!(cupti!(cupti, cuptiActivityEnable(u32 = 10)), 35);
+        assert_eq!(cupti!(cupti, cuptiActivityFlushAll(u32 = 0)), 8);
+        assert_eq!(cupti!(cupti, cuptiActivityFlushPeriod(u32 = 0)), 0);
+    });
+}
+
+#[test]
+fn a_version_can_be_pretended() {
+    alone("release=13.0,version=130000", || assert_eq!(Cupti::emulated().version(), 130_000));
+}
+
+#[test]
+fn timestamps_are_of_the_domain_asked_for() {
+    for (options, distance) in [("", 0), ("clock=+59s", 59_000_000_000), ("clock=-3ms", -3_000_000), ("clock=wall", 0)]
+    {
+        alone(&format!("{options},seed={}", distance + 100_000_000_000i64), || {
+            let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
+            let distance: i64 = options.split("seed=").nth(1).and_then(|seed| seed.parse().ok()).expect("it is there");
+            let distance = distance - 100_000_000_000;
+            let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+            let wall = |at: u64| (at + WALL_AHEAD).wrapping_add_signed(distance);
+            let (before, between, after) = (host::now(), cupti.timestamp(), host::now());
+            assert!(wall(before) <= between && between <= wall(after));
+            let start = host::now();
+            host::finish(host::launch(host::kernel(13)), start, 1_000);
+            cupti.flush(false);
+            let [record] = records(cupti).try_into().expect("one kernel ran");
+            assert_eq!(record.get(layout::kernel::START), wall(start));
+        });
+    }
+}
+
+#[test]
+fn the_domain_changes_in_between() {
+    alone("clock=ticks@100ms", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        let first = host::now();
+        host::finish(host::launch(host::kernel(13)), first, 1_000);
+        cupti.flush(false);
+        std::thread::sleep(Duration::from_millis(110));
+        let second = host::now();
+        host::finish(host::launch(host::kernel(13)), second, 1_000);
+        cupti.flush(false);
+        let starts: Vec<u64> = records(cupti).iter().map(|record| record.get(layout::kernel::START)).collect();
+        assert_eq!(starts, [first + WALL_AHEAD, (u128::from(second) * 21 / 10) as u64]);
+        assert!(cupti.timestamp() < WALL_AHEAD);
+    });
+}
+
+#[test]
+fn a_registered_clock_is_the_domain_of_everything() {
+    extern "C" fn ticks() -> u64 {
+        host::now() * 2
+    }
+    alone("", || {
+        let cupti = Cupti::emulated();
+        cupti.subscribe_deaf();
+        cupti.register(consumer::request, consumer::complete);
+        let registered = cupti!(cupti, cuptiActivityRegisterTimestampCallback(extern "C" fn() -> u64 = ticks));
+        assert_eq!(registered, 0);
+        cupti.enable(&[kind::CONCURRENT_KERNEL, kind::DRIVER]);
+        std::thread::sleep(Duration::from_millis(20));
+        let (before, between, after) = (ticks(), cupti.timestamp(), ticks());
+        assert!(before <= between && between <= after);
+        let before = ticks();
+        let kernel = host::launch(host::kernel(13));
+        let after = ticks();
+        let start = host::now();
+        host::finish(kernel, start, 1_000);
+        cupti.flush(false);
+        let records = records(cupti);
+        let [kernel, call] = records.as_slice() else { panic!("{records:?}") };
+        let error = kernel.get(layout::kernel::START).abs_diff(start * 2);
+        assert!(error < 20_000, "the GPU's times are converted, to {error} ticks");
+        let (start, end) = (call.get(layout::api::START), call.get(layout::api::END));
+        assert!(before <= start && start <= end && end <= after, "{before} {start} {end} {after}");
+    });
+}
+
+#[test]
+fn cupti_reports_failures_of_its_own_and_detaches_itself() {
+    static SEEN: Mutex<Vec<(u32, u32, bool)>> = Mutex::new(Vec::new());
+    static TEST: AtomicI32 = AtomicI32::new(0);
+    unsafe extern "C" fn see(_: *mut c_void, domain: u32, id: u32, data: *const c_void) {
+        assert_eq!(domain, 6);
+        // SAFETY: data of a state begins with the result.
+        let result = unsafe { *data.cast::<u32>() };
+        // SAFETY: the call cannot fail.
+        let is_worker = unsafe { libc::gettid() } != TEST.load(Ordering::Relaxed);
+        SEEN.lock().expect("no test panics there").push((id, result, is_worker));
+    }
+    alone("release=13.1,state=warning@50ms,state=fatal@100ms", || {
+        // SAFETY: the call cannot fail.
+        TEST.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+        let cupti = Cupti::emulated();
+        let handle = cupti.subscribe(see, std::ptr::null_mut()).expect("nobody has subscribed");
+        cupti.register(consumer::request, consumer::complete);
+        for id in 1..=3 {
+            cupti.call_back(handle, 6, id);
+        }
+        cupti.enable(&[kind::CONCURRENT_KERNEL]);
+        run(1);
+        let start = Instant::now();
+        while SEEN.lock().expect("no test panics there").len() < 2 {
+            assert!(start.elapsed() < Duration::from_secs(10), "it never came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(*SEEN.lock().expect("no test panics there"), [(3, 999, true), (1, 999, true)]);
+        run(1);
+        cupti.flush(true);
+        assert_eq!(records(cupti).len(), 1, "what came before is still returned");
+        assert!(cupti.subscribe(see, std::ptr::null_mut()).is_ok(), "nobody is subscribed any more");
+    });
+}
+
+#[test]
+fn wrong_words_end_the_process() {
+    crate::alone::dies("lat=5ms", "lat=5ms is not a word of EMULATED_CUPTI", || {
+        Cupti::emulated();
+    });
+}
+
+#[test]
+fn hardware_trace_and_sharing_are_refused() {
+    alone("release=13.3", || {
+        let cupti = consumer::start(&[]);
+        assert_eq!(cupti!(cupti, cuptiActivityEnableHWTrace(u8 = 1)), 27);
+        let handle: Handle = std::ptr::null_mut();
+        assert_eq!(cupti!(cupti, cuptiActivityEnable_v2(Handle = handle, u32 = 10, usize = 0)), 1);
+    });
+}
+
+#[test]
+fn attributes_are_what_was_set() {
+    alone("release=12.9", || {
+        let cupti = consumer::start(&[]);
+        let get = |number: u32, room: usize| {
+            let (mut size, mut value) = (room, 0u64);
+            let code = cupti!(
+                cupti,
+                cuptiActivityGetAttribute(u32 = number, *mut usize = &raw mut size, *mut u64 = &raw mut value)
+            );
+            (code, size, value)
+        };
+        assert_eq!(get(0, 8), (0, 8, 3_200_000));
+        assert_eq!(get(0, 4), (10, 4, 0), "too little room");
+        assert_eq!(get(5, 8), (0, 1, 0));
+        assert_eq!(get(11, 8), (1, 8, 0), "that came later");
+        cupti.set_switch(5, 1);
+        assert_eq!(get(5, 8), (0, 1, 1));
+        let (mut size, value) = (8usize, 1_000_000u64);
+        let code = cupti!(
+            cupti,
+            cuptiActivitySetAttribute(u32 = 0, *mut usize = &raw mut size, *const u64 = &raw const value)
+        );
+        assert_eq!((code, get(0, 8)), (0, (0, 8, 1_000_000)));
+    });
+}

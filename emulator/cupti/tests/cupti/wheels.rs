@@ -1,0 +1,103 @@
+//! The real CUPTI of NVIDIA's PyPI wheels: for its headers, and for what it can do without a driver.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use emulated_cupti::release::Release;
+
+/// A wheel.
+pub(crate) struct Wheel {
+    pub(crate) release: Release,
+    version: &'static str,
+    sha256: &'static str,
+}
+
+/// One of each release.
+pub(crate) const WHEELS: [Wheel; 6] = [
+    Wheel {
+        release: Release::V12_0,
+        version: "12.0.146",
+        sha256: "218901bafaef99588bc3681a2af61ea1b884b78c53e554fc8d94056d893920a0",
+    },
+    Wheel {
+        release: Release::V12_9,
+        version: "12.9.79",
+        sha256: "096bcf334f13e1984ba36685ad4c1d6347db214de03dbb6eebb237b41d9d934f",
+    },
+    Wheel {
+        release: Release::V13_0,
+        version: "13.0.85",
+        sha256: "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8",
+    },
+    Wheel {
+        release: Release::V13_1,
+        version: "13.1.115",
+        sha256: "2c76d91807cf76fc0e4b08ad71c4dff0e8e9f678fc8dbbbc43ec55125a70b553",
+    },
+    Wheel {
+        release: Release::V13_3,
+        version: "13.3.75",
+        sha256: "a969cc446c44db612e417bd0af722cfad9009c027dabd4ed255262c0e9a9a3d2",
+    },
+    Wheel {
+        release: Release::V13_5,
+        version: "13.5.25",
+        sha256: "9dcca41c12a734192b14e7128ae116bc9ce1b9da686e2ebf48ae7a4415f76650",
+    },
+];
+
+const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fetch.py");
+
+/// What is in a wheel's folder.
+pub(crate) struct Unpacked {
+    pub(crate) library: PathBuf,
+    pub(crate) headers: PathBuf,
+}
+
+impl Wheel {
+    /// The wheel's folder in the user's cache, fetched first where it is not there. `None` when it cannot be had: then the
+    /// test does less, and says so where the test runner does not swallow it. In CI that is a failure.
+    pub(crate) fn unpacked(&self) -> Option<Unpacked> {
+        let folder = cache().join("cupti").join(self.version);
+        if let Err(reason) = self.fetch(&folder) {
+            assert!(std::env::var_os("CI").is_none(), "the real CUPTI {} is needed here: {reason}", self.version);
+            let said = format!("skipped: what the real CUPTI {} is needed for: {reason}\n", self.version);
+            let _ = std::io::stderr().write_all(said.as_bytes());
+            return None;
+        }
+        Some(Unpacked { library: folder.join(self.release.soname()), headers: folder.join("include") })
+    }
+
+    fn fetch(&self, folder: &Path) -> Result<(), String> {
+        /// Why a wheel cannot be had: nobody waits twice for a network that is not there.
+        static FAILED: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
+        if folder.is_dir() {
+            return Ok(());
+        }
+        let mut failed = FAILED.lock().expect("no test panics there");
+        if let Some(reason) = failed.get(self.version) {
+            return Err(reason.clone());
+        }
+        self.download(folder).inspect_err(|reason| {
+            failed.insert(self.version, reason.clone());
+        })
+    }
+
+    fn download(&self, folder: &Path) -> Result<(), String> {
+        let package = if self.release < Release::V13_0 { "nvidia-cuda-cupti-cu12" } else { "nvidia-cuda-cupti" };
+        let mut command = Command::new("python3");
+        command.arg(FETCH).arg(format!("{package}=={}", self.version)).arg(self.sha256).arg(folder);
+        let output = command.output().map_err(|error| format!("failed to start python3: {error}"))?;
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+    }
+}
+
+/// The user's cache of this project.
+fn cache() -> PathBuf {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into())).join(".cache");
+    base.unwrap_or_else(home).join("ncclscope")
+}

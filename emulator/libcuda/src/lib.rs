@@ -1,0 +1,391 @@
+//! `libcuda.so.1` for emulated GPUs, as far as a profiler looks at it.
+//!
+//! libnccl does not come here: its CUDA functions are patched, and lead to the emulator itself. A profiler does. It takes a
+//! process without this library for one without a driver and leaves CUPTI alone, and it may ask which GPUs there are. The
+//! answers come from the host program through [`observe::ATTACH`]; without one this is a driver on a machine without a GPU.
+//!
+//! Functions of the driver that nobody here needs are missing, so a program that runs kernels through them does not link.
+
+mod error;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use observe::{Gpu, Machine};
+
+use error::CuResult;
+
+/// `CUuuid`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uuid(pub [u8; 16]);
+
+/// The host program's machine, or why there is none.
+fn machine() -> Result<&'static Machine, CuResult> {
+    static MACHINE: AtomicPtr<Machine> = AtomicPtr::new(std::ptr::null_mut());
+    let mut machine = MACHINE.load(Ordering::Acquire).cast_const();
+    if machine.is_null() {
+        // SAFETY: the name is a C string, and the default handle searches what the process has loaded.
+        let attach = unsafe { libc::dlsym(libc::RTLD_DEFAULT, observe::ATTACH.as_ptr()) };
+        if attach.is_null() {
+            return Err(error::NO_DEVICE);
+        }
+        // SAFETY: the host program exports this symbol with this type, and no observer only asks for the machine.
+        machine = unsafe { std::mem::transmute::<*mut c_void, observe::Attach>(attach)(std::ptr::null()) };
+        MACHINE.store(machine.cast_mut(), Ordering::Release);
+    }
+    // SAFETY: null or the host program's table, which lives as long as the process.
+    unsafe { machine.as_ref() }.ok_or(error::NO_DEVICE)
+}
+
+/// The GPU with this ordinal.
+fn gpu(device: c_int) -> Result<Gpu, CuResult> {
+    let machine = machine()?;
+    let ordinal = u32::try_from(device).map_err(|_| error::INVALID_DEVICE)?;
+    let mut gpu = std::mem::MaybeUninit::zeroed();
+    if (machine.describe)(ordinal, gpu.as_mut_ptr()) {
+        // SAFETY: the host program said that it filled it in, and zeroes are a valid value anyhow.
+        Ok(unsafe { gpu.assume_init() })
+    } else {
+        Err(error::INVALID_DEVICE)
+    }
+}
+
+/// Runs a function's body and returns its status as C has it.
+fn answer(body: impl FnOnce() -> Result<(), CuResult>) -> CuResult {
+    body().err().unwrap_or(error::SUCCESS)
+}
+
+/// Writes an out parameter.
+///
+/// # Safety
+///
+/// `out` is null or writable.
+unsafe fn put<T>(out: *mut T, value: T) -> Result<(), CuResult> {
+    if out.is_null() {
+        return Err(error::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the caller promises the rest.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// Writes a C string into a buffer of `length` bytes, cut where it does not fit.
+///
+/// # Safety
+///
+/// `out` is null or has room for `length` bytes.
+unsafe fn put_string(out: *mut c_char, length: c_int, text: &[u8]) -> Result<(), CuResult> {
+    let room = usize::try_from(length).unwrap_or(0);
+    if out.is_null() || room == 0 {
+        return Err(error::INVALID_VALUE);
+    }
+    let kept = text.len().min(room - 1);
+    // SAFETY: the caller promises room for `length` bytes, of which `kept` and one more are written.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), out, kept);
+        out.add(kept).write(0);
+    }
+    Ok(())
+}
+
+/// `cuInit`. The first call that succeeds opens the library that `CUDA_INJECTION64_PATH` names, as the driver does.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(flags: c_uint) -> CuResult {
+    static INJECTED: OnceLock<()> = OnceLock::new();
+    answer(|| {
+        if flags != 0 {
+            return Err(error::INVALID_VALUE);
+        }
+        if (machine()?.devices)() == 0 {
+            return Err(error::NO_DEVICE);
+        }
+        INJECTED.get_or_init(inject);
+        Ok(())
+    })
+}
+
+/// Opens the injected library and calls its `InitializeInjection`. What it answers does not matter: the driver runs on.
+fn inject() {
+    let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH") else { return };
+    let Ok(path) = std::ffi::CString::new(path.into_encoded_bytes()) else { return };
+    // SAFETY: the path is a C string; whoever set the variable wants that library's constructors to run.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() {
+        return;
+    }
+    // SAFETY: an open library and a C string.
+    let entry = unsafe { libc::dlsym(library, c"InitializeInjection".as_ptr()) };
+    if !entry.is_null() {
+        // SAFETY: CUDA defines the function with this type.
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(entry)() };
+    }
+}
+
+/// `cuDriverGetVersion`, which also answers where there is no GPU.
+///
+/// # Safety
+///
+/// `version` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CuResult {
+    const WITHOUT_MACHINE: u32 = 13000;
+    let number = machine().map_or(WITHOUT_MACHINE, |machine| (machine.driver_version)());
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { put(version, number as c_int) })
+}
+
+/// `cuDeviceGetCount`.
+///
+/// # Safety
+///
+/// `count` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CuResult {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { put(count, (machine()?.devices)() as c_int) })
+}
+
+/// `cuDeviceGet`. A device's handle is its ordinal.
+///
+/// # Safety
+///
+/// `device` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> CuResult {
+    answer(|| {
+        gpu(ordinal)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(device, ordinal) }
+    })
+}
+
+/// `cuDeviceGetName`.
+///
+/// # Safety
+///
+/// `name` is null or has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -> CuResult {
+    answer(|| {
+        let gpu = gpu(device)?;
+        let bytes = gpu.name.map(|byte| byte as u8);
+        let text = CStr::from_bytes_until_nul(&bytes).map_or(&bytes[..], CStr::to_bytes);
+        // SAFETY: the caller's promise.
+        unsafe { put_string(name, length, text) }
+    })
+}
+
+/// `cuDeviceGetUuid`.
+///
+/// # Safety
+///
+/// `uuid` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut Uuid, device: c_int) -> CuResult {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { put(uuid, Uuid(gpu(device)?.uuid)) })
+}
+
+/// `cuDeviceGetUuid_v2`, which differs only under MIG.
+///
+/// # Safety
+///
+/// `uuid` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut Uuid, device: c_int) -> CuResult {
+    // SAFETY: the caller's promise.
+    unsafe { cuDeviceGetUuid(uuid, device) }
+}
+
+/// `cuDeviceGetPCIBusId`.
+///
+/// # Safety
+///
+/// `id` is null or has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: c_int) -> CuResult {
+    answer(|| {
+        let [domain, bus, slot] = gpu(device)?.pci;
+        // SAFETY: the caller's promise.
+        unsafe { put_string(id, length, format!("{domain:04x}:{bus:02x}:{slot:02x}.0").as_bytes()) }
+    })
+}
+
+/// `cuDeviceTotalMem_v2`.
+///
+/// # Safety
+///
+/// `bytes` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> CuResult {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { put(bytes, gpu(device)?.memory as usize) })
+}
+
+/// `cuDeviceGetAttribute`. Attributes that describe hardware which is not emulated are 0.
+///
+/// # Safety
+///
+/// `value` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> CuResult {
+    /// One more than the highest attribute that some release of CUDA 13 knows.
+    const ATTRIBUTES: c_int = 160;
+    answer(|| {
+        let gpu = gpu(device)?;
+        if !(1..ATTRIBUTES).contains(&attribute) {
+            return Err(error::INVALID_VALUE);
+        }
+        let number = match attribute {
+            1 => 1024,                       // threads per block
+            10 => 32,                        // threads per warp
+            16 => gpu.multiprocessors,       // multiprocessors
+            31 | 40 | 41 => 1,               // concurrent kernels, copy engines, one address space
+            33 => gpu.pci[1],                // PCI bus
+            34 => gpu.pci[2],                // PCI device
+            39 => 2048,                      // threads per multiprocessor
+            50 => gpu.pci[0],                // PCI domain
+            75 => gpu.compute_capability[0], // compute capability, major
+            76 => gpu.compute_capability[1], // and minor
+            _ => 0,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { put(value, number as c_int) }
+    })
+}
+
+/// `cuCtxGetCurrent`.
+///
+/// # Safety
+///
+/// `context` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut *mut c_void) -> CuResult {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { put(context, (machine()?.current_context)()) })
+}
+
+/// `cuCtxGetDevice`.
+///
+/// # Safety
+///
+/// `device` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> CuResult {
+    answer(|| {
+        let machine = machine()?;
+        if (machine.current_context)().is_null() {
+            return Err(error::INVALID_CONTEXT);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { put(device, (machine.current_device)() as c_int) }
+    })
+}
+
+/// `cuGetErrorString`.
+///
+/// # Safety
+///
+/// `text` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(code: CuResult, text: *mut *const c_char) -> CuResult {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { put_known(text, error::describe(code).map(|(_, text)| text)) })
+}
+
+/// `cuGetErrorName`.
+///
+/// # Safety
+///
+/// `name` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(code: CuResult, name: *mut *const c_char) -> CuResult {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { put_known(name, error::describe(code).map(|(name, _)| name)) })
+}
+
+/// Writes a constant string, or null and an error where there is none.
+///
+/// # Safety
+///
+/// `out` is null or writable.
+unsafe fn put_known(out: *mut *const c_char, text: Option<&'static CStr>) -> Result<(), CuResult> {
+    // SAFETY: the caller's promise.
+    unsafe { put(out, text.map_or(std::ptr::null(), CStr::as_ptr)) }?;
+    text.map(|_| ()).ok_or(error::INVALID_VALUE)
+}
+
+/// `cuGetProcAddress`, as CUDA 11.3 to 11.8 have it.
+///
+/// # Safety
+///
+/// `symbol` is null or a C string, `function` null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(
+    symbol: *const c_char,
+    function: *mut *const c_void,
+    version: c_int,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's promise; the status is not asked for.
+    unsafe { cuGetProcAddress_v2(symbol, function, version, flags, std::ptr::null_mut()) }
+}
+
+/// `cuGetProcAddress_v2`. The newest form of a function is given to everybody: those here never changed their arguments.
+///
+/// # Safety
+///
+/// `symbol` is null or a C string; `function` and `status` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    function: *mut *const c_void,
+    version: c_int,
+    _flags: u64,
+    status: *mut c_int,
+) -> CuResult {
+    const FOUND: c_int = 0;
+    const NO_SUCH_SYMBOL: c_int = 1;
+    answer(|| {
+        if symbol.is_null() || version < 0 {
+            return Err(error::INVALID_VALUE);
+        }
+        // SAFETY: not null, and the caller promises a C string.
+        let name = unsafe { CStr::from_ptr(symbol) };
+        let address: Option<*const c_void> =
+            functions().into_iter().find(|(known, _)| *known == name).map(|(_, address)| address.cast());
+        // SAFETY: the caller's promise.
+        unsafe { put(function, address.unwrap_or(std::ptr::null()))? };
+        if !status.is_null() {
+            // SAFETY: not null, and the caller promises the rest.
+            unsafe { status.write(if address.is_some() { FOUND } else { NO_SUCH_SYMBOL }) };
+        }
+        // With a place for the status, an unknown name is no error.
+        if address.is_some() || !status.is_null() { Ok(()) } else { Err(error::NOT_FOUND) }
+    })
+}
+
+/// What `cuGetProcAddress` knows: each function under its plain name, which stands for the newest form.
+fn functions() -> [(&'static CStr, *const ()); 17] {
+    [
+        (c"cuInit", cuInit as *const ()),
+        (c"cuDriverGetVersion", cuDriverGetVersion as *const ()),
+        (c"cuDeviceGetCount", cuDeviceGetCount as *const ()),
+        (c"cuDeviceGet", cuDeviceGet as *const ()),
+        (c"cuDeviceGetName", cuDeviceGetName as *const ()),
+        (c"cuDeviceGetUuid", cuDeviceGetUuid_v2 as *const ()),
+        (c"cuDeviceGetUuid_v2", cuDeviceGetUuid_v2 as *const ()),
+        (c"cuDeviceGetPCIBusId", cuDeviceGetPCIBusId as *const ()),
+        (c"cuDeviceTotalMem", cuDeviceTotalMem_v2 as *const ()),
+        (c"cuDeviceTotalMem_v2", cuDeviceTotalMem_v2 as *const ()),
+        (c"cuDeviceGetAttribute", cuDeviceGetAttribute as *const ()),
+        (c"cuCtxGetCurrent", cuCtxGetCurrent as *const ()),
+        (c"cuCtxGetDevice", cuCtxGetDevice as *const ()),
+        (c"cuGetErrorString", cuGetErrorString as *const ()),
+        (c"cuGetErrorName", cuGetErrorName as *const ()),
+        (c"cuGetProcAddress", cuGetProcAddress_v2 as *const ()),
+        (c"cuGetProcAddress_v2", cuGetProcAddress_v2 as *const ()),
+    ]
+}

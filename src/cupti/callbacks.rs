@@ -1,0 +1,172 @@
+//! What CUPTI calls, on the application's threads and on its own: look, note, return.
+//!
+//! No lock, no allocation, no wait, no call into CUDA, and into CUPTI only for the id of a graph's node. No panic leaves.
+//! CUPTI may call after the subscription has ended, too, so what is needed here lives as long as the process.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use cupti_sys::bindings as cupti;
+
+use super::buffers::Pool;
+use super::names;
+use crate::record::recorder;
+use crate::sys;
+
+/// What callbacks need, from the first subscription to the end of the process.
+pub(super) struct Shared {
+    pub(super) api: cupti_sys::Cupti,
+    pub(super) pool: Pool,
+    /// Failures that CUPTI reported of itself, and the code of the last.
+    pub(super) failures: AtomicU64,
+    pub(super) last_failure: AtomicU32,
+    /// Whether one of them was fatal: CUPTI has detached itself.
+    pub(super) fatal: AtomicU64,
+}
+
+static SHARED: OnceLock<Shared> = OnceLock::new();
+
+impl Shared {
+    /// The process's one; made at the first call, with `pool` for its buffers.
+    pub(super) fn get_or_init(api: cupti_sys::Cupti, pool: impl FnOnce() -> Option<Pool>) -> Option<&'static Shared> {
+        if SHARED.get().is_none() {
+            let shared = Shared {
+                api,
+                pool: pool()?,
+                failures: AtomicU64::new(0),
+                last_failure: AtomicU32::new(0),
+                fatal: AtomicU64::new(0),
+            };
+            // Starting is the business of one thread at a time; a second pool would only be unused.
+            let _ = SHARED.set(shared);
+        }
+        SHARED.get()
+    }
+}
+
+/// Functions whose begin is of interest: the launches of a kernel.
+pub(super) const LAUNCHES: [u32; 4] = [
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
+];
+
+/// What happens to a graph's nodes.
+pub(super) const NODES: [u32; 2] =
+    [cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED];
+
+/// CUPTI's own failures.
+pub(super) const STATES: [u32; 3] =
+    [cupti::CUPTI_CBID_STATE_FATAL_ERROR, cupti::CUPTI_CBID_STATE_ERROR, cupti::CUPTI_CBID_STATE_WARNING];
+
+/// Runs `body` so that no panic unwinds into C.
+#[inline]
+fn fence(body: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(body)).is_err() {
+        recorder::count_panic();
+    }
+}
+
+/// `CUpti_CallbackFunc`.
+///
+/// # Safety
+///
+/// As CUPTI calls it: `data` is the structure of that domain and id, for the length of the call.
+pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, data: *const c_void) {
+    if data.is_null() {
+        return;
+    }
+    fence(|| match domain {
+        cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && LAUNCHES.contains(&id) => {
+            // SAFETY: the structure of this domain, and no longer than this call.
+            launch(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
+        }
+        cupti::CUPTI_CB_DOMAIN_RESOURCE if recorder::is_on() && NODES.contains(&id) => {
+            // SAFETY: as above.
+            let resource = unsafe { &*data.cast::<cupti::CUpti_ResourceData>() };
+            // SAFETY: for these ids the descriptor is null or a graph's.
+            let graph = unsafe { resource.resourceDescriptor.cast::<cupti::CUpti_GraphData>().as_ref() };
+            if let Some(graph) = graph {
+                node(id, graph);
+            }
+        }
+        cupti::CUPTI_CB_DOMAIN_STATE => {
+            // SAFETY: as above; these ids have a notification in it.
+            let result = unsafe { (*data.cast::<cupti::CUpti_StateData>()).__bindgen_anon_1.notification.result };
+            failure(id, result);
+        }
+        _ => {}
+    });
+}
+
+/// A kernel's launch begins or ends on this thread.
+fn launch(call: &cupti::CUpti_CallbackData) {
+    if call.callbackSite == cupti::CUPTI_API_ENTER {
+        // SAFETY: the symbol is null or a C string.
+        recorder::launch(call.correlationId, || unsafe { names::is_nccl_kernel(call.symbolName) });
+    }
+}
+
+/// A graph's node was created on this thread, or cloned.
+fn node(id: u32, graph: &cupti::CUpti_GraphData) {
+    let Some(shared) = SHARED.get() else { return };
+    let number = |node: cupti::CUgraphNode| {
+        let mut number = 0;
+        // SAFETY: the node is one that CUPTI just showed, the number is writable; allowed in this callback.
+        let result = unsafe { (shared.api.cuptiGetGraphNodeId)(node, &raw mut number) };
+        (result == cupti::CUPTI_SUCCESS && number != 0).then_some(number)
+    };
+    if id == cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED {
+        if let Some(node) = number(graph.node) {
+            recorder::graph_node_created(node);
+        }
+    } else if let (Some(node), Some(original)) = (number(graph.node), number(graph.originalNode)) {
+        recorder::graph_node_cloned(node, original);
+    }
+}
+
+/// CUPTI says that something failed.
+fn failure(id: u32, result: u32) {
+    let Some(shared) = SHARED.get() else { return };
+    shared.last_failure.store(result, Ordering::Relaxed);
+    shared.failures.fetch_add(1, Ordering::Relaxed);
+    if id == cupti::CUPTI_CBID_STATE_FATAL_ERROR {
+        shared.fatal.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// `CUpti_BuffersCallbackRequestFunc`.
+///
+/// # Safety
+///
+/// As CUPTI calls it: the pointers are writable.
+pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
+    let mut lent = (std::ptr::null_mut(), 0);
+    fence(|| {
+        if let Some(shared) = SHARED.get() {
+            lent = shared.pool.request();
+        }
+    });
+    // SAFETY: the caller's promise. No limit on the number of records: as many as fit.
+    unsafe {
+        buffer.write(lent.0);
+        size.write(lent.1);
+        max_records.write(0);
+    }
+}
+
+/// `CUpti_BuffersCallbackCompleteFunc`.
+///
+/// # Safety
+///
+/// As CUPTI calls it: it does not use the buffer any more.
+pub(super) unsafe extern "C" fn on_complete(_: cupti::CUcontext, _: u32, buffer: *mut u8, _: usize, valid: usize) {
+    fence(|| {
+        if let Some(shared) = SHARED.get() {
+            shared.pool.complete(buffer, valid, sys::boottime_ns());
+        }
+    });
+}

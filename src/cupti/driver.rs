@@ -1,0 +1,70 @@
+//! What is asked of the driver, and of libraries that are mapped, without mapping anything.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem;
+
+/// The driver's name. CUPTI must not be touched in a process without it.
+pub(super) const NAME: &CStr = c"libcuda.so.1";
+
+/// The driver, as far as it is mapped already.
+pub(super) struct Driver {
+    handle: *mut c_void,
+}
+
+impl Driver {
+    /// The driver, if this process has one. Maps nothing.
+    pub(super) fn mapped() -> Option<Driver> {
+        open(NAME).map(|handle| Driver { handle })
+    }
+
+    /// CUDA's major version that it was made for.
+    pub(super) fn cuda_major(&self) -> Option<u32> {
+        let version = self.ask(c"cuDriverGetVersion")?;
+        u32::try_from(version / 1000).ok().filter(|&major| major > 0)
+    }
+
+    /// How many GPUs it gives to this process; `None` where it is not initialised, or cannot be.
+    pub(super) fn devices(&self) -> Option<u32> {
+        u32::try_from(self.ask(c"cuDeviceGetCount")?).ok()
+    }
+
+    /// Calls a function of the form `CUresult f(int *)`.
+    fn ask(&self, name: &CStr) -> Option<c_int> {
+        // SAFETY: an open handle and a C string.
+        let function = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        if function.is_null() {
+            return None;
+        }
+        // SAFETY: cuda.h gives both functions this type, and they may be called at any time on any thread.
+        let function = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(function) };
+        let mut answer = 0;
+        // SAFETY: `answer` is writable.
+        (unsafe { function(&raw mut answer) } == 0).then_some(answer)
+    }
+}
+
+/// A mapped library, by its SONAME or path.
+fn open(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a C string; with RTLD_NOLOAD nothing runs.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    (!handle.is_null()).then_some(handle)
+}
+
+/// Whether a mapped library, by its SONAME or path, exports this function.
+pub(super) fn exports(library: &CStr, function: &CStr) -> bool {
+    open(library).is_some_and(|handle| {
+        // SAFETY: an open handle and a C string; it is closed once, and others hold the library.
+        unsafe {
+            let found = !libc::dlsym(handle, function.as_ptr()).is_null();
+            libc::dlclose(handle);
+            found
+        }
+    })
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // SAFETY: opened once by `mapped`; those who loaded it hold it.
+        unsafe { libc::dlclose(self.handle) };
+    }
+}

@@ -1,0 +1,232 @@
+//! Which copy of libcupti to use: the one that the process has, or else the one that fits.
+//!
+//! Two copies in a process cannot both trace, so one that is mapped already is always taken, and a second one is never
+//! loaded. Nothing in CUPTI is called here.
+
+use std::ffi::{CStr, CString, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use cupti_sys::Cupti;
+use cupti_sys::load::{self, LoadError, Reason};
+
+use super::Absent;
+use super::driver::{self, Driver};
+use crate::config::Cupti as Source;
+use crate::sys;
+
+/// A copy of libcupti that may be called.
+pub(super) struct Found {
+    pub(super) api: Cupti,
+    pub(super) path: String,
+    /// What is worth knowing about the choice.
+    pub(super) remarks: Vec<String>,
+}
+
+/// CUDA's major versions that have a libcupti we read, newest first.
+const MAJORS: [u32; 2] = [13, 12];
+
+/// Finds the copy to use. With no driver in the process nothing is looked for.
+pub(super) fn find(source: &Source) -> Result<Found, Absent> {
+    let driver = Driver::mapped().ok_or(Absent::NoDriver)?;
+    let mut found = match mapped()? {
+        Some(found) => found,
+        None => open(source, &driver)?,
+    };
+    if let Source::Path(wanted) = source
+        && !same_file(wanted, Path::new(&found.path))
+    {
+        found.remarks.push(format!("{} was asked for, but this one was loaded already", wanted.display()));
+    }
+    // It overflows the stack in whatever is called first when it cannot use the driver.
+    let usable =
+        driver.devices().is_some_and(|count| count > 0) && driver.cuda_major().is_some_and(|major| major >= 13);
+    if !usable && is_13_2(&found) {
+        return Err(Absent::Broken { path: found.path });
+    }
+    Ok(found)
+}
+
+/// Whether a copy is that of CUDA 13.2, as seen without calling it: by a function that came with it, and one that came
+/// with 13.3.
+fn is_13_2(found: &Found) -> bool {
+    let later = |path: CString| driver::exports(&path, c"cuptiGetTimestamp_v2");
+    found.api.cuptiActivityGetStructSize.is_some() && !found.api.path().is_some_and(later)
+}
+
+/// The copy that is mapped, if there is one.
+fn mapped() -> Result<Option<Found>, Absent> {
+    let copies = load::mapped_copies();
+    let by_name = Cupti::mapped(&load::SONAMES);
+    let api = match by_name {
+        Ok(api) => api,
+        Err(error) if copies.is_empty() => match lacking(&error) {
+            Some((name, function)) => {
+                return Err(Absent::TooOld { path: name, function: Some(function), version: None });
+            }
+            None => return Ok(None),
+        },
+        // Packed into a wheel under a name of its own, or of a major version that had none when this was written.
+        Err(_) => {
+            let names: Vec<&CStr> = copies.iter().map(CString::as_c_str).collect();
+            match Cupti::mapped(&names) {
+                Ok(api) => api,
+                Err(error) => {
+                    return Err(match lacking(&error) {
+                        Some((path, function)) => Absent::TooOld { path, function: Some(function), version: None },
+                        None => Absent::NoLibrary { tried: error.to_string() },
+                    });
+                }
+            }
+        }
+    };
+    let path = path_of(&api);
+    let remarks = copies
+        .iter()
+        .map(|copy| copy.to_string_lossy())
+        .filter(|copy| **copy != *path)
+        .map(|copy| format!("{copy} is loaded too, and cannot trace"))
+        .collect();
+    Ok(Some(Found { api, path, remarks }))
+}
+
+/// Loads a copy: the one that was asked for, or the best that is found.
+fn open(source: &Source, driver: &Driver) -> Result<Found, Absent> {
+    let names = match source {
+        Source::Path(path) => vec![path.clone()],
+        Source::Auto | Source::Off => {
+            candidates(&sys::mapped_files(), driver.cuda_major(), &|name| std::env::var_os(name))
+                .into_iter()
+                // A name without a folder is the linker's to find.
+                .filter(|path| path.components().count() == 1 || path.exists())
+                .collect()
+        }
+    };
+    let names: Vec<CString> = names.iter().filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok()).collect();
+    let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
+    // SAFETY: these are names of CUPTI, or the user's word for it.
+    match unsafe { Cupti::open(&names) } {
+        Ok(api) => Ok(Found { path: path_of(&api), api, remarks: vec!["loaded by ncclscope".into()] }),
+        Err(error) => Err(Absent::NoLibrary { tried: error.to_string() }),
+    }
+}
+
+/// Where a libcupti may be that nobody has loaded, best first: by the major version of the CUDA that runs here, where
+/// the linker looks, in the toolkit, and in the folders of NVIDIA's Python packages.
+fn candidates(mapped: &[PathBuf], driver: Option<u32>, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let runtime = MAJORS.into_iter().find(|major| {
+        let name = format!("libcudart.so.{major}");
+        mapped.iter().any(|path| file(path).starts_with(&name))
+    });
+    // A newer CUPTI than the driver does not work; an older one does.
+    let mut majors: Vec<u32> =
+        MAJORS.into_iter().filter(|&major| driver.is_none_or(|driver| major <= driver)).collect();
+    majors.sort_by_key(|&major| Some(major) != runtime);
+    let toolkits: Vec<PathBuf> = ["CUDA_HOME", "CUDA_PATH"]
+        .iter()
+        .filter_map(|name| variable(name))
+        .filter(|folder| !folder.is_empty())
+        .map(PathBuf::from)
+        .chain(["/usr/local/cuda".into()])
+        .collect();
+    let mut packages: Vec<PathBuf> = Vec::new();
+    for path in mapped {
+        // .../site-packages/nvidia/<package>/lib/<library>
+        let nvidia = path.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == "nvidia"));
+        if let Some(nvidia) = nvidia
+            && !packages.iter().any(|known| known == nvidia)
+        {
+            packages.push(nvidia.to_owned());
+        }
+    }
+    let mut found = Vec::new();
+    for major in majors {
+        let name = format!("libcupti.so.{major}");
+        found.push(PathBuf::from(&name));
+        let packaged = if major == 12 { "cuda_cupti/lib".to_owned() } else { format!("cu{major}/lib") };
+        found.extend(packages.iter().map(|folder| folder.join(&packaged).join(&name)));
+        found.extend(toolkits.iter().map(|folder| folder.join("extras/CUPTI/lib64").join(&name)));
+    }
+    found
+}
+
+fn path_of(api: &Cupti) -> String {
+    api.path().map_or_else(|| "an unknown place".into(), |path| path.to_string_lossy().into_owned())
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(a) == real(b)
+}
+
+/// The first copy that is there and lacks a function, if that is what was wrong.
+fn lacking(error: &LoadError) -> Option<(String, &'static str)> {
+    error.tried.iter().find_map(|tried| match tried.reason {
+        Reason::Lacks(function) => {
+            let name = OsString::from_vec(tried.name.to_bytes().to_vec());
+            Some((name.to_string_lossy().into_owned(), function))
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(mapped: &[&str], driver: Option<u32>, variables: &[(&str, &str)], expected: &[&str]) {
+        let mapped: Vec<PathBuf> = mapped.iter().map(PathBuf::from).collect();
+        let variable =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
+        let found = candidates(&mapped, driver, &variable);
+        assert_eq!(found.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_copy_that_fits_the_running_cuda_comes_first() {
+        check(
+            &[],
+            Some(13),
+            &[],
+            &[
+                "libcupti.so.13",
+                "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13",
+                "libcupti.so.12",
+                "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12",
+            ],
+        );
+        let torch = [
+            "/venv/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12",
+            "/venv/site-packages/nvidia/nccl/lib/libnccl.so.2",
+        ];
+        check(
+            &torch,
+            Some(13),
+            &[("CUDA_HOME", "/opt/cuda"), ("CUDA_PATH", "")],
+            &[
+                "libcupti.so.12",
+                "/venv/site-packages/nvidia/cuda_cupti/lib/libcupti.so.12",
+                "/opt/cuda/extras/CUPTI/lib64/libcupti.so.12",
+                "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12",
+                "libcupti.so.13",
+                "/venv/site-packages/nvidia/cu13/lib/libcupti.so.13",
+                "/opt/cuda/extras/CUPTI/lib64/libcupti.so.13",
+                "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_copy_newer_than_the_driver_is_not_tried() {
+        check(&[], Some(12), &[], &["libcupti.so.12", "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12"]);
+        check(&[], Some(11), &[], &[]);
+    }
+
+    #[test]
+    fn without_a_driver_nothing_is_touched() {
+        // No test program of ours has a driver in it, on whatever machine it runs.
+        assert!(matches!(find(&Source::Path("/nowhere/libcupti.so.13".into())), Err(Absent::NoDriver)));
+        assert!(matches!(find(&Source::Auto), Err(Absent::NoDriver)));
+    }
+}

@@ -1,0 +1,208 @@
+//! The thread that has CUPTI give its buffers back: every now and then, when somebody asks, and at the end.
+//!
+//! A flush may block for as long as a driver pleases, so nobody else flushes, one flush runs at a time, and who waits for
+//! one waits for a limited time. It never happens in a callback and holds no lock of ours.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cupti_sys::bindings as cupti;
+
+use super::callbacks::Shared;
+use super::clock::{Reading, Stamp};
+use super::subscription::Subscription;
+use crate::model::time::HostNs;
+use crate::record::recorder;
+use crate::{message, sys};
+
+/// Tries for one reading; the tightest counts.
+const READING_TRIES: u32 = 3;
+/// Readings kept for the collector, if it should not come for them.
+const MAX_READINGS: usize = 256;
+
+/// The thread, as the rest of the process sees it.
+pub(super) struct Flusher {
+    desk: Arc<Desk>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread and the others tell each other.
+#[derive(Default)]
+pub(super) struct Desk {
+    state: Mutex<State>,
+    wake: Condvar,
+    done: Condvar,
+    /// Readings of the clocks that the collector has not taken yet.
+    readings: Mutex<Vec<Reading>>,
+    /// Records that CUPTI says it dropped.
+    pub(super) dropped: AtomicU64,
+    /// Flushes that failed, and the code of the last.
+    pub(super) failed: AtomicU64,
+    pub(super) last_failure: AtomicU32,
+}
+
+#[derive(Default)]
+struct State {
+    /// Flushes asked for and carried out.
+    asked: u64,
+    carried_out: u64,
+    release: bool,
+    ended: bool,
+}
+
+impl Flusher {
+    /// Starts the thread, which owns the subscription from now on.
+    pub(super) fn start(subscription: Subscription, period: Duration) -> std::io::Result<Flusher> {
+        let desk = Arc::new(Desk::default());
+        desk.note(read(subscription.shared()));
+        let theirs = Arc::clone(&desk);
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| run(subscription, period, &theirs))).is_err() {
+                recorder::count_panic();
+                message::line("an internal error ended the collection of kernels. Please report it");
+            }
+            theirs.lock().ended = true;
+            theirs.done.notify_all();
+        };
+        let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope flush".into()).spawn(body))?;
+        Ok(Flusher { desk, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(super) fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    /// Has CUPTI return what is complete, and waits for it at most this long. Whether it came to an end.
+    pub(super) fn sync(&self, limit: Duration) -> bool {
+        let mut state = self.desk.lock();
+        state.asked += 1;
+        let asked = state.asked;
+        self.desk.wake.notify_all();
+        self.desk.wait(state, limit, |state| state.carried_out >= asked)
+    }
+
+    /// Has CUPTI return everything and gives up the subscription; waits for it at most this long. Whether it came to an
+    /// end.
+    pub(super) fn release(&self, limit: Duration) -> bool {
+        let mut state = self.desk.lock();
+        state.release = true;
+        self.desk.wake.notify_all();
+        let ended = self.desk.wait(state, limit, |_| false);
+        if ended {
+            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(thread) = thread {
+                let _ = thread.join();
+            }
+        }
+        ended
+    }
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `done`, or until the thread has ended. False when that took too long.
+    fn wait(&self, state: MutexGuard<'_, State>, limit: Duration, done: impl Fn(&State) -> bool) -> bool {
+        let (state, _) = self
+            .done
+            .wait_timeout_while(state, limit, |state| !state.ended && !done(state))
+            .unwrap_or_else(PoisonError::into_inner);
+        state.ended || done(&state)
+    }
+
+    fn note(&self, reading: Option<Reading>) {
+        let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reading) = reading
+            && readings.len() < MAX_READINGS
+        {
+            readings.push(reading);
+        }
+    }
+
+    /// Whether there is a reading to take. At the start: whether CUPTI answers.
+    pub(super) fn has_readings(&self) -> bool {
+        !self.readings.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// The readings since the last time this was asked.
+    pub(super) fn take_readings(&self) -> Vec<Reading> {
+        std::mem::take(&mut *self.readings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What the thread does.
+fn run(subscription: Subscription, period: Duration, desk: &Desk) {
+    let mut next = Instant::now() + period;
+    loop {
+        let (asked, release) = {
+            let wanted = |state: &mut State| state.release || state.asked > state.carried_out;
+            let rest = next.saturating_duration_since(Instant::now());
+            let (state, _) = desk
+                .wake
+                .wait_timeout_while(desk.lock(), rest, |state| !wanted(state))
+                .unwrap_or_else(PoisonError::into_inner);
+            (state.asked, state.release)
+        };
+        let shared = subscription.shared();
+        if release {
+            desk.note(read(shared));
+            let result = subscription.end();
+            desk.after_flush(shared, result);
+            return;
+        }
+        desk.note(read(shared));
+        // SAFETY: subscribed, on a thread that is nobody's callback; the only one of ours that flushes.
+        let result = unsafe { (shared.api.cuptiActivityFlushAll)(0) };
+        desk.after_flush(shared, result);
+        desk.lock().carried_out = asked;
+        desk.done.notify_all();
+        next = Instant::now() + period;
+    }
+}
+
+impl Desk {
+    /// A reading that closes what was flushed, and what CUPTI says of it.
+    fn after_flush(&self, shared: &Shared, result: u32) {
+        self.note(read(shared));
+        if result != cupti::CUPTI_SUCCESS {
+            self.last_failure.store(result, Ordering::Relaxed);
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut dropped = 0;
+        // SAFETY: the number is writable; no context and no stream means all of them.
+        let result =
+            unsafe { (shared.api.cuptiActivityGetNumDroppedRecords)(std::ptr::null_mut(), 0, &raw mut dropped) };
+        if result == cupti::CUPTI_SUCCESS {
+            self.dropped.fetch_add(dropped as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reads the host's clocks, without asking CUPTI.
+pub(super) fn read_host() -> Reading {
+    let boot_before = HostNs(sys::boottime_ns());
+    let wall = sys::realtime_ns();
+    let boot_after = HostNs(sys::boottime_ns());
+    Reading { boot_before, wall_before: wall, cupti: None, wall_after: wall, boot_after }
+}
+
+/// Reads all clocks. `None` when CUPTI does not answer.
+fn read(shared: &Shared) -> Option<Reading> {
+    let bracket = || {
+        let boot_before = HostNs(sys::boottime_ns());
+        let wall_before = sys::realtime_ns();
+        let mut stamp = 0;
+        // SAFETY: the stamp is writable; the function may be called on any thread at any time.
+        let result = unsafe { (shared.api.cuptiGetTimestamp)(&raw mut stamp) };
+        let wall_after = sys::realtime_ns();
+        let boot_after = HostNs(sys::boottime_ns());
+        let cupti = (result == cupti::CUPTI_SUCCESS).then_some(Stamp(stamp));
+        cupti.map(|_| Reading { boot_before, wall_before, cupti, wall_after, boot_after })
+    };
+    (0..READING_TRIES).filter_map(|_| bracket()).min_by_key(|reading| reading.boot_after.since(reading.boot_before))
+}

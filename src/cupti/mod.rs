@@ -1,0 +1,539 @@
+//! What the GPU did, through CUPTI, which is borrowed: a process has one, with one owner.
+//!
+//! ```text
+//!  threads that launch           CUPTI's worker       "ncclscope flush"        "ncclscope"
+//!  launches: callbacks, record
+//!  buffers:  request             complete             flush, and readings      decode
+//!               ^                   |                 of the clocks              |   ^
+//!               |                   v                         |                  v   |
+//!               +------------- pool of buffers <----------------------------- Activity
+//! ```
+//!
+//! [`start`] finds the copy of libcupti that the process has, subscribes, and says in one sentence why not if it cannot. The
+//! [`Cupti`] that it returns has CUPTI flushed and gives it back; the [`Reader`] is what the collector drains. Nothing in
+//! CUPTI is called unless the driver is in the process, and nothing in a forked child.
+
+mod buffers;
+mod callbacks;
+pub mod clock;
+mod decode;
+mod driver;
+mod find;
+mod flush;
+mod names;
+mod subscription;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cupti_sys::bindings as cupti;
+use cupti_sys::records::{self, Library};
+
+use self::buffers::{Pool, Taken};
+use self::callbacks::Shared;
+use self::clock::{Change, CuptiClock, Reading};
+pub use self::decode::GPU_STAMP_ERROR_NS;
+use self::decode::{Decoder, Times};
+use self::find::Found;
+use self::flush::{Desk, Flusher};
+use self::subscription::Subscription;
+use crate::config;
+use crate::message;
+use crate::model::activity::Activity;
+use crate::model::time::HostNs;
+use crate::record::recorder;
+use crate::sys;
+
+/// CUPTI of CUDA 12.0, the first whose records we read.
+const OLDEST: u32 = 18;
+/// The newest that was there when this was written, CUDA 13.5.
+const NEWEST: u32 = 130_599;
+/// CUPTI of CUDA 12.4, of which Update 1 reports no kernels (JuliaGPU/CUDA.jl#2328).
+const NO_KERNELS: u32 = 22;
+/// Longest that a completed buffer waits for the reading of the clocks that follows it, in ns.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// What is asked of CUPTI.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which copy of libcupti.
+    pub library: config::Cupti,
+    /// Whether copies and memsets are recorded too, for collectives by copy engine.
+    pub copies: bool,
+    /// Time between flushes.
+    pub flush_period: Duration,
+    /// Memory for the buffers lent to CUPTI, in bytes: 2 to 64 of half a mebibyte each.
+    pub pool_bytes: usize,
+}
+
+impl Options {
+    /// What holds where the settings say nothing else.
+    #[must_use]
+    pub fn new(library: config::Cupti) -> Options {
+        Options { library, copies: false, flush_period: Duration::from_secs(1), pool_bytes: 16 << 20 }
+    }
+}
+
+/// Why there are no kernels, in a sentence for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// The settings say so.
+    SwitchedOff,
+    /// This process is a forked child.
+    Forked,
+    /// `libcuda.so.1` is not in the process.
+    NoDriver,
+    /// No libcupti was found.
+    NoLibrary {
+        /// What was tried.
+        tried: String,
+    },
+    /// A libcupti of before CUDA 12.0.
+    TooOld {
+        /// Where it is.
+        path: String,
+        /// A function that it lacks, if that is how it was known.
+        function: Option<&'static str>,
+        /// Its version, if it could be asked.
+        version: Option<u32>,
+    },
+    /// That of CUDA 13.2, which crashes where it cannot use the driver, and it cannot here.
+    Broken {
+        /// Where it is.
+        path: String,
+    },
+    /// Another tool holds CUPTI.
+    Taken {
+        /// Its name, from CUDA 13.0 on.
+        owner: Option<String>,
+    },
+    /// We hold it already.
+    Held,
+    /// CUPTI refused something that is needed.
+    Refused {
+        /// The function.
+        call: &'static str,
+        /// Its answer, a `CUptiResult`.
+        code: u32,
+    },
+    /// No memory for buffers, or no thread to flush them.
+    NoResources(String),
+}
+
+/// The subscription that this process holds, with its flushing thread.
+pub struct Cupti {
+    flusher: Flusher,
+    facts: Facts,
+}
+
+/// What CUPTI returns, for the one thread that drains it.
+pub struct Reader {
+    shared: &'static Shared,
+    desk: Arc<Desk>,
+    clock: CuptiClock,
+    decoder: Decoder,
+    /// Completed, and not decoded yet.
+    pending: Vec<Taken>,
+    notes: Vec<Note>,
+    /// What was said already.
+    dropped: u64,
+    said: Said,
+}
+
+/// Which CUPTI this is, and what it would not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What `cuptiGetVersion` answers.
+    pub version: u32,
+    /// Where it is mapped from.
+    pub path: String,
+    /// What is worth knowing about it.
+    pub remarks: Vec<String>,
+    /// What it refused that is not needed.
+    pub refused: Vec<String>,
+}
+
+/// What was lost, or could not be believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Activities that were decoded.
+    pub decoded: u64,
+    /// Records that CUPTI dropped by its own account.
+    pub dropped: u64,
+    /// Buffers whose content was lost because the collector had not given one back in time.
+    pub discarded_buffers: u64,
+    /// Bytes in them; the record of a kernel has 208 to 248.
+    pub discarded_bytes: u64,
+    /// Requests for a buffer that got none at all.
+    pub refused_requests: u64,
+    /// Records that cannot be true: no times, an end before the start, or a time of no known clock.
+    pub implausible: u64,
+    /// Records of kinds that another tool asked for.
+    pub other_kinds: u64,
+    /// Buffers that could not be read to their end.
+    pub unreadable: u64,
+    /// Buffers that came back and were not ours.
+    pub foreign_buffers: u64,
+    /// Flushes that failed.
+    pub failed_flushes: u64,
+    /// Failures that CUPTI reported of itself.
+    pub failures: u64,
+}
+
+/// Something that the trace should say, at the time it is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// What it is about, in two or three words.
+    pub name: &'static str,
+    /// The sentence.
+    pub text: String,
+}
+
+#[derive(Default)]
+struct Said {
+    foreign: bool,
+    discarded: bool,
+    failures: u64,
+    failed_flushes: u64,
+}
+
+/// Whether a subscription is under way or there.
+static HELD: AtomicBool = AtomicBool::new(false);
+
+/// Takes CUPTI, if it can be had.
+///
+/// The subscription should be kept until the process ends: a second collection in one process is where CUPTI has most of its
+/// bugs. To start again after [`Cupti::release`] is possible.
+///
+/// # Errors
+///
+/// Why it cannot be had. CUPTI is as it was then.
+pub fn start(options: &Options) -> Result<(Cupti, Reader), Absent> {
+    if options.library == config::Cupti::Off {
+        return Err(Absent::SwitchedOff);
+    }
+    if recorder::is_forked() {
+        return Err(Absent::Forked);
+    }
+    let Found { api, path, remarks } = find::find(&options.library)?;
+    start_with(api, path, remarks, options)
+}
+
+fn start_with(
+    api: cupti_sys::Cupti,
+    path: String,
+    mut remarks: Vec<String>,
+    options: &Options,
+) -> Result<(Cupti, Reader), Absent> {
+    if HELD.swap(true, Ordering::AcqRel) {
+        return Err(Absent::Held);
+    }
+    let attempt = || {
+        let mut version = 0;
+        // SAFETY: the driver is in the process and the version is writable.
+        let code = unsafe { (api.cuptiGetVersion)(&raw mut version) };
+        if code != cupti::CUPTI_SUCCESS {
+            return Err(Absent::Refused { call: "cuptiGetVersion", code });
+        }
+        if version < OLDEST {
+            return Err(Absent::TooOld { path: path.clone(), function: None, version: Some(version) });
+        }
+        if version == NO_KERNELS {
+            remarks.push("Update 1 of CUDA 12.4 reports no kernels; 12.5 Update 1 does".into());
+        }
+        if version > NEWEST {
+            remarks.push("newer than this ncclscope, which reads what it knows".into());
+        }
+        let pool = || Pool::new(options.pool_bytes);
+        let shared = Shared::get_or_init(api, pool)
+            .ok_or_else(|| Absent::NoResources(format!("no memory for {} bytes of buffers", options.pool_bytes)))?;
+        let mut refused = Vec::new();
+        let subscription = Subscription::start(shared, version, options, &mut refused)?;
+        let flusher = Flusher::start(subscription, options.flush_period)
+            .map_err(|error| Absent::NoResources(format!("no thread: {error}")))?;
+        if !flusher.desk().has_readings() {
+            remarks.push("it does not tell the time, which is taken for the wall clock".into());
+        }
+        let reader = Reader {
+            shared,
+            desk: Arc::clone(flusher.desk()),
+            clock: CuptiClock::default(),
+            decoder: Decoder::new(version),
+            pending: Vec::new(),
+            notes: Vec::new(),
+            dropped: 0,
+            said: Said { failures: shared.failures.load(Ordering::Relaxed), ..Said::default() },
+        };
+        Ok((Cupti { flusher, facts: Facts { version, path, remarks, refused } }, reader))
+    };
+    let result = attempt();
+    if result.is_err() {
+        HELD.store(false, Ordering::Release);
+    }
+    result
+}
+
+impl Cupti {
+    /// Which CUPTI this is.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Has CUPTI return what is complete, without waiting for the GPU, and waits for it at most this long. Not on a
+    /// thread that is in a callback of CUPTI's. False when it did not come to an end in time; it goes on then.
+    pub fn sync(&self, limit: Duration) -> bool {
+        recorder::is_forked() || self.flusher.sync(limit)
+    }
+
+    /// Has CUPTI return everything and gives it up, and waits for that at most this long. At the end of the process, or
+    /// when another tool is to have CUPTI. What came back can still be drained. False when it did not come to an end in
+    /// time; the last kernels may be missing then, and CUPTI is still ours.
+    pub fn release(&self, limit: Duration) -> bool {
+        if recorder::is_forked() {
+            return true;
+        }
+        let released = self.flusher.release(limit);
+        if released {
+            HELD.store(false, Ordering::Release);
+        }
+        released
+    }
+}
+
+impl Reader {
+    /// Decodes what CUPTI has returned since the last time. Where CUPTI has a foreign clock, not before a reading of it that
+    /// is later.
+    pub fn drain(&mut self, sink: &mut dyn FnMut(Activity)) {
+        self.drain_until(sink, |reader, now, taken| {
+            reader.clock.covers(HostNs(taken.at)) || now.since(HostNs(taken.at)) > PATIENCE_NS
+        });
+    }
+
+    /// As [`Reader::drain`], for the last time: nothing waits for anything.
+    pub fn finish(&mut self, sink: &mut dyn FnMut(Activity)) {
+        self.drain_until(sink, |_, _, _| true);
+    }
+
+    fn drain_until(&mut self, sink: &mut dyn FnMut(Activity), is_ready: impl Fn(&Reader, HostNs, &Taken) -> bool) {
+        for reading in self.desk.take_readings() {
+            self.learn(&reading);
+        }
+        // The wall clock may have been set since CUPTI was flushed.
+        self.learn(&flush::read_host());
+        let now = HostNs(sys::boottime_ns());
+        self.shared.pool.take(&mut self.pending);
+        let ready = self.pending.iter().take_while(|taken| is_ready(self, now, taken)).count();
+        for taken in self.pending.drain(..ready) {
+            // SAFETY: the library stays mapped, and it answered in this process.
+            let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
+            let times = Times { clock: &self.clock, now };
+            // SAFETY: CUPTI returned this buffer, and keeps the names in it.
+            unsafe { self.decoder.decode(self.shared.pool.bytes(&taken), walker, times, sink) };
+            self.shared.pool.give_back(taken);
+        }
+        let dropped = self.desk.dropped.load(Ordering::Relaxed);
+        if dropped > self.dropped {
+            sink(Activity::Dropped(dropped - self.dropped));
+            self.dropped = dropped;
+        }
+        self.complain();
+    }
+
+    /// What was lost so far.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        let pool = self.shared.pool.lost();
+        let decoder = self.decoder.counts;
+        Losses {
+            decoded: decoder.decoded,
+            dropped: self.desk.dropped.load(Ordering::Relaxed),
+            discarded_buffers: pool.buffers,
+            discarded_bytes: pool.bytes,
+            refused_requests: pool.refused,
+            implausible: decoder.implausible,
+            other_kinds: decoder.other_kinds,
+            unreadable: decoder.unreadable,
+            foreign_buffers: pool.foreign,
+            failed_flushes: self.desk.failed.load(Ordering::Relaxed),
+            failures: self.shared.failures.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What the trace should say since the last time this was asked.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    fn learn(&mut self, reading: &Reading) {
+        let Some(change) = self.clock.add(reading) else { return };
+        let text = match change {
+            Change::Stepped(by) => {
+                format!("the wall clock was set by {by} ns; times of the GPU around this moment are that uncertain")
+            }
+            Change::Foreign => {
+                let text = "CUPTI's time is not the wall clock: another tool in the process gave it a clock of its own. \
+                            Times of the GPU are mapped by measurement";
+                if !self.said.foreign {
+                    self.said.foreign = true;
+                    message::line(text);
+                }
+                text.into()
+            }
+            Change::Wall => "CUPTI's time is the wall clock again".into(),
+        };
+        self.notes.push(Note { name: "CUPTI clock", text });
+    }
+
+    /// Says what goes wrong, once.
+    fn complain(&mut self) {
+        let losses = self.losses();
+        if losses.discarded_buffers + losses.refused_requests > 0 && !self.said.discarded {
+            self.said.discarded = true;
+            let text =
+                "records of kernels are being discarded: CUPTI is faster than the recording. The trace says how many";
+            message::line(text);
+            self.notes.push(Note { name: "kernels discarded", text: text.into() });
+        }
+        if losses.failures > self.said.failures {
+            let first = self.said.failures == 0;
+            self.said.failures = losses.failures;
+            let fatal = self.shared.fatal.load(Ordering::Relaxed) > 0;
+            let end = if fatal { "; there will be no more kernels" } else { "" };
+            let error = error_name(self.shared.last_failure.load(Ordering::Relaxed));
+            let text = format!("CUPTI reports a failure of its own: {error}{end}");
+            if first {
+                message::line(&text);
+            }
+            self.notes.push(Note { name: "CUPTI failure", text });
+        }
+        if losses.failed_flushes > 0 && self.said.failed_flushes == 0 {
+            self.said.failed_flushes = losses.failed_flushes;
+            let error = error_name(self.desk.last_failure.load(Ordering::Relaxed));
+            let text = format!("CUPTI refuses to return its records: {error}");
+            self.notes.push(Note { name: "CUPTI failure", text });
+        }
+    }
+}
+
+impl Facts {
+    /// The line that says that CUPTI is ours, for whoever wonders why another profiler sees no GPU.
+    #[must_use]
+    pub fn announcement(&self) -> String {
+        format!(
+            "GPU kernels are recorded through CUPTI of CUDA {}, which has one owner: torch.profiler and others see no GPU \
+             in this process meanwhile. NCCLSCOPE_CUPTI=0 leaves it to them",
+            self.release()
+        )
+    }
+
+    /// The CUDA release it came with.
+    fn release(&self) -> &'static str {
+        records::release(self.version).unwrap_or("an unknown release")
+    }
+}
+
+impl fmt::Display for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CUPTI of CUDA {} (version {}) from {}", self.release(), self.version, self.path)?;
+        for remark in &self.remarks {
+            write!(f, "; {remark}")?;
+        }
+        for refused in &self.refused {
+            write!(f, "; refused: {refused}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Absent::SwitchedOff => f.write_str("NCCLSCOPE_CUPTI=0 says so"),
+            Absent::Forked => f.write_str("this process was forked from one that records"),
+            Absent::NoDriver => f.write_str("this process has not loaded the CUDA driver (libcuda.so.1)"),
+            Absent::NoLibrary { tried } => write!(
+                f,
+                "no libcupti was found ({tried}). `pip install nvidia-cuda-cupti` or the CUDA toolkit has it, and \
+                 NCCLSCOPE_CUPTI=/path/to/libcupti.so.13 says where it is"
+            ),
+            Absent::TooOld { path, function, version } => {
+                write!(f, "{path} is from before CUDA 12.0")?;
+                match (function, version) {
+                    (Some(function), _) => write!(f, ": it lacks {function}"),
+                    (None, Some(version)) => write!(f, ": its version is {version}"),
+                    (None, None) => Ok(()),
+                }
+            }
+            Absent::Broken { path } => write!(
+                f,
+                "{path} is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU, as here. Use that of 13.3 \
+                 or later"
+            ),
+            Absent::Taken { owner } => {
+                let owner = owner.as_deref().unwrap_or("another profiler (torch.profiler, Nsight Systems, a debugger)");
+                write!(f, "CUPTI has one owner, and that is {owner}. Run without it to have kernels here")
+            }
+            Absent::Held => f.write_str("this process records kernels already"),
+            Absent::Refused { call, code } => {
+                write!(f, "{call} answered {}{}", error_name(*code), advice(*code))
+            }
+            Absent::NoResources(what) => f.write_str(what),
+        }
+    }
+}
+
+/// A `CUptiResult` in words. From a table of our own: asking CUPTI fails where CUPTI does.
+fn error_name(code: u32) -> String {
+    let name = match code {
+        cupti::CUPTI_ERROR_INVALID_PARAMETER => "INVALID_PARAMETER",
+        cupti::CUPTI_ERROR_INVALID_DEVICE => "INVALID_DEVICE",
+        cupti::CUPTI_ERROR_INVALID_OPERATION => "INVALID_OPERATION",
+        cupti::CUPTI_ERROR_OUT_OF_MEMORY => "OUT_OF_MEMORY",
+        cupti::CUPTI_ERROR_NOT_COMPATIBLE => "NOT_COMPATIBLE",
+        cupti::CUPTI_ERROR_NOT_INITIALIZED => "NOT_INITIALIZED",
+        cupti::CUPTI_ERROR_INVALID_KIND => "INVALID_KIND",
+        cupti::CUPTI_ERROR_NOT_SUPPORTED => "NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED => "VIRTUALIZED_DEVICE_NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_INSUFFICIENT_PRIVILEGES => "INSUFFICIENT_PRIVILEGES",
+        cupti::CUPTI_ERROR_LEGACY_PROFILER_NOT_SUPPORTED => "LEGACY_PROFILER_NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => "MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES => "VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES",
+        cupti::CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED => "CONFIDENTIAL_COMPUTING_NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_CMP_DEVICE_NOT_SUPPORTED => "CMP_DEVICE_NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED => "MIG_DEVICE_NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_SLI_DEVICE_NOT_SUPPORTED => "SLI_DEVICE_NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED => "WSL_DEVICE_NOT_SUPPORTED",
+        cupti::CUPTI_ERROR_UNKNOWN => "UNKNOWN",
+        _ => return format!("error {code}"),
+    };
+    format!("{name} ({code})")
+}
+
+/// What a person can do about an answer.
+fn advice(code: u32) -> &'static str {
+    match code {
+        cupti::CUPTI_ERROR_NOT_INITIALIZED | cupti::CUPTI_ERROR_UNKNOWN => {
+            ": the driver does not let this CUPTI in. A CUPTI that is not newer than the driver may help"
+        }
+        cupti::CUPTI_ERROR_NOT_SUPPORTED => {
+            ": a layer that runs CUDA on another machine puts such a CUPTI in place of NVIDIA's; kernels can be seen only \
+             where the GPU is"
+        }
+        cupti::CUPTI_ERROR_INSUFFICIENT_PRIVILEGES | cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES => {
+            ": the administrator of this machine has restricted profiling (NVreg_RestrictProfilingToAdminUsers)"
+        }
+        cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED
+        | cupti::CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED
+        | cupti::CUPTI_ERROR_CMP_DEVICE_NOT_SUPPORTED
+        | cupti::CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED
+        | cupti::CUPTI_ERROR_SLI_DEVICE_NOT_SUPPORTED
+        | cupti::CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED => ": NVIDIA does not support tracing on such a GPU",
+        cupti::CUPTI_ERROR_INVALID_DEVICE => ": no GPU that can be traced",
+        _ => "",
+    }
+}

@@ -1,0 +1,212 @@
+//! The process's one subscription to CUPTI: what is asked for, and in which order it is given back.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use cupti_sys::bindings as cupti;
+use cupti_sys::records;
+
+use super::callbacks::{self, LAUNCHES, NODES, STATES, Shared};
+use super::{Absent, Options};
+
+/// The release that deadlocks when kernels are disabled; fixed by its first update.
+const DISABLE_DEADLOCKS: u32 = 130_000;
+/// The release that brought CUPTI's reports of its own failures.
+const STATE_DOMAIN: u32 = 20;
+const ZEROED: u32 = cupti::CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER;
+
+/// Objects that exist already are listed too.
+const OBJECTS: [u32; 3] =
+    [cupti::CUPTI_ACTIVITY_KIND_DEVICE, cupti::CUPTI_ACTIVITY_KIND_CONTEXT, cupti::CUPTI_ACTIVITY_KIND_STREAM];
+const COPIES: [u32; 3] =
+    [cupti::CUPTI_ACTIVITY_KIND_MEMCPY, cupti::CUPTI_ACTIVITY_KIND_MEMCPY2, cupti::CUPTI_ACTIVITY_KIND_MEMSET];
+const KERNELS: u32 = cupti::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
+
+/// A subscription, with its callbacks and kinds. Dropped, it leaves CUPTI as it was found.
+pub(super) struct Subscription {
+    shared: &'static Shared,
+    handle: cupti::CUpti_SubscriberHandle,
+    version: u32,
+    kinds: Vec<u32>,
+    /// What was set for the whole process before.
+    before: Before,
+}
+
+/// Settings of the whole process, which the next owner of CUPTI must find as they were.
+#[derive(Default)]
+struct Before {
+    zeroed: Option<u8>,
+    thread_ids: Option<u32>,
+}
+
+// SAFETY: the handle is a name that CUPTI takes on any thread.
+unsafe impl Send for Subscription {}
+
+impl Subscription {
+    /// Subscribes, and asks for what the options say. What was refused but is not needed goes to `refused`.
+    pub(super) fn start(
+        shared: &'static Shared,
+        version: u32,
+        options: &Options,
+        refused: &mut Vec<String>,
+    ) -> Result<Subscription, Absent> {
+        let api = &shared.api;
+        let mut handle = ptr::null_mut();
+        // Before anything that is the whole process's: whoever holds CUPTI keeps it as it is.
+        // SAFETY: the handle is writable, the function lives as long as the process.
+        let result = unsafe { (api.cuptiSubscribe)(&raw mut handle, Some(callbacks::on_event), ptr::null_mut()) };
+        match result {
+            cupti::CUPTI_SUCCESS => {}
+            cupti::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
+                return Err(Absent::Taken { owner: owner(api, version) });
+            }
+            code => return Err(Absent::Refused { call: "cuptiSubscribe", code }),
+        }
+        let before = Before::default();
+        let mut subscription = Subscription { shared, handle, version, kinds: Vec::new(), before };
+        subscription.ask(options, refused)?;
+        Ok(subscription)
+    }
+
+    fn ask(&mut self, options: &Options, refused: &mut Vec<String>) -> Result<(), Absent> {
+        let api = &self.shared.api;
+        let mut note = |what: &str, result: u32| {
+            if result != cupti::CUPTI_SUCCESS {
+                refused.push(format!("{what}: {}", super::error_name(result)));
+            }
+            result == cupti::CUPTI_SUCCESS
+        };
+        self.before = Before { zeroed: zeroed(api), thread_ids: thread_ids(api) };
+        note("zeroed buffers", set_zeroed(api, 1));
+        note("thread ids of the system", set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
+        // SAFETY: both functions live as long as the process.
+        let result =
+            unsafe { (api.cuptiActivityRegisterCallbacks)(Some(callbacks::on_request), Some(callbacks::on_complete)) };
+        if result != cupti::CUPTI_SUCCESS {
+            return Err(Absent::Refused { call: "cuptiActivityRegisterCallbacks", code: result });
+        }
+        let mut enable = |what: &str, domain: u32, ids: &[u32]| {
+            for &id in ids {
+                // SAFETY: the handle is that of this subscription.
+                let result = unsafe { (api.cuptiEnableCallback)(1, self.handle, domain, id) };
+                note(&format!("{what} (callback {id})"), result);
+            }
+        };
+        enable("launches", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &LAUNCHES);
+        enable("nodes of graphs", cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
+        if self.version >= STATE_DOMAIN {
+            enable("failures of its own", cupti::CUPTI_CB_DOMAIN_STATE, &STATES);
+        }
+        for kind in OBJECTS {
+            // SAFETY: no pointers.
+            if unsafe { (api.cuptiActivityEnableAndDump)(kind) } == cupti::CUPTI_SUCCESS
+                // SAFETY: no pointers.
+                || note(&format!("kind {kind}"), unsafe { (api.cuptiActivityEnable)(kind) })
+            {
+                self.kinds.push(kind);
+            }
+        }
+        // SAFETY: no pointers.
+        let result = unsafe { (api.cuptiActivityEnable)(KERNELS) };
+        if result != cupti::CUPTI_SUCCESS {
+            return Err(Absent::Refused { call: "cuptiActivityEnable", code: result });
+        }
+        self.kinds.push(KERNELS);
+        let copies = if options.copies { &COPIES[..] } else { &[] };
+        for &kind in [cupti::CUPTI_ACTIVITY_KIND_OVERHEAD].iter().chain(copies) {
+            // SAFETY: no pointers.
+            if note(&format!("kind {kind}"), unsafe { (api.cuptiActivityEnable)(kind) }) {
+                self.kinds.push(kind);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn shared(&self) -> &'static Shared {
+        self.shared
+    }
+
+    /// Ends everything: kinds, what CUPTI still holds, the subscription. The result of the flush.
+    pub(super) fn end(mut self) -> u32 {
+        self.disable();
+        // SAFETY: subscribed, and on a thread that is nobody's callback.
+        unsafe { (self.shared.api.cuptiActivityFlushAll)(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) }
+    }
+
+    fn disable(&mut self) {
+        for kind in std::mem::take(&mut self.kinds) {
+            if self.version != DISABLE_DEADLOCKS {
+                // SAFETY: no pointers.
+                unsafe { (self.shared.api.cuptiActivityDisable)(kind) };
+            }
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.disable();
+        let api = &self.shared.api;
+        // Buffers of another owner are hardly zeroed.
+        if let Some(before) = self.before.zeroed {
+            set_zeroed(api, before);
+        }
+        if let Some(before) = self.before.thread_ids {
+            set_thread_ids(api, before);
+        }
+        // SAFETY: the handle is that of this subscription, and it is gone after this.
+        unsafe { (api.cuptiUnsubscribe)(self.handle) };
+    }
+}
+
+/// Whether CUPTI takes buffers for zeroed, if it says.
+fn zeroed(api: &cupti_sys::Cupti) -> Option<u8> {
+    let (mut value, mut size) = (0_u8, size_of::<u8>());
+    // SAFETY: the value of this attribute is one byte.
+    let result = unsafe { (api.cuptiActivityGetAttribute)(ZEROED, &raw mut size, (&raw mut value).cast::<c_void>()) };
+    (result == cupti::CUPTI_SUCCESS).then_some(value)
+}
+
+fn set_zeroed(api: &cupti_sys::Cupti, mut value: u8) -> u32 {
+    let mut size = size_of::<u8>();
+    // SAFETY: the value of this attribute is one byte.
+    unsafe { (api.cuptiActivitySetAttribute)(ZEROED, &raw mut size, (&raw mut value).cast::<c_void>()) }
+}
+
+fn thread_ids(api: &cupti_sys::Cupti) -> Option<u32> {
+    let mut kind = 0;
+    // SAFETY: the place is writable.
+    let result = unsafe { (api.cuptiGetThreadIdType)(&raw mut kind) };
+    (result == cupti::CUPTI_SUCCESS).then_some(kind)
+}
+
+fn set_thread_ids(api: &cupti_sys::Cupti, kind: u32) -> u32 {
+    // SAFETY: no pointers.
+    unsafe { (api.cuptiSetThreadIdType)(kind) }
+}
+
+/// Who holds CUPTI, where the release tells: from CUDA 13.0 on a second subscriber is told the first one's name.
+fn owner(api: &cupti_sys::Cupti, version: u32) -> Option<String> {
+    let subscribe = api.cuptiSubscribe_v2?;
+    let size = records::subscriber_params_size(version)?;
+    let mut name = [0_u8; 128];
+    let mut parameters = cupti::CUpti_SubscriberParams {
+        structSize: size,
+        subscriberName: c"ncclscope".as_ptr(),
+        oldSubscriberName: name.as_mut_ptr().cast::<c_char>(),
+        oldSubscriberSize: name.len() - 1,
+        allowMultipleSubscribers: 0,
+        padding: [0; 7],
+    };
+    let mut handle = ptr::null_mut();
+    // SAFETY: the structure is at least as long as it says, and the name has the room that it says.
+    let result = unsafe { subscribe(&raw mut handle, Some(callbacks::on_event), ptr::null_mut(), &raw mut parameters) };
+    if result == cupti::CUPTI_SUCCESS {
+        // It was given up in this very moment; the next attempt will have it.
+        // SAFETY: the handle is that of the subscription just made.
+        unsafe { (api.cuptiUnsubscribe)(handle) };
+        return None;
+    }
+    let name: Vec<u8> = name.into_iter().take_while(|&byte| byte != 0).collect();
+    (!name.is_empty()).then(|| String::from_utf8_lossy(&name).into_owned())
+}

@@ -1,0 +1,781 @@
+//! The whole module against a made-up CUPTI in this process, which writes down how it is called.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytemuck::Zeroable;
+use cupti_sys::records::{Field, Own, Table, Value};
+use cupti_sys::table;
+
+use super::*;
+use crate::model::activity::{CopyKind, Kernel, Place};
+use crate::model::event::{Body, KernelLaunch, MAX_WORDS, Record};
+use crate::model::ids::{Handle, ProcessTag};
+use crate::record::ring::{self, Rings};
+
+/// How the made-up CUPTI behaves, and what it saw.
+#[derive(Default)]
+struct Fake {
+    calls: Vec<String>,
+    /// What functions answer, where not success; with an argument, where it matters.
+    answers: HashMap<String, u32>,
+    version: u32,
+    /// What the next flush returns.
+    records: Vec<u8>,
+    dropped: usize,
+    request: cupti::CUpti_BuffersCallbackRequestFunc,
+    complete: cupti::CUpti_BuffersCallbackCompleteFunc,
+    zeroed: u8,
+    thread_ids: u32,
+}
+
+static FAKE: Mutex<Option<Fake>> = Mutex::new(None);
+/// Makes a flush hang until it is set to false.
+static HANG: AtomicBool = AtomicBool::new(false);
+/// One test at a time: a process has one CUPTI.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn fake<T>(with: impl FnOnce(&mut Fake) -> T) -> T {
+    with(FAKE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+/// Notes a call and says what to answer.
+fn called(call: String) -> u32 {
+    fake(|fake| {
+        let name = call.split('(').next().unwrap_or_default().to_owned();
+        let code = fake.answers.get(&call).or_else(|| fake.answers.get(&name)).copied().unwrap_or(0);
+        fake.calls.push(call);
+        code
+    })
+}
+
+/// The functions, of which most only note that they were called.
+mod functions {
+    use super::*;
+    use cupti_sys::bindings::{
+        CUcontext, CUgraph, CUgraphNode, CUpti_Activity, CUpti_BuffersCallbackCompleteFunc,
+        CUpti_BuffersCallbackRequestFunc, CUpti_CallbackFunc, CUpti_SubscriberHandle, CUpti_SubscriberParams,
+        CUpti_TimestampCallbackFunc, CUptiResult, CUstream,
+    };
+
+    macro_rules! only_noted {
+        ($($name:ident($($argument:ty),*))*) => {
+            $(pub(super) unsafe extern "C" fn $name($(_: $argument),*) -> CUptiResult {
+                called(stringify!($name).to_owned())
+            })*
+        };
+    }
+
+    only_noted! {
+        get_result_string(CUptiResult, *mut *const c_char)
+        get_callback_name(u32, u32, *mut *const c_char)
+        get_context_id(CUcontext, *mut u32)
+        get_device_id(CUcontext, *mut u32)
+        get_stream_id(CUcontext, CUstream, u8, *mut u32)
+        get_graph_id(CUgraph, *mut u32)
+        register_timestamp(CUpti_TimestampCallbackFunc)
+        flush_period(u32)
+        push(u32, u64)
+        pop(u32, *mut u64)
+    }
+
+    pub(super) unsafe extern "C" fn get_version(version: *mut u32) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        unsafe { version.write(fake(|fake| fake.version)) };
+        called("version".into())
+    }
+
+    pub(super) unsafe extern "C" fn get_timestamp(stamp: *mut u64) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        unsafe { stamp.write(sys::realtime_ns()) };
+        0
+    }
+
+    pub(super) unsafe extern "C" fn subscribe(
+        handle: *mut CUpti_SubscriberHandle,
+        _: CUpti_CallbackFunc,
+        _: *mut c_void,
+    ) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        unsafe { handle.write(std::ptr::dangling_mut()) };
+        called("subscribe".into())
+    }
+
+    pub(super) unsafe extern "C" fn subscribe_v2(
+        _: *mut CUpti_SubscriberHandle,
+        _: CUpti_CallbackFunc,
+        _: *mut c_void,
+        parameters: *mut CUpti_SubscriberParams,
+    ) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        let parameters = unsafe { &*parameters };
+        let name = b"Kineto\0";
+        assert!(parameters.oldSubscriberSize > name.len());
+        // SAFETY: as above, and there is room.
+        unsafe { parameters.oldSubscriberName.copy_from(name.as_ptr().cast(), name.len()) };
+        called(format!("subscribe_v2({})", parameters.structSize))
+    }
+
+    pub(super) unsafe extern "C" fn unsubscribe(_: CUpti_SubscriberHandle) -> CUptiResult {
+        called("unsubscribe".into())
+    }
+
+    pub(super) unsafe extern "C" fn enable_callback(
+        on: u32,
+        _: CUpti_SubscriberHandle,
+        domain: u32,
+        id: u32,
+    ) -> CUptiResult {
+        called(format!("callback({on} {domain}/{id})"))
+    }
+
+    pub(super) unsafe extern "C" fn set_thread_ids(kind: u32) -> CUptiResult {
+        fake(|fake| fake.thread_ids = kind);
+        called(format!("thread ids({kind})"))
+    }
+
+    pub(super) unsafe extern "C" fn get_thread_ids(kind: *mut u32) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        unsafe { kind.write(fake(|fake| fake.thread_ids)) };
+        0
+    }
+
+    pub(super) unsafe extern "C" fn get_graph_node(node: CUgraphNode, id: *mut u64) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        unsafe { id.write(node.addr() as u64) };
+        0
+    }
+
+    pub(super) unsafe extern "C" fn register(
+        request: CUpti_BuffersCallbackRequestFunc,
+        complete: CUpti_BuffersCallbackCompleteFunc,
+    ) -> CUptiResult {
+        fake(|fake| (fake.request, fake.complete) = (request, complete));
+        called("register".into())
+    }
+
+    pub(super) unsafe extern "C" fn get_attribute(_: u32, _: *mut usize, value: *mut c_void) -> CUptiResult {
+        // SAFETY: the caller's promise: only an attribute of one byte is asked for.
+        unsafe { value.cast::<u8>().write(fake(|fake| fake.zeroed)) };
+        0
+    }
+
+    pub(super) unsafe extern "C" fn set_attribute(id: u32, size: *mut usize, value: *mut c_void) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        let (size, value) = unsafe { (*size, *value.cast::<u8>()) };
+        fake(|fake| fake.zeroed = value);
+        called(format!("attribute({id} {size} {value})"))
+    }
+
+    pub(super) unsafe extern "C" fn enable(kind: u32) -> CUptiResult {
+        called(format!("enable({kind})"))
+    }
+
+    pub(super) unsafe extern "C" fn enable_and_dump(kind: u32) -> CUptiResult {
+        called(format!("dump({kind})"))
+    }
+
+    pub(super) unsafe extern "C" fn disable(kind: u32) -> CUptiResult {
+        called(format!("disable({kind})"))
+    }
+
+    pub(super) unsafe extern "C" fn flush_all(flag: u32) -> CUptiResult {
+        let code = called(format!("flush({flag})"));
+        while HANG.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (records, request, complete) =
+            fake(|fake| (std::mem::take(&mut fake.records), fake.request, fake.complete));
+        if !records.is_empty() {
+            let (mut buffer, mut size, mut most) = (std::ptr::null_mut(), 0, 1);
+            // SAFETY: as CUPTI calls them.
+            unsafe {
+                request.unwrap()(&raw mut buffer, &raw mut size, &raw mut most);
+                assert!(most == 0 && size >= records.len());
+                assert!(std::slice::from_raw_parts(buffer, size).iter().all(|byte| *byte == 0), "a zeroed buffer");
+                buffer.copy_from_nonoverlapping(records.as_ptr(), records.len());
+                complete.unwrap()(std::ptr::null_mut(), 0, buffer, size, records.len());
+            }
+        }
+        code
+    }
+
+    pub(super) unsafe extern "C" fn next_record(
+        buffer: *mut u8,
+        valid: usize,
+        record: *mut *mut CUpti_Activity,
+    ) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        let (bytes, at) = unsafe { (std::slice::from_raw_parts(buffer, valid), *record) };
+        let at = (!at.is_null()).then(|| at.addr() - buffer.addr());
+        match records::Walker::next(&mut Own, &Table::new(fake(|fake| fake.version)), bytes, at) {
+            // SAFETY: as above.
+            Ok(next) => unsafe { record.write(buffer.add(next).cast()) },
+            Err(records::End::UnknownKind { .. }) => return cupti::CUPTI_ERROR_INVALID_KIND,
+            Err(_) => return cupti::CUPTI_ERROR_MAX_LIMIT_REACHED,
+        }
+        0
+    }
+
+    pub(super) unsafe extern "C" fn dropped(_: CUcontext, _: u32, count: *mut usize) -> CUptiResult {
+        // SAFETY: the caller's promise.
+        unsafe { count.write(fake(|fake| std::mem::take(&mut fake.dropped))) };
+        0
+    }
+}
+
+fn api() -> cupti_sys::Cupti {
+    use functions as f;
+    cupti_sys::Cupti {
+        cuptiGetVersion: f::get_version,
+        cuptiGetResultString: f::get_result_string,
+        cuptiGetTimestamp: f::get_timestamp,
+        cuptiSubscribe: f::subscribe,
+        cuptiUnsubscribe: f::unsubscribe,
+        cuptiEnableCallback: f::enable_callback,
+        cuptiGetCallbackName: f::get_callback_name,
+        cuptiSetThreadIdType: f::set_thread_ids,
+        cuptiGetThreadIdType: f::get_thread_ids,
+        cuptiGetContextId: f::get_context_id,
+        cuptiGetDeviceId: f::get_device_id,
+        cuptiGetStreamIdEx: f::get_stream_id,
+        cuptiGetGraphId: f::get_graph_id,
+        cuptiGetGraphNodeId: f::get_graph_node,
+        cuptiActivityRegisterCallbacks: f::register,
+        cuptiActivityRegisterTimestampCallback: f::register_timestamp,
+        cuptiActivityGetAttribute: f::get_attribute,
+        cuptiActivitySetAttribute: f::set_attribute,
+        cuptiActivityEnable: f::enable,
+        cuptiActivityEnableAndDump: f::enable_and_dump,
+        cuptiActivityDisable: f::disable,
+        cuptiActivityFlushAll: f::flush_all,
+        cuptiActivityFlushPeriod: f::flush_period,
+        cuptiActivityGetNextRecord: f::next_record,
+        cuptiActivityGetNumDroppedRecords: f::dropped,
+        cuptiActivityPushExternalCorrelationId: f::push,
+        cuptiActivityPopExternalCorrelationId: f::pop,
+        cuptiGetErrorMessage: None,
+        cuptiGetGraphExecId: None,
+        cuptiActivityEnableDriverApi: None,
+        cuptiActivityEnableRuntimeApi: None,
+        cuptiActivityEnableHWTrace: None,
+        cuptiSubscribe_v2: Some(f::subscribe_v2),
+        cuptiActivityGetStructSize: None,
+    }
+}
+
+/// A fresh CUPTI of this version, for one test.
+fn fresh(version: u32, answers: &[(&str, u32)]) -> MutexGuard<'static, ()> {
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    HANG.store(false, Ordering::Relaxed);
+    fake(|fake| {
+        let answers = answers.iter().map(|(call, code)| ((*call).to_owned(), *code)).collect();
+        *fake = Fake { version, answers, ..Fake::default() };
+    });
+    guard
+}
+
+fn options() -> Options {
+    // No flush but those asked for.
+    Options { flush_period: Duration::from_secs(3600), pool_bytes: 2 << 20, ..Options::new(config::Cupti::Auto) }
+}
+
+fn start(options: &Options) -> Result<(Cupti, Reader), Absent> {
+    start_with(api(), "libcupti.so.13".into(), Vec::new(), options)
+}
+
+#[track_caller]
+fn refused(options: &Options) -> Absent {
+    start(options).err().expect("refused")
+}
+
+fn calls() -> Vec<String> {
+    fake(|fake| std::mem::take(&mut fake.calls))
+}
+
+/// A record of a kind, as this version writes it.
+struct Written {
+    bytes: Vec<u8>,
+}
+
+impl Written {
+    fn new(version: u32, kind: u32) -> Written {
+        let mut bytes = vec![0; Table::new(version).size(kind).unwrap()];
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        Written { bytes }
+    }
+
+    fn with<F, T: Value>(mut self, field: Field<F, T>, value: &[u8]) -> Written {
+        self.bytes[field.offset()..][..value.len()].copy_from_slice(value);
+        self
+    }
+}
+
+fn kernel(version: u32, correlation: u32, start: u64, end: u64, name: &CString) -> Vec<u8> {
+    type Of = table::Kernel;
+    Written::new(version, cupti::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)
+        .with(Of::START, &start.to_ne_bytes())
+        .with(Of::END, &end.to_ne_bytes())
+        .with(Of::CORRELATION_ID, &correlation.to_ne_bytes())
+        .with(Of::DEVICE_ID, &3_u32.to_ne_bytes())
+        .with(Of::CONTEXT_ID, &1_u32.to_ne_bytes())
+        .with(Of::STREAM_ID, &7_u32.to_ne_bytes())
+        .with(Of::GRID_X, &24_i32.to_ne_bytes())
+        .with(Of::GRID_Y, &1_i32.to_ne_bytes())
+        .with(Of::GRID_Z, &1_i32.to_ne_bytes())
+        .with(Of::BLOCK_X, &640_i32.to_ne_bytes())
+        .with(Of::GRAPH_NODE_ID, &0x9_0000_0002_u64.to_ne_bytes())
+        .with(Of::GRAPH_ID, &9_u32.to_ne_bytes())
+        .with(Of::NAME, &(name.as_ptr().expose_provenance()).to_ne_bytes())
+        .bytes
+}
+
+fn drain(reader: &mut Reader) -> Vec<Activity> {
+    let mut seen = Vec::new();
+    reader.drain(&mut |activity| seen.push(activity));
+    seen
+}
+
+#[test]
+fn cupti_is_asked_in_the_right_order_and_given_back_in_the_right_order() {
+    let _one = fresh(28, &[]);
+    let (cupti, _reader) = start(&Options { copies: true, ..options() }).unwrap();
+    assert_eq!(cupti.facts().to_string(), "CUPTI of CUDA 12.9 (version 28) from libcupti.so.13");
+    assert_eq!(
+        calls(),
+        [
+            "version",
+            "subscribe",
+            "attribute(5 1 1)",
+            "thread ids(1)",
+            "register",
+            "callback(1 1/307)",
+            "callback(1 1/442)",
+            "callback(1 1/652)",
+            "callback(1 1/653)",
+            "callback(1 3/13)",
+            "callback(1 3/20)",
+            "callback(1 6/1)",
+            "callback(1 6/2)",
+            "callback(1 6/3)",
+            "dump(8)",
+            "dump(9)",
+            "dump(37)",
+            "enable(10)",
+            "enable(17)",
+            "enable(1)",
+            "enable(22)",
+            "enable(2)",
+        ]
+    );
+    assert_eq!(refused(&options()), Absent::Held);
+    assert!(cupti.sync(Duration::from_secs(10)));
+    assert_eq!(calls(), ["flush(0)"]);
+    assert!(cupti.release(Duration::from_secs(10)));
+    assert_eq!(
+        calls(),
+        [
+            "disable(8)",
+            "disable(9)",
+            "disable(37)",
+            "disable(10)",
+            "disable(17)",
+            "disable(1)",
+            "disable(22)",
+            "disable(2)",
+            "flush(1)",
+            "attribute(5 1 0)",
+            "thread ids(0)",
+            "unsubscribe",
+        ]
+    );
+    // What is over is over; and it can be taken again.
+    assert!(cupti.sync(Duration::ZERO) && cupti.release(Duration::ZERO));
+    let (again, _reader) = start(&options()).unwrap();
+    assert!(again.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn what_is_not_needed_may_be_refused() {
+    let _one = fresh(130_100, &[("callback(1 1/652)", 1), ("enable(17)", 14), ("attribute", 27), ("dump", 27)]);
+    let (cupti, _reader) = start(&options()).unwrap();
+    assert_eq!(
+        cupti.facts().refused,
+        [
+            "zeroed buffers: NOT_SUPPORTED (27)",
+            "launches (callback 652): INVALID_PARAMETER (1)",
+            "kind 17: NOT_COMPATIBLE (14)"
+        ]
+    );
+    assert!(calls().contains(&"enable(8)".to_owned()), "without the dump, at least what is new");
+    assert!(cupti.release(Duration::from_secs(10)));
+    assert!(!calls().contains(&"disable(17)".to_owned()));
+}
+
+#[test]
+fn a_refusal_says_why_and_leaves_cupti_as_it_was() {
+    let taken = Absent::Taken { owner: Some("Kineto".into()) };
+    assert!(taken.to_string().contains("that is Kineto"));
+    for (version, answers, expected, after) in [
+        (
+            130_000,
+            &[("subscribe", 39), ("subscribe_v2", 39)][..],
+            taken.clone(),
+            &["subscribe", "subscribe_v2(32)"][..],
+        ),
+        (130_300, &[("subscribe", 39), ("subscribe_v2", 39)], taken, &["subscribe", "subscribe_v2(40)"]),
+        (28, &[("subscribe", 39)], Absent::Taken { owner: None }, &["subscribe"]),
+        (28, &[("subscribe", 15)], Absent::Refused { call: "cuptiSubscribe", code: 15 }, &["subscribe"]),
+        (130_000, &[("subscribe", 999)], Absent::Refused { call: "cuptiSubscribe", code: 999 }, &["subscribe"]),
+        (28, &[("version", 27)], Absent::Refused { call: "cuptiGetVersion", code: 27 }, &[]),
+        (17, &[], Absent::TooOld { path: "libcupti.so.13".into(), function: None, version: Some(17) }, &[]),
+        (
+            28,
+            &[("register", 27)],
+            Absent::Refused { call: "cuptiActivityRegisterCallbacks", code: 27 },
+            &[
+                "subscribe",
+                "attribute(5 1 1)",
+                "thread ids(1)",
+                "register",
+                "attribute(5 1 0)",
+                "thread ids(0)",
+                "unsubscribe",
+            ],
+        ),
+    ] {
+        let _one = fresh(version, answers);
+        assert_eq!(refused(&options()), expected);
+        assert_eq!(calls()[1..], *after, "{expected:?}");
+    }
+    let _one = fresh(28, &[("enable(10)", 35)]);
+    let absent = refused(&options());
+    assert_eq!(absent, Absent::Refused { call: "cuptiActivityEnable", code: 35 });
+    assert!(absent.to_string().starts_with("cuptiActivityEnable answered INSUFFICIENT_PRIVILEGES (35): the admin"));
+    let calls = calls();
+    assert_eq!(
+        calls[calls.len() - 6..],
+        ["disable(8)", "disable(9)", "disable(37)", "attribute(5 1 0)", "thread ids(0)", "unsubscribe"]
+    );
+    drop(_one);
+    let off = Options::new(config::Cupti::Off);
+    assert_eq!(super::start(&off).err(), Some(Absent::SwitchedOff));
+    assert_eq!(super::start(&Options::new(config::Cupti::Auto)).err(), Some(Absent::NoDriver));
+}
+
+#[test]
+fn kernels_are_not_disabled_where_that_deadlocks() {
+    let _one = fresh(130_000, &[]);
+    let (cupti, _reader) = start(&options()).unwrap();
+    calls();
+    assert!(cupti.release(Duration::from_secs(10)));
+    assert_eq!(calls(), ["flush(1)", "attribute(5 1 0)", "thread ids(0)", "unsubscribe"]);
+}
+
+#[test]
+fn what_cupti_returns_is_decoded_in_every_release() {
+    for version in [18, 28, 130_000, 130_100, 130_300, 130_500] {
+        let _one = fresh(version, &[]);
+        let (cupti, mut reader) = start(&options()).unwrap();
+        assert_eq!(drain(&mut reader), []);
+        let name = CString::new("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL").unwrap();
+        let (wall, boot) = (sys::realtime_ns(), sys::boottime_ns());
+        let offset = wall - boot;
+        let (start, end) = (wall - 3_000_000, wall - 1_000_000);
+        let mut records = kernel(version, 77, start, end, &name);
+        records.extend(
+            Written::new(version, cupti::CUPTI_ACTIVITY_KIND_MEMCPY2)
+                .with(table::MemcpyPtoP::COPY_KIND, &[10])
+                .with(table::MemcpyPtoP::BYTES, &4096_u64.to_ne_bytes())
+                .with(table::MemcpyPtoP::START, &start.to_ne_bytes())
+                .with(table::MemcpyPtoP::END, &start.to_ne_bytes())
+                .with(table::MemcpyPtoP::CORRELATION_ID, &78_u32.to_ne_bytes())
+                .bytes,
+        );
+        // Kinds that nobody here asked for, and records that cannot be.
+        records.extend(Written::new(version, cupti::CUPTI_ACTIVITY_KIND_RUNTIME).bytes);
+        records.extend(kernel(version, 79, 0, end, &name));
+        records.extend(kernel(version, 80, end, start, &name));
+        records.extend(kernel(version, 81, end, end + 3_600_000_000_000, &name));
+        records.extend(
+            Written::new(version, cupti::CUPTI_ACTIVITY_KIND_OVERHEAD)
+                .with(table::Overhead::OVERHEAD_KIND, &(1_u32 << 16).to_ne_bytes())
+                .with(table::Overhead::OBJECT_KIND, &2_u32.to_ne_bytes())
+                .with(table::Overhead::OBJECT_ID_PT_THREAD_ID, &4711_u32.to_ne_bytes())
+                .with(table::Overhead::START, &start.to_ne_bytes())
+                .with(table::Overhead::END, &end.to_ne_bytes())
+                .bytes,
+        );
+        let gpu = CString::new("NVIDIA H200").unwrap();
+        records.extend(
+            Written::new(version, cupti::CUPTI_ACTIVITY_KIND_DEVICE)
+                .with(table::Device::ID, &3_u32.to_ne_bytes())
+                .with(table::Device::UUID, &[5; 16])
+                .with(table::Device::NAME, &(gpu.as_ptr().expose_provenance()).to_ne_bytes())
+                .bytes,
+        );
+        records.extend(
+            Written::new(version, cupti::CUPTI_ACTIVITY_KIND_CONTEXT)
+                .with(table::Context::CONTEXT_ID, &1_u32.to_ne_bytes())
+                .with(table::Context::DEVICE_ID, &3_u32.to_ne_bytes())
+                .with(table::Context::NULL_STREAM_ID, &7_u16.to_ne_bytes())
+                .bytes,
+        );
+        records.extend(
+            Written::new(version, cupti::CUPTI_ACTIVITY_KIND_STREAM)
+                .with(table::Stream::CONTEXT_ID, &1_u32.to_ne_bytes())
+                .with(table::Stream::STREAM_ID, &13_u32.to_ne_bytes())
+                .with(table::Stream::PRIORITY, &(-1_i32).to_ne_bytes())
+                .bytes,
+        );
+        fake(|fake| (fake.records, fake.dropped) = (records, 12));
+        assert!(cupti.sync(Duration::from_secs(10)));
+        let seen = drain(&mut reader);
+        let [
+            Activity::Kernel(ran),
+            Activity::Copy(copy),
+            Activity::Implausible,
+            Activity::Implausible,
+            Activity::Implausible,
+            Activity::Overhead(overhead),
+            Activity::Device(device),
+            Activity::Context(context),
+            Activity::Stream(stream),
+            Activity::Dropped(12),
+        ] = &seen[..]
+        else {
+            panic!("{seen:#?}");
+        };
+        // The offset was read here with a pause between the two clocks, if the machine made one.
+        let slack = u64::from(ran.span.error_ns) + 100_000;
+        assert!(ran.span.start.0.abs_diff(start - offset) <= slack, "{:?} {}", ran.span, start - offset);
+        assert_eq!(ran.span.end.since(ran.span.start), 2_000_000);
+        assert!(ran.span.error_ns >= GPU_STAMP_ERROR_NS && ran.span.error_ns < 1_000_000, "{:?}", ran.span);
+        let place = Place { device: 3, context: 1, stream: 7 };
+        assert_eq!(
+            *ran,
+            Kernel {
+                span: ran.span,
+                place,
+                correlation: 77,
+                graph_node: 0x9_0000_0002,
+                graph: 9,
+                grid: [24, 1, 1],
+                block: [640, 0, 0],
+                name: name.to_str().unwrap().into()
+            }
+        );
+        assert_eq!((copy.bytes, copy.kind, copy.correlation), (4096, CopyKind::PeerToPeer, 78));
+        assert_eq!((overhead.kind, overhead.tid), (1 << 16, Some(4711)));
+        assert_eq!((device.device, &*device.name, device.uuid), (3, "NVIDIA H200", [5; 16]));
+        assert_eq!((context.context, context.device, context.null_stream), (1, 3, 7));
+        assert_eq!((stream.context, stream.stream, stream.priority), (1, 13, -1));
+        let losses = reader.losses();
+        assert_eq!((losses.decoded, losses.implausible, losses.other_kinds), (6, 3, 1));
+        assert_eq!((losses.dropped, losses.unreadable), (12, 0));
+        assert!(cupti.release(Duration::from_secs(10)));
+    }
+}
+
+#[test]
+fn a_buffer_that_makes_no_sense_is_counted_and_survived() {
+    let _one = fresh(28, &[]);
+    let (cupti, mut reader) = start(&options()).unwrap();
+    drain(&mut reader);
+    let name = CString::new("kernel").unwrap();
+    let wall = sys::realtime_ns();
+    let mut records = kernel(28, 1, wall - 2000, wall - 1000, &name);
+    // From a newer library than it says it is.
+    records.extend([0xee; 64]);
+    fake(|fake| fake.records = records);
+    assert!(cupti.sync(Duration::from_secs(10)));
+    assert_eq!(drain(&mut reader).len(), 1);
+    assert_eq!(reader.losses().unreadable, 1);
+    let mut state = 99_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 33
+    };
+    for _ in 0..200 {
+        let mut bytes: Vec<u8> = (0..random() % 600).map(|_| random() as u8).collect();
+        // Names are believed, so no records that have one.
+        if let Some(kind) = bytes.first_chunk_mut::<4>() {
+            *kind = [1_u32, 2, 4, 5, 9, 17, 22, 37, 99][random() as usize % 9].to_ne_bytes();
+        }
+        fake(|fake| fake.records = bytes);
+        assert!(cupti.sync(Duration::from_secs(10)));
+        drain(&mut reader);
+    }
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn a_flush_that_hangs_keeps_nobody() {
+    let _one = fresh(28, &[]);
+    let (cupti, mut reader) = start(&options()).unwrap();
+    calls();
+    HANG.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
+    assert!(!cupti.sync(Duration::from_millis(50)));
+    assert!(!cupti.release(Duration::from_millis(50)));
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    drain(&mut reader);
+    assert_eq!(calls(), ["flush(0)"], "one at a time");
+    assert_eq!(refused(&options()), Absent::Held);
+    HANG.store(false, Ordering::Relaxed);
+    assert!(cupti.release(Duration::from_secs(10)));
+    assert_eq!(calls().last().unwrap(), "unsubscribe");
+}
+
+#[test]
+fn cupti_is_flushed_every_period() {
+    let _one = fresh(28, &[]);
+    let period = Options { flush_period: Duration::from_millis(5), ..options() };
+    let (cupti, _reader) = start(&period).unwrap();
+    calls();
+    let begin = Instant::now();
+    while fake(|fake| fake.calls.len()) < 5 {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(25), "{:?}", begin.elapsed());
+    assert!(calls().iter().all(|call| call == "flush(0)"));
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+/// Calls the callback as CUPTI does.
+fn event<T>(domain: u32, id: u32, data: &T) {
+    // SAFETY: the structure that goes with the domain and the id.
+    unsafe { callbacks::on_event(std::ptr::null_mut(), domain, id, std::ptr::from_ref(data).cast()) };
+}
+
+fn launch(site: u32, id: u32, correlation: u32, symbol: &CString) {
+    let data = cupti::CUpti_CallbackData {
+        callbackSite: site,
+        functionName: c"cuLaunchKernelEx".as_ptr(),
+        functionParams: std::ptr::null(),
+        functionReturnValue: std::ptr::null_mut(),
+        symbolName: symbol.as_ptr(),
+        context: std::ptr::null_mut(),
+        contextUid: 1,
+        correlationData: std::ptr::null_mut(),
+        correlationId: correlation,
+    };
+    event(1, id, &data);
+}
+
+fn node(id: u32, node: usize, original: usize) {
+    let mut graph = cupti::CUpti_GraphData {
+        graph: std::ptr::null_mut(),
+        originalGraph: std::ptr::null_mut(),
+        node: std::ptr::without_provenance_mut(node),
+        originalNode: std::ptr::without_provenance_mut(original),
+        nodeType: 0,
+        dependency: std::ptr::null_mut(),
+        graphExec: std::ptr::null_mut(),
+    };
+    let data = cupti::CUpti_ResourceData {
+        context: std::ptr::null_mut(),
+        resourceHandle: cupti::CUpti_ResourceData__bindgen_ty_1 { stream: std::ptr::null_mut() },
+        resourceDescriptor: (&raw mut graph).cast(),
+    };
+    event(3, id, &data);
+}
+
+#[test]
+fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
+    let _one = fresh(28, &[]);
+    let (cupti, mut reader) = start(&options()).unwrap();
+    let nccl = CString::new("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgs").unwrap();
+    let other = CString::new("_Z6vecAddPKfS0_Pfi").unwrap();
+    // Nothing is recorded while recording is off.
+    launch(0, 652, 1, &nccl);
+    let rings = recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
+    let opened = std::thread::spawn(move || {
+        launch(0, 652, 2, &other);
+        launch(0, 652, 3, &nccl);
+        // Not the end of a call, not another function, not a node outside of a launch.
+        launch(1, 652, 3, &nccl);
+        launch(0, 514, 4, &nccl);
+        node(13, 0x100, 0);
+        node(20, 0x200, 0x100);
+        launch(0, 307, 5, &nccl);
+        let opened = recorder::start(Handle::NONE, Handle::NONE, 0, &KernelLaunch::zeroed());
+        launch(0, 653, 6, &other);
+        node(13, 0x300, 0);
+        recorder::stop(opened);
+        launch(0, 442, 7, &other);
+        node(20, 0x400, 0x300);
+        event(
+            3,
+            13,
+            &cupti::CUpti_ResourceData {
+                context: std::ptr::null_mut(),
+                resourceHandle: cupti::CUpti_ResourceData__bindgen_ty_1 { stream: std::ptr::null_mut() },
+                resourceDescriptor: std::ptr::null_mut(),
+            },
+        );
+        // SAFETY: null is looked at first.
+        unsafe { callbacks::on_event(std::ptr::null_mut(), 1, 307, std::ptr::null()) };
+        opened
+    })
+    .join()
+    .unwrap();
+    recorder::switch_off();
+    let (mut launches, mut nodes) = (Vec::new(), Vec::new());
+    for slot in 0..rings.used_slots() {
+        let mut ring = ring::Reader::new(slot);
+        let mut buffer = [0; MAX_WORDS];
+        while ring.peek(rings).is_some() {
+            match Record::decode(ring.read(rings, &mut buffer)).unwrap().body {
+                Body::Launch { correlation, nccl, launch, .. } => launches.push((correlation, nccl, launch)),
+                Body::GraphNode { node, original, launch } => nodes.push((node, original, launch)),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(launches, [(3, true, Handle::NONE), (5, true, Handle::NONE), (6, false, opened)]);
+    assert_eq!(nodes, [(0x300, 0, opened), (0x400, 0x300, Handle::NONE)]);
+
+    // CUPTI's own failure is told once, as CUPTI told it.
+    let notification = cupti::CUpti_StateData__bindgen_ty_1__bindgen_ty_1 { result: 35, message: std::ptr::null() };
+    let state = cupti::CUpti_StateData { __bindgen_anon_1: cupti::CUpti_StateData__bindgen_ty_1 { notification } };
+    let before = reader.losses().failures;
+    event(6, 1, &state);
+    drain(&mut reader);
+    assert_eq!(reader.losses().failures, before + 1);
+    let notes = reader.take_notes();
+    assert!(notes[0].text.contains("INSUFFICIENT_PRIVILEGES (35); there will be no more kernels"), "{notes:?}");
+    assert_eq!(reader.take_notes(), []);
+    assert!(cupti.release(Duration::from_secs(10)));
+    assert_eq!(recorder::panics(), 0);
+}
+
+#[test]
+fn every_reason_is_a_sentence() {
+    for (absent, says) in [
+        (Absent::SwitchedOff, "NCCLSCOPE_CUPTI=0"),
+        (Absent::Forked, "forked"),
+        (Absent::NoDriver, "libcuda.so.1"),
+        (Absent::NoLibrary { tried: "libcupti.so.13: not mapped".into() }, "NCCLSCOPE_CUPTI=/path"),
+        (
+            Absent::TooOld { path: "/x".into(), function: Some("cuptiGetGraphId"), version: None },
+            "lacks cuptiGetGraphId",
+        ),
+        (Absent::TooOld { path: "/x".into(), function: None, version: Some(17) }, "its version is 17"),
+        (Absent::Broken { path: "/x".into() }, "13.3"),
+        (Absent::Taken { owner: None }, "torch.profiler"),
+        (Absent::Refused { call: "cuptiSubscribe", code: 27 }, "another machine"),
+        (Absent::Refused { call: "cuptiSubscribe", code: 15 }, "NOT_INITIALIZED (15)"),
+        (Absent::Refused { call: "cuptiSubscribe", code: 999 }, "UNKNOWN (999)"),
+        (Absent::Refused { call: "cuptiSubscribe", code: 12345 }, "error 12345"),
+        (Absent::NoResources("no thread".into()), "no thread"),
+    ] {
+        let text = absent.to_string();
+        assert!(text.contains(says), "{text}");
+        assert!(!text.contains('\n') && !text.ends_with('.'), "{text}");
+    }
+}

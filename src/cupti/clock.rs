@@ -557,6 +557,53 @@ mod tests {
     }
 
     #[test]
+    fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
+        // Random rates, and readings at random distances, in which CUPTI is asked anywhere between the other clocks.
+        let mut state = 0xfeed_u64;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for _ in 0..200 {
+            let (rate, lead) = (1 + random(40), random(EPOCH));
+            // Tenths of a tick a ns, and the host's own clock is steered by up to 50 ppm.
+            let steered = random(100_000) as i128 - 50_000;
+            let ticks = |at: u64| {
+                let steered = at as i128 + at as i128 * steered / 1_000_000_000;
+                (steered as u64 * rate / 10).max(1) + lead
+            };
+            let mut clock = CuptiClock::default();
+            let (mut at, mut first) = (10 * SECOND, 0);
+            for round in 0..40 {
+                let width = 1 + random(2_000);
+                let asked = at + random(width + 1);
+                clock.add(&Reading {
+                    boot_before: HostNs(at),
+                    wall_before: at + EPOCH,
+                    cupti: Some(Stamp(ticks(asked))),
+                    wall_after: at + width + EPOCH,
+                    boot_after: HostNs(at + width),
+                });
+                let now = HostNs(at + width);
+                if round == 0 {
+                    first = at;
+                }
+                let truth = first + random(at - first + 1);
+                if clock.covers(HostNs(truth)) {
+                    let (host, error) = clock.to_host(Stamp(ticks(truth)), now).expect("an instant");
+                    // A stamp says no more than its ticks do.
+                    let off = host.0.abs_diff(truth).saturating_sub(10 / rate + 1);
+                    assert!(off <= u64::from(error), "{host:?} ± {error} is not {truth}: {clock:?}");
+                    assert!(error < 6_000, "± {error}: {clock:?}");
+                }
+                at += width + [1_000, 1_000_000, SECOND][random(3) as usize] + random(SECOND / 2);
+            }
+        }
+    }
+
+    #[test]
     fn no_truth_lies_outside_of_its_bound() {
         // Random worlds: readings at random distances and with random delays, a wall clock that is set now and then, a
         // CUPTI that draws straight lines of up to a second across it, and records that come up to 3 s late.

@@ -41,6 +41,8 @@ pub(super) struct Desk {
     pub(super) dropped: AtomicU64,
     /// Flushes that failed, and the code of the last.
     pub(super) failed: AtomicU64,
+    /// Flushes that somebody waited for in vain.
+    pub(super) overdue: AtomicU64,
     pub(super) last_failure: AtomicU32,
 }
 
@@ -112,7 +114,11 @@ impl Desk {
             .done
             .wait_timeout_while(state, limit, |state| !state.ended && !done(state))
             .unwrap_or_else(PoisonError::into_inner);
-        state.ended || done(&state)
+        let in_time = state.ended || done(&state);
+        if !in_time {
+            self.overdue.fetch_add(1, Ordering::Relaxed);
+        }
+        in_time
     }
 
     fn note(&self, reading: Option<Reading>) {

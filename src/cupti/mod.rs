@@ -198,7 +198,8 @@ struct Said {
     foreign: bool,
     discarded: bool,
     failures: u64,
-    failed_flushes: u64,
+    failed_flushes: bool,
+    overdue: u64,
 }
 
 /// Whether a subscription is under way or there.
@@ -411,11 +412,20 @@ impl Reader {
             }
             self.notes.push(Note { name: "CUPTI failure", text });
         }
-        if losses.failed_flushes > 0 && self.said.failed_flushes == 0 {
-            self.said.failed_flushes = losses.failed_flushes;
+        if losses.failed_flushes > 0 && !self.said.failed_flushes {
+            self.said.failed_flushes = true;
             let error = error_name(self.desk.last_failure.load(Ordering::Relaxed));
-            let text = format!("CUPTI refuses to return its records: {error}");
-            self.notes.push(Note { name: "CUPTI failure", text });
+            self.notes
+                .push(Note { name: "CUPTI failure", text: format!("CUPTI refuses to return its records: {error}") });
+        }
+        let overdue = self.desk.overdue.load(Ordering::Relaxed);
+        if overdue > self.said.overdue {
+            let text = "CUPTI does not return its records in time: the last kernels may be missing";
+            if self.said.overdue == 0 {
+                message::line(text);
+            }
+            self.said.overdue = overdue;
+            self.notes.push(Note { name: "kernels late", text: text.into() });
         }
     }
 }

@@ -623,6 +623,7 @@ fn a_flush_that_hangs_keeps_nobody() {
     assert!(!cupti.release(Duration::from_millis(50)));
     assert!(begin.elapsed() < Duration::from_secs(5));
     drain(&mut reader);
+    assert_eq!(reader.take_notes()[0].name, "kernels late");
     assert_eq!(calls(), ["flush(0)"], "one at a time");
     assert_eq!(refused(&options()), Absent::Held);
     HANG.store(false, Ordering::Relaxed);

@@ -253,7 +253,15 @@ impl Figures {
 
     /// Those that count something doubtful or lost, and are not zero.
     pub fn remarkable(&self) -> BTreeMap<&str, u64> {
-        let plain = ["recorded", "clock_error_ns"];
+        let plain = [
+            "recorded",
+            "clock_error_ns",
+            "kernels_launch_bracket",
+            "kernels_graph_node",
+            "kernels_call_bracket",
+            "kernels_thread_order",
+            "kernels_application",
+        ];
         let remarkable = self.0.iter().filter(|(name, number)| **number != 0 && !plain.contains(&name.as_str()));
         remarkable.map(|(name, number)| (name.as_str(), *number)).collect()
     }

@@ -80,9 +80,11 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
     let output = place.target.join("demo").join(name);
     let _ = std::fs::remove_dir_all(&output);
     let traces = output.join("traces");
+    let libraries = output.join("lib");
+    place_cupti(&release, &libraries)?;
     let mut job = place.command(&emulator);
     job.args(["run", &wish.scenario, "--plugin"]).arg(release.join("libncclscope.so"));
-    job.arg("--nccl").arg(&library).arg("--output").arg(&output);
+    job.arg("--cupti").arg(&libraries).arg("--nccl").arg(&library).arg("--output").arg(&output);
     job.args(wish.seed.iter().flat_map(|seed| ["--seed", seed]));
     job.env("NCCLSCOPE_PRESET", "full").env("NCCLSCOPE_OUTPUT", &traces);
     call(&mut job)?;
@@ -111,9 +113,25 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Puts the emulated driver and CUPTI into a folder, under the names that they are looked for.
+fn place_cupti(built: &Path, folder: &Path) -> Result<(), Failure> {
+    let copy = || {
+        std::fs::create_dir_all(folder)?;
+        std::fs::copy(built.join("libemulated_cupti.so"), folder.join("libcupti.so.13"))?;
+        std::fs::copy(built.join("libemulated_libcuda.so"), folder.join("libcuda.so.1"))
+    };
+    copy().map(|_| ()).map_err(|error| format!("failed to fill {}: {error}", folder.display()).into())
+}
+
 fn build(place: &Place) -> Result<(), Failure> {
     println!("building (a few minutes the first time)");
-    let packages = ["ncclscope", "ncclscope-emulator", "ncclscope-emulator-nvml"];
+    let packages = [
+        "ncclscope",
+        "ncclscope-emulator",
+        "ncclscope-emulator-cupti",
+        "ncclscope-emulator-libcuda",
+        "ncclscope-emulator-nvml",
+    ];
     let packages = packages.iter().flat_map(|name| ["-p", name]);
     call(place.cargo().args(["build", "--release", "--quiet", "--lib", "--bins"]).args(packages))
 }

@@ -1,7 +1,7 @@
 //! Captures: what streams are told while they capture becomes a graph.
 //!
-//! A capture begins in one stream. Another joins by waiting for an event that was recorded in the capture. Each has a frontier,
-//! the nodes after which its next one comes.
+//! A capture begins in one stream. Another joins by waiting for an event that was recorded in the capture. Each has a
+//! frontier, the nodes after which its next one comes.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};

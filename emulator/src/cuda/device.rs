@@ -87,8 +87,8 @@ impl Device {
         (self.context.id() != 0).then_some(&self.context)
     }
 
-    /// The default stream. It orders its own work only: other streams neither wait for it nor it for them, because everything
-    /// here uses streams that in CUDA do not either (`cudaStreamNonBlocking`).
+    /// The default stream. It orders its own work only: other streams neither wait for it nor it for them, because
+    /// everything here uses streams that in CUDA do not either (`cudaStreamNonBlocking`).
     pub(super) fn default_stream(&self) -> &Arc<Stream> {
         self.default_stream.get_or_init(|| {
             let stream = Arc::new(Stream::new(self.ordinal, ::observe::DEFAULT_STREAM_ID, true));
@@ -219,7 +219,8 @@ pub(super) fn stream_handle(stream: &Arc<Stream>) -> *mut c_void {
     if stream.is_default() { std::ptr::null_mut() } else { handle(stream) }
 }
 
-/// An attribute by its number, which the runtime and the driver API share. What is not listed, the device does not have.
+/// An attribute by its number, which the runtime and the driver API share. What is not listed, the device does not
+/// have.
 pub(super) fn attribute(machine: &Machine, number: i32, device: &Device) -> i32 {
     let Config { compute_capability, virtual_memory, .. } = machine.config;
     match number {

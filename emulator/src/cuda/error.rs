@@ -42,7 +42,8 @@ errors! {
     /// No context.
     InvalidContext = 201, c"cudaErrorDeviceUninitialized", c"invalid device context";
     /// The peer cannot be reached.
-    PeerAccessUnsupported = 217, c"cudaErrorPeerAccessUnsupported", c"peer access is not supported between these two devices";
+    PeerAccessUnsupported = 217, c"cudaErrorPeerAccessUnsupported",
+        c"peer access is not supported between these two devices";
     /// A handle that is none, or no longer.
     InvalidResourceHandle = 400, c"cudaErrorInvalidResourceHandle", c"invalid resource handle";
     /// An object is not in the state that the call needs.
@@ -56,29 +57,39 @@ errors! {
     /// The peer was never enabled.
     PeerAccessNotEnabled = 705, c"cudaErrorPeerAccessNotEnabled", c"peer access has not been enabled";
     /// That memory is registered already.
-    HostMemoryAlreadyRegistered = 712, c"cudaErrorHostMemoryAlreadyRegistered", c"part or all of the requested memory range is already mapped";
+    HostMemoryAlreadyRegistered = 712, c"cudaErrorHostMemoryAlreadyRegistered",
+        c"part or all of the requested memory range is already mapped";
     /// That memory is not registered.
-    HostMemoryNotRegistered = 713, c"cudaErrorHostMemoryNotRegistered", c"pointer does not correspond to a registered memory region";
+    HostMemoryNotRegistered = 713, c"cudaErrorHostMemoryNotRegistered",
+        c"pointer does not correspond to a registered memory region";
     /// The emulator, or the GPU it emulates, does not do that.
     NotSupported = 801, c"cudaErrorNotSupported", c"operation not supported by the emulated GPU";
     /// Not while the stream is capturing.
-    StreamCaptureUnsupported = 900, c"cudaErrorStreamCaptureUnsupported", c"operation not permitted when stream is capturing";
+    StreamCaptureUnsupported = 900, c"cudaErrorStreamCaptureUnsupported",
+        c"operation not permitted when stream is capturing";
     /// An earlier error has made the capture invalid.
-    StreamCaptureInvalidated = 901, c"cudaErrorStreamCaptureInvalidated", c"operation failed due to a previous error during capture";
+    StreamCaptureInvalidated = 901, c"cudaErrorStreamCaptureInvalidated",
+        c"operation failed due to a previous error during capture";
     /// Two captures would become one.
-    StreamCaptureMerge = 902, c"cudaErrorStreamCaptureMerge", c"operation would result in a merge of separate capture sequences";
+    StreamCaptureMerge = 902, c"cudaErrorStreamCaptureMerge",
+        c"operation would result in a merge of separate capture sequences";
     /// The capture did not begin in this stream.
-    StreamCaptureUnmatched = 903, c"cudaErrorStreamCaptureUnmatched", c"capture was not ended in the same stream as it began";
+    StreamCaptureUnmatched = 903, c"cudaErrorStreamCaptureUnmatched",
+        c"capture was not ended in the same stream as it began";
     /// A stream that was drawn into the capture has work that the first stream does not wait for.
     StreamCaptureUnjoined = 904, c"cudaErrorStreamCaptureUnjoined", c"capturing stream has unjoined work";
     /// A captured operation would depend on one outside of the capture.
-    StreamCaptureIsolation = 905, c"cudaErrorStreamCaptureIsolation", c"dependency created on uncaptured work in another stream";
+    StreamCaptureIsolation = 905, c"cudaErrorStreamCaptureIsolation",
+        c"dependency created on uncaptured work in another stream";
     /// The legacy default stream cannot be captured.
-    StreamCaptureImplicit = 906, c"cudaErrorStreamCaptureImplicit", c"operation would make the legacy stream depend on a capturing blocking stream";
+    StreamCaptureImplicit = 906, c"cudaErrorStreamCaptureImplicit",
+        c"operation would make the legacy stream depend on a capturing blocking stream";
     /// The event was recorded in a capture, so it cannot be asked or waited for outside of it.
-    CapturedEvent = 907, c"cudaErrorCapturedEvent", c"operation not permitted on an event last recorded in a capturing stream";
+    CapturedEvent = 907, c"cudaErrorCapturedEvent",
+        c"operation not permitted on an event last recorded in a capturing stream";
     /// The capture must be ended by the thread that began it.
-    StreamCaptureWrongThread = 908, c"cudaErrorStreamCaptureWrongThread", c"attempt to terminate a thread-local capture sequence from another thread";
+    StreamCaptureWrongThread = 908, c"cudaErrorStreamCaptureWrongThread",
+        c"attempt to terminate a thread-local capture sequence from another thread";
     /// The answer would leave out what the edges of the graph say.
     LossyQuery = 911, c"cudaErrorLossyQuery", c"query would drop edge annotations of the captured graph";
     /// Something else.

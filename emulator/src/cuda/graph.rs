@@ -1,8 +1,8 @@
 //! Graphs: nodes and what they wait for, and the executable graphs made of them.
 //!
-//! A launch of an executable graph is one entry in a stream's queue. Its nodes run as soon as what they wait for is done: the
-//! stream's thread takes one branch, further ones run aside, so that kernels which wait for each other never wait for a
-//! thread.
+//! A launch of an executable graph is one entry in a stream's queue. Its nodes run as soon as what they wait for is
+//! done: the stream's thread takes one branch, further ones run aside, so that kernels which wait for each other never
+//! wait for a thread.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -428,8 +428,8 @@ impl Running {
         });
     }
 
-    /// Tells nodes that something they wait for has happened. The answer is which of them are ready, and whether the node
-    /// that `ends` was the last one.
+    /// Tells nodes that something they wait for has happened. The answer is which of them are ready, and whether the
+    /// node that `ends` was the last one.
     fn advance(&self, nodes: &[u32], ends: bool) -> (Vec<u32>, bool) {
         if nodes.is_empty() && !ends {
             return (Vec::new(), false);

@@ -43,8 +43,8 @@ pub struct DeviceBuffer {
     bytes: usize,
 }
 
-// SAFETY: an address of memory of the process, which any thread may pass on; reading and writing it is up to whoever orders
-// the work.
+// SAFETY: an address of memory of the process, which any thread may pass on; reading and writing it is up to whoever
+// orders the work.
 unsafe impl Send for DeviceBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceBuffer {}
@@ -162,7 +162,8 @@ impl Stream {
         check(unsafe { runtime::event_record(event.handle, self.handle) })
     }
 
-    /// What is queued from now on waits for the event. If the event was recorded in a capture, the stream joins that capture.
+    /// What is queued from now on waits for the event. If the event was recorded in a capture, the stream joins that
+    /// capture.
     ///
     /// # Errors
     ///
@@ -234,8 +235,9 @@ impl Stream {
         check(unsafe { runtime::memset_async(at, byte.into(), bytes, self.handle) })
     }
 
-    /// Runs a kernel of the application: observed, and in the truth, like any other kernel. It does `work` and lasts at least
-    /// `duration_ns`, which the caller has scaled by the pace of the GPU. In a captured graph it does `work` at every replay.
+    /// Runs a kernel of the application: observed, and in the truth, like any other kernel. It does `work` and lasts at
+    /// least `duration_ns`, which the caller has scaled by the pace of the GPU. In a captured graph it does `work` at
+    /// every replay.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! Memory: which addresses are whose.
 //!
-//! Memory of a device is memory of the process, so a kernel reads and writes it directly, and so does whoever looks at it.
+//! Memory of a device is memory of the process, so a kernel reads and writes it directly, and so does whoever looks at
+//! it.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};

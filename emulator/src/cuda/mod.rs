@@ -1,8 +1,9 @@
 //! The CUDA that libnccl and the job run on: memory, streams, events, graphs, devices, launches.
 //!
-//! One process has one machine, made by [`install`]. libnccl reaches it through the functions of [`runtime_table`], which are
-//! written over its own; the job uses [`host`], which is the same behind a safe interface. Memory of a device is memory of the
-//! process, a stream is a thread with a queue, and a kernel of NCCL's is whatever [`Kernels`] makes of it.
+//! One process has one machine, made by [`install`]. libnccl reaches it through the functions of [`runtime_table`],
+//! which are written over its own; the job uses [`host`], which is the same behind a safe interface. Memory of a device
+//! is memory of the process, a stream is a thread with a queue, and a kernel of NCCL's is whatever [`Kernels`] makes of
+//! it.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -12,7 +13,7 @@
 //! | `device` | devices, contexts, which one is current |
 //! | `stream`, `event` | queues of work, and points in them |
 //! | `capture`, `graph` | streams that record instead of doing, and what they recorded |
-//! | `work`, `memory_operations` | what is queued: kernels, copies, functions, waits |
+//! | `work`, `one_rank`, `memory_operations` | what is queued: kernels, copies, functions, waits |
 //! | `memory`, `virtual_memory` | addresses and whose they are |
 //! | `registry`, `names`, `threads`, [`error`] | handles, kernels' names, the emulator's threads, errors |
 
@@ -27,6 +28,7 @@ mod memory;
 mod memory_operations;
 mod names;
 mod observe;
+mod one_rank;
 mod registry;
 mod runtime;
 mod stream;
@@ -218,8 +220,8 @@ pub fn install(
     assert!(MACHINE.set(machine).is_ok(), "a process has one machine");
 }
 
-/// The functions to be written over libnccl's own, by name. `exists` says whether the library has a function of that name: by
-/// that the table tells CUDA 12 from 13, in which some functions of the same name take other arguments.
+/// The functions to be written over libnccl's own, by name. `exists` says whether the library has a function of that
+/// name: by that the table tells CUDA 12 from 13, in which some functions of the same name take other arguments.
 pub fn runtime_table(exists: impl Fn(&str) -> bool) -> Vec<(&'static str, *const c_void)> {
     runtime::table(exists)
 }

@@ -1,7 +1,7 @@
 //! The observer of the machine: an emulated CUPTI, if there is one.
 //!
-//! It is told of calls, of what comes to be and goes, and of what the GPUs have done. None of the machine's locks is held
-//! meanwhile, and as long as there is no observer, each occasion costs one load.
+//! It is told of calls, of what comes to be and goes, and of what the GPUs have done. None of the machine's locks is
+//! held meanwhile, and as long as there is no observer, each occasion costs one load.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -21,8 +21,8 @@ use crate::time::HostClocks;
 
 static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Takes an observer, tells it what exists already, and gives it what it may ask for. A null one only asks; the last other one
-/// to come is the one that is told. The answer is null when there is no machine.
+/// Takes an observer, tells it what exists already, and gives it what it may ask for. A null one only asks; the last
+/// other one to come is the one that is told. The answer is null when there is no machine.
 ///
 /// # Safety
 ///

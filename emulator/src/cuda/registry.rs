@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Error;
 
-/// The living objects of one kind, by handle. A handle is the object's address, as CUDA's is, but nobody reads through it: one
-/// that is stale or never was gives an error.
+/// The living objects of one kind, by handle. A handle is the object's address, as CUDA's is, but nobody reads through
+/// it: one that is stale or never was gives an error.
 pub(super) struct Registry<T> {
     objects: RwLock<HashMap<usize, Arc<T>>>,
 }

@@ -40,18 +40,7 @@ impl Kernels for TestKernels {
     fn run(&self, launch: &Launch) -> Ran {
         let start = time::now();
         assert_eq!(launch.arguments.as_ptr() as usize % 16, 0);
-        let word =
-            |index: usize| usize::from_ne_bytes(launch.arguments.as_bytes()[8 * index..][..8].try_into().unwrap());
-        if launch.symbol.contains("oneRankReduce") {
-            assert_eq!(
-                (launch.arguments.as_bytes().len(), word(2), word(3), launch.arguments.as_bytes()[32]),
-                (33, 5, 6, 1)
-            );
-            // SAFETY: the test passes a buffer of so many bytes.
-            unsafe { std::ptr::copy(word(1) as *const u8, word(0) as *mut u8, 5) };
-            return Ran { start, end: time::now(), ..Ran::default() };
-        }
-        let address = word(0);
+        let address = usize::from_ne_bytes(launch.arguments.as_bytes()[..8].try_into().unwrap());
         // SAFETY: the tests pass the address of a number that they keep.
         let number = unsafe { AtomicU32::from_ptr(address as *mut u32) };
         match &*launch.symbol {
@@ -465,8 +454,8 @@ fn what_a_capture_cannot_hold_makes_it_invalid() {
     assert_eq!(Stream::default().begin_capture(), Err(Error::StreamCaptureUnsupported));
 }
 
-/// What libnccl does around a captured kernel: a stream of its own that joins without waiting, waits for an event from outside,
-/// and ends with a record that nothing waits for.
+/// What libnccl does around a captured kernel: a stream of its own that joins without waiting, waits for an event from
+/// outside, and ends with a record that nothing waits for.
 #[test]
 fn libnccls_own_streams_take_part_in_a_capture() {
     ready();
@@ -756,9 +745,9 @@ fn nccls_kernels_for_one_rank_and_for_the_timer_run() {
     type LaunchKernel = unsafe extern "C" fn(usize, Dim3, Dim3, *const *const c_void, usize, Handle) -> c_int;
     let launch: LaunchKernel = c_function("cudaLaunchKernel");
     let (stream, buffer) = (Stream::create().unwrap(), host::malloc(64).unwrap());
-    let bytes = buffer.as_ptr().cast::<u8>();
+    let numbers = buffer.as_ptr().cast::<f32>();
     let (to, from) = (buffer.address(), buffer.address() + 32);
-    let (count, scalar, at_address) = (5_usize, 6_u64, true);
+    let (count, scalar, at_address) = (5_usize, u64::from(0.5_f32.to_bits()), false);
     let arguments: [*const c_void; 5] = [
         (&raw const to).cast(),
         (&raw const from).cast(),
@@ -770,12 +759,14 @@ fn nccls_kernels_for_one_rank_and_for_the_timer_run() {
     let timer_arguments: [*const c_void; 1] = [(&raw const timer).cast()];
     // SAFETY: the buffer outlives the kernels, and the arguments are theirs.
     unsafe {
-        bytes.add(32).copy_from([1, 2, 3, 4, 5, 6].as_ptr(), 6);
+        for index in 0..8 {
+            numbers.add(8 + index).write(index as f32);
+        }
         let one = Dim3([1; 3]);
         check(launch(ONE_RANK, one, one, arguments.as_ptr(), 0, stream.handle())).unwrap();
         check(launch(TIMER, one, one, timer_arguments.as_ptr(), 0, stream.handle())).unwrap();
         stream.synchronize().unwrap();
-        assert_eq!(std::slice::from_raw_parts(bytes, 6), [1, 2, 3, 4, 5, 0]);
+        assert_eq!(std::slice::from_raw_parts(numbers, 5), [0.0, 0.5, 1.0, 1.5, 2.0]);
         assert_eq!((timer as *const u64).read(), 4242);
         let unknown = launch(0x9999, one, one, arguments.as_ptr(), 0, stream.handle());
         assert_eq!(check(unknown), Err(Error::InvalidDeviceFunction));
@@ -867,6 +858,25 @@ unsafe extern "C" fn on_activity(activity: *const Activity) {
 
 static OBSERVER: Observer = Observer { call: on_call, resource: on_resource, queued: on_queued, activity: on_activity };
 
+impl Told {
+    fn is_call(&self, wanted: &str, end: bool) -> bool {
+        matches!(self, Told::Call { function, exits, .. } if function == wanted && *exits == end)
+    }
+
+    fn is_stream(&self, wanted: ResourceKind, handle: usize) -> bool {
+        matches!(self, Told::Resource { kind, stream, .. } if *kind == wanted && *stream == handle)
+    }
+
+    fn correlation(&self) -> Option<u32> {
+        match self {
+            Told::Call { correlation, .. } | Told::Queued { correlation, .. } | Told::Activity { correlation, .. } => {
+                Some(*correlation)
+            }
+            Told::Resource { .. } => None,
+        }
+    }
+}
+
 #[test]
 fn an_observer_is_told_everything_in_order() {
     ready();
@@ -875,10 +885,10 @@ fn an_observer_is_told_everything_in_order() {
     // SAFETY: the observer is a static.
     let table = unsafe { observe::ncclscope_emulator_attach(&raw const OBSERVER).as_ref() }.unwrap();
     let own = threads::id();
-    let is_early = |told: &Told| matches!(told, Told::Resource { kind: ResourceKind::StreamCreated, stream, .. } if *stream == early.handle() as usize);
+    let handle = early.handle() as usize;
     let mine = || told().iter().filter(|(thread, _)| *thread == own).map(|(_, told)| told.clone()).collect::<Vec<_>>();
     assert!(matches!(mine()[0], Told::Resource { kind: ResourceKind::ContextCreated, .. }));
-    assert!(mine().iter().any(is_early));
+    assert!(mine().iter().any(|told| told.is_stream(ResourceKind::StreamCreated, handle)));
     assert_eq!(((table.devices)(), (table.current_device)()), (4, 0));
     assert!(!(table.current_context)().is_null());
     let mut gpu = std::mem::MaybeUninit::uninit();
@@ -890,8 +900,7 @@ fn an_observer_is_told_everything_in_order() {
     launch_like_nccl(ADD_ONE, &number, early.handle(), None);
     early.synchronize().unwrap();
     let calls = mine();
-    let launch =
-        calls.iter().position(|told| matches!(told, Told::Call { function, .. } if function == "cuLaunchKernelEx"));
+    let launch = calls.iter().position(|told| told.is_call("cuLaunchKernelEx", false));
     let calls = &calls[launch.unwrap()..];
     let Told::Call { exits: false, correlation, symbol: Some(symbol), at: entered, .. } = &calls[0] else { panic!() };
     assert_eq!(symbol, "add_one");
@@ -900,11 +909,11 @@ fn an_observer_is_told_everything_in_order() {
     let Told::Call { function, exits: true, correlation: same, at: left, .. } = &calls[2] else { panic!() };
     assert_eq!((function.as_str(), same), ("cuLaunchKernelEx", correlation));
     assert!(left >= entered);
-    let activity = |told: &Told, wanted: u32| match told {
-        Told::Activity { correlation, kind, stream, .. } if *correlation == wanted => Some((*kind, *stream)),
+    let activity = |told: &Told| match told {
+        Told::Activity { kind, stream, .. } if told.correlation() == Some(*correlation) => Some((*kind, *stream)),
         _ => None,
     };
-    let activities: Vec<_> = told().iter().filter_map(|(_, told)| activity(told, *correlation)).collect();
+    let activities: Vec<_> = told().iter().filter_map(|(_, told)| activity(told)).collect();
     assert_eq!(activities, [(ActivityKind::Kernel, early.id())]);
 
     // A capture: nodes come within the call that makes them, clones before the executable graph.
@@ -929,36 +938,27 @@ fn an_observer_is_told_everything_in_order() {
     use ResourceKind::*;
     assert_eq!(kinds, [GraphCreated, NodeCreated, NodeCreated, GraphCloned, NodeCloned, NodeCloned, GraphInstantiated]);
     let node = all.iter().position(|told| matches!(told, Told::Resource { kind: NodeCreated, .. })).unwrap();
-    assert!(matches!(&all[node - 1], Told::Call { function, exits: false, .. } if function == "cuLaunchKernelEx"));
-    assert!(matches!(&all[node + 1], Told::Call { function, exits: true, .. } if function == "cuLaunchKernelEx"));
+    assert!(all[node - 1].is_call("cuLaunchKernelEx", false));
+    assert!(all[node + 1].is_call("cuLaunchKernelEx", true));
     assert!(!all.iter().any(|told| matches!(told, Told::Queued { .. })), "nothing runs yet");
 
-    // A launch of the graph: the driver's call within the runtime's, with the same id; each node is announced, then done.
+    // A launch of the graph: the driver's call within the runtime's, with the same id; each node is announced, then
+    // done.
     told().clear();
     exec.launch(&early).unwrap();
     early.synchronize().unwrap();
     let all = mine();
-    let Told::Call { function, correlation, .. } = &all[0] else { panic!() };
-    assert_eq!(function, "cudaGraphLaunch");
-    assert!(
-        matches!(&all[1], Told::Call { function, exits: false, correlation: same, .. } if function == "cuGraphLaunch" && same == correlation)
-    );
-    let announced: Vec<_> = all
-        .iter()
-        .filter_map(|told| match told {
-            Told::Queued { node, correlation: same, .. } if same == correlation => Some(*node),
-            _ => None,
-        })
-        .collect();
-    let done: Vec<_> = told()
-        .iter()
-        .filter_map(|(_, told)| match told {
-            Told::Activity { node, correlation: same, kind, bytes, .. } if same == correlation => {
-                Some((*node, *kind, *bytes))
-            }
-            _ => None,
-        })
-        .collect();
+    let correlation = all[0].correlation();
+    assert!(all[0].is_call("cudaGraphLaunch", false) && all[1].is_call("cuGraphLaunch", false));
+    assert_eq!(all[1].correlation(), correlation);
+    let of_launch = |told: &&Told| told.correlation() == correlation;
+    let announced = |told: &Told| if let Told::Queued { node, .. } = told { Some(*node) } else { None };
+    let announced: Vec<_> = all.iter().filter(of_launch).filter_map(announced).collect();
+    let done = |told: &Told| match told {
+        Told::Activity { node, kind, bytes, .. } => Some((*node, *kind, *bytes)),
+        _ => None,
+    };
+    let done: Vec<_> = told().iter().map(|(_, told)| told).filter(of_launch).filter_map(done).collect();
     assert_eq!(announced, done.iter().map(|(node, _, _)| *node).collect::<Vec<_>>());
     assert_eq!((done[0].1, done[1].1, done[1].2), (ActivityKind::Kernel, ActivityKind::Memset, 256));
     assert_eq!(done[0].0 >> 32, done[1].0 >> 32);
@@ -971,11 +971,8 @@ fn an_observer_is_told_everything_in_order() {
         kinds,
         [ExecDestroyed, NodeDestroyed, NodeDestroyed, GraphDestroyed, NodeDestroyed, NodeDestroyed, GraphDestroyed]
     );
-    let handle = early.handle() as usize;
     drop(early);
-    assert!(
-        matches!(mine().iter().rev().nth(1), Some(Told::Resource { kind: StreamDestroyed, stream, .. }) if *stream == handle)
-    );
+    assert!(mine().iter().any(|told| told.is_stream(StreamDestroyed, handle)));
 }
 
 #[test]

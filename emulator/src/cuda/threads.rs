@@ -33,7 +33,8 @@ pub(super) fn start(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs a job on a thread that is kept for the next such job. There is always a thread, because jobs wait for each other.
+/// Runs a job on a thread that is kept for the next such job. There is always a thread, because jobs wait for each
+/// other.
 pub(super) fn run_aside(job: Job) -> Result<(), Error> {
     static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
     let idle = lock(&IDLE).pop();

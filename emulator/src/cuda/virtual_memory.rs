@@ -1,5 +1,5 @@
-//! `cuMem*`: allocations apart from the addresses they are mapped to. An allocation is a file without a name, so its descriptor
-//! is the handle that another process imports.
+//! `cuMem*`: allocations apart from the addresses they are mapped to. An allocation is a file without a name, so its
+//! descriptor is the handle that another process imports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -121,8 +121,8 @@ impl VirtualMemory {
         Ok(copy.into_raw_fd())
     }
 
-    /// The allocation behind a descriptor that another process exported. On which of its devices it lies, the descriptor does
-    /// not say; it counts as the current one's.
+    /// The allocation behind a descriptor that another process exported. On which of its devices it lies, the
+    /// descriptor does not say; it counts as the current one's.
     ///
     /// # Safety
     ///
@@ -209,8 +209,8 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Ends the mappings within a range. The pages stay until something else is mapped there or the addresses are given back,
-    /// because a kernel of a peer may still look at them.
+    /// Ends the mappings within a range. The pages stay until something else is mapped there or the addresses are given
+    /// back, because a kernel of a peer may still look at them.
     pub(super) fn unmap(&self, address: *mut c_void, bytes: usize) -> Result<(), Error> {
         let ended = machine().memory.take_within(address as usize, bytes);
         if ended.is_empty() { Err(Error::InvalidValue) } else { Ok(()) }

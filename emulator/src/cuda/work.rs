@@ -11,11 +11,13 @@ use super::event::Event;
 use super::memory::Kind;
 use super::memory_operations::{self, MemoryOperation};
 use super::names::Name;
+use super::one_rank::OneRank;
 use super::threads::lock;
 use super::{Arguments, Launch, Ran, machine, observe, time};
 use crate::truth::{self, GraphPlace, Line};
 
-/// How long a line of truth waits for the launching call to return. It is about to: the call has queued the kernel already.
+/// How long a line of truth waits for the launching call to return. It is about to: the call has queued the kernel
+/// already.
 const RETURN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The call that some work follows from.
@@ -76,6 +78,8 @@ pub(super) struct Kernel {
 pub(super) enum Body {
     /// One of NCCL's, with its arguments.
     Nccl(Arguments),
+    /// NCCL's for a communicator of one rank.
+    OneRank(OneRank),
     /// NCCL's that writes down the device's timer.
     Timer(usize),
     /// The application's.
@@ -167,6 +171,7 @@ impl Kernel {
         started();
         let ran = match &self.body {
             Body::Nccl(arguments) => machine().kernels.run(&self.launch(place, arguments)),
+            Body::OneRank(kernel) => timed(|| kernel.run()),
             Body::Timer(address) => timed(|| {
                 let timer = machine().kernels.timer(place.device);
                 // SAFETY: the kernel was launched with an address that it may write eight bytes to.
@@ -245,8 +250,8 @@ fn copy(parts: &[CopyPart], place: &Place) {
             Source::Address(address) => *address as *const u8,
             Source::Staged(bytes) => bytes.as_ptr(),
         };
-        // SAFETY: whoever asked for the copy promised both ranges until it has been made. They may overlap, as they may in CUDA
-        // without a fault.
+        // SAFETY: whoever asked for the copy promised both ranges until it has been made. They may overlap, as they may
+        // in CUDA without a fault.
         unsafe { std::ptr::copy(from, part.to as *mut u8, part.bytes) };
     }
     let end = time::now();

@@ -59,7 +59,8 @@ impl Meeting {
     ///
     /// When the file cannot be written.
     pub(super) fn hang(&self, rank: u32) -> Result<(), String> {
-        self.write(&format!("{HUNG}{rank}"), b"").map_err(|error| format!("failed to say that rank {rank} hangs: {error}"))
+        self.write(&format!("{HUNG}{rank}"), b"")
+            .map_err(|error| format!("failed to say that rank {rank} hangs: {error}"))
     }
 
     /// Writes a file that is there as a whole or not at all.

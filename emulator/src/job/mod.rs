@@ -10,7 +10,7 @@ mod nccl;
 mod ranks;
 pub(crate) mod tally;
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -105,8 +105,7 @@ fn work(process: &Process) -> Result<ExitCode, Failure> {
     let host = scenario.host_of(process.number);
     let ranks: Vec<u32> = scenario.ranks_of(process.number).collect();
     let errors = &scenario.clocks[host as usize];
-    let clocks =
-        HostClocks { reference: process.reference, wall: errors.wall.clone(), boot: errors.boot.clone() };
+    let clocks = HostClocks { reference: process.reference, wall: errors.wall.clone(), boot: errors.boot.clone() };
     clocks.clone().install();
 
     let truth = Truth::create(&process.truth);
@@ -129,6 +128,9 @@ fn work(process: &Process) -> Result<ExitCode, Failure> {
         truth.write(&Line::Device(truth::Device { device, timer: gpu.timer().clone() }));
     }
     set_up_gpus(library, &scenario, &pace, &truth, process.trace)?;
+    if std::env::var_os(DRIVER).is_some() {
+        load_driver()?;
+    }
     if scenario.network.kind == NetworkKind::Plugin {
         let to = scenario.network.routes.iter().filter(|(from, ..)| *from == host);
         let to = to.map(|(_, to, link)| (*to, *link)).collect();
@@ -270,6 +272,33 @@ fn load_nvml() -> Result<(), String> {
     Ok(())
 }
 
+/// Set in a process that has an emulated driver and an emulated CUPTI on its library path.
+pub const DRIVER: &str = "EMULATED_DRIVER";
+
+/// Maps the emulated driver and CUPTI and initialises the driver, as a framework has done before it comes to NCCL: profilers look
+/// for what is mapped.
+fn load_driver() -> Result<(), String> {
+    let open = |name: &CStr| {
+        // SAFETY: the name is a C string. What runs when these libraries are loaded is ours.
+        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }
+    };
+    let driver = open(c"libcuda.so.1");
+    // SAFETY: the handle is checked, the name is a C string.
+    let init = if driver.is_null() { driver } else { unsafe { libc::dlsym(driver, c"cuInit".as_ptr()) } };
+    if init.is_null() {
+        return Err("failed to load the emulated libcuda.so.1: it is not in the folder of --cupti".into());
+    }
+    if open(c"libcupti.so.13").is_null() && open(c"libcupti.so.12").is_null() {
+        return Err("failed to load the emulated libcupti: it is not in the folder of --cupti".into());
+    }
+    // SAFETY: cuInit has this type, in the driver and in its double.
+    let init: extern "C" fn(u32) -> i32 = unsafe { std::mem::transmute(init) };
+    match init(0) {
+        0 => Ok(()),
+        error => Err(format!("the emulated cuInit failed with {error}")),
+    }
+}
+
 /// From now on a panic on any thread ends the process: the others might wait for that thread for good.
 fn end_at_panic() {
     let tell = std::panic::take_hook();
@@ -288,8 +317,7 @@ fn leave(status: i32) -> ! {
 /// Lets another program take the process over, which exits with the status; returns why it could not.
 fn exec(status: u8) -> String {
     let script = CString::new(format!("exit {status}")).expect("it has no zero byte");
-    let arguments: [*const c_char; 4] =
-        [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
+    let arguments: [*const c_char; 4] = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
     // SAFETY: the path and the arguments are C strings, and the list ends with null.
     unsafe { libc::execv(c"/bin/sh".as_ptr(), arguments.as_ptr()) };
     format!("failed to run /bin/sh: {}", std::io::Error::last_os_error())

@@ -449,21 +449,20 @@ impl<'a> Ranks<'a> {
 
     fn group_start(&mut self, active: &[usize]) -> Result<(), String> {
         self.depth += 1;
-        let caller = Caller { rank: self.ranks[active[0]].world, communicator: "" };
-        // SAFETY: it takes nothing.
-        self.job.nccl.call(caller, "GroupStart", Passed::nothing(), || unsafe {
-            (self.job.nccl.library.api().group_start)()
-        })
+        self.group(active, "GroupStart", self.job.nccl.library.api().group_start)
     }
 
     fn group_end(&mut self, active: &[usize]) -> Result<(), String> {
-        let caller = Caller { rank: self.ranks[active[0]].world, communicator: "" };
-        // SAFETY: it takes nothing, and a group is open.
-        self.job.nccl.call(caller, "GroupEnd", Passed::nothing(), || unsafe {
-            (self.job.nccl.library.api().group_end)()
-        })?;
+        self.group(active, "GroupEnd", self.job.nccl.library.api().group_end)?;
         self.depth -= 1;
         self.flush()
+    }
+
+    /// Opens or closes a group, for the first of these ranks as far as the truth is concerned.
+    fn group(&self, active: &[usize], function: &str, call: unsafe extern "C" fn() -> Status) -> Result<(), String> {
+        let caller = Caller { rank: self.ranks[active[0]].world, communicator: "" };
+        // SAFETY: it takes nothing, and each end follows a start.
+        self.job.nccl.call(caller, function, Passed::nothing(), || unsafe { call() })
     }
 
     // ---- operations
@@ -474,7 +473,8 @@ impl<'a> Ranks<'a> {
         if members.is_empty() {
             return Ok(());
         }
-        let several = members.len() > 1 || self.native(operation).is_none() && !matches!(operation.what, What::Send { .. });
+        let several =
+            members.len() > 1 || self.native(operation).is_none() && !matches!(operation.what, What::Send { .. });
         let grouped = several && self.depth == 0;
         if grouped {
             self.group_start(&members)?;
@@ -493,7 +493,9 @@ impl<'a> Ranks<'a> {
         let communicator = rank.communicators[operation.on].as_ref().expect("only members issue");
         let calls = rank.calls.entry(operation.site).or_default();
         let reduction = match operation.what {
-            What::AllReduce(reduction) | What::ReduceScatter(reduction) | What::Reduce { reduction, .. } => Some(reduction),
+            What::AllReduce(reduction) | What::ReduceScatter(reduction) | What::Reduce { reduction, .. } => {
+                Some(reduction)
+            }
             _ => None,
         };
         let seed = [operation.site as u64, communicator.group as u64, rank.made[operation.on], *calls];
@@ -589,22 +591,16 @@ impl<'a> Ranks<'a> {
         let (send, receive) = (memory.send.as_ptr(), memory.receive.as_ptr());
         let (count, datatype) = (operation.count, operation.datatype.number());
         let captured = rank.capture.is_some();
-        let passed = |root: i32| Passed {
-            count,
-            datatype: Some(operation.datatype),
-            send,
-            receive,
-            root,
-            stream,
-            captured,
-        };
+        let passed =
+            |root: i32| Passed { count, datatype: Some(operation.datatype), send, receive, root, stream, captured };
         let op = Reduction::number;
 
         if let Some(function) = self.native(operation) {
             let root = match operation.what {
-                What::Broadcast { root } | What::Reduce { root, .. } | What::Gather { root } | What::Scatter { root } => {
-                    c_number(root)
-                }
+                What::Broadcast { root }
+                | What::Reduce { root, .. }
+                | What::Gather { root }
+                | What::Scatter { root } => c_number(root),
                 _ => -1,
             };
             // SAFETY: the communicator is there. The memory is as large as the function needs it, and lives until

@@ -138,8 +138,8 @@ impl<'k> Block<'k> {
         self.halts.iter().filter(|halt| halt.step == step).try_for_each(|halt| self.sleep_until(halt.until()))
     }
 
-    /// Waits until something is so. Never for long without a look at the abort flag, and never without letting others run: there
-    /// are more blocks than processors, and those waited for are among them.
+    /// Waits until something is so. Never for long without a look at the abort flag, and never without letting others
+    /// run: there are more blocks than processors, and those waited for are among them.
     pub(super) fn wait(&self, mut ready: impl FnMut() -> bool) -> Result<(), Aborted> {
         const YIELDS: u32 = 64;
         const SHORTEST: Duration = Duration::from_micros(10);

@@ -53,8 +53,8 @@ fn take_turns(
             }
             let input = (work.send as *const u8).wrapping_add(done[index]);
             let output = (work.receive as *mut u8).wrapping_add(done[index]);
-            // SAFETY: the host launched the kernel on the user's buffers of this size, and by CUDA's rules they exist, and
-            // nobody else uses them, until the kernel has ended.
+            // SAFETY: the host launched the kernel on the user's buffers of this size, and by CUDA's rules they exist,
+            // and nobody else uses them, until the kernel has ended.
             let moved = unsafe {
                 if work.depth == 0 {
                     primitives.copy_send(input, output, count)

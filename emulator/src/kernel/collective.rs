@@ -12,8 +12,8 @@ pub(super) fn play(block: &Block<'_>, function: Function, works: &[Part]) -> Vec
     for (index, part) in works.iter().enumerate() {
         let work = Work::new(block, function, part);
         played.push(Played::during(part.operation, index, || {
-            // SAFETY: the host launched the kernel on the user's buffers of this size, and by CUDA's rules they exist, and
-            // nobody else uses them, until it has ended.
+            // SAFETY: the host launched the kernel on the user's buffers of this size, and by CUDA's rules they exist,
+            // and nobody else uses them, until it has ended.
             unsafe {
                 match (function.algorithm, function.collective) {
                     (Algorithm::Tree, Collective::AllReduce) => work.all_reduce_by_tree(),
@@ -123,8 +123,8 @@ impl<'w> Work<'w> {
         primitives.finish()
     }
 
-    /// Up the tree to the root and down again. The ways up and down are played at the same time, as the kernel's threads do;
-    /// the root does both at once.
+    /// Up the tree to the root and down again. The ways up and down are played at the same time, as the kernel's
+    /// threads do; the root does both at once.
     ///
     /// # Safety
     ///
@@ -160,8 +160,8 @@ impl<'w> Work<'w> {
         let broadcast = || {
             let mut primitives = self.connect(&[up], &down, WHOLE);
             for (at, count) in self.chunks() {
-                // SAFETY: as above. In place, what comes down replaces elements that have gone up before, or it could not
-                // have come.
+                // SAFETY: as above. In place, what comes down replaces elements that have gone up before, or it could
+                // not have come.
                 unsafe {
                     if leaf {
                         primitives.receive(self.output(at), count)?;

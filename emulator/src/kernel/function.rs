@@ -143,7 +143,8 @@ impl FunctionTable {
         let rows = rows(release);
         let (Some((&-1, ids)), true) = (ids.split_last(), ids.len() == rows.len() + 1) else {
             return Err(format!(
-                "ncclDevFuncRowToId does not end after {} entries: the order of its rows in this release is not known here",
+                "ncclDevFuncRowToId does not end after {} entries: the order of its rows in this release is not known \
+                 here",
                 rows.len()
             ));
         };
@@ -164,8 +165,8 @@ impl FunctionTable {
                 }
                 Some(known) => {
                     return Err(format!(
-                        "ncclDevFuncRowToId has the id {id} for both {known:?} and {function:?}: the order of its rows in \
-                         this release is not known here"
+                        "ncclDevFuncRowToId has the id {id} for both {known:?} and {function:?}: the order of its rows \
+                         in this release is not known here"
                     ));
                 }
             }

@@ -2,10 +2,10 @@
 //!
 //! A GPU's memory model, on a processor: the places where one side tells another that something is there or is free
 //! (`head`, `tail`, the flags of LL lines, the profiler's counters) are read and written as atomics, with acquire and
-//! release, or between fences. What they announce is plain data: it is written before the announcement and read after it, so
-//! nobody writes to it while it is read. NCCL's own code on the other side uses volatile accesses of the same aligned
-//! words, which on this machine are single instructions too. Structures that the host fills before it launches a
-//! kernel are read without ceremony, volatile only so that each read happens once and where it is written.
+//! release, or between fences. What they announce is plain data: it is written before the announcement and read after
+//! it, so nobody writes to it while it is read. NCCL's own code on the other side uses volatile accesses of the same
+//! aligned words, which on this machine are single instructions too. Structures that the host fills before it launches
+//! a kernel are read without ceremony, volatile only so that each read happens once and where it is written.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -25,8 +25,8 @@ impl Place {
     ///
     /// # Safety
     ///
-    /// The address is that of a structure in readable and writable memory that lives as long as the place, and the copies
-    /// and parts of it, are used. The offsets that its methods get are those of members of that structure of the
+    /// The address is that of a structure in readable and writable memory that lives as long as the place, and the
+    /// copies and parts of it, are used. The offsets that its methods get are those of members of that structure of the
     /// methods' type, and so are the offsets into structures that its pointers lead to.
     pub(super) unsafe fn new(address: *mut u8) -> Place {
         Place(address)

@@ -1,15 +1,22 @@
 //! What NCCL's kernels do that the host can see, and how long they take.
 //!
-//! A launch becomes a [plan](plan) of works for each block; a [block] is a thread that plays one channel's works with
-//! [primitives](primitive) over the connections that NCCL's host side has made, with the real data. NCCL's proxy, or the kernel of
-//! the peer, is on the other side of a connection and cannot tell the difference, but by the time it takes.
+//! A launch becomes a plan of works for each block, read from the arguments. A block is a thread that plays the works
+//! of one channel, with the real data, over the connections that NCCL's host side has made. On the other side of a
+//! connection is NCCL's proxy or the kernel of the peer, which cannot tell the difference but by the time it takes.
 //!
-//! | played | not played |
-//! | --- | --- |
-//! | AllReduce by ring and by tree; AllGather, ReduceScatter, Broadcast, Reduce by ring; several broadcasts at once; sends and receives | CollNet, NVLS, PAT, symmetric kernels |
-//! | Simple, LL | LL128 |
-//! | connections by shared memory, peer access, network, with private and shared buffers | buffers that the user has registered |
-//! | every reduction on every type | |
+//! ```text
+//!  launch ─► plan ─► blocks ─► collective, point_to_point, broadcasts ─► primitive ─► reduce
+//!              │        └ profiler                                         └ pace
+//!              └ function: what the id in a batch means
+//! ```
+//!
+//! | | played | not played |
+//! | --- | --- | --- |
+//! | collectives | AllReduce (ring, tree); AllGather, ReduceScatter, Broadcast, Reduce (ring) | CollNet, NVLS, PAT |
+//! | others | several broadcasts at once, sends and receives | symmetric kernels |
+//! | protocols | Simple, LL | LL128 |
+//! | reductions | all, on all types | |
+//! | connections | peer access, shared memory, network; private and shared buffers | registered buffers |
 //!
 //! NCCL does not use a tree for anything but AllReduce in any release from 2.23 on. A kernel that cannot be played ends
 //! the process with the exit code 86 and a line on stderr that says what to set instead.

@@ -19,7 +19,7 @@ pub(super) fn play(block: &Block<'_>, works: &[Exchange]) -> Vec<Played> {
     for (index, work) in works.iter().enumerate() {
         match (&work.send, &work.receive) {
             (Some(send), Some(receive)) if send.peer == block.comm.rank => {
-                tasks.push((index, Task::Copy(send, receive)))
+                tasks.push((index, Task::Copy(send, receive)));
             }
             (send, receive) => {
                 tasks.extend(send.iter().map(|send| (index, Task::Send(send))));
@@ -65,8 +65,8 @@ fn transfer(block: &Block<'_>, transfer: &Transfer, sends: bool, load: usize) ->
     loop {
         let count = transfer.chunk.min(transfer.bytes - done);
         let at = (transfer.address as *mut u8).wrapping_add(done);
-        // SAFETY: the host launched the kernel on the user's buffer of this size, and by CUDA's rules it exists, and nobody
-        // else uses it, until the kernel has ended.
+        // SAFETY: the host launched the kernel on the user's buffer of this size, and by CUDA's rules it exists, and
+        // nobody else uses it, until the kernel has ended.
         unsafe {
             if sends {
                 primitives.send(at, count)?;

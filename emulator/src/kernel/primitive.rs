@@ -1,9 +1,10 @@
-//! The steps that every collective is made of: data comes from peers or from a buffer of the user's, is reduced, and goes to
-//! peers or to a buffer of the user's.
+//! The steps that every collective is made of: data comes from peers or from a buffer of the user's, is reduced, and
+//! goes to peers or to a buffer of the user's.
 //!
-//! A connection has eight slots. Whoever sends may fill the slot of step n once `head` is above n - 8; whoever receives may
-//! read it once `tail` is above n (Simple), or once the flags in its lines are those of step n (LL). On the other side may
-//! be the peer's kernel, or NCCL's proxy with a network behind it, which also wants to be told how much is in the slot.
+//! A connection has eight slots. Whoever sends may fill the slot of step n once `head` is above n - 8; whoever receives
+//! may read it once `tail` is above n (Simple), or once the flags in its lines are those of step n (LL). On the other
+//! side may be the peer's kernel, or NCCL's proxy with a network behind it, which also wants to be told how much is in
+//! the slot.
 
 use super::block::{Aborted, Block};
 use super::function::Protocol;
@@ -141,8 +142,8 @@ impl<'b> Primitives<'b> {
     ///
     /// # Safety
     ///
-    /// As for all of these: `input` is `count` readable elements and `output` as many writable ones, in buffers that the
-    /// user has given to this work. They are the same or apart.
+    /// As for all of these: `input` is `count` readable elements and `output` as many writable ones, in buffers that
+    /// the user has given to this work. They are the same or apart.
     pub(super) unsafe fn send(&mut self, input: *const u8, count: usize) -> Result<(), Aborted> {
         // SAFETY: the caller's promise.
         unsafe { self.chunk(Flow { receive: false, send: true, input: Some(input), output: None }, count) }
@@ -219,15 +220,14 @@ impl<'b> Primitives<'b> {
     }
 
     /// The work is done: waits until it has taken its time, and keeps the steps for the next one.
-    pub(super) fn finish(mut self) -> Result<(), Aborted> {
-        if let Some(rest) = self.debt.rest() {
-            self.block.sleep_until(time::now() + rest)?;
+    pub(super) fn finish(self) -> Result<(), Aborted> {
+        let links = self.sends.iter().filter_map(|connection| connection.link.as_ref()?.1.rest());
+        if let Some(rest) = links.chain(self.debt.rest()).max() {
+            self.block.sleep_until(time::now().saturating_add(rest))?;
         }
         for connection in self.receives.iter().chain(&self.sends) {
             connection.place.set_word(self.block.model.layout.conn_info.step, connection.step);
         }
-        self.receives.clear();
-        self.sends.clear();
         Ok(())
     }
 
@@ -382,7 +382,8 @@ impl<'b> Primitives<'b> {
                 self.scratch.as_mut_ptr().cast()
             });
             // SAFETY: sources and destinations have so many bytes, by the caller's promise or because slots and scratch
-            // were measured. Input and output may be the same, which `copy` allows. What peers sent lies apart from both.
+            // were measured. Input and output may be the same, which `copy` allows. What peers sent lies apart from
+            // both.
             unsafe {
                 std::ptr::copy(first, place, bytes);
                 if prepares {
@@ -504,7 +505,7 @@ impl Connection {
 fn pay(block: &Block<'_>, debt: &mut Debt, should: f64, took: f64) -> Result<(), Aborted> {
     if let Some(sleep) = debt.charge(should, took) {
         let begun = time::now();
-        block.sleep_until(begun + sleep)?;
+        block.sleep_until(begun.saturating_add(sleep))?;
         debt.slept((time::now() - begun) as f64);
     }
     Ok(())

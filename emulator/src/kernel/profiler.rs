@@ -6,9 +6,10 @@
 //! | 2.26 | for each channel the number of the last work that has begun, and of the last that has ended |
 //! | from 2.27 | for each channel a ring of numbers with the device's time |
 //!
-//! Works are numbered over the life of the channel. Up to 2.30 the kernel numbers every work, as public sources have it, though the
-//! host has not numbered those of several broadcasts since 2.29. From 2.31 on the host numbers only the works that the
-//! profiler wants to know of; that the kernel does the same is an assumption, without which nothing would fit.
+//! Works are numbered over the life of the channel. Up to 2.30 the kernel numbers every work, as public sources have
+//! it, though the host has not numbered those of several broadcasts since 2.29. From 2.31 on the host numbers only the
+//! works that the profiler wants to know of; that the kernel does the same is an assumption, without which nothing
+//! would fit.
 
 use super::block::Block;
 use super::memory::{self, Place};
@@ -102,21 +103,22 @@ impl<'b> Profiler<'b> {
         const ENTRY: usize = 16;
 
         let timer = self.block.gpu.timer().at(time::now());
-        if let (Some(counter), Some(books)) = (counter, &self.books) {
-            if let Some(ring) = books.ring {
-                let entry = (counter % ENTRIES) as usize * ENTRY;
-                memory::stamp(which(books).at(ring + entry), counter, timer);
-            }
+        if let (Some(counter), Some(books)) = (counter, &self.books)
+            && let Some(ring) = books.ring
+        {
+            let entry = (counter % ENTRIES) as usize * ENTRY;
+            memory::stamp(which(books).at(ring + entry), counter, timer);
         }
         timer
     }
 
-    /// Where there is no ring, the number of the batch's last work, whether the profiler wants to know of that one or another.
+    /// Where there is no ring, the number of the batch's last work, whether the profiler wants to know of that one or
+    /// another.
     fn tell(&self, stamps: &[Stamp], which: impl Fn(&Books) -> Place) {
-        if let Some(books @ Books { ring: None, .. }) = &self.books {
-            if stamps.iter().any(|stamp| stamp.counter.is_some()) {
-                which(books).release(self.begun);
-            }
+        if let Some(books @ Books { ring: None, .. }) = &self.books
+            && stamps.iter().any(|stamp| stamp.counter.is_some())
+        {
+            which(books).release(self.begun);
         }
     }
 }

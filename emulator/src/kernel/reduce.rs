@@ -253,7 +253,8 @@ impl Operator {
                 Kind::LeastUnder(mask) => match self.datatype.size() {
                     1 => zip(into, with, count, |a: u8, b: u8| if a ^ mask as u8 <= b ^ mask as u8 { a } else { b }),
                     4 => {
-                        zip(into, with, count, |a: u32, b: u32| if a ^ mask as u32 <= b ^ mask as u32 { a } else { b })
+                        let mask = mask as u32;
+                        zip(into, with, count, |a: u32, b: u32| if a ^ mask <= b ^ mask { a } else { b });
                     }
                     _ => zip(into, with, count, |a: u64, b: u64| if a ^ mask <= b ^ mask { a } else { b }),
                 },

@@ -1,5 +1,5 @@
-//! Kernels of several ranks in one process, on device communicators laid out by hand in a layout of our own. What is between
-//! the ranks is what a peer's memory is to them, or a proxy like NCCL's.
+//! Kernels of several ranks in one process, on device communicators laid out by hand in a layout of our own. What is
+//! between the ranks is what a peer's memory is to them, or a proxy like NCCL's.
 
 mod world;
 
@@ -159,8 +159,8 @@ fn sends_and_receives() {
         let world = World::of(ranks, Via::Memory, release, Kind::Rings);
         let count = 20_000;
         let data = Data::new(ranks, count * ranks, count * ranks);
-        // All to all, itself included: in round n each sends to the rank n further on. The parts of a transfer are spread
-        // over the channels from 1 on.
+        // All to all, itself included: in round n each sends to the rank n further on. The parts of a transfer are
+        // spread over the channels from 1 on.
         let ran = world.run_all(|rank| {
             let exchanges = (0..ranks).map(|round| {
                 let (to, from) = ((rank + round) % ranks, (rank + ranks - round) % ranks);
@@ -435,8 +435,8 @@ fn a_kernel_takes_its_time() {
     world.gpu(0).set_factor(2.0);
     let ran = world.run_all(|rank| world.collective(rank, &[work.on(&data, rank)]));
     data.check(|_, index| data.total(index));
-    // Of two ranks each moves every element once on its way out and once on its way in, here at once: a chunk is sent, the other one is
-    // received and sent, and the first is received again, which is three halves of the bytes.
+    // Of two ranks each moves every element once on its way out and once on its way in, here at once: a chunk is sent,
+    // the other one is received and sent, and the first is received again, which is three halves of the bytes.
     let least = (40_000.0 * 4.0 * 1.5 / 0.1 * 2.0) as u64;
     assert!(ran[0].end - ran[0].start >= least, "{} ns of {least}", ran[0].end - ran[0].start);
     let channel = &ran[0].channels[0];

@@ -38,8 +38,8 @@ struct Done {
 }
 
 impl Workers {
-    /// Runs a task for each index below `count`, all at the same time, and returns what they return, in order. The first
-    /// runs on the calling thread.
+    /// Runs a task for each index below `count`, all at the same time, and returns what they return, in order. The
+    /// first runs on the calling thread.
     pub(super) fn each<T: Send>(&self, count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let results: Vec<Mutex<Option<T>>> = (0..count).map(|_| Mutex::new(None)).collect();
         let store = |index: usize| {

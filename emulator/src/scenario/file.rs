@@ -238,7 +238,7 @@ impl Reader<'_> {
 
     fn job<'a>(&self, job: &'a Spanned<Job>) -> Result<&'a Job, String> {
         let it = job.get_ref();
-        let ranks = it.hosts.checked_mul(it.ranks_per_host).unwrap_or(u32::MAX);
+        let ranks = it.hosts.saturating_mul(it.ranks_per_host);
         if !(1..=MOST_RANKS).contains(&ranks) {
             return Err(self.error(
                 job,

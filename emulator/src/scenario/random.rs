@@ -74,7 +74,7 @@ pub fn scenario(seed: u64) -> String {
     ));
     line("[nccl]".into());
     if dice.percent(50) {
-        line(format!("NCCL_ALGO = \"{}\"", dice.one_of(&["allreduce:ring", "allreduce:tree"])));
+        line(format!("NCCL_ALGO = \"{}\"", dice.one_of(&["Ring", "Ring;allreduce:Tree"])));
     }
     if dice.percent(50) {
         line(format!("NCCL_PROTO = \"{}\"", dice.one_of(&["LL", "Simple"])));
@@ -127,13 +127,13 @@ struct Writer {
 impl Writer {
     fn program(mut self) -> String {
         self.communicator("world", "all", self.ranks);
-        if self.ranks > 2 && self.ranks % 2 == 0 && self.dice.percent(60) {
+        if self.ranks > 2 && self.ranks.is_multiple_of(2) && self.dice.percent(60) {
             let how = *self.dice.one_of(&["stride 2", "split world by rank % 2", "split world by rank % 2 reversed"]);
             self.communicator("dp", how, self.ranks / 2);
         }
         if self.ranks > 2 && self.dice.percent(40) {
             let how = *self.dice.one_of(&["blocks 2", "split world by rank / 2"]);
-            self.communicator("tp", how, if self.ranks % 2 == 0 { 2 } else { 1 });
+            self.communicator("tp", how, if self.ranks.is_multiple_of(2) { 2 } else { 1 });
         }
         let times = 1 + self.dice.below(3);
         self.line(&format!("repeat {times} {{"));

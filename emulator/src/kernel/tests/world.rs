@@ -703,7 +703,7 @@ impl World {
 /// The rank at a place of a channel's ring, as rank 0 counts. Every second ring goes the other way round.
 fn member(ranks: usize, channel: usize, place: usize) -> usize {
     let place = place % ranks;
-    if channel % 2 == 0 { place } else { (ranks - place) % ranks }
+    if channel.is_multiple_of(2) { place } else { (ranks - place) % ranks }
 }
 
 /// The place of a rank.

@@ -1,0 +1,337 @@
+//! Memory, as libnccl gets it and copies it.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::Arc;
+
+use super::{Handle, put, slice};
+use crate::cuda::capture::Status;
+use crate::cuda::device::{self, MEMORY_BYTES};
+use crate::cuda::memory::{IpcHandle, Kind};
+use crate::cuda::observe::{call, call_of, nested_call};
+use crate::cuda::stream::{Stream, Submitted};
+use crate::cuda::work::{Action, CopyPart, Origin, Set, Source};
+use crate::cuda::{Error, machine};
+
+pub(in crate::cuda) unsafe extern "C" fn malloc(out: *mut *mut c_void, bytes: usize) -> c_int {
+    call(c"cudaMalloc", |_| {
+        device::current().context();
+        let address = machine().memory.allocate(bytes, device::current().ordinal, Kind::Device)?;
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, address) }
+    })
+}
+
+pub(super) unsafe extern "C" fn malloc_host(out: *mut *mut c_void, bytes: usize) -> c_int {
+    // SAFETY: the same promises.
+    unsafe { host_alloc(out, bytes, 0) }
+}
+
+pub(super) unsafe extern "C" fn host_alloc(out: *mut *mut c_void, bytes: usize, _flags: u32) -> c_int {
+    call(c"cudaHostAlloc", |_| {
+        device::current().context();
+        let address = machine().memory.allocate(bytes, device::current().ordinal, Kind::Host)?;
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, address) }
+    })
+}
+
+pub(in crate::cuda) unsafe extern "C" fn free(address: *mut c_void) -> c_int {
+    call(c"cudaFree", |_| {
+        device::current().context();
+        machine().memory.free(address, |kind| kind == Kind::Device)
+    })
+}
+
+pub(super) unsafe extern "C" fn free_host(address: *mut c_void) -> c_int {
+    call(c"cudaFreeHost", |_| machine().memory.free(address, |kind| kind == Kind::Host))
+}
+
+pub(super) unsafe extern "C" fn malloc_async(out: *mut *mut c_void, bytes: usize, stream: Handle) -> c_int {
+    call(c"cudaMallocAsync", |_| {
+        // The memory is there at once, which is no later than CUDA promises. In a capture it is made once, not
+        // at each replay.
+        let stream = device::stream(stream)?;
+        let address = machine().memory.allocate(bytes, stream.device, Kind::Device)?;
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, address) }
+    })
+}
+
+pub(super) unsafe extern "C" fn malloc_from_pool_async(
+    out: *mut *mut c_void,
+    bytes: usize,
+    _pool: Handle,
+    stream: Handle,
+) -> c_int {
+    // SAFETY: the same promises.
+    unsafe { malloc_async(out, bytes, stream) }
+}
+
+pub(super) unsafe extern "C" fn free_async(address: *mut c_void, stream: Handle) -> c_int {
+    call(c"cudaFreeAsync", |origin| {
+        if machine().memory.find(address).is_none() {
+            return Err(Error::InvalidValue);
+        }
+        device::stream(stream)?.submit(Action::Free(address as usize), origin).map(|_| ())
+    })
+}
+
+pub(super) unsafe extern "C" fn mem_pool_create(out: *mut Handle, _properties: *const c_void) -> c_int {
+    // Every pool is all memory, so nothing needs to be known of it.
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cudaMemPoolCreate", |_| unsafe { put(out, 1 as Handle) })
+}
+
+pub(super) unsafe extern "C" fn mem_pool_destroy(_pool: Handle) -> c_int {
+    call(c"cudaMemPoolDestroy", |_| Ok(()))
+}
+
+pub(super) unsafe extern "C" fn mem_pool_set_attribute(_pool: Handle, _attribute: c_int, _value: *mut c_void) -> c_int {
+    call(c"cudaMemPoolSetAttribute", |_| Ok(()))
+}
+
+pub(super) unsafe extern "C" fn mem_get_info(free: *mut usize, total: *mut usize) -> c_int {
+    call(c"cudaMemGetInfo", |_| {
+        // SAFETY: CUDA's caller promises places for the results.
+        unsafe {
+            put(free, MEMORY_BYTES - (1 << 30))?;
+            put(total, MEMORY_BYTES)
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn host_register(address: *mut c_void, bytes: usize, _flags: u32) -> c_int {
+    call(c"cudaHostRegister", |_| machine().memory.register(address, bytes, device::current().ordinal))
+}
+
+pub(super) unsafe extern "C" fn host_unregister(address: *mut c_void) -> c_int {
+    call(c"cudaHostUnregister", |_| machine().memory.unregister(address))
+}
+
+pub(super) unsafe extern "C" fn host_get_device_pointer(
+    out: *mut *mut c_void,
+    address: *mut c_void,
+    _flags: u32,
+) -> c_int {
+    call(c"cudaHostGetDevicePointer", |_| match machine().memory.find(address) {
+        // SAFETY: CUDA's caller promises a place for the result.
+        Some(range) if range.kind != Kind::Device => unsafe { put(out, address) },
+        _ => Err(Error::InvalidValue),
+    })
+}
+
+/// `cudaPointerAttributes`, without the part at its end that CUDA leaves unused.
+#[repr(C)]
+pub(super) struct PointerAttributes {
+    kind: c_int,
+    device: c_int,
+    device_pointer: *const c_void,
+    host_pointer: *const c_void,
+}
+
+pub(super) unsafe extern "C" fn pointer_get_attributes(out: *mut PointerAttributes, address: *const c_void) -> c_int {
+    call(c"cudaPointerGetAttributes", |_| {
+        let null = std::ptr::null();
+        // The kinds are 0 unregistered, 1 host, 2 device.
+        let attributes = match machine().memory.find(address) {
+            None => PointerAttributes { kind: 0, device: -2, device_pointer: null, host_pointer: address },
+            Some(range) => {
+                let on_device = range.kind == Kind::Device;
+                PointerAttributes {
+                    kind: if on_device { 2 } else { 1 },
+                    device: range.device as c_int,
+                    device_pointer: address,
+                    host_pointer: if on_device { null } else { address },
+                }
+            }
+        };
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, attributes) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ipc_get_mem_handle(out: *mut IpcHandle, address: *const c_void) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cudaIpcGetMemHandle", |_| unsafe { put(out, machine().memory.share(address)?) })
+}
+
+pub(super) unsafe extern "C" fn ipc_open_mem_handle(out: *mut *mut c_void, handle: IpcHandle, _flags: u32) -> c_int {
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cudaIpcOpenMemHandle", |_| unsafe { put(out, machine().memory.open(&handle)?) })
+}
+
+pub(super) unsafe extern "C" fn ipc_close_mem_handle(address: *mut c_void) -> c_int {
+    call(c"cudaIpcCloseMemHandle", |_| machine().memory.free(address, |kind| kind == Kind::Device))
+}
+
+#[repr(C)]
+struct MemcpyParameters {
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    kind: c_int,
+    stream: Handle,
+}
+
+/// `cudaMemcpyKind`, of which 4 means that the addresses say it; they always do.
+const KINDS: std::ops::RangeInclusive<c_int> = 0..=4;
+
+pub(super) unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, bytes: usize, kind: c_int) -> c_int {
+    let parameters = MemcpyParameters { to, from, bytes, kind, stream: std::ptr::null_mut() };
+    call_of(c"cudaMemcpy", None, (&raw const parameters).cast(), |origin| {
+        let stream = device::stream(std::ptr::null_mut())?;
+        // SAFETY: CUDA's caller promises the ranges; the copy is made before the call returns.
+        unsafe { copy(&stream, &[(to, from, bytes)], kind, origin)? };
+        stream.drain();
+        Ok(())
+    })
+}
+
+pub(in crate::cuda) unsafe extern "C" fn memcpy_async(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    kind: c_int,
+    stream: Handle,
+) -> c_int {
+    let parameters = MemcpyParameters { to, from, bytes, kind, stream };
+    call_of(c"cudaMemcpyAsync", None, (&raw const parameters).cast(), |origin| {
+        // SAFETY: CUDA's caller promises the ranges.
+        unsafe { copy(&device::stream(stream)?, &[(to, from, bytes)], kind, origin) }
+    })
+}
+
+/// As CUDA does it: pageable memory of the host is read before the call returns, because the caller may have it on its
+/// stack, and it has been written when the call returns. A captured copy does neither.
+///
+/// # Safety
+///
+/// The ranges exist until the copies have been made.
+unsafe fn copy(
+    stream: &Arc<Stream>,
+    parts: &[(*mut c_void, *const c_void, usize)],
+    kind: c_int,
+    origin: &Origin,
+) -> Result<(), Error> {
+    if !KINDS.contains(&kind) {
+        return Err(Error::InvalidMemcpyDirection);
+    }
+    let capturing = stream.capture_info(|_| ()).0 != Status::None;
+    let pageable = |address: *const c_void| !capturing && machine().memory.find(address).is_none();
+    let mut written = false;
+    let mut copies = Vec::with_capacity(parts.len());
+    for &(to, from, bytes) in parts.iter().filter(|(_, _, bytes)| *bytes > 0) {
+        if to.is_null() || from.is_null() {
+            return Err(Error::InvalidValue);
+        }
+        let from = if pageable(from) {
+            // SAFETY: the caller promises the range.
+            Source::Staged(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) }.into())
+        } else {
+            Source::Address(from as usize)
+        };
+        written |= pageable(to);
+        copies.push(CopyPart { to: to as usize, from, bytes });
+    }
+    if copies.is_empty() {
+        return Ok(());
+    }
+    if let Submitted::Queued(ticket) = stream.submit(Action::Copy(copies), origin)?
+        && written
+    {
+        stream.wait_for(ticket);
+    }
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn memcpy_batch_async_12(
+    to: *const *mut c_void,
+    from: *const *const c_void,
+    bytes: *const usize,
+    count: usize,
+    _attributes: *mut c_void,
+    _indices: *mut usize,
+    _attribute_count: usize,
+    _fail_index: *mut usize,
+    stream: Handle,
+) -> c_int {
+    // SAFETY: the same promises.
+    unsafe { memcpy_batch(c"cuMemcpyBatchAsync", to, from, bytes, count, stream) }
+}
+
+pub(super) unsafe extern "C" fn memcpy_batch_async_13(
+    to: *const *mut c_void,
+    from: *const *const c_void,
+    bytes: *const usize,
+    count: usize,
+    _attributes: *mut c_void,
+    _indices: *mut usize,
+    _attribute_count: usize,
+    stream: Handle,
+) -> c_int {
+    // SAFETY: the same promises.
+    unsafe { memcpy_batch(c"cuMemcpyBatchAsync_v2", to, from, bytes, count, stream) }
+}
+
+unsafe fn memcpy_batch(
+    driver_function: &'static CStr,
+    to: *const *mut c_void,
+    from: *const *const c_void,
+    bytes: *const usize,
+    count: usize,
+    stream: Handle,
+) -> c_int {
+    call(c"cudaMemcpyBatchAsync", |origin| {
+        nested_call(driver_function, None, std::ptr::null(), origin, || {
+            // SAFETY: CUDA's caller promises arrays of this length.
+            let (to, from, bytes) = unsafe { (slice(to, count), slice(from, count), slice(bytes, count)) };
+            if to.is_empty() || from.is_empty() || bytes.is_empty() {
+                return Err(Error::InvalidValue);
+            }
+            let parts: Vec<_> =
+                to.iter().zip(from).zip(bytes).map(|((to, from), bytes)| (*to, *from, *bytes)).collect();
+            // SAFETY: CUDA's caller promises the ranges.
+            unsafe { copy(&device::stream(stream)?, &parts, 4, origin) }
+        })
+    })
+}
+
+#[repr(C)]
+struct MemsetParameters {
+    at: *mut c_void,
+    value: c_int,
+    bytes: usize,
+    stream: Handle,
+}
+
+pub(super) unsafe extern "C" fn memset(at: *mut c_void, value: c_int, bytes: usize) -> c_int {
+    let parameters = MemsetParameters { at, value, bytes, stream: std::ptr::null_mut() };
+    call_of(c"cudaMemset", None, (&raw const parameters).cast(), |origin| {
+        let stream = device::stream(std::ptr::null_mut())?;
+        set(&stream, at, value, bytes, origin)?;
+        stream.drain();
+        Ok(())
+    })
+}
+
+pub(in crate::cuda) unsafe extern "C" fn memset_async(
+    at: *mut c_void,
+    value: c_int,
+    bytes: usize,
+    stream: Handle,
+) -> c_int {
+    let parameters = MemsetParameters { at, value, bytes, stream };
+    call_of(c"cudaMemsetAsync", None, (&raw const parameters).cast(), |origin| {
+        set(&device::stream(stream)?, at, value, bytes, origin)
+    })
+}
+
+fn set(stream: &Arc<Stream>, at: *mut c_void, value: c_int, bytes: usize, origin: &Origin) -> Result<(), Error> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    if at.is_null() {
+        return Err(Error::InvalidValue);
+    }
+    stream.submit(Action::Set(Set { at: at as usize, byte: value as u8, bytes }), origin).map(|_| ())
+}

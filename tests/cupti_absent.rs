@@ -1,0 +1,151 @@
+//! Jobs whose GPU kernels cannot be had: they run as without ncclscope, and the trace and one line say why.
+//!
+//! `support/cupti.c` plays the libraries; one of its CUPTIs ends the process when anything in it is called.
+
+use ncclscope_tests::play::Play;
+use ncclscope_tests::recording::{Recording, Traces};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+use tempfile::TempDir;
+
+const JOB: &str = "user init world comm=0xabc rank=0 nranks=2 nodes=1 name=dp\n\
+                   user start api world GroupApi\n\
+                   user stop api\n\
+                   user finalize world\n";
+
+/// The libraries, compiled with whatever C compiler links Rust programs here.
+static LIBRARIES: LazyLock<Libraries> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let library = |name: &str, soname: &str, defines: &[&str]| {
+        let path = folder.path().join(name);
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/cupti.c");
+        let compiler = std::env::var_os("CC").unwrap_or("cc".into());
+        let mut command = Command::new(&compiler);
+        command.args(["-O2", "-shared", "-fPIC", &format!("-Wl,-soname,{soname}")]).args(defines);
+        let result = command.arg("-o").arg(&path).arg(source).output();
+        let result = result.unwrap_or_else(|error| panic!("failed to run {compiler:?}: {error}"));
+        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+        path
+    };
+    Libraries {
+        driver: library("driver.so", "libcuda.so.1", &["-DDRIVER", "-DDEVICES=1"]),
+        useless_driver: library("useless.so", "libcuda.so.1", &["-DDRIVER", "-DDEVICES=0"]),
+        trap: library("trap.so", "libcupti.so.13", &[]),
+        trap_13_2: library("trap-13.2.so", "libcupti.so.13", &["-DCUDA_13_2"]),
+        trap_old: library("libcupti.so.11.0", "libcupti.so.11.0", &["-DOLD"]),
+        refuses: [15, 27, 35, 39, 999]
+            .map(|code| (code, library(&format!("{code}.so"), "libcupti.so.12", &[&format!("-DANSWER={code}")]))),
+        _folder: folder,
+    }
+});
+
+struct Libraries {
+    driver: PathBuf,
+    useless_driver: PathBuf,
+    trap: PathBuf,
+    trap_13_2: PathBuf,
+    trap_old: PathBuf,
+    /// By the code that each answers.
+    refuses: [(u32, PathBuf); 5],
+    _folder: TempDir,
+}
+
+/// Runs the job with these libraries in the process, and requires that it ran undisturbed. What the trace and the line on
+/// standard error say of kernels.
+#[track_caller]
+fn why(libraries: &[&Path], settings: &[(&str, &str)]) -> (String, Option<String>) {
+    let preload: Vec<_> = libraries.iter().map(|path| path.to_str().unwrap()).collect();
+    let mut play = Play::new(JOB).env("LD_PRELOAD", preload.join(":"));
+    // Wherever this machine has one, it is not to be found.
+    for (name, value) in [("CUDA_HOME", "/nowhere"), ("CUDA_PATH", "/nowhere")].iter().chain(settings) {
+        play = play.env(*name, *value);
+    }
+    let recording = Recording::by(play);
+    let outcome = &recording.outcome;
+    assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
+    assert!(outcome.calls.iter().all(|call| call.status.unwrap_or(0) == 0));
+    let timeline = recording.timeline();
+    assert_eq!(timeline.named("GroupApi").len(), 1);
+    let note = timeline.slice("recording started").str("note").unwrap();
+    let (_, why) = note.split_once("no GPU kernels: ").unwrap_or_else(|| panic!("{note}"));
+    let lines: Vec<_> = recording.said().into_iter().filter(|line| line.contains("GPU")).map(str::to_owned).collect();
+    assert!(lines.len() <= 1, "{lines:?}");
+    (why.to_owned(), lines.into_iter().next())
+}
+
+/// As [`why`], where the job's owner is told.
+#[track_caller]
+fn complaint(libraries: &[&Path], settings: &[(&str, &str)]) -> String {
+    let (why, line) = why(libraries, settings);
+    assert_eq!(line.as_deref(), Some(&*format!("no GPU kernels: {why}")));
+    why
+}
+
+#[test]
+fn without_a_driver_cupti_is_not_touched() {
+    let trap = &*LIBRARIES.trap;
+    for (libraries, settings) in [
+        (&[][..], &[][..]),
+        (&[trap], &[]),
+        (&[&LIBRARIES.trap_13_2], &[]),
+        (&[trap], &[("NCCLSCOPE_CUPTI", trap.to_str().unwrap())]),
+    ] {
+        let (why, line) = why(libraries, settings);
+        assert_eq!(why, "this process has not loaded the CUDA driver (libcuda.so.1)");
+        assert_eq!(line, None, "a job without a GPU needs no word of it");
+    }
+}
+
+#[test]
+fn switched_off_it_is_not_touched() {
+    let (why, line) = why(&[&LIBRARIES.driver, &LIBRARIES.trap], &[("NCCLSCOPE_CUPTI", "0")]);
+    assert_eq!(why, "NCCLSCOPE_CUPTI=0 says so");
+    assert_eq!(line, None);
+}
+
+#[test]
+fn the_trap_is_one() {
+    // Else the tests around it show nothing.
+    let traces = Traces::new();
+    let preload = format!("{}:{}", LIBRARIES.driver.display(), LIBRARIES.trap.display());
+    let play = Play::new(JOB).env("LD_PRELOAD", preload).env("NCCLSCOPE_OUTPUT", traces.path());
+    let outcome = play.run().unwrap();
+    assert_eq!(outcome.signal, Some(libc::SIGABRT));
+    assert!(outcome.stderr.contains("CUPTI was touched"), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_release_that_crashes_without_a_gpu_is_not_touched_there() {
+    let why = complaint(&[&LIBRARIES.useless_driver, &LIBRARIES.trap_13_2], &[]);
+    assert!(why.contains("is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU"), "{why}");
+}
+
+#[test]
+fn one_that_is_too_old_is_not_touched() {
+    let why = complaint(&[&LIBRARIES.driver, &LIBRARIES.trap_old], &[]);
+    let expected = format!("{} is from before CUDA 12.0: it lacks cuptiGetGraphNodeId", LIBRARIES.trap_old.display());
+    assert_eq!(why, expected);
+}
+
+#[test]
+fn without_a_libcupti_the_line_says_where_to_get_one() {
+    let why = complaint(&[&LIBRARIES.driver], &[("NCCLSCOPE_CUPTI", "/nowhere/libcupti.so.13")]);
+    assert!(why.starts_with("no libcupti was found (/nowhere/libcupti.so.13: "), "{why}");
+    assert!(why.contains("pip install nvidia-cuda-cupti"), "{why}");
+}
+
+#[test]
+fn every_refusal_has_its_words() {
+    for (code, library) in &LIBRARIES.refuses {
+        let why = complaint(&[&LIBRARIES.driver, library], &[]);
+        let says = match code {
+            15 => "cuptiSubscribe answered NOT_INITIALIZED (15): the driver does not let this CUPTI in",
+            27 => "cuptiSubscribe answered NOT_SUPPORTED (27): a layer that runs CUDA on another machine",
+            35 => "cuptiSubscribe answered INSUFFICIENT_PRIVILEGES (35): the administrator",
+            39 => "CUPTI has one owner, and that is another profiler",
+            _ => "cuptiSubscribe answered UNKNOWN (999): the driver does not let this CUPTI in",
+        };
+        assert!(why.starts_with(says), "{why}");
+    }
+}

@@ -1,0 +1,82 @@
+// A CUPTI that ends the process when anything in it is called, or answers everything with ANSWER; and, with DRIVER, a
+// CUDA driver that has DEVICES GPUs or none. To be preloaded.
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#ifdef DRIVER
+
+int cuDriverGetVersion(int *version) {
+  *version = 13000;
+  return 0;
+}
+
+int cuDeviceGetCount(int *count) {
+#if DEVICES > 0
+  *count = DEVICES;
+  return 0;
+#else
+  return 3; // not initialised
+#endif
+}
+
+#else
+
+#ifdef ANSWER
+#define TOUCHED return ANSWER;
+#else
+#define TOUCHED                                                     \
+  if (write(STDERR_FILENO, "CUPTI was touched\n", 18) != 18) _exit(1); \
+  abort();
+#endif
+
+#define FUNCTION(name) \
+  int name(void) { TOUCHED }
+
+int cuptiGetVersion(unsigned *version) {
+#ifdef ANSWER
+  *version = 28;
+  return 0;
+#else
+  (void)version;
+  TOUCHED
+#endif
+}
+
+FUNCTION(cuptiGetResultString)
+FUNCTION(cuptiGetTimestamp)
+FUNCTION(cuptiSubscribe)
+FUNCTION(cuptiUnsubscribe)
+FUNCTION(cuptiEnableCallback)
+FUNCTION(cuptiGetCallbackName)
+FUNCTION(cuptiSetThreadIdType)
+FUNCTION(cuptiGetThreadIdType)
+FUNCTION(cuptiGetContextId)
+FUNCTION(cuptiGetDeviceId)
+FUNCTION(cuptiGetStreamIdEx)
+FUNCTION(cuptiGetGraphId)
+FUNCTION(cuptiActivityRegisterCallbacks)
+FUNCTION(cuptiActivityRegisterTimestampCallback)
+FUNCTION(cuptiActivityGetAttribute)
+FUNCTION(cuptiActivitySetAttribute)
+FUNCTION(cuptiActivityEnable)
+FUNCTION(cuptiActivityEnableAndDump)
+FUNCTION(cuptiActivityDisable)
+FUNCTION(cuptiActivityFlushAll)
+FUNCTION(cuptiActivityFlushPeriod)
+FUNCTION(cuptiActivityGetNextRecord)
+FUNCTION(cuptiActivityGetNumDroppedRecords)
+FUNCTION(cuptiActivityPushExternalCorrelationId)
+FUNCTION(cuptiActivityPopExternalCorrelationId)
+
+// From before CUDA 12.0.
+#ifndef OLD
+FUNCTION(cuptiGetGraphNodeId)
+#endif
+
+// Came with CUDA 13.2; that one crashes in whatever is called first where it cannot use the driver.
+#ifdef CUDA_13_2
+FUNCTION(cuptiActivityGetStructSize)
+#endif
+
+#endif

@@ -103,6 +103,24 @@ fn a_plan_that_goes_through_the_host_stream_finds_its_launch() {
     );
 }
 
+#[test]
+fn a_plan_may_come_through_the_host_stream_before_its_launch() {
+    // NCCL enqueues the host function first. On a busy machine it runs before the launching thread goes on.
+    //  user      [calls .................] [launch l] [launch m]
+    //  callback         [Group p] [Group q]
+    check(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a
+         1 0 start h GroupApi | 1 0 start b CollApi parent=h count=2 | 2 0 stop b
+         3 1 start p Group | 3 1 start x Coll parent=a group=p count=1 | 3 1 stop x | 3 1 stop p
+         4 1 start q Group | 4 1 start y Coll parent=b group=q count=2 | 4 1 stop y | 4 1 stop q
+         5 0 start l KernelLaunch parent=g | 5 0 launch corr=5 in=l group=g | 6 0 stop l | 6 0 stop g
+         7 0 start m KernelLaunch parent=h | 7 0 launch corr=6 in=m group=h | 8 0 stop m | 8 0 stop h
+         20 0 kernel 11 corr=5 | 30 0 kernel 21 corr=6",
+        "11 kernel to 20 exact (launch bracket) C by l: AllReduce 1
+         21 kernel to 30 exact (launch bracket) C by m: AllReduce 2",
+    );
+}
+
 /// A captured call, with the node 50 that it recorded, cloned to 60.
 const CAPTURED: &str = "
     0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a

@@ -58,6 +58,8 @@ pub(super) struct Plans {
     undeclared: FxHashMap<ThreadId, u32>,
     /// Launches whose plan goes through the host stream, by context and GroupApi, in order.
     queued: Bounded<(Handle, Handle), Queue>,
+    /// Plans that came through the host stream before their launch, by the same, in order.
+    early: Bounded<(Handle, Handle), VecDeque<Operations>>,
     /// Groups that are open.
     groups: Bounded<Handle, OpenGroup>,
     /// Calls made in a GroupApi which no plan has carried yet.
@@ -90,6 +92,8 @@ struct OpenGroup {
     context: Handle,
     /// The launch it hands over, or the correlation id of an undeclared one.
     owner: Option<Claim>,
+    /// The GroupApi in which its operations were asked for, once that is known.
+    group_api: Option<Handle>,
     operations: Vec<Arc<Operation>>,
 }
 
@@ -136,6 +140,9 @@ impl Plans {
     }
 
     fn queue(&mut self, id: Handle) {
+        if self.take_early(id) {
+            return;
+        }
         let Some(launch) = self.captured.get(&id).or_else(|| self.launches.get(&id)) else { return };
         let key = (launch.context, launch.group_api);
         if self.queued.get(&key).is_none() {
@@ -144,6 +151,16 @@ impl Plans {
         if let Some(queue) = self.queued.get_mut(&key) {
             queue.launches.push_back(id);
         }
+    }
+
+    /// Gives a launch the plan that came before it: NCCL puts the host function into the stream first, and it may run before the
+    /// launching thread goes on. Whether there was one.
+    fn take_early(&mut self, id: Handle) -> bool {
+        let Some(launch) = self.launches.get_mut(&id) else { return false };
+        let early = self.early.get_mut(&(launch.context, launch.group_api)).and_then(VecDeque::pop_front);
+        let found = early.is_some();
+        launch.runs.extend(early);
+        found
     }
 
     /// A thread has ended.
@@ -164,7 +181,7 @@ impl Plans {
             }
             None => self.undeclared.remove(&thread).map(|correlation| Claim::Thread(correlation, None)),
         };
-        self.groups.insert(id, OpenGroup { context, owner, operations: Vec::new() }, OPEN_GROUPS);
+        self.groups.insert(id, OpenGroup { context, owner, group_api: None, operations: Vec::new() }, OPEN_GROUPS);
     }
 
     /// An operation is handed over in a Group. `call` is the call that asked for it, and `group_api` that call's group.
@@ -181,6 +198,7 @@ impl Plans {
             }
         }
         let Some(open) = self.groups.get_mut(&group) else { return };
+        open.group_api.get_or_insert(group_api);
         if open.operations.len() < OPERATIONS {
             open.operations.push(Arc::clone(operation));
         }
@@ -202,7 +220,7 @@ impl Plans {
 
     /// A Group ends: its plan is complete.
     pub(super) fn group_end(&mut self, id: Handle) {
-        let Some(OpenGroup { context, owner, operations }) = self.groups.remove(&id) else { return };
+        let Some(OpenGroup { context, owner, group_api, operations }) = self.groups.remove(&id) else { return };
         let operations = Arc::new(operations);
         match owner {
             Some(Claim::Launch(id)) => {
@@ -219,7 +237,19 @@ impl Plans {
             Some(Claim::Thread(correlation, _)) => {
                 self.claims.insert(correlation, Claim::Thread(correlation, Some((context, operations))), LAUNCHES);
             }
-            Some(Claim::Calls(_)) | None => {}
+            Some(Claim::Calls(_)) => {}
+            None => {
+                let Some(group_api) = group_api else { return };
+                let key = (context, group_api);
+                if self.early.get(&key).is_none() {
+                    self.early.insert(key, VecDeque::new(), CALLS);
+                }
+                if let Some(early) = self.early.get_mut(&key)
+                    && early.len() < REPLAYS
+                {
+                    early.push_back(operations);
+                }
+            }
         }
     }
 
@@ -306,6 +336,9 @@ impl Plans {
     /// The next run of a launch.
     fn run(&mut self, id: Handle, method: Method) -> Result<Found, Unmatched> {
         let captured = self.captured.get(&id).is_some();
+        if self.launches.get(&id).is_some_and(|launch| launch.runs.is_empty()) {
+            self.take_early(id);
+        }
         let launch = match captured {
             true => self.captured.get_mut(&id),
             false => self.launches.get_mut(&id),

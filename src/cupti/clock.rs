@@ -2,7 +2,7 @@
 //!
 //! CUPTI's time is the wall clock, unless another tool in the process gave CUPTI a clock of its own: a tracer of PyTorch
 //! does, and then every record is in ticks of the processor. So it is checked again and again ([`Reading`]), and each
-//! stretch of time in which nothing changed is a [`Segment`] with a rule of its own.
+//! stretch of time in which nothing changed is a segment with a rule of its own.
 //!
 //! ```text
 //!            wall clock                 | wall clock, set back | ticks of the processor

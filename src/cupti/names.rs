@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-/// How NCCL's kernels begin, by release: up to 2.18, from 2.19 on, symmetric ones up to 2.28 and later.
-const PREFIXES: [&[u8]; 4] = [b"ncclDevKernel", b"ncclKernel", b"ncclSymkDevKernel", b"ncclSymDevKernel"];
-/// A mangled name begins with `_Z`, the length of the name, and the name.
-const MANGLED: &[u8] = b"_Z";
-/// As much of a name as decides.
-const HEAD: usize = 32;
+/// How the names of NCCL's kernels begin, and how they go on: from 2.19 on, before, and symmetric ones.
+const NCCL: &[u8] = b"nccl";
+const KERNELS: [&[u8]; 4] = [b"DevKernel", b"Kernel", b"SymkDevKernel", b"SymDevKernel"];
+/// Digits at most of the length that stands in a mangled name: `_Z41ncclDevKernel_...`.
+const DIGITS: usize = 5;
 
 /// Longest name that is kept, in bytes. Templates make names of thousands.
 const MAX_NAME: usize = 16 << 10;
@@ -19,17 +18,8 @@ const MAX_NAMES: usize = 1 << 16;
 /// Addresses of names remembered.
 const RECENT: usize = 256;
 
-/// Whether a kernel is one of NCCL's, by its name in the symbol table.
-#[inline]
-fn is_nccl(name: &[u8]) -> bool {
-    let plain = match name.strip_prefix(MANGLED) {
-        Some(mangled) => &mangled[mangled.iter().take_while(|byte| byte.is_ascii_digit()).count()..],
-        None => name,
-    };
-    PREFIXES.iter().any(|prefix| plain.starts_with(prefix))
-}
-
-/// Whether the kernel with this name is one of NCCL's. Reads no more of it than it takes to know.
+/// Whether the kernel with this name in the symbol table is one of NCCL's. Reads no more of it than it takes to know: this is
+/// asked at every launch of the application's.
 ///
 /// # Safety
 ///
@@ -39,16 +29,21 @@ pub(super) unsafe fn is_nccl_kernel(name: *const c_char) -> bool {
     if name.is_null() {
         return false;
     }
-    let mut head = [0_u8; HEAD];
-    for (at, byte) in head.iter_mut().enumerate() {
-        // SAFETY: all bytes before this one were not the string's end, so this is within it.
-        *byte = unsafe { name.cast::<u8>().add(at).read() };
-        // Most kernels are not NCCL's, and most of theirs are C++'s.
-        if *byte == 0 || (at == 0 && !matches!(*byte, b'_' | b'n')) {
-            break;
+    // SAFETY: called for a place only when all bytes before it were seen, and none was the string's end.
+    let byte = |at: usize| unsafe { name.cast::<u8>().add(at).read() };
+    // Stops at the first difference, and the string's end is one.
+    let goes_on = |at: usize, text: &[u8]| text.iter().enumerate().all(|(n, &expected)| byte(at + n) == expected);
+    let mut at = 0;
+    if byte(0) == b'_' {
+        if byte(1) != b'Z' {
+            return false;
+        }
+        at = 2;
+        while at < 2 + DIGITS && byte(at).is_ascii_digit() {
+            at += 1;
         }
     }
-    is_nccl(&head)
+    goes_on(at, NCCL) && KERNELS.iter().any(|kernel| goes_on(at + NCCL.len(), kernel))
 }
 
 /// Names that were seen, each kept once.

@@ -482,8 +482,9 @@ fn what_cupti_returns_is_decoded_in_every_release() {
         let (cupti, mut reader) = start(&options()).unwrap();
         assert_eq!(drain(&mut reader), []);
         let name = CString::new("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL").unwrap();
-        let (wall, boot) = (sys::realtime_ns(), sys::boottime_ns());
-        let offset = wall - boot;
+        let width = |reading: &Reading| reading.boot_after.since(reading.boot_before);
+        let tight = (0..100).map(|_| flush::read_host()).min_by_key(width).unwrap();
+        let (offset, wall) = (tight.wall_before - tight.boot_before.0, sys::realtime_ns());
         let (start, end) = (wall - 3_000_000, wall - 1_000_000);
         let mut records = kernel(version, 77, start, end, &name);
         records.extend(
@@ -549,11 +550,10 @@ fn what_cupti_returns_is_decoded_in_every_release() {
         else {
             panic!("{seen:#?}");
         };
-        // The offset was read here with a pause between the two clocks, if the machine made one.
-        let slack = u64::from(ran.span.error_ns) + 100_000;
+        let slack = u64::from(ran.span.error_ns) + width(&tight);
         assert!(ran.span.start.0.abs_diff(start - offset) <= slack, "{:?} {}", ran.span, start - offset);
         assert_eq!(ran.span.end.since(ran.span.start), 2_000_000);
-        assert!(ran.span.error_ns >= GPU_STAMP_ERROR_NS && ran.span.error_ns < 1_000_000, "{:?}", ran.span);
+        assert!(ran.span.error_ns > GPU_STAMP_ERROR_NS, "{:?}", ran.span);
         let place = Place { device: 3, context: 1, stream: 7 };
         assert_eq!(
             *ran,
@@ -635,9 +635,9 @@ fn a_flush_that_hangs_keeps_nobody() {
 fn cupti_is_flushed_every_period() {
     let _one = fresh(28, &[]);
     let period = Options { flush_period: Duration::from_millis(5), ..options() };
+    let begin = Instant::now();
     let (cupti, _reader) = start(&period).unwrap();
     calls();
-    let begin = Instant::now();
     while fake(|fake| fake.calls.len()) < 5 {
         assert!(begin.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(1));
@@ -692,10 +692,9 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
     let (cupti, mut reader) = start(&options()).unwrap();
     let nccl = CString::new("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgs").unwrap();
     let other = CString::new("_Z6vecAddPKfS0_Pfi").unwrap();
-    // Nothing is recorded while recording is off.
-    launch(0, 652, 1, &nccl);
+    // The recorder stays on, and its rings may be another test's: a thread of its own has one of its own.
     let rings = recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
-    let opened = std::thread::spawn(move || {
+    let (opened, launches, nodes) = std::thread::spawn(move || {
         launch(0, 652, 2, &other);
         launch(0, 652, 3, &nccl);
         // Not the end of a call, not another function, not a node outside of a launch.
@@ -721,23 +720,28 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
         );
         // SAFETY: null is looked at first.
         unsafe { callbacks::on_event(std::ptr::null_mut(), 1, 307, std::ptr::null()) };
-        opened
-    })
-    .join()
-    .unwrap();
-    recorder::switch_off();
-    let (mut launches, mut nodes) = (Vec::new(), Vec::new());
-    for slot in 0..rings.used_slots() {
-        let mut ring = ring::Reader::new(slot);
+        let is_ours = |reader: &mut ring::Reader| {
+            // A thread's first record names it.
+            reader.peek(rings).is_some_and(|(header, _)| (header >> 32) as i32 == sys::thread_id())
+        };
+        let mut ours = (0..rings.used_slots())
+            .map(ring::Reader::new)
+            .find_map(|mut reader| is_ours(&mut reader).then_some(reader))
+            .unwrap();
+        let (mut launches, mut nodes) = (Vec::new(), Vec::new());
         let mut buffer = [0; MAX_WORDS];
-        while ring.peek(rings).is_some() {
-            match Record::decode(ring.read(rings, &mut buffer)).unwrap().body {
+        // So few records fill one segment, and nothing is given back.
+        while ours.peek(rings).is_some() {
+            match Record::decode(ours.read(rings, &mut buffer)).unwrap().body {
                 Body::Launch { correlation, nccl, launch, .. } => launches.push((correlation, nccl, launch)),
                 Body::GraphNode { node, original, launch } => nodes.push((node, original, launch)),
                 _ => {}
             }
         }
-    }
+        (opened, launches, nodes)
+    })
+    .join()
+    .unwrap();
     assert_eq!(launches, [(3, true, Handle::NONE), (5, true, Handle::NONE), (6, false, opened)]);
     assert_eq!(nodes, [(0x300, 0, opened), (0x400, 0x300, Handle::NONE)]);
 

@@ -85,7 +85,7 @@ pub struct Copy {
     pub kind: CopyKind,
 }
 
-/// What a [`Copy`] did.
+/// What a [`struct@Copy`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyKind {
     /// From host to device.

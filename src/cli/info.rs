@@ -55,7 +55,7 @@ impl Info {
             Type::SliceBegin => {
                 self.slices += 1;
                 // Of the slices that carry an operation, only the hand-over names the thread.
-                if nccl.tid.is_some() {
+                if nccl.tid.is_some() && nccl.count.is_some() {
                     let function = nccl.function_text.clone().unwrap_or_else(|| match nccl.function() {
                         Function::Absent => "operation".into(),
                         function => function.as_str_name().to_owned(),
@@ -106,6 +106,9 @@ impl Info {
         for end in &self.ends {
             writeln!(out, "  recorded      {}", verdict(end))?;
         }
+        if self.ends.iter().any(|end| end.kernels_application.is_some()) {
+            writeln!(out, "  GPU kernels   {}", kernels(&self.ends))?;
+        }
         if self.ends.len() < self.processes.len() {
             let missing = self.processes.len() - self.ends.len();
             writeln!(out, "  not closed    {missing} recording(s) ended without a last word: the process was killed")?;
@@ -133,6 +136,28 @@ fn communicator(nccl: &Nccl) -> String {
         unknown(nccl.nodes),
         nccl.interface()
     )
+}
+
+/// What became of the kernels of all recordings together.
+fn kernels(ends: &[Nccl]) -> String {
+    let sum = |figure: fn(&Nccl) -> u64| ends.iter().map(figure).sum::<u64>();
+    let figures = [
+        ("of NCCL, exactly matched", sum(|end| end.kernels_launch_bracket() + end.kernels_graph_node())),
+        ("of NCCL, match inferred", sum(|end| end.kernels_call_bracket() + end.kernels_thread_order())),
+        ("of NCCL, unmatched", sum(Nccl::kernels_unmatched)),
+        ("of the application", sum(Nccl::kernels_application)),
+    ];
+    let losses = [
+        ("launches without a kernel", sum(Nccl::launches_without_kernel)),
+        ("launches lost", sum(Nccl::launches_lost)),
+        ("records dropped by CUPTI", sum(Nccl::activities_dropped)),
+        ("buffers lost", sum(Nccl::activity_buffers_discarded)),
+        ("records left out at the size limit", sum(Nccl::activities_discarded)),
+        ("records that cannot be true", sum(Nccl::activities_implausible)),
+    ];
+    let figures = figures.into_iter().filter(|(what, count)| *count > 0 || what.ends_with("matched"));
+    let all = figures.chain(losses.into_iter().filter(|(_, count)| *count > 0));
+    all.map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join("; ")
 }
 
 /// The recording's last word: all is well, or what is not.

@@ -79,14 +79,14 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
     let name = Path::new(&wish.scenario).file_stem().unwrap_or_default();
     let output = place.target.join("demo").join(name);
     let _ = std::fs::remove_dir_all(&output);
-    let traces = output.join("traces");
-    let libraries = output.join("lib");
+    let traces = output.join("trace");
+    let libraries = place.target.join("demo/lib");
     place_cupti(&release, &libraries)?;
     let mut job = place.command(&emulator);
     job.args(["run", &wish.scenario, "--plugin"]).arg(release.join("libncclscope.so"));
     job.arg("--cupti").arg(&libraries).arg("--nccl").arg(&library).arg("--output").arg(&output);
     job.args(wish.seed.iter().flat_map(|seed| ["--seed", seed]));
-    job.env("NCCLSCOPE_PRESET", "full").env("NCCLSCOPE_OUTPUT", &traces);
+    job.env("NCCLSCOPE_PRESET", "full");
     call(&mut job)?;
 
     let joined = output.with_extension("perfetto-trace");

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 use crate::library::Library;
-use crate::library::api::{CommHandle, Config, Status, UniqueId};
+use crate::library::api::{CommHandle, Config, Status, UniqueId, WindowHandle};
 use crate::scenario::words::Datatype;
 use crate::time;
 use crate::truth::{self, Line, Truth};
@@ -23,6 +23,47 @@ pub(super) struct Handle(pub(super) CommHandle);
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
+
+/// `ncclWindow_t`, which any thread may hold.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window(WindowHandle);
+
+// SAFETY: as for a communicator's handle.
+unsafe impl Send for Window {}
+
+impl Window {
+    /// None yet.
+    pub(super) fn none() -> Window {
+        Window(std::ptr::null_mut())
+    }
+}
+
+/// Memory of `ncclMemAlloc`, freed on drop.
+#[derive(Debug)]
+pub(super) struct NcclBuffer {
+    pointer: *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void) -> Status,
+}
+
+// SAFETY: an address of memory of the process, which any thread may pass on; using it is up to whoever orders the work.
+unsafe impl Send for NcclBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for NcclBuffer {}
+
+impl NcclBuffer {
+    /// Where it is.
+    pub(super) fn as_ptr(&self) -> *mut c_void {
+        self.pointer
+    }
+}
+
+impl Drop for NcclBuffer {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated by the counterpart, and nobody else frees it.
+        unsafe { (self.free)(self.pointer) };
+    }
+}
 
 /// What a call is told, as the truth keeps it.
 #[derive(Debug, Clone, Copy)]
@@ -138,6 +179,65 @@ impl Nccl {
             offset.map(|offset| unsafe { handle.0.byte_add(offset).cast::<u64>().read_unaligned() })
         };
         (read(layout.comm_hash), read(layout.dev_comm))
+    }
+
+    /// Memory of the current GPU that can become a window.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL has none.
+    pub(super) fn allocate(&self, bytes: usize) -> Result<NcclBuffer, String> {
+        let api = self.library.api();
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: the pointer is writable for the call.
+        let status = unsafe { (api.mem_alloc)(&raw mut pointer, bytes) };
+        if status != 0 {
+            return Err(format!("ncclMemAlloc failed: {}", self.explain(status)));
+        }
+        Ok(NcclBuffer { pointer, free: api.mem_free })
+    }
+
+    /// Registers memory as a symmetric window, together with the communicator's other ranks.
+    ///
+    /// # Errors
+    ///
+    /// When this release has no windows, or NCCL fails.
+    ///
+    /// # Safety
+    ///
+    /// The buffer has so many bytes until the window is closed; `window` is writable until the group has ended.
+    pub(super) unsafe fn open_window(
+        &self,
+        caller: Caller<'_>,
+        handle: Handle,
+        buffer: *mut c_void,
+        bytes: usize,
+        window: *mut Window,
+    ) -> Result<(), String> {
+        /// `NCCL_WIN_COLL_SYMMETRIC`
+        const SYMMETRIC: c_int = 1;
+        let register = self.library.api().comm_window_register;
+        let register = register.ok_or("symmetric windows need NCCL 2.27 or later")?;
+        let passed = Passed { send: buffer, count: bytes, ..Passed::nothing() };
+        self.call(caller, "CommWindowRegister", passed, || {
+            // SAFETY: the communicator is there, and the caller's promise.
+            unsafe { register(handle.0, buffer, bytes, window.cast(), SYMMETRIC) }
+        })
+    }
+
+    /// Ends a window.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL fails.
+    pub(super) fn close_window(&self, caller: Caller<'_>, handle: Handle, window: Window) -> Result<(), String> {
+        let Some(deregister) = self.library.api().comm_window_deregister.filter(|_| !window.0.is_null()) else {
+            return Ok(());
+        };
+        self.call(caller, "CommWindowDeregister", Passed::nothing(), || {
+            // SAFETY: both are there.
+            unsafe { deregister(handle.0, window.0) }
+        })
     }
 
     fn explain(&self, status: Status) -> String {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Job;
 use super::data::{Data, Mismatch};
-use super::nccl::{Caller, Handle, Passed, c_number};
+use super::nccl::{Caller, Handle, NcclBuffer, Passed, Window, c_number};
 use crate::cuda;
 use crate::cuda::host::{self, DeviceBuffer, Event, Exec, Graph, Stream};
 use crate::kernel;
@@ -70,6 +70,7 @@ struct Communicator {
     rank: u32,
     size: u32,
     group: usize,
+    windows: Vec<Window>,
     /// Results are not what they would be.
     aborted: Arc<AtomicBool>,
 }
@@ -88,14 +89,31 @@ struct Captured {
 struct Memory {
     send: Region,
     receive: Region,
+    /// The communicator with which it is registered, if it is.
+    windows_of: Option<usize>,
 }
 
 /// A part of a buffer.
 #[derive(Clone)]
 struct Region {
-    buffer: Arc<DeviceBuffer>,
+    buffer: Arc<Buffer>,
     offset: usize,
     bytes: usize,
+}
+
+/// Memory of a GPU, from CUDA or from NCCL.
+enum Buffer {
+    Cuda(DeviceBuffer),
+    Nccl(NcclBuffer),
+}
+
+impl Buffer {
+    fn as_ptr(&self) -> *mut c_void {
+        match self {
+            Buffer::Cuda(buffer) => buffer.as_ptr(),
+            Buffer::Nccl(buffer) => buffer.as_ptr(),
+        }
+    }
 }
 
 /// A comparison to be made once an operation is done.
@@ -189,8 +207,11 @@ impl<'a> Ranks<'a> {
         }
         match verb {
             Verb::Create(index) => self.create(*index, active)?,
-            Verb::Finalize(index) => self.each(*index, active, |ranks, rank| ranks.finalize(rank, *index))?,
-            Verb::Destroy(index) => self.each(*index, active, |ranks, rank| ranks.destroy(rank, *index))?,
+            Verb::Finalize(index) => {
+                self.each(*index, active, |ranks, rank| ranks.settle(rank, *index))?;
+                self.each(*index, active, |ranks, rank| ranks.finalize(rank, *index))?;
+            }
+            Verb::Destroy(index) => self.destroy(*index, active)?,
             Verb::Abort(index) => self.each(*index, active, |ranks, rank| ranks.abort(rank, *index))?,
             Verb::Operation(operation) => self.operation(operation, active)?,
             Verb::Group(body) => {
@@ -268,7 +289,7 @@ impl<'a> Ranks<'a> {
         }
         // The last made goes first, on all ranks of the thread before the next.
         while let Some(&communicator) = all.iter().find_map(|&index| self.ranks[index].order.last()) {
-            self.each(communicator, all, |ranks, rank| ranks.destroy(rank, communicator))?;
+            self.destroy(communicator, all)?;
             for &index in all {
                 self.ranks[index].order.retain(|&made| made != communicator);
             }
@@ -387,6 +408,7 @@ impl<'a> Ranks<'a> {
             rank: place.rank,
             size: place.size(),
             group: place.group,
+            windows: Vec::new(),
             aborted: Arc::default(),
         });
         rank.order.retain(|&made| made != communicator);
@@ -395,15 +417,18 @@ impl<'a> Ranks<'a> {
     }
 
     fn finalize(&mut self, index: usize, communicator: usize) -> Result<(), String> {
-        self.settle(index, communicator)?;
         self.end(index, communicator, "CommFinalize", self.job.nccl.library.api().comm_finalize)
     }
 
-    fn destroy(&mut self, index: usize, communicator: usize) -> Result<(), String> {
-        self.settle(index, communicator)?;
-        self.end(index, communicator, "CommDestroy", self.job.nccl.library.api().comm_destroy)?;
-        self.ranks[index].communicators[communicator] = None;
-        Ok(())
+    /// Ends a communicator on these ranks once its work is done on all of them.
+    fn destroy(&mut self, communicator: usize, active: &[usize]) -> Result<(), String> {
+        self.each(communicator, active, |ranks, rank| ranks.settle(rank, communicator))?;
+        self.each(communicator, active, |ranks, rank| ranks.close_windows(rank, communicator))?;
+        self.each(communicator, active, |ranks, rank| {
+            ranks.end(rank, communicator, "CommDestroy", ranks.job.nccl.library.api().comm_destroy)?;
+            ranks.ranks[rank].communicators[communicator] = None;
+            Ok(())
+        })
     }
 
     fn abort(&mut self, index: usize, communicator: usize) -> Result<(), String> {
@@ -414,6 +439,8 @@ impl<'a> Ranks<'a> {
         self.end(index, communicator, "CommAbort", self.job.nccl.library.api().comm_abort)?;
         let rank = &mut self.ranks[index];
         rank.graphs.retain(|_, graph| !graph.uses.contains(&communicator));
+        // Its windows went with it.
+        rank.memory.retain(|_, memory| memory.windows_of != Some(communicator));
         rank.communicators[communicator] = None;
         Ok(())
     }
@@ -508,8 +535,10 @@ impl<'a> Ranks<'a> {
         let fill = move || {
             // What is not written must not look right because it was right the time before. Both may be the same memory, so
             // each is used by itself.
-            // SAFETY: the operations that use this memory come before and after this in the order of the stream.
-            unsafe { filled.receive.bytes() }.fill(0xa5);
+            if filled.send.as_ptr() != filled.receive.as_ptr() {
+                // SAFETY: the operations that use this memory come before and after this in the order of the stream.
+                unsafe { filled.receive.bytes() }.fill(0xa5);
+            }
             // SAFETY: as above.
             replay(data, &mut replays).fill(unsafe { filled.send.bytes() }, own);
         };
@@ -540,8 +569,13 @@ impl<'a> Ranks<'a> {
         let all = one * communicator.size as usize;
         let own = one * communicator.rank as usize;
         let allocate = |bytes: usize| {
-            let buffer = host::malloc(bytes.max(1)).map(Arc::new);
-            buffer.map_err(|error| format!("rank {}: failed to allocate {bytes} bytes: {error}", rank.world))
+            let buffer = if operation.symmetric {
+                self.job.nccl.allocate(bytes.max(1)).map(Buffer::Nccl)
+            } else {
+                host::malloc(bytes.max(1)).map(Buffer::Cuda).map_err(|error| error.to_string())
+            };
+            let failed = |error| format!("rank {}: failed to allocate {bytes} bytes: {error}", rank.world);
+            buffer.map(Arc::new).map_err(failed)
         };
         let (send, receive) = match operation.what {
             What::AllGather | What::Gather { .. } => (one, all),
@@ -554,13 +588,75 @@ impl<'a> Ranks<'a> {
             // The smaller part is this rank's own of the larger.
             let place = |bytes: usize| if bytes < send.max(receive) { own } else { 0 };
             let region = |bytes: usize| Region { buffer: Arc::clone(&buffer), offset: place(bytes), bytes };
-            Memory { send: region(send), receive: region(receive) }
+            Memory { send: region(send), receive: region(receive), windows_of: None }
         } else {
             let region = |bytes: usize| Ok::<_, String>(Region { buffer: allocate(bytes)?, offset: 0, bytes });
-            Memory { send: region(send)?, receive: region(receive)? }
+            Memory { send: region(send)?, receive: region(receive)?, windows_of: None }
         };
         rank.memory.insert(operation.site, memory.clone());
         Ok(memory)
+    }
+
+    /// Registers an operation's memory on all members before it is first used; that is a call that they make together.
+    fn open_windows(&mut self, operation: &Operation, members: &[usize]) -> Result<(), String> {
+        if self.ranks[members[0]].memory.contains_key(&operation.site) {
+            return Ok(());
+        }
+        let name = &self.job.scenario.program.communicators[operation.on].name;
+        let mut opened = Vec::new();
+        for of_receive in [false, true] {
+            let mut windows: Vec<Window> = vec![Window::none(); members.len()];
+            // From here on NCCL writes there, until the group ends.
+            let windows_at = windows.as_mut_ptr();
+            let grouped = members.len() > 1;
+            if grouped {
+                self.group_start(members)?;
+            }
+            for (number, &index) in members.iter().enumerate() {
+                self.select(index)?;
+                let memory = self.memory(index, operation)?;
+                let region = if of_receive { &memory.receive } else { &memory.send };
+                let rank = &self.ranks[index];
+                let communicator = rank.communicators[operation.on].as_ref().expect("only members issue");
+                let caller = Caller { rank: rank.world, communicator: name };
+                // SAFETY: the place is within the vector, which lives until the group has ended. The buffer lives until its
+                // window is closed.
+                unsafe {
+                    let (buffer, window) = (region.buffer.as_ptr(), windows_at.add(number));
+                    let whole = region.offset + region.bytes;
+                    self.job.nccl.open_window(caller, communicator.handle, buffer, whole.max(1), window)?;
+                }
+            }
+            if grouped {
+                self.group_end(members)?;
+            }
+            opened.push(windows);
+            // One buffer, one window.
+            if operation.in_place {
+                break;
+            }
+        }
+        for windows in opened {
+            for (window, &index) in windows.into_iter().zip(members) {
+                let rank = &mut self.ranks[index];
+                rank.communicators[operation.on].as_mut().expect("only members issue").windows.push(window);
+                rank.memory.get_mut(&operation.site).expect("it was allocated above").windows_of = Some(operation.on);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the windows of a communicator and frees their memory.
+    fn close_windows(&mut self, index: usize, communicator: usize) -> Result<(), String> {
+        let rank = &mut self.ranks[index];
+        let Some(of_rank) = &mut rank.communicators[communicator] else { return Ok(()) };
+        let name = &self.job.scenario.program.communicators[communicator].name;
+        let caller = Caller { rank: rank.world, communicator: name };
+        for window in std::mem::take(&mut of_rank.windows) {
+            self.job.nccl.close_window(caller, of_rank.handle, window)?;
+        }
+        rank.memory.retain(|_, memory| memory.windows_of != Some(communicator));
+        Ok(())
     }
 
     /// NCCL's own function for an operation, if it has one and it is wanted.

@@ -197,6 +197,9 @@ pub(super) fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenari
     let mut dice = Dice::new(seed.unwrap_or(job.seed));
 
     let program = reader.program(&job.program, job.ranks)?;
+    if program.needs_windows() && !(file.gpu.peer_access && file.gpu.virtual_memory) {
+        return Err("`symmetric` needs peer_access = true and virtual_memory = true in [gpu]".into());
+    }
     Ok(Scenario {
         name: name.into(),
         title: file.title,

@@ -47,6 +47,7 @@
 //! | `send_recv ring SIZE TYPE [on NAME]` | each sends to the next and receives from the one before, in a group |
 //! | `all_to_all SIZE TYPE [native] [on NAME]` | sends and receives in a group; `native` calls `ncclAlltoAll`, where NCCL has it |
 //! | `gather SIZE TYPE root R [native] [on NAME]` | likewise; also `scatter` |
+//! | `... symmetric [on NAME]` | a collective or a `native` call on memory of `ncclMemAlloc` that is registered as symmetric windows; needs `peer_access` and `virtual_memory` in `[gpu]` |
 //! | `group { ... }` | `ncclGroupStart`, operations, `ncclGroupEnd` |
 //! | `compute NAME TIME` | a kernel of the application |
 //! | `wait NAME` | what is computed from now on waits for the communicator's operations |
@@ -158,6 +159,8 @@ pub struct Operation {
     pub in_place: bool,
     /// Whether NCCL's own function is to be called instead of sends and receives.
     pub native: bool,
+    /// Whether its memory is NCCL's, registered as symmetric windows.
+    pub symmetric: bool,
     /// The communicator.
     pub on: usize,
 }
@@ -322,25 +325,29 @@ impl Program {
 
     /// Whether some rank stops on purpose, so that the job must be killed.
     pub fn hangs(&self) -> bool {
-        fn any(statements: &[Statement]) -> bool {
-            statements.iter().any(|statement| match &statement.verb {
-                Verb::Hang => true,
-                Verb::Repeat(_, body) | Verb::Only(_, body) => any(body),
-                _ => false,
-            })
-        }
-        any(&self.statements)
+        any(&self.statements, &|verb| matches!(verb, Verb::Hang))
     }
 
     /// Whether a process leaves the program on purpose without destroying its communicators.
     pub fn exits(&self) -> bool {
-        fn any(statements: &[Statement]) -> bool {
-            statements.iter().any(|statement| match &statement.verb {
-                Verb::Exit(_) => true,
-                Verb::Repeat(_, body) | Verb::Only(_, body) => any(body),
-                _ => false,
-            })
-        }
-        any(&self.statements)
+        any(&self.statements, &|verb| matches!(verb, Verb::Exit(_)))
     }
+
+    /// Whether some operation needs symmetric windows.
+    pub fn needs_windows(&self) -> bool {
+        any(&self.statements, &|verb| matches!(verb, Verb::Operation(operation) if operation.symmetric))
+    }
+}
+
+/// Whether one of these statements, or of those within them, is such a one.
+fn any(statements: &[Statement], such: &impl Fn(&Verb) -> bool) -> bool {
+    statements.iter().any(|statement| {
+        such(&statement.verb)
+            || match &statement.verb {
+                Verb::Repeat(_, body) | Verb::Only(_, body) | Verb::Group(body) | Verb::Capture(_, body) => {
+                    any(body, such)
+                }
+                _ => false,
+            }
+    })
 }

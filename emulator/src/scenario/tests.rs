@@ -105,6 +105,9 @@ fn what_makes_no_sense_is_told_with_its_line() {
         let message = parse(more).expect_err(more);
         assert!(expected.iter().all(|part| message.contains(part)), "{more}\n  got {message}\n  expected {expected:?}");
     }
+    let windows = format!("{HEAD}program = \"all_gather 4 B f32 symmetric\"\n[gpu]\n");
+    let message = Scenario::parse("test", &windows, None).unwrap_err();
+    assert_eq!(message, "`symmetric` needs peer_access = true and virtual_memory = true in [gpu]");
     let of_job = |text: &str| Scenario::parse("test", text, None).unwrap_err();
     let message = of_job(&format!("{HEAD}program = \"\"\"\nsync\n\nsink\n\"\"\""));
     assert!(message.starts_with("line 8: there is no statement `sink`"), "{message}");

@@ -81,16 +81,16 @@ const USAGE: &[(&str, Allowed, &str)] = &[
     ("finalize", Outside, "finalize COMMUNICATOR"),
     ("destroy", Outside, "destroy COMMUNICATOR"),
     ("abort", Outside, "abort COMMUNICATOR"),
-    ("all_reduce", Everywhere, "all_reduce SIZE TYPE OP [in place] [on COMMUNICATOR]"),
-    ("all_gather", Everywhere, "all_gather SIZE TYPE [in place] [on COMMUNICATOR]"),
-    ("reduce_scatter", Everywhere, "reduce_scatter SIZE TYPE OP [in place] [on COMMUNICATOR]"),
-    ("broadcast", Everywhere, "broadcast SIZE TYPE root RANK [in place] [on COMMUNICATOR]"),
-    ("reduce", Everywhere, "reduce SIZE TYPE OP root RANK [in place] [on COMMUNICATOR]"),
+    ("all_reduce", Everywhere, "all_reduce SIZE TYPE OP [in place] [symmetric] [on COMMUNICATOR]"),
+    ("all_gather", Everywhere, "all_gather SIZE TYPE [in place] [symmetric] [on COMMUNICATOR]"),
+    ("reduce_scatter", Everywhere, "reduce_scatter SIZE TYPE OP [in place] [symmetric] [on COMMUNICATOR]"),
+    ("broadcast", Everywhere, "broadcast SIZE TYPE root RANK [in place] [symmetric] [on COMMUNICATOR]"),
+    ("reduce", Everywhere, "reduce SIZE TYPE OP root RANK [in place] [symmetric] [on COMMUNICATOR]"),
     ("send", Everywhere, "send SIZE TYPE from RANK to RANK [on COMMUNICATOR]"),
     ("send_recv", Everywhere, "send_recv ring SIZE TYPE [on COMMUNICATOR]"),
-    ("all_to_all", Everywhere, "all_to_all SIZE TYPE [native] [on COMMUNICATOR]"),
-    ("gather", Everywhere, "gather SIZE TYPE root RANK [native] [on COMMUNICATOR]"),
-    ("scatter", Everywhere, "scatter SIZE TYPE root RANK [native] [on COMMUNICATOR]"),
+    ("all_to_all", Everywhere, "all_to_all SIZE TYPE [native] [symmetric] [on COMMUNICATOR]"),
+    ("gather", Everywhere, "gather SIZE TYPE root RANK [native] [symmetric] [on COMMUNICATOR]"),
+    ("scatter", Everywhere, "scatter SIZE TYPE root RANK [native] [symmetric] [on COMMUNICATOR]"),
     ("group", Everywhere, "group {"),
     ("compute", NotInGroup, "compute NAME TIME"),
     ("wait", NotInGroup, "wait COMMUNICATOR"),
@@ -337,6 +337,7 @@ impl Parser {
             }
             _ => {}
         }
+        let symmetric = self.symmetric(what, native, words)?;
         let on = if words.take("on") {
             self.named(words)?
         } else {
@@ -354,7 +355,29 @@ impl Parser {
         }
         self.sites += 1;
         let count = (bytes / datatype.size() as u64) as usize;
-        Ok(Verb::Operation(Operation { site: self.sites - 1, what, count, datatype, in_place, native, on }))
+        let site = self.sites - 1;
+        Ok(Verb::Operation(Operation { site, what, count, datatype, in_place, native, symmetric, on }))
+    }
+
+    /// Whether an operation is to use symmetric windows, if it can.
+    fn symmetric(&self, what: What, native: bool, words: &mut Words<'_>) -> Result<bool, Error> {
+        if !words.take("symmetric") {
+            return Ok(false);
+        }
+        let one_call = match what {
+            What::Send { .. } | What::Ring => false,
+            What::AllToAll | What::Gather { .. } | What::Scatter { .. } => native,
+            _ => true,
+        };
+        if !one_call {
+            return Err(words.error("only collectives and `native` calls can be `symmetric`".into()));
+        }
+        if !self.within.is_empty() {
+            let message =
+                "a `symmetric` operation cannot be within a group or captured: its windows are made before it";
+            return Err(words.error(message.into()));
+        }
+        Ok(true)
     }
 
     /// The communicator whose name comes next.

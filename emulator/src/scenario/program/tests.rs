@@ -104,7 +104,7 @@ fn what_is_written_wrong_is_told_with_its_line() {
         ("\nall_redcue 4 B f32", "2: there is no statement `all_redcue`; there are communicator, create, "),
         (
             "all_reduce f32 sum",
-            "1: expected a size such as `16 MiB` (units: B, KiB, MiB, GiB), not `f32 sum`; it is written `all_reduce SIZE TYPE OP [in place] [on COMMUNICATOR]`",
+            "1: expected a size such as `16 MiB` (units: B, KiB, MiB, GiB), not `f32 sum`; it is written `all_reduce SIZE TYPE OP [in place] [symmetric] [on COMMUNICATOR]`",
         ),
         ("all_reduce 16 MB f32 sum", "1: expected a size such as `16 MiB`"),
         ("all_reduce 16MiB f32 sum", "1: expected a size such as `16 MiB`"),
@@ -149,6 +149,9 @@ fn what_is_written_wrong_is_told_with_its_line() {
         ("capture a {\ncapture b {\n}\n}", "2: `capture` cannot be captured"),
         ("environment PATH=x", "1: `PATH` cannot be set here, only NCCL_ALGO, NCCL_PROTO"),
         ("environment NCCL_ALGO", "1: expected NAME=VALUE"),
+        ("send_recv ring 4 B f32 symmetric", "1: only collectives and `native` calls can be `symmetric`"),
+        ("all_to_all 4 B f32 symmetric", "1: only collectives and `native` calls can be `symmetric`"),
+        ("group {\nall_gather 4 B f32 symmetric\n}", "2: a `symmetric` operation cannot be within a group"),
         ("exit later", "1: `later` is too much"),
         ("exit at last", "1: expected `once`, not `last`"),
     ] {

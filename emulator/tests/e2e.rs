@@ -69,6 +69,15 @@ fn kernels_of_several_gpus(nccl: &str) {
     }
 }
 
+/// Up to 2.27 NCCL does not tell of launches: kernels are matched by the order on their thread, or not at all, and never wrongly.
+fn kernels_by_order(nccl: &str) {
+    for played in Plan::new(nccl, "small").with_cupti("12.9").run().succeeded().processes() {
+        played.check_kernels();
+        let inferred = played.count("category = 'kernel' AND name GLOB 'All*'");
+        assert!(inferred > 0, "no kernel was matched");
+    }
+}
+
 /// Half a job's operations never end: what was recorded is there, and open.
 fn abort(nccl: &str) {
     let job = Plan::new(nccl, "abort").run().succeeded();
@@ -142,31 +151,12 @@ release!(
 );
 release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels]);
 
-release!(more nccl_2_23_4,
-    "2.23.4",
-    [every_operation, mixed, abort]
-);
-release!(more nccl_2_24_3,
-    "2.24.3",
-    [every_operation, mixed, abort]
-);
-release!(more nccl_2_26_5,
-    "2.26.5",
-    [every_operation, mixed, graphs, abort]
-);
-release!(more nccl_2_27_3,
-    "2.27.3",
-    [every_operation, mixed, graphs, abort]
-);
-release!(more nccl_2_27_7,
-    "2.27.7",
-    [every_operation, mixed, graphs, abort]
-);
-release!(more nccl_2_29_7,
-    "2.29.7",
-    [every_operation, mixed, graphs, abort]
-);
-release!(more nccl_2_31_2,
-    "2.31.2",
-    [every_operation, mixed, graphs, abort]
-);
+// 2.23.4 cannot be aborted: when a peer has closed its connection, its proxy thread tries again for ever without a look at the
+// abort flag, and ncclCommAbort waits for it.
+release!(more nccl_2_23_4, "2.23.4", [every_operation, mixed]);
+release!(more nccl_2_24_3, "2.24.3", [every_operation, mixed, abort]);
+release!(more nccl_2_26_5, "2.26.5", [every_operation, mixed, graphs, abort, kernels_by_order]);
+release!(more nccl_2_27_3, "2.27.3", [every_operation, mixed, graphs, abort, kernels_by_order]);
+release!(more nccl_2_27_7, "2.27.7", [every_operation, mixed, graphs, abort, kernels_by_order]);
+release!(more nccl_2_29_7, "2.29.7", [every_operation, mixed, graphs, abort, kernels]);
+release!(more nccl_2_31_2, "2.31.2", [every_operation, mixed, graphs, abort, kernels]);

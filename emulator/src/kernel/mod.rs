@@ -126,4 +126,8 @@ impl Kernels for NcclKernels {
     fn run(&self, launch: &Launch) -> Ran {
         self.play(launch).unwrap_or_else(|why| why.refuse(&launch.symbol))
     }
+
+    fn timer(&self, device: u32) -> u64 {
+        self.pace.gpu(device).timer().at(time::now())
+    }
 }

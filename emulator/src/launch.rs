@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::job::tally;
 use crate::job::{self, meeting::HUNG};
 use crate::library::{Library, Unsuitable};
-use crate::scenario::{Layout, NetworkKind, Scenario};
+use crate::scenario::{Layout, NetworkKind, Release, Scenario};
 use crate::time::{self, HostClocks};
 use crate::wheel;
 
@@ -143,7 +143,7 @@ pub fn run(launch: &Launch) -> Result<Report, Error> {
     let inspected = Library::inspect(&launch.nccl, &wheel::cache())
         .map_err(|reason| Error::Unsuitable(launch.nccl.clone(), reason))?;
     let release = inspected.release().map(str::to_owned);
-    launch.network_is_possible(release.as_deref())?;
+    launch.release_is_new_enough(release.as_deref())?;
     let reference = time::now();
     launch.clocks_are_possible(reference)?;
     let folder = Folder::open(&launch.output)?;
@@ -260,14 +260,14 @@ impl Launch {
         environment
     }
 
-    /// The emulator's network speaks an interface that NCCL has had since 2.26.
-    fn network_is_possible(&self, release: Option<&str>) -> Result<(), Error> {
-        let mut numbers = release.unwrap_or_default().split('.').map(|number| number.parse::<u32>().ok());
-        match (self.scenario.network.kind, numbers.next().flatten(), numbers.next().flatten()) {
-            (NetworkKind::Plugin, Some(2), Some(..26)) => Err(Error::Refused(format!(
-                "[network] kind = \"plugin\" needs NCCL 2.26 or later, and this is {}",
-                release.unwrap_or_default()
-            ))),
+    /// Some scenarios are beyond older releases.
+    fn release_is_new_enough(&self, release: Option<&str>) -> Result<(), Error> {
+        let since = self.scenario.since;
+        match release.and_then(|release| Some((release, Release::parse(release)?))) {
+            Some((release, numbers)) if numbers < since => {
+                let name = &self.scenario.name;
+                Err(Error::Refused(format!("{name} needs NCCL {since} or later, and this is {release}")))
+            }
             _ => Ok(()),
         }
     }
@@ -709,12 +709,12 @@ mod tests {
     }
 
     #[test]
-    fn the_emulators_network_needs_a_recent_release() {
+    fn an_old_release_is_refused_by_what_it_cannot_run() {
         let launch = launch("processes", "[network]\nkind = \"plugin\"");
-        assert!(launch.network_is_possible(Some("2.26.5+cuda12.9")).is_ok());
-        assert!(launch.network_is_possible(None).is_ok());
-        let message = launch.network_is_possible(Some("2.24.3+cuda12.2")).unwrap_err().to_string();
-        assert!(message.ends_with("needs NCCL 2.26 or later, and this is 2.24.3+cuda12.2"), "{message}");
+        assert!(launch.release_is_new_enough(Some("2.26.5+cuda12.9")).is_ok());
+        assert!(launch.release_is_new_enough(None).is_ok());
+        let message = launch.release_is_new_enough(Some("2.24.3+cuda12.2")).unwrap_err().to_string();
+        assert_eq!(message, "t needs NCCL 2.26 or later, and this is 2.24.3+cuda12.2");
     }
 
     #[test]

@@ -500,6 +500,9 @@ impl<'a> Ranks<'a> {
         if members.is_empty() {
             return Ok(());
         }
+        if operation.symmetric {
+            self.open_windows(operation, &members)?;
+        }
         let several =
             members.len() > 1 || self.native(operation).is_none() && !matches!(operation.what, What::Send { .. });
         let grouped = several && self.depth == 0;

@@ -8,8 +8,14 @@ use toml::Spanned;
 use super::program::{self, Program};
 use super::random::Dice;
 use super::units::{Bandwidth, Drift, Quantity, Range, Time};
-use super::{Clocks, Gpu, Layout, Link, MOST_RANKS, Machine, Network, NetworkKind, Scenario, Stall};
+use super::{Clocks, Gpu, Layout, Link, MOST_RANKS, Machine, Network, NetworkKind, Release, Scenario, Stall};
 use crate::network;
+
+/// The oldest release that the emulator is made for.
+const OLDEST: Release = Release(2, 23);
+
+/// The first release that takes the version of the network interface that the emulator has.
+const NETWORK_SINCE: Release = Release(2, 26);
 
 /// The file as it is written.
 #[derive(Deserialize)]
@@ -18,6 +24,7 @@ struct File {
     title: String,
     #[serde(default)]
     about: String,
+    since: Option<Spanned<String>>,
     job: Spanned<Job>,
     #[serde(default)]
     nccl: BTreeMap<String, Spanned<String>>,
@@ -196,6 +203,14 @@ pub(super) fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenari
     let reader = Reader { ranks: job.hosts * job.ranks_per_host, hosts: job.hosts, ..reader };
     let mut dice = Dice::new(seed.unwrap_or(job.seed));
 
+    let mut since = match &file.since {
+        None => OLDEST,
+        Some(since) => Release::parse(since.get_ref())
+            .ok_or_else(|| reader.error(since, "expected a release of NCCL such as `2.26`"))?,
+    };
+    if file.network.kind == NetworkKind::Plugin {
+        since = since.max(NETWORK_SINCE);
+    }
     let program = reader.program(&job.program, job.ranks)?;
     if program.needs_windows() && !(file.gpu.peer_access && file.gpu.virtual_memory) {
         return Err("`symmetric` needs peer_access = true and virtual_memory = true in [gpu]".into());
@@ -204,6 +219,7 @@ pub(super) fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenari
         name: name.into(),
         title: file.title,
         about: file.about,
+        since,
         hosts: job.hosts,
         ranks_per_host: job.ranks_per_host,
         layout: job.ranks,

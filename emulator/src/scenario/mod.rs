@@ -3,6 +3,7 @@
 //! ```toml
 //! title = "One rank computes more slowly than the others"
 //! about = "Longer text, if there is more to say."
+//! since = "2.26"          # the first release of NCCL with which it makes sense
 //!
 //! [job]
 //! hosts = 2
@@ -87,6 +88,8 @@ pub struct Scenario {
     pub title: String,
     /// More about it.
     pub about: String,
+    /// The first release of NCCL with which it makes sense.
+    pub since: Release,
     /// How many hosts there are.
     pub hosts: u32,
     /// How many ranks each of them has.
@@ -117,6 +120,24 @@ pub struct Scenario {
     pub program: Program,
     /// The text it was read from.
     pub text: String,
+}
+
+/// A release of NCCL, by its first two numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Release(pub u32, pub u32);
+
+impl Release {
+    /// The release in texts such as `2.26` and `2.30.7+cuda13.3`.
+    pub fn parse(text: &str) -> Option<Release> {
+        let mut numbers = text.split(['.', '+']).map(|number| number.parse().ok());
+        Some(Release(numbers.next()??, numbers.next()??))
+    }
+}
+
+impl std::fmt::Display for Release {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
 }
 
 /// What a rank is on its host.
@@ -301,6 +322,8 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("devices", include_str!("../../scenarios/devices.toml")),
     ("small", include_str!("../../scenarios/small.toml")),
     ("protocols", include_str!("../../scenarios/protocols.toml")),
+    ("network", include_str!("../../scenarios/network.toml")),
+    ("copy_engine", include_str!("../../scenarios/copy_engine.toml")),
 ];
 
 #[cfg(test)]

@@ -120,6 +120,19 @@ fn what_makes_no_sense_is_told_with_its_line() {
 }
 
 #[test]
+fn a_scenario_knows_the_release_it_needs() {
+    let since = |text: &str| Scenario::parse("test", text, None).map(|scenario| scenario.since);
+    let text = format!("{HEAD}program = \"\"\n");
+    assert_eq!(since(&text), Ok(Release(2, 23)));
+    assert_eq!(since(&format!("since = \"2.29\"\n{text}")), Ok(Release(2, 29)));
+    assert_eq!(since(&format!("{text}[network]\nkind = \"plugin\"")), Ok(Release(2, 26)));
+    let message = since(&format!("since = \"new\"\n{text}")).unwrap_err();
+    assert_eq!(message, "line 1: expected a release of NCCL such as `2.26`");
+    assert_eq!(Release::parse("2.30.7+cuda13.3"), Some(Release(2, 30)));
+    assert!(Release(2, 30) > Release(2, 9));
+}
+
+#[test]
 fn layouts_place_the_ranks() {
     let with = |layout: &str| {
         let text = format!("title = \"t\"\n[job]\nhosts = 3\nranks_per_host = 2\nranks = \"{layout}\"\nprogram = \"\"");

@@ -151,10 +151,10 @@ release!(
 );
 release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels]);
 
-// 2.23.4 cannot be aborted: when a peer has closed its connection, its proxy thread tries again for ever without a look at the
+// 2.23.4 and 2.24.3 cannot be aborted: when a peer has closed its connection, the proxy thread tries again for ever without a look at the
 // abort flag, and ncclCommAbort waits for it.
 release!(more nccl_2_23_4, "2.23.4", [every_operation, mixed]);
-release!(more nccl_2_24_3, "2.24.3", [every_operation, mixed, abort]);
+release!(more nccl_2_24_3, "2.24.3", [every_operation, mixed]);
 release!(more nccl_2_26_5, "2.26.5", [every_operation, mixed, graphs, abort, kernels_by_order]);
 release!(more nccl_2_27_3, "2.27.3", [every_operation, mixed, graphs, abort, kernels_by_order]);
 release!(more nccl_2_27_7, "2.27.7", [every_operation, mixed, graphs, abort, kernels_by_order]);

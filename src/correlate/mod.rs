@@ -383,13 +383,15 @@ impl Correlator {
         match known.details {
             Details::Group { marks } => out.say(What::CallEnd { id, group_marks: marks }),
             Details::Operation(_) => out.say(What::OperationEnd { id }),
-            Details::ProxyOp { .. } => {
+            Details::ProxyOp { ref mut steps, .. } => {
+                let open = std::mem::take(steps);
                 self.show_progress(id, out);
+                self.end_steps(&open, out);
                 out.say(What::ProxyOpEnd { id });
             }
             Details::Channel { stop } => out.say(What::ChannelEnd { id, stop }),
             Details::Step { op, step, first, starts, .. } => {
-                out.say(What::StepEnd { id: first, starts });
+                out.say(What::StepEnd { id: first, starts, stopped: true });
                 if let Some(Details::ProxyOp { steps, .. }) = self.events.get_mut(op).map(|known| &mut known.details) {
                     steps.retain(|&(number, _)| number != step);
                 }
@@ -400,6 +402,17 @@ impl Correlator {
             Details::None => {}
         }
         self.events.close(id);
+    }
+
+    /// Ends the steps of an operation that is done. NCCL 2.24 to 2.26 stops only the first of several receives that it finds done in one
+    /// turn (src/transport/net.cc, recvProxyProgress: the step's number is taken before the loop).
+    fn end_steps(&mut self, open: &[(i32, Handle)], out: &mut Out<'_>) {
+        for &(_, step) in open {
+            if let Some(&Details::Step { first, starts, .. }) = self.events.get(step).map(|known| &known.details) {
+                out.say(What::StepEnd { id: first, starts, stopped: false });
+            }
+            self.events.close(step);
+        }
     }
 
     fn state(&mut self, id: Handle, number: u16, argument: u64, steps: i32, out: &mut Out<'_>) {

@@ -371,7 +371,10 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             let bytes = bytes.map_or(String::new(), |bytes| format!(" bytes {bytes}"));
             format!("step {} {}{bytes}", label(id), state_name(state))
         }
-        What::StepEnd { id, starts } => format!("step {} ends, starts {starts}", label(id)),
+        What::StepEnd { id, starts, stopped } => {
+            let how = if stopped { "" } else { " with its operation" };
+            format!("step {} ends{how}, starts {starts}", label(id))
+        }
         What::Control { thread, comm, state, appended } => {
             let appended = appended.map_or(String::new(), |appended| format!(" appended {appended}"));
             format!("control on {}{} {}{appended}", thread.0, comm_label(comm), state_name(state))
@@ -434,6 +437,24 @@ const CAST_SAID: &str = "
 #[track_caller]
 fn check_with_cast(input: &str, expected: &str) {
     check(&format!("{CAST}\n{input}"), &format!("{CAST_SAID}\n{expected}"));
+}
+
+#[test]
+fn a_step_that_is_never_stopped_ends_with_its_operation() {
+    // NCCL 2.24 to 2.26, when two receives are done at once.
+    check_with_cast(
+        "1 1 start p ProxyOp receive peer=1
+         2 1 start s ProxyStep parent=p step=0
+         3 1 start t ProxyStep parent=p step=1
+         4 1 stop s
+         9 1 stop p",
+        "1 proxy p on 1 ch 0 <- 1 C [no parent] queued 1
+         2 step s number 0 on 1 under p: ch 0 <- 1 C [no parent]
+         3 step t number 1 on 1 under p: ch 0 <- 1 C [no parent]
+         4 step s ends, starts 1
+         9 step t ends with its operation, starts 1
+         9 proxy p ends",
+    );
 }
 
 // ---- operations ----

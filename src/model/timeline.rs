@@ -133,6 +133,8 @@ pub enum What<'a> {
         id: Handle,
         /// How often NCCL started it, once or more.
         starts: u32,
+        /// NCCL stopped it; otherwise it ends with its operation.
+        stopped: bool,
     },
     /// What the progress thread does from here on.
     Control {

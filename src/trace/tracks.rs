@@ -378,8 +378,11 @@ impl Tracks {
                 }
                 self.lanes.phase(id, time, names::step_phase(state), &self.args);
             }
-            What::StepEnd { id, starts } => {
+            What::StepEnd { id, starts, stopped } => {
                 self.args.clear();
+                if !stopped {
+                    self.args.text(nccl::DOUBT, "no stop: ended with its operation");
+                }
                 if starts > 1 {
                     self.args.uint(nccl::STARTS, u64::from(starts));
                 }

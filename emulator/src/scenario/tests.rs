@@ -84,7 +84,7 @@ fn a_seed_decides_what_is_left_to_chance() {
 #[test]
 fn what_makes_no_sense_is_told_with_its_line() {
     for (more, expected) in [
-        ("[gpus]", &["line 8", "unknown field `gpus`, expected one of `title`, `about`, `job`"][..]),
+        ("[gpus]", &["line 8", "unknown field `gpus`, expected one of `title`, `about`, `since`, `job`"][..]),
         ("[gpu]\nbandwith = \"1 GB/s\"", &["line 9", "unknown field `bandwith`, expected one of `bandwidth`"]),
         ("[gpu]\nbandwidth = 5", &["line 9", "expected a bandwidth in quotes, such as \"20 GB/s\""]),
         (

@@ -121,7 +121,7 @@ fn an_end_in_the_middle_of_everything_leaves_a_readable_trace() {
         let traces = Traces::new();
         let mut command = Command::new("timeout");
         play::clean_environment(&mut command);
-        command.args(["--signal=KILL", "0.4"]).arg(play::host_path().unwrap()).arg("flood");
+        command.args(["--signal=KILL", "1"]).arg(play::host_path().unwrap()).arg("flood");
         command.arg("--plugin").arg(play::plugin_path().unwrap()).args(["--interface", "7", "--threads", "2"]);
         command.args(["--events", "100000000", "--rate", "100000"]);
         command.env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0");

@@ -7,6 +7,7 @@
 mod data;
 pub(crate) mod meeting;
 mod nccl;
+mod patience;
 mod ranks;
 pub(crate) mod tally;
 

@@ -1,0 +1,68 @@
+//! `recv` of the whole process, libnccl included: a program's own symbol comes before libc's.
+//!
+//! While NCCL's ranks find each other, and while its network waits, each asks its sockets again and again without a pause. On a
+//! machine with fewer processors than ranks that keeps the processors from those who are waited for. So a thread whose
+//! questions are all in vain lets others run between them.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+/// After so many questions in vain, a thread lets others go first.
+const EAGER: u32 = 16;
+
+/// After so many, it sleeps.
+const AWAKE: u32 = 1_000;
+
+const NAP: Duration = Duration::from_micros(20);
+
+thread_local! {
+    /// How many questions in a row were in vain.
+    static IN_VAIN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// `recv`.
+///
+/// # Safety
+///
+/// As libc's: `buffer` has `length` bytes to be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(socket: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize {
+    // SAFETY: the caller's promise is passed on.
+    let received = unsafe { real()(socket, buffer, length, flags) };
+    if received >= 0 {
+        IN_VAIN.set(0);
+        return received;
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock {
+        let in_vain = IN_VAIN.get().saturating_add(1);
+        IN_VAIN.set(in_vain);
+        match in_vain {
+            ..EAGER => {}
+            EAGER..AWAKE => thread::yield_now(),
+            _ => thread::sleep(NAP),
+        }
+    }
+    // The pause may have left another error number behind.
+    // SAFETY: the address is that of the calling thread's error number.
+    unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or_default() };
+    received
+}
+
+type Recv = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
+
+/// libc's own `recv`.
+fn real() -> Recv {
+    static FUNCTION: OnceLock<Recv> = OnceLock::new();
+    *FUNCTION.get_or_init(|| {
+        // SAFETY: the name is a C string; RTLD_NEXT finds the definition after this program's, which is libc's.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"recv".as_ptr()) };
+        assert!(!address.is_null(), "libc has no recv");
+        // SAFETY: libc's function has this type.
+        unsafe { std::mem::transmute::<*mut c_void, Recv>(address) }
+    })
+}

@@ -7,7 +7,7 @@
 mod data;
 pub(crate) mod meeting;
 mod nccl;
-mod patience;
+pub mod patience;
 mod ranks;
 pub(crate) mod tally;
 

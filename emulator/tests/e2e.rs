@@ -78,6 +78,23 @@ fn kernels_by_order(nccl: &str) {
     }
 }
 
+/// Hosts on the emulator's own network, which tells the profiler of each request.
+fn network(nccl: &str) {
+    for played in Plan::new(nccl, "network").run().succeeded().processes() {
+        assert!(played.count("category = 'net'") > 0, "no event of the network");
+        assert_eq!(played.count("category = 'net' AND dur < 0"), 0, "requests without an end");
+    }
+}
+
+/// Collectives done by copy engines: called, synchronised, copied.
+fn copy_engine(nccl: &str) {
+    for played in Plan::new(nccl, "copy_engine").run().succeeded().processes() {
+        for name in ["copy engine *", "CeSync", "CeBatch"] {
+            assert!(played.count(&format!("name GLOB '{name}'")) > 0, "no {name}");
+        }
+    }
+}
+
 /// Half a job's operations never end: what was recorded is there, and open.
 fn abort(nccl: &str) {
     let job = Plan::new(nccl, "abort").run().succeeded();
@@ -146,7 +163,7 @@ release!(
     "2.30.7",
     [
         every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, kernel_channels, kernels,
-        kernels_of_several_gpus,
+        kernels_of_several_gpus, network, copy_engine,
     ]
 );
 release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels]);

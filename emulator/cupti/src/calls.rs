@@ -33,6 +33,8 @@ struct Frame {
     correlation: u32,
     id: (u32, u32),
     start: u64,
+    /// Whether its callbacks never come.
+    is_missed: bool,
     /// The caller's scratch word between entry and exit; boxed, because its address is given away.
     data: Box<u64>,
 }
@@ -119,7 +121,9 @@ fn enter(call: &Call, function: Function) {
     let id = (function.domain, function.id);
     let mut data = Box::new(0);
     let word = &raw mut *data;
-    if with(|thread| thread.frames.push(Frame { correlation: call.correlation, id, start, data })).is_some() {
+    let is_missed = process::happens(process::options().miss);
+    let frame = Frame { correlation: call.correlation, id, start, is_missed, data };
+    if with(|thread| thread.frames.push(frame)).is_some() && !is_missed {
         call_back(call, function, word, std::ptr::null());
     }
 }
@@ -132,10 +136,13 @@ fn exit(call: &Call, function: Function) {
     let word = with(|thread| {
         let place = thread.frames.iter().rposition(matches)?;
         thread.frames.truncate(place + 1);
-        Some(&raw mut *thread.frames[place].data)
+        let frame = &mut thread.frames[place];
+        Some((&raw mut *frame.data, frame.is_missed))
     });
-    let Some(word) = word.flatten() else { return };
-    call_back(call, function, word, (&raw const call.result).cast());
+    let Some((word, is_missed)) = word.flatten() else { return };
+    if !is_missed {
+        call_back(call, function, word, (&raw const call.result).cast());
+    }
     if let Some(frame) = with(|thread| thread.frames.pop()).flatten() {
         record(call, function, frame.start);
     }

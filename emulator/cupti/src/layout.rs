@@ -25,6 +25,8 @@ pub mod kind {
     pub const CONTEXT: u32 = 9;
     /// A kernel.
     pub const CONCURRENT_KERNEL: u32 = 10;
+    /// The begin or the end of a range of NVTX, or a mark.
+    pub const MARKER: u32 = 12;
     /// What CUPTI itself cost.
     pub const OVERHEAD: u32 = 17;
     /// A copy between GPUs.
@@ -41,7 +43,7 @@ pub mod kind {
     pub const HOST_LAUNCH: u32 = 58;
 
     /// All kinds that are ever written.
-    pub const WRITTEN: [u32; 15] = [
+    pub const WRITTEN: [u32; 16] = [
         MEMCPY,
         MEMSET,
         KERNEL,
@@ -50,6 +52,7 @@ pub mod kind {
         DEVICE,
         CONTEXT,
         CONCURRENT_KERNEL,
+        MARKER,
         OVERHEAD,
         MEMCPY2,
         STREAM,
@@ -114,6 +117,7 @@ pub fn of(kind: u32) -> Option<&'static Layout> {
         kind::DRIVER | kind::RUNTIME => &api::LAYOUT,
         kind::DEVICE => &device::LAYOUT,
         kind::CONTEXT => &context::LAYOUT,
+        kind::MARKER => &marker::LAYOUT,
         kind::OVERHEAD => &overhead::LAYOUT,
         kind::MEMCPY2 => &memcpy_peer::LAYOUT,
         kind::STREAM => &stream::LAYOUT,
@@ -319,6 +323,20 @@ record! {
     EXTERNAL_KIND "externalKind" 4 4,
     EXTERNAL_ID "externalId" 8 8,
     CORRELATION_ID "correlationId" 16 4,
+}
+
+record! {
+    /// Ranges and marks of NVTX.
+    marker;
+    V12_0 "Marker2" 56;
+    KIND "kind" 0 4,
+    FLAGS "flags" 4 4,
+    TIMESTAMP "timestamp" 8 8,
+    ID "id" 16 4,
+    OBJECT_KIND "objectKind" 20 4,
+    OBJECT_ID "objectId" 24 12,
+    NAME "name" 40 8,
+    DOMAIN "domain" 48 8,
 }
 
 record! {

@@ -17,6 +17,7 @@
 //! | `clock` | CUPTI's time |
 //! | `objects` | contexts, streams, graphs, and their ids |
 //! | `subscriber`, `calls` | who is called back, and the calls that are told |
+//! | [`nvtx`] | the ranges of programs that load it for NVTX |
 //! | `tracer` | what is recorded, CUPTI's own thread, flushing |
 //! | [`api`] | the functions, as C calls them |
 //! | `process`, `hide`, [`place()`] | the host program, the symbol table, the file |
@@ -26,7 +27,7 @@
 //! requested and returned, that functions are named without their version in callbacks, what a second subscriber is told, the
 //! numbers of hardware channels, the registers of a kernel.
 //!
-//! Not emulated: records of synchronisation, events, memory and NVTX; user-defined records and several subscribers; hardware
+//! Not emulated: records of synchronisation, events and memory; user-defined records and several subscribers; hardware
 //! trace. The callbacks that announce a node or an executable graph before it is there are not made.
 
 pub mod api;
@@ -36,6 +37,7 @@ mod clock;
 mod hide;
 pub mod layout;
 pub mod names;
+pub mod nvtx;
 mod objects;
 pub mod options;
 mod place;

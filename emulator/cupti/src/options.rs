@@ -12,8 +12,15 @@
 //! | `drop=10%` | so many records are lost, and counted as dropped |
 //! | `zero=1%` | so many records of the GPU have no times |
 //! | `reversed=1%` | so many records of the GPU end before they start |
+//! | `skew=5ms` | the GPU's times are so much later than they were, and no reading of a clock shows it |
+//! | `swap=10%` | so many kernels of NCCL's outside of graphs swap correlation ids with the next one on their stream |
+//! | `miss=1%` | so many callbacks of calls never come, neither at the call's beginning nor at its end |
+//! | `withhold` | subscriptions and callbacks are granted, and no callback ever comes but those of CUPTI's own failures |
+//! | `withhold=calls` | no callback of a call into the driver or the runtime comes |
+//! | `withhold=objects` | no callback of a context, a stream, a graph or a node comes |
 //! | `taken=NAME` | another tool of that name holds the subscription: 39 |
 //! | `taken-for=5s` | it gives it up after this time, counted from the first call into CUPTI |
+//! | `rival=NAME@2s` | another tool of that name tries to subscribe after this time, and stderr tells how it was answered |
 //! | `refuse=15` | whatever needs the driver answers this; 27 is answered by every function, as by a shim for remote GPUs |
 //! | `refuse=35@cuptiActivityEnable` | only that function answers this; may be said more than once |
 //! | `clock=boot` | timestamps are of another domain: `wall`, `boot` (true time), `ticks` (2.1 a ns), or the wall clock `+59s`, `-3ms` |
@@ -48,10 +55,20 @@ pub struct Options {
     pub zero: f64,
     /// The share of the GPU's records that end before they start.
     pub reversed: f64,
+    /// How much too late the GPU's times are, in ns.
+    pub skew: u64,
+    /// The share of kernels that swap correlation ids with the next one.
+    pub swap: f64,
+    /// The share of calls whose callbacks never come.
+    pub miss: f64,
+    /// The callbacks that never come.
+    pub withhold: Withheld,
     /// Who holds the subscription.
     pub taken: Option<String>,
     /// For how long, in ns.
     pub taken_for: u64,
+    /// Who tries to subscribe later, and when, in ns.
+    pub rival: Option<(String, u64)>,
     /// What is refused.
     pub refuse: Vec<Refusal>,
     /// The domains of timestamps, in the order of their beginning.
@@ -84,6 +101,15 @@ pub enum Domain {
     Ticks,
 }
 
+/// Callbacks that are granted and never come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Withheld {
+    /// Those of calls into the driver and the runtime.
+    pub calls: bool,
+    /// Those of contexts, streams, graphs and nodes.
+    pub objects: bool,
+}
+
 /// A failure of CUPTI's own, as it numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -107,8 +133,13 @@ impl Default for Options {
             drop: 0.0,
             zero: 0.0,
             reversed: 0.0,
+            skew: 0,
+            swap: 0.0,
+            miss: 0.0,
+            withhold: Withheld::default(),
             taken: None,
             taken_for: u64::MAX,
+            rival: None,
             refuse: Vec::new(),
             clock: Vec::new(),
             states: Vec::new(),
@@ -144,8 +175,16 @@ impl Options {
                 "drop" => options.drop = share(word, value()?)?,
                 "zero" => options.zero = share(word, value()?)?,
                 "reversed" => options.reversed = share(word, value()?)?,
+                "skew" => options.skew = duration(word, value()?)?,
+                "swap" => options.swap = share(word, value()?)?,
+                "miss" => options.miss = share(word, value()?)?,
+                "withhold" => options.withhold.add(word, value().ok())?,
                 "taken" => options.taken = Some(value().unwrap_or("another tool").to_owned()),
                 "taken-for" => options.taken_for = duration(word, value()?)?,
+                "rival" => {
+                    let (name, after) = value()?.split_once('@').unwrap_or((value()?, "0ns"));
+                    options.rival = Some((name.to_owned(), duration(word, after)?));
+                }
                 "refuse" => {
                     let value = value()?;
                     let (code, function) = value.split_once('@').map_or((value, None), |(code, f)| (code, Some(f)));
@@ -178,6 +217,18 @@ impl Options {
             None => needs_driver || refusal.code == crate::result::NOT_SUPPORTED,
         };
         self.refuse.iter().find(applies).map(|refusal| refusal.code)
+    }
+}
+
+impl Withheld {
+    fn add(&mut self, word: &str, what: Option<&str>) -> Result<(), String> {
+        match what {
+            None => *self = Withheld { calls: true, objects: true },
+            Some("calls") => self.calls = true,
+            Some("objects") => self.objects = true,
+            Some(_) => return Err(format!("{word}: what can be withheld is calls or objects")),
+        }
+        Ok(())
     }
 }
 
@@ -239,8 +290,8 @@ mod tests {
 
     #[test]
     fn every_word_is_understood() {
-        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,taken=Kineto,\
-            taken-for=5s,refuse=15,refuse=35@cuptiActivityEnable,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
+        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,skew=5ms,\
+            swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             state=warning,seed=7,forgive";
         let expected = Options {
             release: Release::V12_9,
@@ -251,8 +302,13 @@ mod tests {
             drop: 0.1,
             zero: 0.005,
             reversed: 0.01,
+            skew: 5_000_000,
+            swap: 0.2,
+            miss: 0.02,
+            withhold: Withheld { calls: false, objects: true },
             taken: Some("Kineto".to_owned()),
             taken_for: 5_000_000_000,
+            rival: Some(("Nsight Systems".to_owned(), 1_000_000_000)),
             refuse: vec![
                 Refusal { code: 15, function: None },
                 Refusal { code: 35, function: Some("cuptiActivityEnable".to_owned()) },
@@ -264,6 +320,8 @@ mod tests {
         };
         assert_eq!(Options::parse(text), Ok(expected));
         assert_eq!(Options::parse(""), Ok(Options::default()));
+        let withheld = Options::parse("withhold").expect("a correct word").withhold;
+        assert_eq!(withheld, Withheld { calls: true, objects: true });
     }
 
     #[test]
@@ -275,6 +333,7 @@ mod tests {
             ("drop=101%", "from 0% to 100%"),
             ("release=12.7", "12.0, 12.9, 13.0"),
             ("clock=mars", "clock=mars: a domain is"),
+            ("withhold=all", "calls or objects"),
             ("state=bad", "a state is fatal, error or warning"),
             ("late", "late needs a value"),
         ] {

@@ -306,6 +306,32 @@ pub(crate) fn external(release: Release, external_kind: u32, id: u64, correlatio
     Some(record)
 }
 
+/// The record of a range's begin or end, or of a mark. `of` is the kind of object that it belongs to, and this thread; the texts, name
+/// and domain, outlive every buffer.
+pub(crate) fn marker(
+    release: Release,
+    flags: u32,
+    at: u64,
+    id: u32,
+    of: (u32, u32),
+    texts: [*const c_char; 2],
+) -> Option<Record> {
+    use layout::marker as m;
+    let mut record = Record::new(kind::MARKER, release)?;
+    let mut object = [0; 12];
+    object[..4].copy_from_slice(&std::process::id().to_ne_bytes());
+    object[4..8].copy_from_slice(&of.1.to_ne_bytes());
+    record
+        .set(m::FLAGS, flags.into())
+        .set(m::TIMESTAMP, at)
+        .set(m::ID, id.into())
+        .set(m::OBJECT_KIND, of.0.into())
+        .set_bytes(m::OBJECT_ID, &object)
+        .set(m::NAME, texts[0] as u64)
+        .set(m::DOMAIN, texts[1] as u64);
+    Some(record)
+}
+
 /// What CUPTI spends time on, as it numbers it.
 pub(crate) mod overhead {
     pub(crate) const BUFFER_FLUSH: u32 = 1 << 16;

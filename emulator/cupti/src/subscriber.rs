@@ -102,13 +102,23 @@ pub(crate) fn is_wanted(domain: u32, id: u32) -> bool {
     word(domain, id).is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
 }
 
+/// Whether the options keep callbacks of this domain back.
+fn is_withheld(domain: u32) -> bool {
+    let withheld = process::options().withhold;
+    match domain {
+        domain::DRIVER | domain::RUNTIME => withheld.calls,
+        domain::RESOURCE => withheld.objects,
+        _ => false,
+    }
+}
+
 fn word(domain: u32, id: u32) -> Option<&'static AtomicU64> {
     WANTED.get(domain as usize)?.get(id as usize / 64)
 }
 
 /// Makes a callback, if it is wanted. No lock of the library is held meanwhile.
 pub(crate) fn call_back<T>(domain: u32, id: u32, data: &T) {
-    if !is_wanted(domain, id) {
+    if !is_wanted(domain, id) || is_withheld(domain) {
         return;
     }
     let Some(subscriber) = current() else { return };

@@ -104,6 +104,8 @@ struct Tracer {
     under_way: HashMap<Key, VecDeque<UnderWay>>,
     graphs: HashMap<u32, GraphLaunch>,
     done: VecDeque<Done>,
+    /// What waits for the next kernel of its stream, to swap correlation ids with it.
+    to_swap: Option<Finished>,
     dropped: u64,
     period: Option<Duration>,
     /// When the worker last returned what was full.
@@ -120,6 +122,18 @@ struct Done {
 
 // SAFETY: the pointers in it are to names that live for ever.
 unsafe impl Send for Done {}
+
+/// Something that is done, and what its record will say.
+struct Finished {
+    activity: Activity,
+    name: *const c_char,
+    slot: Slot,
+    kind: u32,
+    timing: Timing,
+}
+
+// SAFETY: as above.
+unsafe impl Send for Finished {}
 
 static DELIVERY: Mutex<()> = Mutex::new(());
 static PROGRESS: Mutex<()> = Mutex::new(());
@@ -168,6 +182,7 @@ impl Tracer {
             under_way: HashMap::new(),
             graphs: HashMap::new(),
             done: VecDeque::new(),
+            to_swap: None,
             dropped: 0,
             period: None,
             returned_at: Instant::now(),
@@ -386,14 +401,16 @@ fn catch_up(machine: &Machine, all: bool) {
             let due = |done: &Done| all || late == 0 || done.at + late <= (machine.now)();
             if due(tracer.done.front()?) { tracer.done.pop_front() } else { None }
         });
-        let Some(done) = done else { return };
+        let Some(done) = done else { break };
         finish(machine, &done);
+    }
+    if all && let Some(alone) = with(|tracer| tracer.to_swap.take()) {
+        complete(&alone);
     }
 }
 
 /// Completes the record of something that was done.
 fn finish(machine: &Machine, done: &Done) {
-    let options = process::options();
     let activity = &done.activity;
     let (start, end) = times(machine, activity);
     if activity.node_id != 0 && finish_in_graph(activity, start, end) {
@@ -408,26 +425,64 @@ fn finish(machine: &Machine, done: &Done) {
         }
         first
     });
-    let source = objects::origin(activity.node_id);
-    let record = |kind, queued, submitted| {
-        let timing = Timing { start, end, queued, submitted };
-        records::activity(kind, options.release, activity, timing, done.name, source)
-    };
     match under_way {
         Some(UnderWay { slot: Some(slot), kind, queued, submitted }) => {
-            if let Some(record) = record(kind, queued, submitted) {
-                with(|tracer| tracer.buffers.complete(slot, record.as_bytes()));
-            }
+            let timing = Timing { start, end, queued, submitted };
+            complete_or_swap(Finished { activity: *activity, name: done.name, slot, kind, timing });
         }
         Some(UnderWay { slot: None, .. }) => {}
         // It was launched before CUPTI listened: the real one has not instrumented it.
         None if TELLS_QUEUED.load(Ordering::Relaxed) => {}
         None => {
             if let Some(kind) = with(|tracer| kind_of(activity, tracer)) {
-                write(record(kind, 0, 0));
+                let timing = Timing { start, end, queued: 0, submitted: 0 };
+                let source = objects::origin(activity.node_id);
+                write(records::activity(kind, process::options().release, activity, timing, done.name, source));
             }
         }
     }
+}
+
+/// Writes what was missing in a record.
+fn complete(finished: &Finished) {
+    let Finished { activity, name, slot, kind, timing } = finished;
+    let source = objects::origin(activity.node_id);
+    if let Some(record) = records::activity(*kind, process::options().release, activity, *timing, *name, source) {
+        with(|tracer| tracer.buffers.complete(*slot, record.as_bytes()));
+    }
+}
+
+/// As [`complete`], but some kernels of NCCL's wait for the next one of their stream, with which they swap correlation ids.
+fn complete_or_swap(mut finished: Finished) {
+    let share = process::options().swap;
+    if share <= 0.0 || !can_swap(&finished) {
+        complete(&finished);
+        return;
+    }
+    let stream = |it: &Finished| (it.activity.device, it.activity.context_id, it.activity.stream_id);
+    let waiting = with(|tracer| tracer.to_swap.take_if(|waiting| stream(waiting) == stream(&finished)));
+    match waiting {
+        Some(mut first) => {
+            std::mem::swap(&mut first.activity.correlation, &mut finished.activity.correlation);
+            complete(&first);
+            complete(&finished);
+        }
+        None if with(|tracer| tracer.to_swap.is_none()) && process::happens(share) => {
+            with(|tracer| tracer.to_swap = Some(finished));
+        }
+        None => complete(&finished),
+    }
+}
+
+/// Whether this is a kernel of NCCL's that was launched by a call of its own.
+fn can_swap(finished: &Finished) -> bool {
+    const NCCL: &[u8] = b"nccl";
+    if finished.activity.kind != ActivityKind::Kernel || finished.activity.node_id != 0 || finished.name.is_null() {
+        return false;
+    }
+    // SAFETY: not null, and a name that was kept for good.
+    let name = unsafe { CStr::from_ptr(finished.name) }.to_bytes();
+    name.windows(NCCL.len()).any(|part| part == NCCL)
 }
 
 /// Completes the record of a graph's launch with its last node; false when launches are not recorded as a whole.
@@ -456,7 +511,8 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
     if process::happens(options.zero) {
         return (0, 0);
     }
-    let times = (clock::stamp(machine, activity.start), clock::stamp(machine, activity.end));
+    let stamp = |at| clock::stamp(machine, at) + options.skew;
+    let times = (stamp(activity.start), stamp(activity.end));
     if process::happens(options.reversed) { (times.1 + 1, times.0) } else { times }
 }
 
@@ -465,7 +521,7 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
 /// # Safety
 ///
 /// `name` is null or a C string.
-unsafe fn keep(name: *const c_char) -> *const c_char {
+pub(crate) unsafe fn keep(name: *const c_char) -> *const c_char {
     static NAMES: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     if name.is_null() {
         return name;
@@ -716,8 +772,12 @@ fn work(machine: &'static Machine) {
     const SLEEP: Duration = Duration::from_millis(500);
     let mut states = process::options().states.iter();
     let mut next_state = states.next();
+    let mut rival = process::options().rival.as_ref();
     loop {
-        wait_for_work(if next_state.is_some() { REST } else { SLEEP });
+        wait_for_work(if next_state.is_some() || rival.is_some() { REST } else { SLEEP });
+        if let Some((name, _)) = rival.take_if(|(_, after)| *after <= process::elapsed()) {
+            compete(name);
+        }
         while let Some((_, state)) = next_state.filter(|(after, _)| *after <= process::elapsed()) {
             report(*state);
             next_state = states.next();
@@ -747,6 +807,17 @@ fn wait_for_work(longest: Duration) {
     };
     let left = guard.as_ref().and_then(Tracer::time_left);
     drop(WORK.wait_timeout_while(guard, left.unwrap_or(longest).min(longest), idle));
+}
+
+/// Another tool wants the subscription. Where it gets it, it keeps it.
+fn compete(name: &str) {
+    let own_name = CString::new(name).unwrap_or_default();
+    match subscriber::subscribe(None, std::ptr::null_mut(), own_name, false) {
+        Ok(_) => eprintln!("emulated CUPTI: {name} subscribed"),
+        Err(_) => {
+            eprintln!("emulated CUPTI: {name} asked to subscribe: {}", result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+        }
+    }
 }
 
 /// `CUpti_StateData`.

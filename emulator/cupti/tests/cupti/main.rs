@@ -17,6 +17,7 @@ mod graphs;
 mod headers;
 mod misbehaviour;
 mod misuse;
+mod nvtx;
 mod records;
 mod symbols;
 mod walkers;

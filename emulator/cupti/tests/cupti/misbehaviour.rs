@@ -1,11 +1,13 @@
 //! What `EMULATED_CUPTI` asks for is what happens.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use emulated_cupti::layout::{self, kind};
+use observe::ResourceKind;
 
 use crate::alone::alone;
 use crate::consumer::{self, Record, records};
@@ -97,6 +99,120 @@ fn times_can_be_missing_or_reversed() {
         let zero = times.iter().filter(|times| **times == (0, 0)).count();
         let reversed = times.iter().filter(|(start, end)| end < start).count();
         assert!((50..200).contains(&zero) && (50..200).contains(&reversed), "{zero} and {reversed} of 1000");
+    });
+}
+
+#[test]
+fn times_of_the_gpu_can_be_too_late() {
+    alone("skew=5ms", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        let start = host::now();
+        host::finish_here(host::launch(host::kernel(13)), start, 1_000);
+        assert!(cupti.timestamp() <= host::now() + WALL_AHEAD, "no reading of a clock shows it");
+        cupti.flush(true);
+        let [record] = records(cupti).try_into().expect("one kernel ran");
+        assert_eq!(record.get(layout::kernel::START), start + WALL_AHEAD + 5_000_000);
+        assert_eq!(record.get(layout::kernel::END), start + WALL_AHEAD + 5_001_000);
+    });
+}
+
+#[test]
+fn kernels_swap_correlation_ids() {
+    alone("swap=100%", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        let start = host::now();
+        let launched: Vec<_> = [13, 13, 14, 13].into_iter().map(|stream| host::launch(host::kernel(stream))).collect();
+        for (number, kernel) in (0..).zip(&launched) {
+            host::finish_here(*kernel, start + number * 10, 1);
+        }
+        cupti.flush(true);
+        let found: HashMap<u64, u64> = records(cupti)
+            .iter()
+            .map(|record| (record.get(layout::kernel::START), record.get(layout::kernel::CORRELATION_ID)))
+            .collect();
+        let swapped = |place: usize| found[&(start + place as u64 * 10 + WALL_AHEAD)];
+        let expected = |place: usize| u64::from(launched[place].correlation);
+        assert_eq!((swapped(0), swapped(1)), (expected(1), expected(0)));
+        // Another stream's, and one that nothing followed.
+        assert_eq!((swapped(2), swapped(3)), (expected(2), expected(3)));
+    });
+}
+
+#[test]
+fn callbacks_can_be_withheld() {
+    static SEEN: [AtomicI32; 4] = [const { AtomicI32::new(0) }; 4];
+    unsafe extern "C" fn see(_: *mut c_void, domain: u32, _: u32, _: *const c_void) {
+        SEEN[domain as usize].fetch_add(1, Ordering::Relaxed);
+    }
+    // Two callbacks of the one launch, one of the one node, where they are not withheld.
+    for (options, expected) in
+        [("", (2, 1)), ("withhold", (0, 0)), ("withhold=calls", (0, 1)), ("withhold=objects", (2, 0))]
+    {
+        let ended = crate::alone::run(options, || {
+            let cupti = Cupti::emulated();
+            let handle = cupti.subscribe(see, std::ptr::null_mut()).expect("nobody has subscribed");
+            cupti.register(consumer::request, consumer::complete);
+            assert_eq!(cupti!(cupti, cuptiEnableDomain(u32 = 1, Handle = handle, u32 = 1)), 0);
+            assert_eq!(cupti!(cupti, cuptiEnableDomain(u32 = 1, Handle = handle, u32 = 3)), 0);
+            cupti.enable(&[kind::CONCURRENT_KERNEL]);
+            run(1);
+            host::tell(&host::resource(ResourceKind::NodeCreated));
+            cupti.flush(true);
+            assert_eq!(records(cupti).len(), 1, "records come all the same");
+            let seen = |domain: usize| SEEN[domain].load(Ordering::Relaxed);
+            eprintln!("callbacks {:?}", (seen(1), seen(3)));
+        });
+        ended.succeeded(options);
+        assert!(ended.stderr.contains(&format!("callbacks {expected:?}")), "{options}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn some_callbacks_of_calls_can_be_missing() {
+    static ENTERED: AtomicI32 = AtomicI32::new(0);
+    static LEFT: AtomicI32 = AtomicI32::new(0);
+    unsafe extern "C" fn see(_: *mut c_void, _: u32, _: u32, data: *const c_void) {
+        // SAFETY: data of a call begins with the side on which this is.
+        let count = if unsafe { *data.cast::<u32>() } == 0 { &ENTERED } else { &LEFT };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    alone("miss=10%,seed=3", || {
+        let cupti = Cupti::emulated();
+        let handle = cupti.subscribe(see, std::ptr::null_mut()).expect("nobody has subscribed");
+        cupti.register(consumer::request, consumer::complete);
+        assert_eq!(cupti!(cupti, cuptiEnableDomain(u32 = 1, Handle = handle, u32 = 1)), 0);
+        cupti.enable(&[kind::CONCURRENT_KERNEL]);
+        run(1_000);
+        cupti.flush(true);
+        assert_eq!(records(cupti).len(), 1_000, "records come all the same");
+        let (entered, left) = (ENTERED.load(Ordering::Relaxed), LEFT.load(Ordering::Relaxed));
+        assert_eq!(entered, left, "both sides of a call or none");
+        assert!((800..950).contains(&entered), "{entered} of 1000");
+    });
+}
+
+#[test]
+fn another_tool_asks_for_the_subscription_later() {
+    let ended = crate::alone::run("rival=Kineto@50ms", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        std::thread::sleep(Duration::from_millis(800));
+        run(1);
+        cupti.flush(true);
+        assert_eq!(records(cupti).len(), 1, "what was asked for goes on");
+    });
+    ended.succeeded("rival");
+    assert!(ended.stderr.contains("Kineto asked to subscribe: 39"), "{}", ended.stderr);
+}
+
+#[test]
+fn another_tool_takes_what_nobody_holds() {
+    unsafe extern "C" fn nothing(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
+    alone("rival=Kineto@50ms", || {
+        let cupti = Cupti::emulated();
+        cupti.register(consumer::request, consumer::complete);
+        cupti.enable(&[kind::CONCURRENT_KERNEL]);
+        std::thread::sleep(Duration::from_millis(800));
+        assert_eq!(cupti.subscribe(nothing, std::ptr::null_mut()), Err(39));
     });
 }
 

@@ -13,6 +13,7 @@ use crate::consumer::{self, Buffer};
 use crate::cupti;
 use crate::host;
 use crate::library::Cupti;
+use crate::nvtx;
 use crate::wheels::WHEELS;
 
 /// Runs a body for each release whose real library can be asked: it gets the emulated one and the real one.
@@ -47,6 +48,8 @@ fn make_buffers(cupti: Cupti, release: Release) -> Vec<Buffer> {
     for kind in kinds {
         assert_eq!(cupti!(cupti, cuptiActivityEnableAndDump(u32 = kind)), 0);
     }
+    nvtx::attach(cupti);
+    nvtx::mark(c"here");
     assert_eq!(cupti!(cupti, cuptiActivityPushExternalCorrelationId(u32 = 5, u64 = 1)), 0);
     for round in 0..20 {
         let kinds = [ActivityKind::Kernel, ActivityKind::Memcpy, ActivityKind::Memset, ActivityKind::HostNode];

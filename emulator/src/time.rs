@@ -103,6 +103,12 @@ impl DeviceTimer {
         let exact = (self.base as i64 + elapsed + drift) as u64;
         exact - exact % self.granularity_ns.max(1)
     }
+
+    /// The true time from which on the timer shows this.
+    pub fn when(&self, shown: u64) -> u64 {
+        let elapsed = (shown as i64 - self.base as i64) as f64 / (1.0 + self.drift_ppm / 1e6);
+        (self.reference as i64 + elapsed.round() as i64) as u64
+    }
 }
 
 /// `clock_gettime` of the whole process, libnccl and plugin included: a program's own symbol comes before libc's.

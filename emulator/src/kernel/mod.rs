@@ -57,6 +57,10 @@ pub struct NcclKernels {
     pace: Arc<Pace>,
 }
 
+/// How long a kernel takes before its first channel and after its last block: together 3.1 to 3.7 us on H100.
+const HEAD_NS: u64 = 1_900;
+const TAIL_NS: u64 = 1_500;
+
 /// What a library's kernels are like.
 struct Model {
     layout: Layout,
@@ -106,16 +110,22 @@ impl NcclKernels {
         let played = self.model.workers.each(plan.shares.len(), |index| {
             let share = &plan.shares[index];
             let block = Block::new(&self.model, gpu, &plan.comm, share.channel, symbol, &halts);
+            let began = time::now();
             let channels = block.play(share);
-            (channels, block.is_aborted())
+            (channels, block.is_aborted(), [began, time::now()])
         });
         let end = time::now();
-        let aborted = played.iter().any(|(_, aborted)| *aborted);
+        // On a GPU a kernel has not begun while its blocks wait for a processor, as they do here.
+        let first = played.iter().map(|(.., [began, _])| *began).min();
+        let last = played.iter().map(|(.., [_, ended])| *ended).max();
+        let start = first.map_or(start, |first| start.max(first.saturating_sub(HEAD_NS)));
+        let end = last.map_or(end, |last| end.min(last + TAIL_NS));
+        let aborted = played.iter().any(|(_, aborted, _)| *aborted);
         Ok(Ran {
             start,
             end,
             operations: plan.operations,
-            channels: played.into_iter().flat_map(|(channels, _)| channels).collect(),
+            channels: played.into_iter().flat_map(|(channels, ..)| channels).collect(),
             device_comm: Some(plan.comm.place.address()),
             aborted,
         })

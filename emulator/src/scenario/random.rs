@@ -104,10 +104,11 @@ pub fn scenario(seed: u64) -> String {
     }
     if dice.percent(50) {
         let offset = dice.below(100) as i64 - 50;
+        let (host, drift) = (dice.below(hosts), dice.below(200) as i64 - 100);
+        // The kernel steers all its clocks together.
         line(format!(
-            "[[host]]\nindex = {}\nwall = {{ offset = \"{offset} s\", drift = \"{} ppm\" }}\n",
-            dice.below(hosts),
-            dice.below(200) as i64 - 100
+            "[[host]]\nindex = {host}\nwall = {{ offset = \"{offset} s\", drift = \"{drift} ppm\" }}\n\
+             boot = {{ drift = \"{drift} ppm\" }}\n"
         ));
     }
     let program = Writer { dice, ranks, text: String::new(), indent: 0, communicators: Vec::new() }.program();

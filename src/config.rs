@@ -41,6 +41,19 @@ pub const SETTINGS: &[Setting] = &[
                0 = leave it to torch.profiler and others; a path = also take it if the process has loaded none, from there",
     },
     Setting {
+        name: "NCCLSCOPE_CUDA_API",
+        unit: "0 | 1",
+        default: "0",
+        help: "calls into the CUDA driver and runtime, through CUPTI; it costs time in each of them, and much of the file",
+    },
+    Setting {
+        name: "NCCLSCOPE_NVTX",
+        unit: "0 | 1",
+        default: "0",
+        help: "the program's NVTX ranges, through CUPTI: NVTX_INJECTION64_PATH is set to its library, or may be so before the \
+               program starts, which catches those that use NVTX before NCCL",
+    },
+    Setting {
         name: "NCCLSCOPE_OUTPUT",
         unit: "folder; %h host, %p process id, %r world rank, %j job",
         default: "./ncclscope-<job or start time>",
@@ -129,6 +142,10 @@ pub struct Config {
     pub kernel_ch: KernelCh,
     /// Whether kernels are recorded.
     pub cupti: Cupti,
+    /// Whether calls into CUDA are recorded.
+    pub cuda_api: bool,
+    /// Whether ranges of NVTX are recorded.
+    pub nvtx: bool,
     /// The folder of the trace; `None` is the default.
     pub output: Option<String>,
     /// Size limit of the file in bytes.
@@ -188,6 +205,8 @@ impl Config {
         let config = Config {
             preset,
             kernel_ch,
+            cuda_api: reader.needs_cupti("NCCLSCOPE_CUDA_API"),
+            nvtx: reader.needs_cupti("NCCLSCOPE_NVTX"),
             cupti: reader.cupti(),
             output: variable("NCCLSCOPE_OUTPUT").filter(|folder| !folder.is_empty()),
             max_size: reader.size("NCCLSCOPE_MAX_SIZE", 2 << 30, 1 << 20..=u64::MAX >> 1),
@@ -201,6 +220,12 @@ impl Config {
         };
         complaints.append(&mut reader.complaints);
         Config { complaints, ..config }
+    }
+
+    /// Whether this process says what holds for all: with thousands of ranks, one is enough.
+    #[must_use]
+    pub fn speaks(&self) -> bool {
+        self.rank.is_none_or(|(rank, _)| rank == 0)
     }
 
     /// The folder for the trace, with its placeholders filled in.
@@ -317,6 +342,16 @@ impl Reader<'_> {
         }
     }
 
+    /// A switch that is off by default, and stays off where CUPTI is not used.
+    fn needs_cupti(&mut self, name: &str) -> bool {
+        let on = self.choice(name, false, &[("1", true), ("0", false)]);
+        let without = self.value("NCCLSCOPE_CUPTI").as_deref() == Some("0");
+        if on && without {
+            self.complain(name, "1", "expected CUPTI, which NCCLSCOPE_CUPTI=0 leaves alone");
+        }
+        on && !without
+    }
+
     fn rank(&mut self) -> Option<(u32, &'static str)> {
         for &name in RANKS {
             let Some(value) = self.value(name) else { continue };
@@ -400,6 +435,8 @@ mod tests {
             ("NCCLSCOPE_FLUSH_PERIOD", "1s", "expected a number"),
             ("NCCLSCOPE_RANK", "three", "expected a number"),
             ("NCCLSCOPE_CUPTI", "libcupti.so.13", "expected auto, 0 or a path"),
+            ("NCCLSCOPE_CUDA_API", "yes", "expected 1, 0"),
+            ("NCCLSCOPE_NVTX", "2", "expected 1, 0"),
             ("NCCLSCOPE_PRESTE", "light", "did you mean NCCLSCOPE_PRESET?"),
             ("NCCLSCOPE_SOMETHING_ELSE", "1", "ignored"),
         ] {
@@ -422,6 +459,16 @@ mod tests {
             assert_eq!(config.cupti, expected);
         }
         assert_eq!(read(&[]).cupti, Cupti::Auto);
+    }
+
+    #[test]
+    fn what_needs_cupti_is_off_without_it() {
+        assert!(!read(&[]).cuda_api);
+        assert!(read(&[("NCCLSCOPE_CUDA_API", "1")]).cuda_api);
+        let config = read(&[("NCCLSCOPE_CUDA_API", "1"), ("NCCLSCOPE_CUPTI", "0")]);
+        assert!(!config.cuda_api);
+        assert!(config.complaints[0].contains("NCCLSCOPE_CUPTI=0"), "{:?}", config.complaints);
+        assert!(read(&[("NCCLSCOPE_CUDA_API", "0"), ("NCCLSCOPE_CUPTI", "0")]).complaints.is_empty());
     }
 
     #[test]

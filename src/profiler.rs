@@ -2,12 +2,12 @@
 //! process-wide state besides the recorder's.
 //!
 //! A communicator's `init` and `finalize` are rare and on no hot path: they may lock, allocate and wait, each for a
-//! bounded time. The first `init` starts the recording; after the last `finalize` everything is in the file and
-//! the recording waits for the next `init`, which is an ordinary one; the exit of the process ends it.
+//! bounded time. The first `init` starts the recording, or `cuInit` where CUDA injects us; after the last `finalize` everything
+//! is in the file and the recording waits for the next `init`, which is an ordinary one; the exit of the process ends it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::clock::align::HostClock;
 use crate::clock::host::{self, Source};
@@ -33,13 +33,20 @@ const CUPTI_WAIT: Duration = Duration::from_secs(1);
 /// How long the exit of the process may wait for the file.
 const EXIT_WAIT: Duration = Duration::from_secs(5);
 
-static STATE: Mutex<State> = Mutex::new(State { phase: Phase::Fresh, live: 0, reports: None });
+/// How long `cuInit` may wait for another thread that starts the recording.
+const CUDA_INIT_WAIT: Duration = Duration::from_secs(1);
+/// How long giving CUPTI up may take when another tool is to have it.
+const HAND_OVER_WAIT: Duration = Duration::from_secs(5);
+
+static STATE: Mutex<State> = Mutex::new(State { phase: Phase::Fresh, live: 0, reports: None, cupti_lent: false });
 
 struct State {
     phase: Phase,
     /// Communicators between `init` and `finalize`.
     live: u32,
     reports: Option<Reports>,
+    /// CUPTI was asked back, so it is not taken.
+    cupti_lent: bool,
 }
 
 enum Phase {
@@ -97,17 +104,8 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
         return Answer { context: Handle::NONE, reports: Reports::NOTHING };
     }
     let mut state = lock();
-    if matches!(state.phase, Phase::Fresh) {
-        state.phase = match Session::start() {
-            Ok(Some(session)) => Phase::Recording(Box::new(session)),
-            Ok(None) => Phase::Over,
-            Err(reason) => {
-                message::line(&format!("{reason}; this process is not recorded"));
-                Phase::Over
-            }
-        };
-    }
-    let State { phase: Phase::Recording(session), live, reports } = &mut *state else {
+    state.start(Moment::CommInit);
+    let State { phase: Phase::Recording(session), live, reports, .. } = &mut *state else {
         return Answer { context: Handle::NONE, reports: Reports::NOTHING };
     };
     let reports = *reports.get_or_insert_with(|| decide(&session.config, caller));
@@ -141,8 +139,112 @@ pub(crate) fn comm_finalize(context: Handle) {
     }
 }
 
+/// When a recording starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    CommInit,
+    CudaInit,
+}
+
+/// Starts the recording where CUDA asks for it: on a thread that is in `cuInit`, so nothing of CUDA's is called but what CUPTI
+/// allows there.
+pub(crate) fn start_in_cuda_init() {
+    // It is on already where CUPTI, which we are just taking, is who calls `cuInit`.
+    if recorder::is_forked() || recorder::is_on() {
+        return;
+    }
+    // Whoever has the lock may wait for the loader's, and a library that calls `cuInit` while it is loaded has that.
+    if let Some(mut state) = lock_within(CUDA_INIT_WAIT) {
+        state.start(Moment::CudaInit);
+    }
+}
+
+/// Records nothing in this process, and says why, unless it was to be silent anyhow.
+pub(crate) fn stay_out(reason: &str) {
+    let mut state = lock();
+    if matches!(state.phase, Phase::Fresh) {
+        state.phase = Phase::Over;
+        let config = Config::from_environment();
+        if config.preset != Preset::Off && config.speaks() {
+            message::line(reason);
+        }
+    }
+}
+
+impl State {
+    /// Starts the recording, if nothing has happened yet.
+    fn start(&mut self, moment: Moment) {
+        if matches!(self.phase, Phase::Fresh) {
+            self.phase = match Session::start(moment, self.cupti_lent) {
+                Ok(Some(session)) => Phase::Recording(Box::new(session)),
+                Ok(None) => Phase::Over,
+                Err(reason) => {
+                    message::line(&format!("{reason}; this process is not recorded"));
+                    Phase::Over
+                }
+            };
+        }
+    }
+}
+
+/// What became of a request for CUPTI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandOver {
+    /// It is as it was asked for.
+    Done,
+    /// Nothing is recorded in this process.
+    NotRecording,
+    /// The settings say to leave CUPTI alone.
+    SwitchedOff,
+    /// Another tool has it.
+    Taken,
+    /// It cannot be had for another reason.
+    Unavailable,
+    /// It has not come to an end in time, and goes on.
+    Late,
+}
+
+/// Gives CUPTI up, so that another tool can have it until [`acquire_cupti`]. Not on a thread that is in a callback of CUPTI's.
+pub(crate) fn release_cupti() -> HandOver {
+    if recorder::is_forked() {
+        return HandOver::Done;
+    }
+    let mut state = lock();
+    state.cupti_lent = true;
+    match &state.phase {
+        Phase::Recording(session) => session.release_cupti(),
+        Phase::Fresh | Phase::Over => HandOver::Done,
+    }
+}
+
+/// Takes CUPTI, for the first time or again. Not on a thread that is in a callback of CUPTI's.
+pub(crate) fn acquire_cupti() -> HandOver {
+    if recorder::is_forked() {
+        return HandOver::NotRecording;
+    }
+    let mut state = lock();
+    state.cupti_lent = false;
+    match &mut state.phase {
+        Phase::Recording(session) => session.acquire_cupti(),
+        Phase::Fresh | Phase::Over => HandOver::NotRecording,
+    }
+}
+
 fn lock() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], but waits at most this long.
+fn lock_within(limit: Duration) -> Option<MutexGuard<'static, State>> {
+    let begin = Instant::now();
+    loop {
+        match STATE.try_lock() {
+            Ok(state) => return Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(1)),
+            Err(TryLockError::WouldBlock) => return None,
+        }
+    }
 }
 
 /// The exit of the process.
@@ -151,13 +253,9 @@ extern "C" fn at_exit() {
     if recorder::is_forked() {
         return;
     }
-    let state = match STATE.try_lock() {
-        Ok(state) => Some(state),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        // Another thread is in `init` or `finalize` while the process exits: what is flushed is in the file.
-        Err(TryLockError::WouldBlock) => None,
-    };
-    if let Some(mut state) = state
+    // Where another thread is in `init` or `finalize`, or CUPTI changes hands, and that takes too long, what is flushed is in
+    // the file.
+    if let Some(mut state) = lock_within(EXIT_WAIT)
         && let Phase::Recording(mut session) = std::mem::replace(&mut state.phase, Phase::Over)
     {
         // First: what is recorded up to here is drawn, and nothing is recorded that could not be.
@@ -170,14 +268,13 @@ extern "C" fn at_exit() {
 }
 
 impl Session {
-    /// Starts recording; `None` when the settings say not to.
-    fn start() -> Result<Option<Session>, String> {
+    /// Starts recording; `None` when the settings say not to. Where CUPTI is lent, it is not taken.
+    fn start(moment: Moment, cupti_lent: bool) -> Result<Option<Session>, String> {
         let config = Config::from_environment();
         if config.preset == Preset::Off {
             return Ok(None);
         }
-        // With thousands of ranks, one is enough to say what holds for all.
-        let speaks = config.rank.is_none_or(|(rank, _)| rank == 0);
+        let speaks = config.speaks();
         if speaks {
             config.complaints.iter().for_each(|complaint| message::line(complaint));
         }
@@ -201,9 +298,13 @@ impl Session {
         let buffer_size = config.buffer_size;
         let rings = recorder::switch_on(|| Rings::new(buffer_size), tag)
             .ok_or_else(|| format!("failed to allocate {buffer_size} bytes for records"))?;
-        let (cupti, kernels, gpu) = start_cupti(&config, speaks);
+        let (cupti, kernels, gpu) = match cupti_lent {
+            true => (None, None, "no GPU kernels: ncclscope_release was called".into()),
+            false => start_cupti(&config, moment),
+        };
         let first_words = first_words(&config, source, objection);
-        tracks.note(clocks.boottime, "recording started", &format!("{first_words}; {gpu}"));
+        let by = if moment == Moment::CudaInit { "by CUDA_INJECTION64_PATH in cuInit; " } else { "" };
+        tracks.note(clocks.boottime, "recording started", &format!("{first_words}; {by}{gpu}"));
         let collector = Collector {
             rings,
             clock: HostClock::new(host::pair()),
@@ -228,15 +329,82 @@ impl Session {
         }
         Ok(Some(Session { config, collector, cupti }))
     }
+
+    fn release_cupti(&self) -> HandOver {
+        let Some(cupti) = &self.cupti else { return HandOver::Done };
+        let was_held = cupti.is_held();
+        let begin = now();
+        if !cupti.release(HAND_OVER_WAIT) {
+            let text = "asked for, but CUPTI does not return its records in time; kernels from here on may be missing";
+            self.collector.note(begin, "CUPTI not released", text.into());
+            return HandOver::Late;
+        }
+        if was_held {
+            let text = match cupti.facts().stops() {
+                true => {
+                    "as asked for: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
+                     that had not ended are lost, and count as records that cannot be true"
+                }
+                false => {
+                    "as asked for: launches from here on are not recorded. CUPTI of CUDA 13.0 deadlocks when it is told to \
+                     stop recording kernels, so some may still come, without operations. Update 1 does not"
+                }
+            };
+            self.collector.note(begin, "CUPTI released", text.into());
+        }
+        // The next owner may end CUPTI, and with it the names in what came back.
+        if self.collector.take_kernels(CUPTI_WAIT) { HandOver::Done } else { HandOver::Late }
+    }
+
+    fn acquire_cupti(&mut self) -> HandOver {
+        let result = match &mut self.cupti {
+            Some(cupti) if cupti.is_held() => return HandOver::Done,
+            Some(cupti) => cupti.acquire(HAND_OVER_WAIT).map(|()| ("CUPTI taken again", cupti.facts().to_string())),
+            None => cupti::start(&cupti_options(&self.config)).map(|(cupti, reader)| {
+                self.collector.add_kernels(reader);
+                ("CUPTI taken", self.cupti.insert(cupti).facts().to_string())
+            }),
+        };
+        match result {
+            Ok((name, facts)) => {
+                self.collector.note(now(), name, format!("GPU kernels are recorded from here on; {facts}"));
+                HandOver::Done
+            }
+            Err(absent) => {
+                let text = format!("no GPU kernels: {absent}");
+                if self.config.speaks() && absent != Absent::SwitchedOff {
+                    message::line(&text);
+                }
+                self.collector.note(now(), "CUPTI not taken", text);
+                match absent {
+                    Absent::SwitchedOff => HandOver::SwitchedOff,
+                    Absent::Taken { .. } => HandOver::Taken,
+                    Absent::Leaving => HandOver::Late,
+                    _ => HandOver::Unavailable,
+                }
+            }
+        }
+    }
+}
+
+fn now() -> HostNs {
+    HostNs(sys::boottime_ns())
+}
+
+fn cupti_options(config: &Config) -> cupti::Options {
+    let copies = config.preset == Preset::Full;
+    cupti::Options { copies, calls: config.cuda_api, nvtx: config.nvtx, ..cupti::Options::new(config.cupti.clone()) }
 }
 
 /// Takes CUPTI if it can be had; what the trace says about that.
-fn start_cupti(config: &Config, speaks: bool) -> (Option<Cupti>, Option<cupti::Reader>, String) {
-    let copies = config.preset == Preset::Full;
-    match cupti::start(&cupti::Options { copies, ..cupti::Options::new(config.cupti.clone()) }) {
+fn start_cupti(config: &Config, moment: Moment) -> (Option<Cupti>, Option<cupti::Reader>, String) {
+    let speaks = config.speaks();
+    let driver_starts = moment == Moment::CudaInit;
+    match cupti::start(&cupti::Options { driver_starts, ..cupti_options(config) }) {
         Ok((cupti, reader)) => {
             if speaks {
                 message::line(&cupti.facts().announcement());
+                cupti.facts().objection.iter().for_each(|objection| message::line(objection));
             }
             let facts = cupti.facts().to_string();
             (Some(cupti), Some(reader), facts)
@@ -254,7 +422,7 @@ fn start_cupti(config: &Config, speaks: bool) -> (Option<Cupti>, Option<cupti::R
 }
 
 fn read_clocks() -> Clocks {
-    Clocks { boottime: HostNs(sys::boottime_ns()), monotonic: sys::monotonic_ns(), realtime: sys::realtime_ns() }
+    Clocks { boottime: now(), monotonic: sys::monotonic_ns(), realtime: sys::realtime_ns() }
 }
 
 fn process(config: &Config) -> Process {

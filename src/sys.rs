@@ -1,7 +1,9 @@
 //! The operating system: the few calls that the standard library lacks, made safe.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// `CLOCK_BOOTTIME` in nanoseconds. Through libc's symbol, never the vDSO directly: a test host may define it.
 #[must_use]
@@ -52,6 +54,41 @@ pub fn thread_name() -> [u8; 16] {
     // SAFETY: PR_GET_NAME writes at most 16 bytes, the last a NUL.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     name
+}
+
+unsafe extern "C" {
+    /// libc's variables: pointers to `NAME=value`, and a null.
+    static environ: AtomicPtr<*mut c_char>;
+}
+
+/// Adds a variable to this process's environment. What it makes stays for ever.
+///
+/// `setenv` frees the array that it has outgrown, up to glibc 2.40 under the eyes of another thread that looks for a variable. Here the old
+/// one stays where it is.
+pub fn add_variable(name: &str, value: &str) {
+    let Ok(variable) = CString::new(format!("{name}={value}")) else { return };
+    // SAFETY: libc's own word, which is never unmapped; others write it whole.
+    let environment = unsafe { &environ };
+    let before = environment.load(Ordering::Acquire);
+    let mut variables = Vec::new();
+    for index in 0.. {
+        // SAFETY: null, or an array of pointers that ends with a null; as in any look at a variable, nobody frees it meanwhile.
+        let variable = if before.is_null() { ptr::null_mut() } else { unsafe { *before.add(index) } };
+        if variable.is_null() {
+            break;
+        }
+        variables.push(variable);
+    }
+    variables.push(variable.into_raw());
+    variables.push(ptr::null_mut());
+    environment.store(variables.leak().as_mut_ptr(), Ordering::Release);
+}
+
+/// The name of another thread of this process; `None` where there is none of that number.
+#[must_use]
+pub fn name_of_thread(tid: i32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
 /// The process id as the kernel tells it now; the standard library's is right too, but this says it is a call.
@@ -244,6 +281,25 @@ pub fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_is_added_to_those_that_are_there() {
+        let before = std::env::vars_os().count();
+        add_variable("VARIABLE_OF_A_TEST", "one=two");
+        assert_eq!(std::env::var("VARIABLE_OF_A_TEST").as_deref(), Ok("one=two"));
+        assert_eq!(std::env::vars_os().count(), before + 1);
+        // As libc sees it.
+        // SAFETY: a C string.
+        let value = unsafe { CStr::from_ptr(libc::getenv(c"VARIABLE_OF_A_TEST".as_ptr())) };
+        assert_eq!(value, c"one=two");
+    }
+
+    #[test]
+    fn threads_have_the_names_that_they_were_given() {
+        let named = std::thread::Builder::new().name("a name".into()).spawn(|| name_of_thread(thread_id()));
+        assert_eq!(named.unwrap().join().unwrap().as_deref(), Some("a name"));
+        assert_eq!(name_of_thread(-1), None);
+    }
 
     #[test]
     fn times_are_written_in_utc() {

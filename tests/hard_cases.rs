@@ -586,6 +586,8 @@ fn copy_engine_events_are_kept_to_the_last_bit() {
 
 #[test]
 fn kernel_channels_and_phases_keep_the_gpus_times() {
+    // Stamps that no launch and no kernel relates to the host's clock.
+    const NO_CLOCK: &str = "as NCCL saw it: the GPU's timer is not related to the host's clock";
     let timeline = shown(&format!(
         "{COLL}gpu start ch world KernelCh parent=coll channelId=255 pTimer=1000\n\
          gpu start ph world KernelPhase parent=ch channelId=255 phaseId=3 phaseName=reduce_scatter pTimer=1010\n\
@@ -598,9 +600,12 @@ fn kernel_channels_and_phases_keep_the_gpus_times() {
     let correlation = coll.str("correlation_id").unwrap();
     assert_eq!(
         channel.arguments(),
-        format!("channel=255 comm=2748 correlation_id={correlation} gpu_start_ns=1000 gpu_stop_ns=9223372036854775807")
+        format!(
+            "channel=255 comm=2748 correlation_id={correlation} doubt={NO_CLOCK} gpu_start_ns=1000 \
+             gpu_stop_ns=9223372036854775807"
+        )
     );
-    let expected = "channel=255 comm=2748 gpu_start_ns=1010 gpu_stop_ns=1020 phase=3";
+    let expected = &format!("channel=255 comm=2748 doubt={NO_CLOCK} gpu_start_ns=1010 gpu_stop_ns=1020 phase=3");
     assert_arguments(&timeline, "reduce_scatter", expected);
     assert_eq!(timeline.place(channel), "GPU channels/dp · channel 255");
 }

@@ -1,10 +1,12 @@
-//! Everything that NCCL can see: seven exported tables over one generic core.
+//! Everything that NCCL can see: seven exported tables over one generic core. And what CUDA and programs see, in `c`.
 //!
 //! One file per interface version holds that version's C layouts and nothing else; what all versions share is
 //! here. Each descriptor becomes a [`crate::model::event`] during the call, and no pointer of NCCL's travels
 //! further. Every call answers success, whatever happened: a profiler must never change what NCCL does.
 
+mod c;
 mod common;
+mod copies;
 #[cfg(test)]
 mod layout;
 mod library;
@@ -27,6 +29,7 @@ use common::{Bits, Descr, StateArgument};
 use library::nccl_version;
 
 use crate::config::Preset;
+use crate::cupti;
 use crate::model::event::{CommInit, Group, KernelCh, NetPlugin, Network, ProxyCtrl, ProxyOp, ProxyStep, Unknown};
 use crate::model::ids::Handle;
 use crate::model::state;
@@ -162,7 +165,11 @@ unsafe extern "C" fn start_event<A: Abi>(
     let Some(out) = (unsafe { handle.as_mut() }) else { return SUCCESS };
     *out = std::ptr::null_mut();
     if !recorder::is_on() {
-        return SUCCESS;
+        return match copies::known_table::<A>() {
+            // SAFETY: the caller's promise.
+            Some(first) => unsafe { (first.start_event)(context, handle, descr) },
+            None => SUCCESS,
+        };
     }
     fence(|| {
         // SAFETY: the caller's promise; the borrow ends before we return.
@@ -235,9 +242,15 @@ unsafe fn note_identity<A: Abi>(body: &A::Body, start: &Start) {
 }
 
 /// `stopEvent`, for every interface version. NCCL may pass null, a handle it stopped before, or a foreign one.
-extern "C" fn stop_event(handle: *mut c_void) -> Status {
-    if handle.is_null() || !recorder::is_on() {
+extern "C" fn stop_event<A: Abi>(handle: *mut c_void) -> Status {
+    if handle.is_null() {
         return SUCCESS;
+    }
+    if !recorder::is_on() {
+        return match copies::known_table::<A>() {
+            Some(first) => (first.stop_event)(handle),
+            None => fence(|| recorder::stop_unrecorded(Handle(handle as u64))),
+        };
     }
     fence(|| recorder::stop(Handle(handle as u64)))
 }
@@ -252,8 +265,15 @@ unsafe extern "C" fn record_event_state<A: Abi>(
     number: c_int,
     args: *const A::StateArgs,
 ) -> Status {
-    if handle.is_null() || !recorder::is_on() {
+    if handle.is_null() {
         return SUCCESS;
+    }
+    if !recorder::is_on() {
+        return match copies::known_table::<A>() {
+            // SAFETY: the caller's promise.
+            Some(first) => unsafe { (first.record_event_state)(handle, number, args) },
+            None => SUCCESS,
+        };
     }
     fence(|| {
         let handle = Handle(handle as u64);
@@ -273,7 +293,10 @@ unsafe extern "C" fn record_event_state<A: Abi>(
 }
 
 /// `finalize`, for every interface version.
-extern "C" fn finalize(context: *mut c_void) -> Status {
+extern "C" fn finalize<A: Abi>(context: *mut c_void) -> Status {
+    if let Some(first) = copies::known_table::<A>() {
+        return (first.finalize)(context);
+    }
     fence(|| profiler::comm_finalize(Handle(context as u64)))
 }
 
@@ -315,6 +338,8 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
             nodes: birth.nodes,
             interface: A::VERSION,
             version: version.unwrap_or_default(),
+            // NCCL has made the communicator's device the thread's by now.
+            device_plus_one: cupti::current_device().map_or(0, |device| device + 1),
             ..CommInit::default()
         };
         let caller = profiler::Caller { interface: A::VERSION, version };
@@ -342,6 +367,10 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
 ///
 /// As for [`init`].
 unsafe extern "C" fn init_untold<A: Abi>(context: *mut *mut c_void, mask: *mut c_int) -> Status {
+    if let Some(first) = copies::table::<A, InitUntold>() {
+        // SAFETY: the caller's promise.
+        return unsafe { (first.init)(context, mask) };
+    }
     // SAFETY: the caller's promise.
     unsafe { init::<A>(context, mask, &Birth::UNTOLD) }
 }
@@ -361,6 +390,10 @@ unsafe extern "C" fn init_v4<A: Abi>(
     rank: c_int,
     logger: Logger,
 ) -> Status {
+    if let Some(first) = copies::table::<A, InitV4>() {
+        // SAFETY: the caller's promise.
+        return unsafe { (first.init)(context, mask, name, hash, nodes, ranks, rank, logger) };
+    }
     // SAFETY: the caller's promise.
     unsafe { init::<A>(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }) }
 }
@@ -380,6 +413,10 @@ unsafe extern "C" fn init_v5<A: Abi>(
     rank: c_int,
     logger: Logger,
 ) -> Status {
+    if let Some(first) = copies::table::<A, InitV5>() {
+        // SAFETY: the caller's promise.
+        return unsafe { (first.init)(context, hash, mask, name, nodes, ranks, rank, logger) };
+    }
     // SAFETY: the caller's promise.
     unsafe { init::<A>(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }) }
 }
@@ -404,9 +441,9 @@ impl<A: Abi, Init: Copy> Table<A, Init> {
             name: c"ncclscope".as_ptr(),
             init,
             start_event: start_event::<A>,
-            stop_event,
+            stop_event: stop_event::<A>,
             record_event_state: record_event_state::<A>,
-            finalize,
+            finalize: finalize::<A>,
         }
     }
 }

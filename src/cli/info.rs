@@ -109,6 +109,9 @@ impl Info {
         if self.ends.iter().any(|end| end.kernels_application.is_some()) {
             writeln!(out, "  GPU kernels   {}", kernels(&self.ends))?;
         }
+        if let Some(channels) = channels(&self.ends) {
+            writeln!(out, "  GPU channels  {channels}")?;
+        }
         if self.ends.len() < self.processes.len() {
             let missing = self.processes.len() - self.ends.len();
             writeln!(out, "  not closed    {missing} recording(s) ended without a last word: the process was killed")?;
@@ -142,8 +145,14 @@ fn communicator(nccl: &Nccl) -> String {
 fn kernels(ends: &[Nccl]) -> String {
     let sum = |figure: fn(&Nccl) -> u64| ends.iter().map(figure).sum::<u64>();
     let figures = [
-        ("of NCCL, exactly matched", sum(|end| end.kernels_launch_bracket() + end.kernels_graph_node())),
-        ("of NCCL, match inferred", sum(|end| end.kernels_call_bracket() + end.kernels_thread_order())),
+        (
+            "of NCCL, exactly matched",
+            sum(|end| end.kernels_launch_bracket() + end.kernels_external_id() + end.kernels_graph_node()),
+        ),
+        (
+            "of NCCL, match inferred",
+            sum(|end| end.kernels_call_bracket() + end.kernels_thread_order() + end.kernels_device_timer()),
+        ),
         ("of NCCL, unmatched", sum(Nccl::kernels_unmatched)),
         ("of the application", sum(Nccl::kernels_application)),
     ];
@@ -154,10 +163,31 @@ fn kernels(ends: &[Nccl]) -> String {
         ("buffers lost", sum(Nccl::activity_buffers_discarded)),
         ("records left out at the size limit", sum(Nccl::activities_discarded)),
         ("records that cannot be true", sum(Nccl::activities_implausible)),
+        ("external ids of others", sum(Nccl::external_ids_foreign)),
+        ("NVTX markers without their other half", sum(Nccl::markers_unpaired)),
     ];
     let figures = figures.into_iter().filter(|(what, count)| *count > 0 || what.ends_with("matched"));
     let all = figures.chain(losses.into_iter().filter(|(_, count)| *count > 0));
     all.map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join("; ")
+}
+
+/// What kernel channels say, if there were any.
+fn channels(ends: &[Nccl]) -> Option<String> {
+    let sum = |figure: fn(&Nccl) -> u64| ends.iter().map(figure).sum::<u64>();
+    let figures = [
+        ("inside of their kernel", sum(Nccl::channels_inside_kernel)),
+        ("of unknown kernels", sum(Nccl::channels_without_kernel)),
+        ("without a time", sum(Nccl::channels_unmapped)),
+        ("that cannot be true", sum(Nccl::channels_implausible)),
+    ];
+    let said: Vec<String> =
+        figures.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}")).collect();
+    let (confirmed, contradicted) = (sum(Nccl::kernels_confirmed), sum(Nccl::kernels_contradicted));
+    let kernels = match contradicted {
+        0 => format!("{confirmed} matches of kernels confirmed"),
+        _ => format!("{confirmed} matches of kernels confirmed, {contradicted} contradicted"),
+    };
+    (!said.is_empty()).then(|| format!("{}; {kernels}", said.join("; ")))
 }
 
 /// The recording's last word: all is well, or what is not.

@@ -175,6 +175,12 @@ impl DeviceClock {
         found
     }
 
+    /// Whether enough kernels agree with each other to rely on what [`DeviceClock::to_host`] says.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.witnesses.len() >= WITNESSES
+    }
+
     /// The host instant for an instant of the device's clock, and how far off it may be in ns. `None` before the
     /// first pair, and when there is no such instant.
     ///
@@ -183,11 +189,21 @@ impl DeviceClock {
     /// a device's time was set back, times that occur twice are taken for the later ones.
     #[must_use]
     pub fn to_host(&self, time: GpuNs) -> Option<(HostNs, u64)> {
+        self.at(time, &self.suspects)
+    }
+
+    /// As [`DeviceClock::to_host`], if what is not decided was no step: it leaves out of account what contradicts the newest line.
+    #[must_use]
+    pub fn to_host_unless_set(&self, time: GpuNs) -> Option<(HostNs, u64)> {
+        self.at(time, &[])
+    }
+
+    fn at(&self, time: GpuNs, suspects: &[Suspect]) -> Option<(HostNs, u64)> {
         let time = signed(time.0)?;
         let newest = self.pieces.back()?;
         // What holds if there was a step and this time lies after it, as far as that is not decided.
         let mut after_step = None;
-        for suspect in &self.suspects {
+        for suspect in suspects {
             if time >= suspect.piece.first - suspect.piece.idle_after(newest) {
                 after_step = Some(hull(after_step, suspect.piece.at(time)));
             }

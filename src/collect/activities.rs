@@ -3,19 +3,25 @@
 //! CUPTI's buffers come late, and in no order. A kernel finds its operations only when NCCL's records up to its end have been
 //! pushed, so it waits here for that, and leaves in the order in which kernels ended.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 
-/// Activities that may wait: about 8 MiB of them. Beyond that the oldest go on unordered.
+/// Activities that may wait: about 5 MiB of them. Beyond that the oldest go on before their time.
 const WAITING: usize = 40_000;
+/// How many more may gather before room is made: it is made for many at once.
+const SPARE: usize = 4_000;
 
 /// Activities in the order of their ends.
 #[derive(Debug, Default)]
 pub struct Activities {
-    waiting: BTreeMap<(HostNs, u64), Activity>,
-    count: u64,
+    /// By their ends.
+    waiting: VecDeque<(HostNs, Activity)>,
+    /// Those that came since; CUPTI's buffers hold long runs that are in order, which sort in no time.
+    fresh: Vec<(HostNs, Activity)>,
+    /// How many of the oldest make room.
+    excess: usize,
 }
 
 impl Activities {
@@ -25,22 +31,55 @@ impl Activities {
         let end = match &activity {
             Activity::Kernel(kernel) => kernel.span.end,
             Activity::Copy(copy) => copy.span.end,
+            Activity::CudaCall(call) => call.span.end,
+            Activity::Marker(marker) => marker.time,
+            Activity::HostFunction(function) => function.span.end,
             Activity::Overhead(overhead) => overhead.span.end,
             Activity::Device(_)
             | Activity::Context(_)
             | Activity::Stream(_)
+            | Activity::ExternalId { .. }
             | Activity::Dropped(_)
             | Activity::Implausible => return Some(activity),
         };
-        self.count += 1;
-        self.waiting.insert((end, self.count), activity);
-        if self.waiting.len() > WAITING { self.waiting.pop_first().map(|(_, oldest)| oldest) } else { None }
+        self.fresh.push((end, activity));
+        None
     }
 
     /// The next one that ended at or before `until`.
     pub fn pop(&mut self, until: HostNs) -> Option<Activity> {
-        let first = self.waiting.first_entry()?;
-        (first.key().0 <= until).then(|| first.remove())
+        self.settle();
+        let (end, _) = self.waiting.front()?;
+        if *end > until {
+            return None;
+        }
+        self.waiting.pop_front().map(|(_, activity)| activity)
+    }
+
+    /// The next one that cannot wait for want of room. To be asked after each [`Activities::push`], until there is none.
+    pub fn pop_excess(&mut self) -> Option<Activity> {
+        if self.excess == 0 {
+            if self.waiting.len() + self.fresh.len() <= WAITING + SPARE {
+                return None;
+            }
+            self.settle();
+            self.excess = SPARE;
+        }
+        self.excess -= 1;
+        self.waiting.pop_front().map(|(_, activity)| activity)
+    }
+
+    /// Brings what came since into order. Those with equal ends stay in the order in which they came.
+    fn settle(&mut self) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        self.fresh.sort_by_key(|(end, _)| *end);
+        let in_order = self.waiting.back().is_none_or(|(last, _)| *last <= self.fresh[0].0);
+        self.waiting.extend(self.fresh.drain(..));
+        if !in_order {
+            self.waiting.make_contiguous().sort_by_key(|(end, _)| *end);
+        }
     }
 }
 
@@ -74,10 +113,31 @@ mod tests {
     }
 
     #[test]
+    fn late_ones_find_their_place() {
+        let mut activities = Activities::default();
+        for round in [[50, 70, 90], [10, 60, 80], [20, 30, 95]] {
+            for end in round {
+                assert_eq!(activities.push(ends(end)), None);
+            }
+            assert_eq!(activities.pop(HostNs(5)), None);
+        }
+        let all: Vec<_> = std::iter::from_fn(|| activities.pop(HostNs(90))).collect();
+        assert_eq!(all, [10, 20, 30, 50, 60, 70, 80, 90].map(ends));
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let mut activities = Activities::default();
-        let early = (0..100_000).filter(|&end| activities.push(ends(end)).is_some()).count();
-        assert_eq!(early, 100_000 - WAITING);
-        assert_eq!(activities.pop(HostNs(u64::MAX)), Some(ends(early as u64)));
+        let mut early = 0;
+        for end in 0..100_000 {
+            assert_eq!(activities.push(ends(end)), None);
+            while let Some(activity) = activities.pop_excess() {
+                assert_eq!(activity, ends(early), "the oldest goes first");
+                early += 1;
+            }
+            assert!(activities.waiting.len() + activities.fresh.len() <= WAITING + SPARE);
+        }
+        assert!(early >= 100_000 - (WAITING + SPARE) as u64);
+        assert_eq!(activities.pop(HostNs(u64::MAX)), Some(ends(early)));
     }
 }

@@ -81,8 +81,15 @@ struct RequestState {
     /// Synchronisations asked for and carried out.
     asked: u64,
     carried_out: u64,
+    /// The same of requests to take what CUPTI has returned.
+    take_asked: u64,
+    taken: u64,
     close: bool,
     ended: bool,
+    /// Remarks to draw, each at its time.
+    notes: Vec<(HostNs, &'static str, String)>,
+    /// What CUPTI returns, where it was taken later than the recording began.
+    kernels: Option<cupti::Reader>,
 }
 
 /// How much is still drawn.
@@ -157,6 +164,18 @@ impl Handle {
         self.wait(state, limit, |state| state.carried_out >= asked);
     }
 
+    /// Has what CUPTI returned so far decoded, and waits for it at most this long; whether that was enough. It is drawn when
+    /// its time comes.
+    pub fn take_kernels(&self, limit: Duration) -> bool {
+        let mut state = self.requests.lock();
+        state.take_asked += 1;
+        let asked = state.take_asked;
+        self.requests.wake.notify_all();
+        self.wait(state, limit, |state| state.taken >= asked);
+        let state = self.requests.lock();
+        state.ended || state.taken >= asked
+    }
+
     /// Ends the recording and closes the file, and waits for it at most this long.
     pub fn close(&mut self, limit: Duration) {
         let mut state = self.requests.lock();
@@ -166,6 +185,19 @@ impl Handle {
         if ended && let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+
+    /// Has a remark drawn, at this time.
+    pub fn note(&self, time: HostNs, name: &'static str, text: String) {
+        let mut state = self.requests.lock();
+        if !state.ended {
+            state.notes.push((time, name, text));
+        }
+    }
+
+    /// Has the kernels drawn that come from there. For a recording that began without.
+    pub fn add_kernels(&self, kernels: cupti::Reader) {
+        self.requests.lock().kernels = Some(kernels);
     }
 
     fn wait(&self, state: MutexGuard<'_, RequestState>, limit: Duration, done: impl Fn(&RequestState) -> bool) -> bool {
@@ -185,7 +217,10 @@ impl Requests {
 }
 
 impl Run {
-    fn new(part: Collector) -> Run {
+    fn new(mut part: Collector) -> Run {
+        if part.kernels.is_some() {
+            part.correlator.expect_kernels();
+        }
         Run {
             part,
             sources: Vec::new(),
@@ -203,15 +238,24 @@ impl Run {
     fn run(mut self, requests: &Requests) {
         let mut period = BUSY_PERIOD;
         loop {
-            let (asked, close) = {
+            let (asked, take_asked, close, notes) = {
                 let state = requests.lock();
-                let wanted = |state: &RequestState| state.close || state.asked > state.carried_out;
-                let (state, _) = requests
+                let wanted = |state: &RequestState| {
+                    state.close || state.asked > state.carried_out || state.take_asked > state.taken
+                };
+                let (mut state, _) = requests
                     .wake
                     .wait_timeout_while(state, period, |state| !wanted(state))
                     .unwrap_or_else(PoisonError::into_inner);
-                (state.asked, state.close)
+                if let Some(kernels) = state.kernels.take() {
+                    self.part.kernels.get_or_insert(kernels);
+                    self.part.correlator.expect_kernels();
+                }
+                (state.asked, state.take_asked, state.close, std::mem::take(&mut state.notes))
             };
+            if self.level != Level::Ends {
+                notes.iter().for_each(|(time, name, text)| self.part.tracks.note(*time, name, text));
+            }
             let urgent = close || asked > requests.lock().carried_out;
             let window = match () {
                 () if urgent => Duration::ZERO,
@@ -220,6 +264,8 @@ impl Run {
             };
             let drained = self.pass(window);
             period = if drained { BUSY_PERIOD } else { IDLE_PERIOD };
+            requests.lock().taken = take_asked;
+            requests.done.notify_all();
             if close {
                 return self.finish();
             }
@@ -251,7 +297,11 @@ impl Run {
         });
         self.sources = sources;
         let (until, _) = self.part.clock.to_host(until);
+        // Once more the window: a thread that was stopped after a launch hands its plan over when the kernel has long ended.
+        let until = HostNs(until.0.saturating_sub(window.as_nanos() as u64));
         self.take_activities(until, |reader, sink| reader.drain(sink));
+        let Collector { correlator, tracks, .. } = &mut self.part;
+        correlator.advance(until, &mut |entry| tracks.draw(entry));
         let dropped = rings.dropped();
         if dropped > self.dropped {
             if self.dropped == 0 {
@@ -305,11 +355,17 @@ impl Run {
         }
     }
 
-    /// Takes what CUPTI returned, and draws what ended up to `until`: records of that time have been taken.
+    /// Takes what CUPTI returned, and draws what ended up to `until`: records of that time have been taken, and of some more.
     fn take_activities(&mut self, until: HostNs, drain: impl FnOnce(&mut cupti::Reader, &mut dyn FnMut(Activity))) {
         let Some(mut reader) = self.part.kernels.take() else { return };
+        if recorder::has_brackets() {
+            self.part.correlator.expect_external_ids();
+        }
         drain(&mut reader, &mut |activity| {
             if let Some(activity) = self.activities.push(activity) {
+                self.draw_activity(&activity);
+            }
+            while let Some(activity) = self.activities.pop_excess() {
                 self.draw_activity(&activity);
             }
         });
@@ -325,7 +381,7 @@ impl Run {
 
     fn draw_activity(&mut self, activity: &Activity) {
         if self.level == Level::Ends {
-            self.undrawn += 1;
+            self.undrawn += u64::from(!matches!(activity, Activity::ExternalId { .. }));
             return;
         }
         let Collector { correlator, tracks, .. } = &mut self.part;
@@ -398,14 +454,18 @@ impl Run {
         let now = self.part.clock.last().host;
         let dropped = self.part.rings.dropped();
         let Collector { correlator, tracks, kernels, .. } = &mut self.part;
+        // What is only now certain is counted, whether or not there is room to draw it.
+        let draws = self.level == Level::All;
+        correlator.finish(&mut |entry| {
+            if draws {
+                tracks.draw(entry);
+            }
+        });
         let matches = kernels.as_ref().map(|reader| {
             let lost = reader.losses();
             let discarded_buffers = lost.discarded_buffers + lost.refused_requests + lost.unreadable;
             Matches { discarded_buffers, discarded: self.undrawn, ..correlator.matches() }
         });
-        if self.level == Level::All {
-            correlator.finish(&mut |entry| tracks.draw(entry));
-        }
         let figures = Figures {
             recorded: self.recorded,
             dropped,

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::event::{self, Kind};
 use crate::model::ids::Handle;
-use crate::model::time::{GpuNs, HostNs};
+use crate::model::time::HostNs;
 use crate::model::timeline::{Doubt, Operation, ThreadId};
 
 /// An event that was started.
@@ -39,8 +39,8 @@ pub(super) enum Details {
         /// The GroupApi it was made in.
         group: Handle,
     },
-    /// `Coll` or `P2p`.
-    Operation(Arc<Operation>),
+    /// `Coll` or `P2p`, and the Group it was handed over in.
+    Operation(Arc<Operation>, Handle),
     ProxyOp {
         op: event::ProxyOp,
         parent: Handle,
@@ -58,9 +58,9 @@ pub(super) enum Details {
         starts: u32,
         phase: u16,
     },
-    /// `KernelCh` or `KernelPhase`: the GPU's clock at the stop.
+    /// `KernelCh` or `KernelPhase`: the plan it belongs to.
     Channel {
-        stop: GpuNs,
+        run: Handle,
     },
 }
 
@@ -98,7 +98,7 @@ impl Table {
     /// The operation behind the handle of a `Coll` or `P2p`.
     pub(super) fn operation(&self, id: Handle) -> Option<&Operation> {
         match &self.get(id)?.details {
-            Details::Operation(operation) => Some(operation),
+            Details::Operation(operation, _) => Some(operation),
             _ => None,
         }
     }
@@ -134,7 +134,9 @@ impl Table {
         known.stops = 1;
         let (queue, bound) = match known.details {
             Details::Call { captured: true, .. } => (&mut self.captured, CAPTURED),
-            Details::Call { .. } | Details::Operation(_) | Details::Group { .. } => (&mut self.parents, CLOSED_PARENTS),
+            Details::Call { .. } | Details::Operation(..) | Details::Group { .. } => {
+                (&mut self.parents, CLOSED_PARENTS)
+            }
             _ => (&mut self.others, CLOSED_OTHERS),
         };
         queue.push_back(id);

@@ -19,9 +19,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::bounded::Bounded;
 use crate::model::activity::Kernel;
 use crate::model::ids::Handle;
+use crate::model::time::HostNs;
 use crate::model::timeline::{Method, Operation, ThreadId, Unmatched};
+use crate::model::word::Word;
 
 /// Launches remembered until their kernels arrive: at 10,000 a second, and CUPTI's buffers stuck for seconds behind a
 /// kernel that hangs, this is enough.
@@ -32,6 +35,8 @@ const CAPTURED: usize = 16 << 10;
 const NODES: usize = 128 << 10;
 /// Replays of one captured launch whose kernels have not arrived.
 const REPLAYS: usize = 4096;
+/// Replays by which the kernel of one may come late.
+const LATE: u64 = 256;
 /// Groups of calls remembered for launches that belong to no plan.
 const CALLS: usize = 4096;
 /// Groups that are open: one a thread, and those whose stop was lost.
@@ -41,6 +46,14 @@ const OPERATIONS: usize = 4096;
 
 /// The operations of a plan.
 pub(super) type Operations = Arc<Vec<Arc<Operation>>>;
+
+/// A plan that was handed over.
+#[derive(Debug, Clone)]
+struct Run {
+    /// The Group in which it was.
+    group: Handle,
+    operations: Operations,
+}
 
 /// Launches, plans and the kernels that wait to be claimed.
 #[derive(Debug, Default)]
@@ -55,28 +68,72 @@ pub(super) struct Plans {
     /// The launch that ended last on a thread, until something else begins there.
     just_launched: FxHashMap<ThreadId, Handle>,
     /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that follows on its thread.
-    undeclared: FxHashMap<ThreadId, u32>,
+    undeclared: FxHashMap<ThreadId, (u32, HostNs)>,
     /// Launches whose plan goes through the host stream, by context and GroupApi, in order.
     queued: Bounded<(Handle, Handle), Queue>,
     /// Plans that came through the host stream before their launch, by the same, in order.
-    early: Bounded<(Handle, Handle), VecDeque<Operations>>,
+    early: Bounded<(Handle, Handle), VecDeque<Run>>,
     /// Groups that are open.
     groups: Bounded<Handle, OpenGroup>,
     /// Calls made in a GroupApi which no plan has carried yet.
-    calls: Bounded<Handle, Vec<(Handle, Arc<Operation>)>>,
+    calls: Bounded<Handle, Vec<Call>>,
+    /// The graph that a call launched, and how manieth launch of it that was, from 0; by the call's correlation id.
+    replays: Bounded<u32, (u64, u64)>,
+    /// Launches of a graph so far.
+    graphs: Bounded<u64, u64>,
 }
 
 #[derive(Debug)]
 struct Launch {
     context: Handle,
+    /// When its KernelLaunch began.
+    start: HostNs,
+    /// The stream, as NCCL names it.
+    stream: u64,
     /// The GroupApi it was made in.
     group_api: Handle,
-    /// The operations of each run that no kernel has claimed yet, oldest first. An eager launch has one run.
-    runs: VecDeque<Operations>,
+    /// The plans that no kernel has claimed yet, oldest first. An eager launch has one.
+    runs: VecDeque<Run>,
     /// The operations of the last run claimed: those of a replay about which NCCL said nothing.
     last: Option<Operations>,
     /// Kernels that claimed it.
     kernels: u64,
+    /// Of a captured one: the only graph it is in, as far as that is known.
+    graph: Graph,
+    /// How many of its runs are not in `runs` any more.
+    gone: u64,
+}
+
+/// The executable graphs that a captured launch is in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Graph {
+    Unknown,
+    /// This one: its n-th launch is the n-th run.
+    One(u64),
+    /// Several, or it is not known which launch a kernel came from: runs are taken in the order in which kernels come.
+    Untold,
+}
+
+/// A call of the user's that asks for an operation.
+#[derive(Debug)]
+struct Call {
+    id: Handle,
+    context: Handle,
+    operation: Arc<Operation>,
+}
+
+/// The communicator whose calls a kernel on this device carries: a kernel is one communicator's. `None` if it may be several.
+fn only_context(calls: &[Call], device: u32, device_of: &dyn Fn(Handle) -> Option<u32>) -> Option<Handle> {
+    let may_be = |call: &&Call| device_of(call.context).is_none_or(|known| known == device);
+    let mut contexts = calls.iter().filter(may_be).map(|call| call.context);
+    let first = contexts.next()?;
+    contexts.all(|context| context == first).then_some(first)
+}
+
+/// How many broadcasts of a launch's communicator and group no plan carried.
+fn untold(calls: &Bounded<Handle, Vec<Call>>, launch: &Launch) -> u32 {
+    let is_one = |call: &&Call| call.context == launch.context && call.operation.func() == Word::BROADCAST;
+    calls.get(&launch.group_api).map_or(0, |calls| calls.iter().filter(is_one).count() as u32)
 }
 
 /// The launches of one GroupApi in one communicator.
@@ -90,6 +147,7 @@ struct Queue {
 #[derive(Debug)]
 struct OpenGroup {
     context: Handle,
+    begin: HostNs,
     /// The launch it hands over, or the correlation id of an undeclared one.
     owner: Option<Claim>,
     /// The GroupApi in which its operations were asked for, once that is known.
@@ -101,10 +159,12 @@ struct OpenGroup {
 enum Claim {
     /// The launch inside a KernelLaunch.
     Launch(Handle),
+    /// The launch inside a KernelLaunch, by its external id.
+    External(Handle),
     /// NCCL's kernel inside a GroupApi, without a KernelLaunch.
     Calls(Handle),
     /// NCCL's kernel on a thread where a Group followed.
-    Thread(u32, Option<(Handle, Operations)>),
+    Thread(u32, Option<(Handle, Run)>),
 }
 
 /// Who owns a kernel.
@@ -112,16 +172,81 @@ pub(super) struct Found {
     pub(super) method: Method,
     pub(super) context: Handle,
     pub(super) operations: Operations,
+    /// The Group in which they were handed over, where NCCL said.
+    pub(super) group: Handle,
     /// The KernelLaunch, where there was one.
     pub(super) launch: Handle,
     /// The how manieth kernel of a captured launch, from 1.
     pub(super) replay: Option<u64>,
+    /// The stream as NCCL names it, or 0.
+    pub(super) stream: u64,
+    /// Broadcasts of its communicator in the same group of calls that no plan carried.
+    pub(super) untold: u32,
+}
+
+/// A plan that was handed over completely.
+#[derive(Debug, Clone)]
+pub(super) struct Handover {
+    pub(super) operations: Operations,
+    /// Its kernel cannot have run before, as far as that is known.
+    pub(super) since: Option<HostNs>,
+    /// Its KernelLaunch, if that is known by now.
+    pub(super) launch: Handle,
+    /// The stream as NCCL names it, or 0.
+    pub(super) stream: u64,
+}
+
+impl Launch {
+    /// Of a captured launch: which run a kernel is, from 1, and its plan; that of the run before, where NCCL says nothing.
+    /// `launched` is the graph that the kernel was launched with, and how manieth launch of it that was.
+    ///
+    /// Kernels come in no order, and some are lost, so they are counted by their graph's launches. NCCL tells of its plans in the order
+    /// of these.
+    fn replay(&mut self, launched: Option<(u64, u64)>) -> (u64, Option<Run>) {
+        self.kernels += 1;
+        self.graph = match (self.graph, launched) {
+            (Graph::Unknown, Some((graph, _))) => Graph::One(graph),
+            (Graph::One(graph), Some((same, _))) if graph == same => Graph::One(graph),
+            _ => Graph::Untold,
+        };
+        let number = match (self.graph, launched) {
+            (Graph::One(_), Some((_, index))) => index,
+            _ => self.kernels - 1,
+        };
+        let place = number.checked_sub(self.gone).and_then(|place| usize::try_from(place).ok());
+        let run = place.and_then(|place| self.runs.get(place)).cloned();
+        if let Some(run) = &run {
+            self.last = Some(Arc::clone(&run.operations));
+        }
+        while number >= self.gone + LATE && self.runs.len() > 1 {
+            self.forget_run();
+        }
+        let unsaid = |last| Run { group: Handle::NONE, operations: last };
+        (number + 1, run.or_else(|| self.last.clone().map(unsaid)))
+    }
+
+    fn forget_run(&mut self) {
+        if let Some(run) = self.runs.pop_front() {
+            self.last = Some(run.operations);
+            self.gone += 1;
+        }
+    }
 }
 
 impl Plans {
     /// A KernelLaunch begins.
-    pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle) {
-        let launch = Launch { context, group_api, runs: VecDeque::new(), last: None, kernels: 0 };
+    pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle, stream: u64, start: HostNs) {
+        let launch = Launch {
+            context,
+            start,
+            stream,
+            group_api,
+            runs: VecDeque::new(),
+            last: None,
+            kernels: 0,
+            graph: Graph::Unknown,
+            gone: 0,
+        };
         self.launches.insert(id, launch, LAUNCHES);
     }
 
@@ -169,26 +294,36 @@ impl Plans {
         self.undeclared.remove(&thread);
     }
 
-    /// A Group begins.
-    pub(super) fn group(&mut self, id: Handle, thread: ThreadId, context: Handle) {
+    /// A Group begins. The answer is the time before which its kernel cannot have run, if that is known by now: that of the launch
+    /// that it follows on.
+    pub(super) fn group(&mut self, id: Handle, thread: ThreadId, context: Handle, now: HostNs) -> Option<HostNs> {
         let direct = self.just_launched.remove(&thread);
         let same = |launch: &Handle| self.context_of(*launch) == Some(context);
+        let mut since = None;
         let owner = match direct {
-            Some(launch) if same(&launch) => Some(Claim::Launch(launch)),
+            Some(launch) if same(&launch) => {
+                if let Some(launch) = self.launches.get(&launch) {
+                    since = Some(launch.start);
+                }
+                Some(Claim::Launch(launch))
+            }
             Some(other) => {
                 self.queue(other);
                 None
             }
-            None => self.undeclared.remove(&thread).map(|correlation| Claim::Thread(correlation, None)),
+            None => self.undeclared.remove(&thread).map(|(correlation, launched)| {
+                since = Some(launched);
+                Claim::Thread(correlation, None)
+            }),
         };
-        self.groups.insert(id, OpenGroup { context, owner, group_api: None, operations: Vec::new() }, OPEN_GROUPS);
+        let group = OpenGroup { context, begin: now, owner, group_api: None, operations: Vec::new() };
+        self.groups.insert(id, group, OPEN_GROUPS);
+        since
     }
 
     /// An operation is handed over in a Group. `call` is the call that asked for it, and `group_api` that call's group.
     pub(super) fn operation(&mut self, group: Handle, operation: &Arc<Operation>, call: Handle, group_api: Handle) {
-        if let Some(calls) = self.calls.get_mut(&group_api) {
-            calls.retain(|(made, _)| *made != call);
-        }
+        self.carried(group_api, call);
         if self.groups.get(&group).is_some_and(|open| open.owner.is_none()) {
             // On the launching thread nothing may have followed yet.
             let waiting =
@@ -219,27 +354,36 @@ impl Plans {
     }
 
     /// A Group ends: its plan is complete.
-    pub(super) fn group_end(&mut self, id: Handle) {
-        let Some(OpenGroup { context, owner, group_api, operations }) = self.groups.remove(&id) else { return };
+    pub(super) fn group_end(&mut self, id: Handle) -> Option<Handover> {
+        let OpenGroup { context, begin, owner, group_api, operations } = self.groups.remove(&id)?;
         let operations = Arc::new(operations);
+        let run = Run { group: id, operations: Arc::clone(&operations) };
+        let mut handover = Handover { operations, since: None, launch: Handle::NONE, stream: 0 };
         match owner {
             Some(Claim::Launch(id)) => {
-                let launch = match self.captured.get_mut(&id) {
-                    Some(launch) => Some(launch),
-                    None => self.launches.get_mut(&id),
+                let (launch, since) = match self.captured.get_mut(&id) {
+                    // The kernel of a replay waits for the host function that says this.
+                    Some(launch) => (Some(launch), Some(begin)),
+                    None => {
+                        let launch = self.launches.get_mut(&id);
+                        let start = launch.as_ref().map(|launch| launch.start);
+                        (launch, start)
+                    }
                 };
-                if let Some(launch) = launch
-                    && launch.runs.len() < REPLAYS
-                {
-                    launch.runs.push_back(operations);
+                if let Some(launch) = launch {
+                    handover = Handover { launch: id, stream: launch.stream, since, ..handover };
+                    launch.runs.push_back(run);
+                    if launch.runs.len() > REPLAYS {
+                        launch.forget_run();
+                    }
                 }
             }
             Some(Claim::Thread(correlation, _)) => {
-                self.claims.insert(correlation, Claim::Thread(correlation, Some((context, operations))), LAUNCHES);
+                self.claims.insert(correlation, Claim::Thread(correlation, Some((context, run))), LAUNCHES);
             }
-            Some(Claim::Calls(_)) => {}
+            Some(Claim::Calls(_) | Claim::External(_)) => {}
             None => {
-                let Some(group_api) = group_api else { return };
+                let Some(group_api) = group_api else { return Some(handover) };
                 let key = (context, group_api);
                 if self.early.get(&key).is_none() {
                     self.early.insert(key, VecDeque::new(), CALLS);
@@ -247,21 +391,29 @@ impl Plans {
                 if let Some(early) = self.early.get_mut(&key)
                     && early.len() < REPLAYS
                 {
-                    early.push_back(operations);
+                    early.push_back(run);
                 }
             }
         }
+        Some(handover)
     }
 
     /// A call is made in a GroupApi.
-    pub(super) fn call(&mut self, id: Handle, group_api: Handle, operation: &Arc<Operation>) {
+    pub(super) fn call(&mut self, id: Handle, context: Handle, group_api: Handle, operation: &Arc<Operation>) {
         if self.calls.get(&group_api).is_none() {
             self.calls.insert(group_api, Vec::new(), CALLS);
         }
         if let Some(calls) = self.calls.get_mut(&group_api)
             && calls.len() < OPERATIONS
         {
-            calls.push((id, Arc::clone(operation)));
+            calls.push(Call { id, context, operation: Arc::clone(operation) });
+        }
+    }
+
+    /// A call made in a GroupApi is carried by something that NCCL tells of.
+    pub(super) fn carried(&mut self, group_api: Handle, call: Handle) {
+        if let Some(calls) = self.calls.get_mut(&group_api) {
+            calls.retain(|made| made.id != call);
         }
     }
 
@@ -273,18 +425,27 @@ impl Plans {
         launch: Handle,
         group: Handle,
         declared: bool,
+        now: HostNs,
     ) {
         let claim = match thread {
             _ if !launch.is_none() => Claim::Launch(launch),
             _ if !group.is_none() => Claim::Calls(group),
             Some(thread) if !declared => {
                 // One that is still there went through the host stream: nothing here says which Group is its own.
-                self.undeclared.insert(thread, correlation);
+                self.undeclared.insert(thread, (correlation, now));
                 Claim::Thread(correlation, None)
             }
             _ => return,
         };
         self.claims.insert(correlation, claim, LAUNCHES);
+    }
+
+    /// A call was made inside a KernelLaunch, by the id that was pushed there.
+    pub(super) fn external_id(&mut self, correlation: u32, launch: Handle) {
+        // What was seen at the call itself says as much, and more.
+        if self.claims.get(&correlation).is_none() {
+            self.claims.insert(correlation, Claim::External(launch), LAUNCHES);
+        }
     }
 
     /// A node was made inside a KernelLaunch: that is captured.
@@ -295,6 +456,22 @@ impl Plans {
         self.nodes.insert(node, launch, NODES);
     }
 
+    /// An executable graph is launched by the call with this correlation id, or it is made: then that is 0.
+    pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32) {
+        if correlation == 0 {
+            self.graphs.remove(&graph);
+            return;
+        }
+        let index = self.graphs.get(&graph).copied().unwrap_or(0);
+        self.graphs.insert(graph, index + 1, CAPTURED);
+        self.replays.insert(correlation, (graph, index), LAUNCHES);
+    }
+
+    /// What was open when the original of a node was made.
+    pub(super) fn captured_at(&self, node: u64) -> Option<Handle> {
+        self.nodes.get(&node).copied()
+    }
+
     /// A node was cloned.
     pub(super) fn node_cloned(&mut self, node: u64, original: u64) {
         if let Some(&launch) = self.nodes.get(&original) {
@@ -302,59 +479,76 @@ impl Plans {
         }
     }
 
-    /// Finds the owner of a kernel that ran. To be asked in the order in which kernels ended.
+    /// Finds the owner of a kernel that ran. To be asked in the order in which kernels ended. `device_of` is the device of a
+    /// communicator, where that is known.
     ///
     /// # Errors
     ///
     /// Why it has none.
-    pub(super) fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
+    pub(super) fn claim(
+        &mut self,
+        kernel: &Kernel,
+        device_of: &dyn Fn(Handle) -> Option<u32>,
+    ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
             let launch = *self.nodes.get(&kernel.graph_node).ok_or(Unmatched::UnknownNode)?;
-            return self.run(launch, Method::GraphNode);
+            return self.run(launch, Method::GraphNode, kernel.correlation);
         }
         // An id is used by one kernel only, unless it is that of a graph's launch.
         match self.claims.remove(&kernel.correlation).ok_or(Unmatched::NoLaunch)? {
-            Claim::Launch(launch) => self.run(launch, Method::Bracket),
-            Claim::Thread(_, Some((context, operations))) => {
-                Ok(Found { method: Method::ThreadOrder, context, operations, launch: Handle::NONE, replay: None })
-            }
+            Claim::Launch(launch) => self.run(launch, Method::Bracket, kernel.correlation),
+            Claim::External(launch) => self.run(launch, Method::External, kernel.correlation),
+            Claim::Thread(_, Some((context, Run { group, operations }))) => Ok(Found {
+                method: Method::ThreadOrder,
+                context,
+                operations,
+                group,
+                launch: Handle::NONE,
+                replay: None,
+                stream: 0,
+                untold: 0,
+            }),
             Claim::Thread(_, None) => Err(Unmatched::NoGroup),
             Claim::Calls(group) => {
-                let calls = self.calls.remove(&group).filter(|calls| !calls.is_empty()).ok_or(Unmatched::NoCall)?;
-                let operations = calls.into_iter().map(|(_, operation)| operation).collect();
+                let calls = self.calls.get_mut(&group).ok_or(Unmatched::NoCall)?;
+                let context = only_context(calls, kernel.place.device, device_of).ok_or(Unmatched::NoCall)?;
+                let operations = calls.extract_if(.., |call| call.context == context).map(|call| call.operation);
                 Ok(Found {
                     method: Method::ApiBracket,
-                    context: Handle::NONE,
-                    operations: Arc::new(operations),
+                    context,
+                    operations: Arc::new(operations.collect()),
+                    group: Handle::NONE,
                     launch: Handle::NONE,
                     replay: None,
+                    stream: 0,
+                    untold: 0,
                 })
             }
         }
     }
 
-    /// The next run of a launch.
-    fn run(&mut self, id: Handle, method: Method) -> Result<Found, Unmatched> {
-        let captured = self.captured.get(&id).is_some();
+    /// The run of a launch that a kernel is. Of a captured one: the kernel whose graph was launched by a call with this id.
+    fn run(&mut self, id: Handle, method: Method, correlation: u32) -> Result<Found, Unmatched> {
         if self.launches.get(&id).is_some_and(|launch| launch.runs.is_empty()) {
             self.take_early(id);
         }
-        let launch = match captured {
-            true => self.captured.get_mut(&id),
-            false => self.launches.get_mut(&id),
-        };
-        let launch = launch.ok_or(Unmatched::Forgotten)?;
-        launch.kernels += 1;
-        let operations = launch.runs.pop_front().or_else(|| launch.last.clone()).ok_or(Unmatched::NoGroup)?;
-        let replay = captured.then_some(launch.kernels);
-        if captured {
-            launch.last = Some(Arc::clone(&operations));
+        if let Some(launch) = self.captured.get_mut(&id) {
+            let (replay, run) = launch.replay(self.replays.get(&correlation).copied());
+            let Run { group, operations } = run.ok_or(Unmatched::NoGroup)?;
+            let (context, stream, untold) = (launch.context, launch.stream, untold(&self.calls, launch));
+            let replay = Some(replay);
+            return Ok(Found { method, context, operations, group, launch: id, replay, stream, untold });
         }
-        let context = launch.context;
-        if !captured {
-            self.launches.remove(&id);
-        }
-        Ok(Found { method, context, operations, launch: id, replay })
+        let launch = self.launches.get_mut(&id).ok_or(Unmatched::Forgotten)?;
+        let Run { group, operations } = launch.runs.pop_front().ok_or(Unmatched::NoGroup)?;
+        let (context, stream, untold) = (launch.context, launch.stream, untold(&self.calls, launch));
+        self.launches.remove(&id);
+        Ok(Found { method, context, operations, group, launch: id, replay: None, stream, untold })
+    }
+
+    /// The kernel of a plan was found by other means than its launch.
+    pub(super) fn claimed_otherwise(&mut self, launch: Handle) {
+        self.launches.remove(&launch);
     }
 
     /// Launches outside graphs whose kernel has not been seen.
@@ -374,72 +568,5 @@ impl Plans {
 
     fn group_api_of(&self, launch: Handle) -> Option<Handle> {
         self.captured.get(&launch).or_else(|| self.launches.get(&launch)).map(|launch| launch.group_api)
-    }
-}
-
-/// A map that forgets what was inserted first.
-#[derive(Debug)]
-struct Bounded<K, V> {
-    map: FxHashMap<K, V>,
-    order: VecDeque<K>,
-}
-
-impl<K, V> Default for Bounded<K, V> {
-    fn default() -> Self {
-        Bounded { map: FxHashMap::default(), order: VecDeque::new() }
-    }
-}
-
-impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
-    fn get(&self, key: &K) -> Option<&V> {
-        self.map.get(key)
-    }
-
-    fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.map.get_mut(key)
-    }
-
-    fn remove(&mut self, key: &K) -> Option<V> {
-        self.map.remove(key)
-    }
-
-    fn len(&self) -> usize {
-        self.map.len()
-    }
-
-    /// Inserts, and forgets the oldest of more than `bound`.
-    fn insert(&mut self, key: K, value: V, bound: usize) {
-        if self.map.insert(key, value).is_none() {
-            self.order.push_back(key);
-        }
-        while self.map.len() > bound {
-            let Some(oldest) = self.order.pop_front() else { break };
-            self.map.remove(&oldest);
-        }
-        // Keys that were removed stay in the order until it is much too long.
-        if self.order.len() > 2 * bound {
-            let map = &self.map;
-            self.order.retain(|key| map.contains_key(key));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bounded_map_forgets_the_oldest_and_nothing_else() {
-        let mut map = Bounded::default();
-        for key in 0..10_000_u32 {
-            map.insert(key, key, 100);
-            if key % 3 == 0 {
-                map.remove(&key);
-            }
-        }
-        assert!(map.len() <= 100);
-        assert!(map.order.len() <= 200);
-        assert_eq!(map.get(&9_998), Some(&9_998));
-        assert_eq!(map.get(&1), None);
     }
 }

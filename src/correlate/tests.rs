@@ -13,6 +13,9 @@
 //! | `launch corr=.. [in=LAUNCH] [group=LABEL]` | a kernel's launch, as CUPTI's callback tells it |
 //! | `node N in=LAUNCH`, `clone N of=M` | a node of a graph is made, or cloned |
 //! | `kernel START corr=.. [node=..] [name=..]` | CUPTI reports a kernel, which ended at `TIME` |
+//! | `advance` | time goes on to `TIME` |
+//! | `copy START corr=.. [node=..]` | CUPTI reports a copy, which ended at `TIME` |
+//! | `graph GRAPH corr=..` | a graph is launched; without the id: it is made |
 //! | `finish`, alone on its line | the recording ends |
 //! | `process`, alone on its line | what follows happens in another process |
 //!
@@ -27,6 +30,7 @@ use super::*;
 use crate::model::activity::{Place, Span};
 use crate::model::event::{CommInit, Flag, Net, Network};
 use crate::model::time::Ticks;
+use crate::model::timeline::{Flaw, Timing};
 
 pub(crate) const PID: i32 = 4711;
 
@@ -89,7 +93,7 @@ impl Labels {
         Handle(tag.base() + 1 + index as u64)
     }
 
-    fn label(&self, handle: Handle) -> &str {
+    pub(crate) fn label(&self, handle: Handle) -> &str {
         let index = (handle.0 & ((1 << Handle::COUNTER_BITS) - 1)) as usize;
         self.names.get(index.wrapping_sub(1)).map_or("none", String::as_str)
     }
@@ -110,10 +114,33 @@ impl Player {
             let words: Vec<&str> = line.split_whitespace().collect();
             let [time, ring, what @ ..] = &words[..] else { panic!("neither time nor ring: {line}") };
             let time = HostNs(time.parse().unwrap_or_else(|_| panic!("no time: {line}")));
+            if let ["copy", start, fields @ ..] = what {
+                let fields = Fields::new(fields);
+                let Kernel { span, place, correlation, graph_node, .. } = kernel_of(start, time, &fields);
+                let kind = activity::CopyKind::PeerToPeer;
+                let copy = activity::Copy { span, place, correlation, graph_node, bytes: 1, kind };
+                let labels = &self.labels;
+                self.correlator.push_activity(&Activity::Copy(copy), &mut |entry| sink(labels, entry));
+                continue;
+            }
             if let ["kernel", start, fields @ ..] = what {
                 let kernel = Activity::Kernel(kernel_of(start, time, &Fields::new(fields)));
                 let labels = &self.labels;
                 self.correlator.push_activity(&kernel, &mut |entry| sink(labels, entry));
+                continue;
+            }
+            if let ["id", launch, fields @ ..] = what {
+                let id = Activity::ExternalId {
+                    id: self.labels.handle(launch),
+                    correlation: Fields::new(fields).number("corr", 0),
+                };
+                let labels = &self.labels;
+                self.correlator.push_activity(&id, &mut |entry| sink(labels, entry));
+                continue;
+            }
+            if let ["advance"] = what {
+                let labels = &self.labels;
+                self.correlator.advance(time, &mut |entry| sink(labels, entry));
                 continue;
             }
             let ring = RingId(ring.parse().unwrap_or_else(|_| panic!("no ring: {line}")));
@@ -144,6 +171,8 @@ impl Player {
                     nodes: fields.number("nodes", -1),
                     name: fields.word("name", Word::ABSENT),
                     interface: fields.number("interface", 5),
+                    device_plus_one: fields.number("device", 0),
+                    version: fields.number("version", 0),
                     ..CommInit::default()
                 })
             }
@@ -188,6 +217,10 @@ impl Player {
                 let original = Fields::new(fields).number("of", 0);
                 Body::GraphNode { node: node.parse().ok()?, original, launch: Handle::NONE }
             }
+            ["graph", graph, ref fields @ ..] => {
+                let correlation = Fields::new(fields).number("corr", 0);
+                Body::GraphLaunch { graph: graph.parse().ok()?, correlation }
+            }
             ["state", label, name, ref fields @ ..] => {
                 let fields = Fields::new(fields);
                 let state = (0..64).find(|&number| state::name(number) == Some(name)).or(name.parse().ok())?;
@@ -206,7 +239,7 @@ impl Player {
 fn kernel_of(start: &str, end: HostNs, fields: &Fields<'_>) -> Kernel {
     Kernel {
         span: Span { start: HostNs(start.parse().expect("a kernel's start")), end, error_ns: 0 },
-        place: Place { device: 0, context: 1, stream: 13 },
+        place: Place { device: fields.number("device", 0), context: 1, stream: fields.number("stream", 13) },
         correlation: fields.number("corr", 0),
         graph_node: fields.number("node", 0),
         graph: 0,
@@ -379,11 +412,19 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             let appended = appended.map_or(String::new(), |appended| format!(" appended {appended}"));
             format!("control on {}{} {}{appended}", thread.0, comm_label(comm), state_name(state))
         }
-        What::ChannelBegin { id, comm, channel, operation, doubt: why } => {
+        What::ChannelBegin { id, comm, channel, operation, timing, unreliable, doubt: why } => {
             let Channel { channel, start, phase } = channel;
             let phase = phase.map_or(String::new(), |(number, name)| format!(" phase {number} {name}"));
             let (comm, of, why) = (comm_label(comm), of(operation), doubt(why));
-            format!("channel {}{comm} ch {channel}{phase} gpu {}{of}{why}", label(id), start.0)
+            let how = match timing {
+                Timing::Gpu { place: Some(_), .. } => " in its kernel",
+                Timing::Gpu { place: None, .. } => " by the timer",
+                Timing::Seen(Flaw::NoStamp) => " no stamp",
+                Timing::Seen(Flaw::ClockUnknown) => " no clock",
+                Timing::Seen(flaw) => flaw.text(),
+            };
+            let unreliable = if unreliable { " unreliable" } else { "" };
+            format!("channel {}{comm} ch {channel}{phase} gpu {}{how}{unreliable}{of}{why}", label(id), start.0)
         }
         What::ChannelEnd { id, stop } => format!("channel {} ends gpu {}", label(id), stop.0),
         What::NetBegin { id, thread, net } => format!("net {} on {} bytes {}", label(id), thread.0, net.length),
@@ -394,17 +435,27 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             let owner = match owner {
                 Owner::Application => "of the application".to_owned(),
                 Owner::Unmatched(reason) => format!("unmatched: {}", reason.text()),
-                Owner::Operations { method, comm, operations, launch, replay } => {
+                Owner::Operations { method, comm, operations, launch, replay, untold } => {
+                    let untold = if untold > 0 { format!(" and perhaps {untold} untold") } else { String::new() };
                     let names: Vec<_> = operations.iter().map(|it| describe_carried(it)).collect();
                     let launch = launch.map_or(String::new(), |launch| format!(" by {}", label(launch)));
                     let replay = replay.map_or(String::new(), |replay| format!(" replay {replay}"));
                     let comm = comm_label(comm);
-                    format!("{}{comm}{launch}{replay}: {}", method.text(), names.join(" + "))
+                    format!("{}{comm}{launch}{replay}: {}{untold}", method.text(), names.join(" + "))
                 }
             };
             format!("kernel to {} {owner}", kernel.span.end.0)
         }
-        What::Copy(_) | What::Device(_) | What::Overhead(_) => format!("{what:?}"),
+        What::TimerStep { device, before, by } => format!("timer of {device} set by {by} before {}", before.0),
+        What::Copy { copy, of } => {
+            let of = of.map_or(String::new(), |CopyOf { comm, operation, method }| {
+                format!(" {}{}: {}", method.text(), comm_label(comm), describe_carried(operation))
+            });
+            format!("copy to {}{of}", copy.span.end.0)
+        }
+        What::Range { .. } | What::CudaCall(_) | What::HostFunction(_) | What::Device(_) | What::Overhead(_) => {
+            format!("{what:?}")
+        }
     }
 }
 
@@ -728,15 +779,16 @@ fn words_that_are_texts_are_spelled_out() {
          4 0 start c CollApi func=$2
          5 0 start k KernelPhase name=$3 phase=2
          6 0 start l KernelPhase
-         7 0 comm D name=$lost",
+         7 0 comm D name=$lost
+         finish",
         "0 thread 0 = 100 python3
          0 comm C number 1 hash 7 rank 0 of 1 name dp
          2 operation a on 0 C AllShuffle,ncclInt4,(text lost),SIMPLE,- mark a [no parent]
          3 CeColl b on 0 C AllReduce,ncclFloat32,-,-,AllShuffle [no parent]
          4 CollApi c on 0 C AllShuffle,ncclFloat32,-,-,- [no parent]
-         5 channel k C ch 0 phase 2 ncclInt4 gpu 0 [no parent]
-         6 channel l C ch 0 phase 0 phase gpu 0 [no parent]
-         7 comm D number 2 hash 0 rank -1 of -1 name (text lost)",
+         7 comm D number 2 hash 0 rank -1 of -1 name (text lost)
+         5 channel k C ch 0 phase 2 ncclInt4 gpu 0 no stamp [no parent]
+         6 channel l C ch 0 phase 0 phase gpu 0 no stamp [no parent]",
     );
 }
 
@@ -956,6 +1008,7 @@ fn an_update_of_what_is_no_network_event_is_counted() {
 
 #[test]
 fn kernel_channels_belong_to_an_operation_and_phases_to_none() {
+    // Nothing relates the GPU's timer to the host's clock here.
     check_with_cast(
         "1 0 start ar Coll
          2 0 stop ar
@@ -966,14 +1019,15 @@ fn kernel_channels_belong_to_an_operation_and_phases_to_none() {
          9 1 state k KERNEL_CH_STOP argument=1200
         10 1 stop k
         11 1 start l KernelCh parent=lost channel=4
-        12 1 stop l",
+        12 1 stop l
+        finish",
         "1 operation ar on 0 C AllReduce mark a [no parent]
          2 operation ar ends
-         5 channel k C ch 3 gpu 1000 of AllReduce
-         6 channel f C ch 3 phase 1 phase gpu 1000
+         6 channel f C ch 3 phase 1 phase gpu 1000 no clock
          8 channel f ends gpu 1100
+         5 channel k C ch 3 gpu 1000 no clock of AllReduce
         10 channel k ends gpu 1200
-        11 channel l C ch 4 gpu 0 [parent unknown]
+        11 channel l C ch 4 gpu 0 no stamp [parent unknown]
         12 channel l ends gpu 0
          unknown_parents: 1",
     );
@@ -1265,9 +1319,13 @@ impl Rules {
             What::CommInit(_)
             | What::CommFinalize(_)
             | What::Kernel { .. }
-            | What::Copy(_)
+            | What::Copy { .. }
+            | What::CudaCall(_)
+            | What::Range { .. }
+            | What::HostFunction(_)
             | What::Device(_)
-            | What::Overhead(_) => {}
+            | What::Overhead(_)
+            | What::TimerStep { .. } => {}
         }
     }
 

@@ -18,9 +18,9 @@ use crate::sys::Pages;
 
 /// Buffers at most; one bit each.
 const MAX_BUFFERS: usize = 64;
-/// Bytes of a buffer: two thousand kernels. NVIDIA advises one to ten megabytes, but from CUDA 13.0 on each thread that
+/// Bytes of a buffer: a thousand kernels. NVIDIA advises one to ten megabytes, but from CUDA 13.0 on each thread that
 /// launches holds one, and a kernel that waits for a slow peer holds back its own: many are better than large ones.
-const BUFFER: usize = 512 << 10;
+const BUFFER: usize = 256 << 10;
 /// Spare buffers, and the bytes of one. Small, so that CUPTI soon asks again.
 const SPARES: usize = 64;
 const SPARE: usize = 16 << 10;

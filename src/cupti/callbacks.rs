@@ -1,6 +1,7 @@
 //! What CUPTI calls, on the application's threads and on its own: look, note, return.
 //!
 //! No lock, no allocation, no wait, no call into CUDA, and into CUPTI only for the id of a graph's node. No panic leaves.
+//! And what NCCL's threads call of CUPTI's where it calls nothing: see [`BRACKET`].
 //! CUPTI may call after the subscription has ended, too, so what is needed here lives as long as the process.
 
 use std::ffi::c_void;
@@ -12,7 +13,8 @@ use cupti_sys::bindings as cupti;
 
 use super::buffers::Pool;
 use super::names;
-use crate::record::recorder;
+use crate::model::ids::Handle;
+use crate::record::recorder::{self, Bracket};
 use crate::sys;
 
 /// What callbacks need, from the first subscription to the end of the process.
@@ -54,9 +56,54 @@ pub(super) const LAUNCHES: [u32; 4] = [
     cupti::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
 ];
 
-/// What happens to a graph's nodes.
-pub(super) const NODES: [u32; 2] =
-    [cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED];
+/// Functions whose begin is of interest inside a collective of the copy engines: those by which NCCL copies (src/ce_coll.cc).
+/// Releases before 12.8 lack some.
+pub(super) const COPYING: [u32; 8] = [
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync_ptsz,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2_ptsz,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_ptsz,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_v2,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_v2_ptsz,
+];
+
+/// The launches of a graph. They tell the runs of its nodes apart, which all have the launching call's correlation id.
+pub(super) const GRAPH_LAUNCHES: [u32; 2] =
+    [cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz];
+
+/// What happens to a graph's nodes, and that it became executable.
+pub(super) const NODES: [u32; 3] = [
+    cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
+    cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED,
+    cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED,
+];
+
+/// The kind of external ids that is ours. Kineto, HPCToolkit, IREE and others use other kinds, as far as their sources tell.
+pub(super) const EXTERNAL: u32 = cupti::CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;
+
+/// Ties a launch to its KernelLaunch by an external id, where CUPTI does not call back at launches.
+///
+/// These two are the only calls into CUPTI inside of NCCL's callbacks, and no launch makes them where callbacks can be had. Each kind has
+/// a stack on every thread; what CUPTI does to reach it, it does not say.
+pub(super) const BRACKET: Bracket = Bracket { open: push_id, close: pop_id };
+
+/// Gives the calls of this thread a KernelLaunch's handle as their external id. It carries the tag of this process.
+fn push_id(launch: Handle) -> bool {
+    let Some(shared) = SHARED.get() else { return false };
+    // SAFETY: no pointers; a thread of the application's, which is in no callback of CUPTI's.
+    let result = unsafe { (shared.api.cuptiActivityPushExternalCorrelationId)(EXTERNAL, launch.0) };
+    result == cupti::CUPTI_SUCCESS
+}
+
+/// Takes it back. Also when CUPTI was given up in between: the id would stay with this thread.
+fn pop_id() {
+    let Some(shared) = SHARED.get() else { return };
+    let mut id = 0;
+    // SAFETY: the id is writable; on the thread of the push, as above.
+    unsafe { (shared.api.cuptiActivityPopExternalCorrelationId)(EXTERNAL, &raw mut id) };
+}
 
 /// CUPTI's own failures.
 pub(super) const STATES: [u32; 3] =
@@ -84,6 +131,19 @@ pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, d
             // SAFETY: the structure of this domain, and no longer than this call.
             launch(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
         }
+        cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && GRAPH_LAUNCHES.contains(&id) => {
+            // SAFETY: as above.
+            let call = unsafe { &*data.cast::<cupti::CUpti_CallbackData>() };
+            // SAFETY: these functions' parameters have this type in every release; null where they are not shown.
+            let parameters = unsafe { call.functionParams.cast::<cupti::cuGraphLaunch_params_st>().as_ref() };
+            if let (cupti::CUPTI_API_ENTER, Some(parameters)) = (call.callbackSite, parameters) {
+                recorder::graph_launch(parameters.hGraph.addr() as u64, call.correlationId);
+            }
+        }
+        cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && COPYING.contains(&id) => {
+            // SAFETY: as above.
+            copy(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
+        }
         cupti::CUPTI_CB_DOMAIN_RESOURCE if recorder::is_on() && NODES.contains(&id) => {
             // SAFETY: as above.
             let resource = unsafe { &*data.cast::<cupti::CUpti_ResourceData>() };
@@ -110,9 +170,19 @@ fn launch(call: &cupti::CUpti_CallbackData) {
     }
 }
 
+/// A copy is queued, or was, on this thread.
+fn copy(call: &cupti::CUpti_CallbackData) {
+    if call.callbackSite == cupti::CUPTI_API_ENTER {
+        recorder::launch(call.correlationId, || false);
+    }
+}
+
 /// A graph's node was created on this thread, or cloned.
 fn node(id: u32, graph: &cupti::CUpti_GraphData) {
     let Some(shared) = SHARED.get() else { return };
+    if id == cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED {
+        return recorder::graph_launch(graph.graphExec.addr() as u64, 0);
+    }
     let number = |node: cupti::CUgraphNode| {
         let mut number = 0;
         // SAFETY: the node is one that CUPTI just showed, the number is writable; allowed in this callback.

@@ -7,12 +7,18 @@
 use std::ffi::c_char;
 
 use cupti_sys::bindings as cupti;
-use cupti_sys::records::{End, Field, Table, View, Walker};
+use cupti_sys::records::{End, Field, Record, Table, View, Walker};
 use cupti_sys::table;
 
+use super::callbacks;
+use super::calls::Calls;
 use super::clock::{CuptiClock, Stamp};
 use super::names::Names;
-use crate::model::activity::{Activity, Context, Copy, CopyKind, Device, Kernel, Overhead, Place, Span, Stream};
+use crate::model::activity::{
+    Activity, Api, Context, Copy, CopyKind, CudaCall, Device, Edge, HostFunction, Kernel, Marker, Overhead, Place,
+    Span, Stream,
+};
+use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 
 /// How far CUPTI's own conversion of the GPU's clock to the processor's may be off, in ns. NVIDIA states no figure; it
@@ -21,30 +27,45 @@ pub const GPU_STAMP_ERROR_NS: u32 = 1_000;
 
 /// What decoding had to leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub struct Counts {
     /// Records that were decoded.
-    pub(super) decoded: u64,
+    pub decoded: u64,
     /// Records whose times are missing, reversed, or of no clock that CUPTI was seen to have.
-    pub(super) implausible: u64,
-    /// Records of kinds that nobody here asked for.
-    pub(super) other_kinds: u64,
+    pub implausible: u64,
+    /// Records of kinds that nobody here asked for, and external ids of others.
+    pub other_kinds: u64,
     /// Buffers that could not be read to their end.
-    pub(super) unreadable: u64,
+    pub unreadable: u64,
 }
 
 /// Decodes buffers.
-pub(super) struct Decoder {
+pub struct Decoder {
     table: Table,
     names: Names,
-    pub(super) counts: Counts,
+    calls: Calls,
+    asked: Asked,
+    /// Calls are recorded for the external ids that come with them.
+    pub(super) carries_ids: bool,
+    /// What was left out so far.
+    pub counts: Counts,
+}
+
+/// What was asked of CUPTI beside kernels.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// Calls into CUDA.
+    pub(super) calls: bool,
+    /// Ranges of NVTX.
+    pub(super) markers: bool,
 }
 
 /// Where times come from.
 #[derive(Clone, Copy)]
-pub(super) struct Times<'c> {
-    pub(super) clock: &'c CuptiClock,
+pub struct Times<'c> {
+    /// CUPTI's clock.
+    pub clock: &'c CuptiClock,
     /// The host's time: nothing in the buffer is later.
-    pub(super) now: HostNs,
+    pub now: HostNs,
 }
 
 impl Times<'_> {
@@ -63,8 +84,15 @@ impl Times<'_> {
 }
 
 impl Decoder {
-    pub(super) fn new(version: u32) -> Decoder {
-        Decoder { table: Table::new(version), names: Names::new(), counts: Counts::default() }
+    /// A decoder of the records of this version of CUPTI, for what is always asked of it.
+    #[must_use]
+    pub fn new(version: u32) -> Decoder {
+        Decoder::with(version, Asked::default(), Calls::default())
+    }
+
+    pub(super) fn with(version: u32, asked: Asked, calls: Calls) -> Decoder {
+        let table = Table::new(version);
+        Decoder { table, names: Names::new(), calls, asked, carries_ids: false, counts: Counts::default() }
     }
 
     /// Decodes a buffer, as far as `walker` leads.
@@ -72,14 +100,14 @@ impl Decoder {
     /// # Safety
     ///
     /// The pointers in the records are null or C strings, as in a buffer that CUPTI returned to this process.
-    pub(super) unsafe fn decode<W: Walker>(
+    pub unsafe fn decode<W: Walker>(
         &mut self,
         buffer: &[u8],
         walker: W,
         times: Times<'_>,
         sink: &mut dyn FnMut(Activity),
     ) {
-        let Decoder { table, names, counts } = self;
+        let Decoder { table, names, calls, asked, carries_ids, counts } = self;
         let mut walk = table.walk(buffer, walker);
         for record in &mut walk {
             let activity = match record.kind() {
@@ -90,11 +118,29 @@ impl Decoder {
                 cupti::CUPTI_ACTIVITY_KIND_MEMCPY => record.view().and_then(|view| memcpy(&view, times)),
                 cupti::CUPTI_ACTIVITY_KIND_MEMCPY2 => record.view().and_then(|view| memcpy_ptop(&view, times)),
                 cupti::CUPTI_ACTIVITY_KIND_MEMSET => record.view().and_then(|view| memset(&view, times)),
+                cupti::CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE => {
+                    record.view().and_then(|view| host_function(&view, times))
+                }
                 cupti::CUPTI_ACTIVITY_KIND_OVERHEAD => record.view().and_then(|view| overhead(&view, times)),
                 // SAFETY: the caller's promise.
                 cupti::CUPTI_ACTIVITY_KIND_DEVICE => record.view().and_then(|view| unsafe { device(&view, names) }),
                 cupti::CUPTI_ACTIVITY_KIND_CONTEXT => record.view().and_then(|view| context(&view)),
                 cupti::CUPTI_ACTIVITY_KIND_STREAM => record.view().and_then(|view| stream(&view)),
+                // The other flags are those of user-defined synchronisation.
+                cupti::CUPTI_ACTIVITY_KIND_MARKER if asked.markers && edge(&record).is_some() => {
+                    // SAFETY: the caller's promise.
+                    record.view().and_then(|view| unsafe { marker(&view, edge(&record)?, names, calls, times) })
+                }
+                cupti::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION if is_ours(&record) => {
+                    record.view().and_then(|view| external(&view))
+                }
+                cupti::CUPTI_ACTIVITY_KIND_DRIVER if asked.calls => {
+                    record.view().and_then(|view| call(&view, Api::Driver, calls, times))
+                }
+                cupti::CUPTI_ACTIVITY_KIND_RUNTIME if asked.calls => {
+                    record.view().and_then(|view| call(&view, Api::Runtime, calls, times))
+                }
+                cupti::CUPTI_ACTIVITY_KIND_DRIVER if *carries_ids => continue,
                 _ => {
                     counts.other_kinds += 1;
                     continue;
@@ -138,6 +184,78 @@ unsafe fn kernel(view: &View<'_, table::Kernel>, names: &mut Names, times: Times
     }))
 }
 
+fn call(view: &View<'_, table::Api>, api: Api, calls: &mut Calls, times: Times<'_>) -> Option<Activity> {
+    type Of = table::Api;
+    let domain = match api {
+        Api::Driver => cupti::CUPTI_CB_DOMAIN_DRIVER_API,
+        Api::Runtime => cupti::CUPTI_CB_DOMAIN_RUNTIME_API,
+    };
+    // Stamped by the processor, at once.
+    let span = times.span(view.get(Of::START), view.get(Of::END), 0)?;
+    let tid = view.get(Of::THREAD_ID)? as i32;
+    Some(Activity::CudaCall(CudaCall {
+        span,
+        api,
+        name: calls.function(domain, view.get(Of::CBID)?),
+        tid,
+        thread: calls.thread(tid),
+        correlation: view.get(Of::CORRELATION_ID)?,
+        result: view.get(Of::RETURN_VALUE)?,
+    }))
+}
+
+/// What a marker marks.
+fn edge(record: &Record<'_>) -> Option<Edge> {
+    match record.view()?.get(table::Marker::FLAGS)? {
+        cupti::CUPTI_ACTIVITY_FLAG_MARKER_START => Some(Edge::Begin),
+        cupti::CUPTI_ACTIVITY_FLAG_MARKER_END => Some(Edge::End),
+        cupti::CUPTI_ACTIVITY_FLAG_MARKER_INSTANTANEOUS => Some(Edge::Mark),
+        _ => None,
+    }
+}
+
+/// # Safety
+///
+/// The record's name and domain are null or C strings. By its header CUPTI gives the text of each message there, and so also that of a
+/// registered string; nobody has seen one yet.
+unsafe fn marker(
+    view: &View<'_, table::Marker>,
+    edge: Edge,
+    names: &mut Names,
+    calls: &mut Calls,
+    times: Times<'_>,
+) -> Option<Activity> {
+    type Of = table::Marker;
+    let span = times.span(view.get(Of::TIMESTAMP), view.get(Of::TIMESTAMP), 0)?;
+    let on_a_thread = view.get(Of::OBJECT_KIND) == Some(cupti::CUPTI_ACTIVITY_OBJECT_THREAD);
+    let tid = view.get(Of::OBJECT_ID_PT_THREAD_ID).filter(|_| on_a_thread).map(|tid| tid as i32);
+    let domain: *const c_char = view.get(Of::DOMAIN)?;
+    Some(Activity::Marker(Marker {
+        time: span.start,
+        error_ns: span.error_ns,
+        id: view.get(Of::ID)?,
+        edge,
+        tid,
+        thread: tid.map_or_else(|| "".into(), |tid| calls.thread(tid)),
+        // SAFETY: the caller's promise.
+        name: unsafe { names.intern(view.get(Of::NAME)?) },
+        // SAFETY: likewise.
+        domain: (!domain.is_null()).then(|| unsafe { names.intern(domain) }),
+    }))
+}
+
+/// Whether an external id is of the kind that is pushed here.
+fn is_ours(record: &Record<'_>) -> bool {
+    let kind = record.view().and_then(|view| view.get(table::ExternalCorrelation::EXTERNAL_KIND));
+    kind == Some(callbacks::EXTERNAL)
+}
+
+fn external(view: &View<'_, table::ExternalCorrelation>) -> Option<Activity> {
+    type Of = table::ExternalCorrelation;
+    let id = Handle(view.get(Of::EXTERNAL_ID)?);
+    Some(Activity::ExternalId { id, correlation: view.get(Of::CORRELATION_ID)? })
+}
+
 /// Copies and memsets have the same fields in different places.
 macro_rules! copy {
     ($view:expr, $times:expr, $family:ident, $kind:expr) => {
@@ -176,6 +294,23 @@ fn copy_kind(kind: u8) -> CopyKind {
         cupti::CUPTI_ACTIVITY_MEMCPY_KIND_PTOP => CopyKind::PeerToPeer,
         _ => CopyKind::Other(kind),
     }
+}
+
+fn host_function(view: &View<'_, table::GraphHostNode>, times: Times<'_>) -> Option<Activity> {
+    type Of = table::GraphHostNode;
+    Some(Activity::HostFunction(HostFunction {
+        // Whose clock this is the header does not say; the worse of both.
+        span: times.span(view.get(Of::START), view.get(Of::END), GPU_STAMP_ERROR_NS)?,
+        place: Place {
+            device: view.get(Of::DEVICE_ID)?,
+            context: view.get(Of::CONTEXT_ID)?,
+            stream: view.get(Of::STREAM_ID)?,
+        },
+        correlation: view.get(Of::CORRELATION_ID)?,
+        graph: view.get(Of::GRAPH_ID)?,
+        graph_node: view.get(Of::GRAPH_NODE_ID)?,
+        tid: view.get(Of::THREAD_ID)? as i32,
+    }))
 }
 
 fn overhead(view: &View<'_, table::Overhead>, times: Times<'_>) -> Option<Activity> {

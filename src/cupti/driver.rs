@@ -28,6 +28,11 @@ impl Driver {
         u32::try_from(self.ask(c"cuDeviceGetCount")?).ok()
     }
 
+    /// The device of this thread's context, if it has one.
+    pub(super) fn current_device(&self) -> Option<u32> {
+        u32::try_from(self.ask(c"cuCtxGetDevice")?).ok()
+    }
+
     /// Calls a function of the form `CUresult f(int *)`.
     fn ask(&self, name: &CStr) -> Option<c_int> {
         // SAFETY: an open handle and a C string.
@@ -35,7 +40,7 @@ impl Driver {
         if function.is_null() {
             return None;
         }
-        // SAFETY: cuda.h gives both functions this type, and they may be called at any time on any thread.
+        // SAFETY: cuda.h gives these functions this type, and they may be called at any time on any thread.
         let function = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(function) };
         let mut answer = 0;
         // SAFETY: `answer` is writable.

@@ -26,8 +26,9 @@ pub(super) struct Found {
 /// CUDA's major versions that have a libcupti we read, newest first.
 const MAJORS: [u32; 2] = [13, 12];
 
-/// Finds the copy to use. With no driver in the process nothing is looked for.
-pub(super) fn find(source: &Source) -> Result<Found, Absent> {
+/// Finds the copy to use. With no driver in the process nothing is looked for; while the driver starts, it is not asked about
+/// its GPUs.
+pub(super) fn find(source: &Source, driver_starts: bool) -> Result<Found, Absent> {
     let driver = Driver::mapped().ok_or(Absent::NoDriver)?;
     let mut found = match mapped()? {
         Some(found) => found,
@@ -39,10 +40,10 @@ pub(super) fn find(source: &Source) -> Result<Found, Absent> {
         found.remarks.push(format!("{} was asked for, but this one was loaded already", wanted.display()));
     }
     // It overflows the stack in whatever is called first when it cannot use the driver.
-    let usable =
-        driver.devices().is_some_and(|count| count > 0) && driver.cuda_major().is_some_and(|major| major >= 13);
-    if !usable && is_13_2(&found) {
-        return Err(Absent::Broken { path: found.path });
+    let has_gpu = || !driver_starts && driver.devices().is_some_and(|count| count > 0);
+    let usable = || has_gpu() && driver.cuda_major().is_some_and(|major| major >= 13);
+    if is_13_2(&found) && !usable() {
+        return Err(Absent::Broken { path: found.path, driver_starts });
     }
     Ok(found)
 }
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn without_a_driver_nothing_is_touched() {
         // No test program of ours has a driver in it, on whatever machine it runs.
-        assert!(matches!(find(&Source::Path("/nowhere/libcupti.so.13".into())), Err(Absent::NoDriver)));
-        assert!(matches!(find(&Source::Auto), Err(Absent::NoDriver)));
+        assert!(matches!(find(&Source::Path("/nowhere/libcupti.so.13".into()), false), Err(Absent::NoDriver)));
+        assert!(matches!(find(&Source::Auto, true), Err(Absent::NoDriver)));
     }
 }

@@ -56,9 +56,9 @@ struct State {
 }
 
 impl Flusher {
-    /// Starts the thread, which owns the subscription from now on.
-    pub(super) fn start(subscription: Subscription, period: Duration) -> std::io::Result<Flusher> {
-        let desk = Arc::new(Desk::default());
+    /// Starts the thread, which owns the subscription from now on. The desk may be that of a thread that has ended.
+    pub(super) fn start(subscription: Subscription, period: Duration, desk: Arc<Desk>) -> std::io::Result<Flusher> {
+        *desk.lock() = State::default();
         desk.note(read(subscription.shared()));
         let theirs = Arc::clone(&desk);
         let body = move || {
@@ -75,6 +75,12 @@ impl Flusher {
 
     pub(super) fn desk(&self) -> &Arc<Desk> {
         &self.desk
+    }
+
+    /// Whether it has the subscription and was not asked to give it up.
+    pub(super) fn holds(&self) -> bool {
+        let state = self.desk.lock();
+        !state.release && !state.ended
     }
 
     /// Has CUPTI return what is complete, and waits for it at most this long. Whether it came to an end.
@@ -106,6 +112,11 @@ impl Flusher {
 impl Desk {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the subscription has been given up.
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().ended
     }
 
     /// Waits until `done`, or until the thread has ended. False when that took too long.

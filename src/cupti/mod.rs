@@ -15,12 +15,14 @@
 
 mod buffers;
 mod callbacks;
+mod calls;
 pub mod clock;
-mod decode;
+pub mod decode;
 mod driver;
 mod find;
 mod flush;
 mod names;
+mod nvtx;
 mod subscription;
 #[cfg(test)]
 mod tests;
@@ -35,9 +37,10 @@ use cupti_sys::records::{self, Library};
 
 use self::buffers::{Pool, Taken};
 use self::callbacks::Shared;
+use self::calls::Calls;
 use self::clock::{Change, CuptiClock, Reading};
 pub use self::decode::GPU_STAMP_ERROR_NS;
-use self::decode::{Decoder, Times};
+use self::decode::{Asked, Decoder, Times};
 use self::find::Found;
 use self::flush::{Desk, Flusher};
 use self::subscription::Subscription;
@@ -57,6 +60,12 @@ const NO_KERNELS: u32 = 22;
 /// Longest that a completed buffer waits for the reading of the clocks that follows it, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
+/// The device of this thread's context, where there is a driver and a context. For `init`: it asks the driver.
+#[must_use]
+pub fn current_device() -> Option<u32> {
+    driver::Driver::mapped()?.current_device()
+}
+
 /// What is asked of CUPTI.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -64,9 +73,15 @@ pub struct Options {
     pub library: config::Cupti,
     /// Whether copies and memsets are recorded too, for collectives by copy engine.
     pub copies: bool,
+    /// Whether calls into the driver and the runtime are recorded, which costs time in each of them.
+    pub calls: bool,
+    /// Whether ranges of NVTX are recorded.
+    pub nvtx: bool,
+    /// Whether this thread is in `cuInit`, where the driver cannot be asked about its GPUs.
+    pub driver_starts: bool,
     /// Time between flushes.
     pub flush_period: Duration,
-    /// Memory for the buffers lent to CUPTI, in bytes: 2 to 64 of half a mebibyte each.
+    /// Memory for the buffers lent to CUPTI, in bytes: 2 to 64 of a quarter of a mebibyte each.
     pub pool_bytes: usize,
 }
 
@@ -74,7 +89,16 @@ impl Options {
     /// What holds where the settings say nothing else.
     #[must_use]
     pub fn new(library: config::Cupti) -> Options {
-        Options { library, copies: false, flush_period: Duration::from_secs(1), pool_bytes: 16 << 20 }
+        let flush_period = Duration::from_secs(1);
+        Options {
+            library,
+            copies: false,
+            calls: false,
+            nvtx: false,
+            driver_starts: false,
+            flush_period,
+            pool_bytes: 16 << 20,
+        }
     }
 }
 
@@ -105,6 +129,8 @@ pub enum Absent {
     Broken {
         /// Where it is.
         path: String,
+        /// It may be able to later: the driver is starting.
+        driver_starts: bool,
     },
     /// Another tool holds CUPTI.
     Taken {
@@ -120,13 +146,19 @@ pub enum Absent {
         /// Its answer, a `CUptiResult`.
         code: u32,
     },
+    /// We were asked to give it up, and that has not come to an end.
+    Leaving,
     /// No memory for buffers, or no thread to flush them.
     NoResources(String),
 }
 
-/// The subscription that this process holds, with its flushing thread.
+/// The subscription that this process holds, with its flushing thread; or held, and may take again.
 pub struct Cupti {
+    shared: &'static Shared,
+    options: Options,
     flusher: Flusher,
+    /// How often CUPTI had detached itself when this subscription was made.
+    detached: u64,
     facts: Facts,
 }
 
@@ -155,6 +187,8 @@ pub struct Facts {
     pub remarks: Vec<String>,
     /// What it refused that is not needed.
     pub refused: Vec<String>,
+    /// Why something that was asked for is not recorded, in a sentence for a person.
+    pub objection: Option<String>,
 }
 
 /// What was lost, or could not be believed.
@@ -172,7 +206,7 @@ pub struct Losses {
     pub refused_requests: u64,
     /// Records that cannot be true: no times, an end before the start, or a time of no known clock.
     pub implausible: u64,
-    /// Records of kinds that another tool asked for.
+    /// Records of kinds that another tool asked for, and external ids of its own.
     pub other_kinds: u64,
     /// Buffers that could not be read to their end.
     pub unreadable: u64,
@@ -208,7 +242,7 @@ static HELD: AtomicBool = AtomicBool::new(false);
 /// Takes CUPTI, if it can be had.
 ///
 /// The subscription should be kept until the process ends: a second collection in one process is where CUPTI has most of its
-/// bugs. To start again after [`Cupti::release`] is possible.
+/// bugs. After [`Cupti::release`] it can be had again by [`Cupti::acquire`], and the reader goes on.
 ///
 /// # Errors
 ///
@@ -220,7 +254,7 @@ pub fn start(options: &Options) -> Result<(Cupti, Reader), Absent> {
     if recorder::is_forked() {
         return Err(Absent::Forked);
     }
-    let Found { api, path, remarks } = find::find(&options.library)?;
+    let Found { api, path, remarks } = find::find(&options.library, options.driver_starts)?;
     start_with(api, path, remarks, options)
 }
 
@@ -252,10 +286,14 @@ fn start_with(
         let pool = || Pool::new(options.pool_bytes);
         let shared = Shared::get_or_init(api, pool)
             .ok_or_else(|| Absent::NoResources(format!("no memory for {} bytes of buffers", options.pool_bytes)))?;
+        let objection = if options.nvtx { nvtx::objection(&path) } else { None };
+        let options = &Options { nvtx: options.nvtx && objection.is_none(), ..options.clone() };
         let mut refused = Vec::new();
         let subscription = Subscription::start(shared, version, options, &mut refused)?;
-        let flusher = Flusher::start(subscription, options.flush_period)
-            .map_err(|error| Absent::NoResources(format!("no thread: {error}")))?;
+        if options.nvtx {
+            nvtx::inject(&path);
+        }
+        let flusher = flusher(subscription, options, Arc::default())?;
         if !flusher.desk().has_readings() {
             remarks.push("it does not tell the time, which is taken for the wall clock".into());
         }
@@ -263,13 +301,19 @@ fn start_with(
             shared,
             desk: Arc::clone(flusher.desk()),
             clock: CuptiClock::default(),
-            decoder: Decoder::new(version),
+            decoder: Decoder::with(
+                version,
+                Asked { calls: options.calls, markers: options.nvtx },
+                Calls::new(shared.api.cuptiGetCallbackName),
+            ),
             pending: Vec::new(),
             notes: Vec::new(),
             dropped: 0,
             said: Said { failures: shared.failures.load(Ordering::Relaxed), ..Said::default() },
         };
-        Ok((Cupti { flusher, facts: Facts { version, path, remarks, refused } }, reader))
+        let facts = Facts { version, path, remarks, refused, objection };
+        let detached = shared.fatal.load(Ordering::Relaxed);
+        Ok((Cupti { shared, options: options.clone(), flusher, detached, facts }, reader))
     };
     let result = attempt();
     if result.is_err() {
@@ -278,11 +322,23 @@ fn start_with(
     result
 }
 
+fn flusher(subscription: Subscription, options: &Options, desk: Arc<Desk>) -> Result<Flusher, Absent> {
+    Flusher::start(subscription, options.flush_period, desk)
+        .map_err(|error| Absent::NoResources(format!("no thread: {error}")))
+}
+
 impl Cupti {
     /// Which CUPTI this is.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// Whether CUPTI is ours now, and has not detached itself after a failure of its own.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let is_attached = self.shared.fatal.load(Ordering::Relaxed) == self.detached;
+        !recorder::is_forked() && self.flusher.holds() && is_attached
     }
 
     /// Has CUPTI return what is complete, without waiting for the GPU, and waits for it at most this long. Not on a
@@ -304,14 +360,52 @@ impl Cupti {
         }
         released
     }
+
+    /// Takes CUPTI again after it was given up; nothing to do while it is ours. Not on a thread that is in a callback of
+    /// CUPTI's. Where giving it up has not come to an end, waits for that at most this long.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be had. CUPTI is as it was then.
+    pub fn acquire(&mut self, limit: Duration) -> Result<(), Absent> {
+        if recorder::is_forked() {
+            return Err(Absent::Forked);
+        }
+        if self.is_held() {
+            return Ok(());
+        }
+        if !self.release(limit) {
+            return Err(Absent::Leaving);
+        }
+        if HELD.swap(true, Ordering::AcqRel) {
+            return Err(Absent::Held);
+        }
+        let mut refused = Vec::new();
+        let detached = self.shared.fatal.load(Ordering::Relaxed);
+        let result = Subscription::start(self.shared, self.facts.version, &self.options, &mut refused)
+            .and_then(|subscription| flusher(subscription, &self.options, Arc::clone(self.flusher.desk())));
+        match result {
+            Ok(flusher) => {
+                self.flusher = flusher;
+                self.detached = detached;
+                self.facts.refused = refused;
+                Ok(())
+            }
+            Err(absent) => {
+                HELD.store(false, Ordering::Release);
+                Err(absent)
+            }
+        }
+    }
 }
 
 impl Reader {
     /// Decodes what CUPTI has returned since the last time. Where CUPTI has a foreign clock, not before a reading of it that
-    /// is later.
+    /// is later. Once CUPTI is given up, at once: its next owner may end it, and the names of kernels with it.
     pub fn drain(&mut self, sink: &mut dyn FnMut(Activity)) {
+        let is_over = self.desk.has_ended();
         self.drain_until(sink, |reader, now, taken| {
-            reader.clock.covers(HostNs(taken.at)) || now.since(HostNs(taken.at)) > PATIENCE_NS
+            is_over || reader.clock.covers(HostNs(taken.at)) || now.since(HostNs(taken.at)) > PATIENCE_NS
         });
     }
 
@@ -328,6 +422,7 @@ impl Reader {
         self.learn(&flush::read_host());
         let now = HostNs(sys::boottime_ns());
         self.shared.pool.take(&mut self.pending);
+        self.decoder.carries_ids |= recorder::has_brackets();
         let ready = self.pending.iter().take_while(|taken| is_ready(self, now, taken)).count();
         for taken in self.pending.drain(..ready) {
             // SAFETY: the library stays mapped, and it answered in this process.
@@ -404,7 +499,8 @@ impl Reader {
             let first = self.said.failures == 0;
             self.said.failures = losses.failures;
             let fatal = self.shared.fatal.load(Ordering::Relaxed) > 0;
-            let end = if fatal { "; there will be no more kernels" } else { "" };
+            let end =
+                if fatal { "; there will be no more kernels, unless ncclscope_acquire takes CUPTI again" } else { "" };
             let error = error_name(self.shared.last_failure.load(Ordering::Relaxed));
             let text = format!("CUPTI reports a failure of its own: {error}{end}");
             if first {
@@ -436,9 +532,15 @@ impl Facts {
     pub fn announcement(&self) -> String {
         format!(
             "GPU kernels are recorded through CUPTI of CUDA {}, which has one owner: torch.profiler and others see no GPU \
-             in this process meanwhile. NCCLSCOPE_CUPTI=0 leaves it to them",
+             in this process meanwhile. NCCLSCOPE_CUPTI=0 leaves it to them, ncclscope_release lends it",
             self.release()
         )
+    }
+
+    /// Whether it records no kernels any more once it was given up. One release must not be told to stop.
+    #[must_use]
+    pub fn stops(&self) -> bool {
+        self.version != subscription::DISABLE_DEADLOCKS
     }
 
     /// The CUDA release it came with.
@@ -455,6 +557,9 @@ impl fmt::Display for Facts {
         }
         for refused in &self.refused {
             write!(f, "; refused: {refused}")?;
+        }
+        if let Some(objection) = &self.objection {
+            write!(f, "; {objection}")?;
         }
         Ok(())
     }
@@ -479,10 +584,15 @@ impl fmt::Display for Absent {
                     (None, None) => Ok(()),
                 }
             }
-            Absent::Broken { path } => write!(
+            Absent::Broken { path, driver_starts: false } => write!(
                 f,
                 "{path} is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU, as here. Use that of 13.3 \
                  or later"
+            ),
+            Absent::Broken { path, driver_starts: true } => write!(
+                f,
+                "{path} is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU, and in cuInit that is not \
+                 known. Use that of 13.3 or later, or call ncclscope_acquire after cuInit"
             ),
             Absent::Taken { owner } => {
                 let owner = owner.as_deref().unwrap_or("another profiler (torch.profiler, Nsight Systems, a debugger)");
@@ -492,6 +602,7 @@ impl fmt::Display for Absent {
             Absent::Refused { call, code } => {
                 write!(f, "{call} answered {}{}", error_name(*code), advice(*code))
             }
+            Absent::Leaving => f.write_str("CUPTI is still being given up: it does not return its records"),
             Absent::NoResources(what) => f.write_str(what),
         }
     }

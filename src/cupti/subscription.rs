@@ -6,13 +6,16 @@ use std::ptr;
 use cupti_sys::bindings as cupti;
 use cupti_sys::records;
 
-use super::callbacks::{self, LAUNCHES, NODES, STATES, Shared};
+use super::callbacks::{self, COPYING, GRAPH_LAUNCHES, LAUNCHES, NODES, STATES, Shared};
 use super::{Absent, Options};
+use crate::record::recorder;
 
 /// The release that deadlocks when kernels are disabled; fixed by its first update.
-const DISABLE_DEADLOCKS: u32 = 130_000;
+pub(super) const DISABLE_DEADLOCKS: u32 = 130_000;
 /// The release that brought CUPTI's reports of its own failures.
 const STATE_DOMAIN: u32 = 20;
+/// The release that brought records of the host functions of graphs.
+const HOST_NODES: u32 = 130_100;
 const ZEROED: u32 = cupti::CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER;
 
 /// Objects that exist already are listed too.
@@ -20,6 +23,7 @@ const OBJECTS: [u32; 3] =
     [cupti::CUPTI_ACTIVITY_KIND_DEVICE, cupti::CUPTI_ACTIVITY_KIND_CONTEXT, cupti::CUPTI_ACTIVITY_KIND_STREAM];
 const COPIES: [u32; 3] =
     [cupti::CUPTI_ACTIVITY_KIND_MEMCPY, cupti::CUPTI_ACTIVITY_KIND_MEMCPY2, cupti::CUPTI_ACTIVITY_KIND_MEMSET];
+const CALLS: [u32; 2] = [cupti::CUPTI_ACTIVITY_KIND_DRIVER, cupti::CUPTI_ACTIVITY_KIND_RUNTIME];
 const KERNELS: u32 = cupti::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
 
 /// A subscription, with its callbacks and kinds. Dropped, it leaves CUPTI as it was found.
@@ -86,14 +90,22 @@ impl Subscription {
             return Err(Absent::Refused { call: "cuptiActivityRegisterCallbacks", code: result });
         }
         let mut enable = |what: &str, domain: u32, ids: &[u32]| {
+            let mut enabled = 0;
             for &id in ids {
                 // SAFETY: the handle is that of this subscription.
                 let result = unsafe { (api.cuptiEnableCallback)(1, self.handle, domain, id) };
-                note(&format!("{what} (callback {id})"), result);
+                enabled += u32::from(note(&format!("{what} (callback {id})"), result));
             }
+            enabled
         };
-        enable("launches", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &LAUNCHES);
+        let launches = enable("launches", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &LAUNCHES);
         enable("nodes of graphs", cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
+        enable("launches of graphs", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
+        for id in COPYING.into_iter().filter(|_| options.copies) {
+            // Releases that lack a function refuse it, and nothing is missed there.
+            // SAFETY: the handle is that of this subscription.
+            unsafe { (api.cuptiEnableCallback)(1, self.handle, cupti::CUPTI_CB_DOMAIN_DRIVER_API, id) };
+        }
         if self.version >= STATE_DOMAIN {
             enable("failures of its own", cupti::CUPTI_CB_DOMAIN_STATE, &STATES);
         }
@@ -113,13 +125,43 @@ impl Subscription {
         }
         self.kinds.push(KERNELS);
         let copies = if options.copies { &COPIES[..] } else { &[] };
-        for &kind in [cupti::CUPTI_ACTIVITY_KIND_OVERHEAD].iter().chain(copies) {
+        let calls = if options.calls { &CALLS[..] } else { &[] };
+        let markers = if options.nvtx { &[cupti::CUPTI_ACTIVITY_KIND_MARKER][..] } else { &[] };
+        let host_nodes =
+            if self.version >= HOST_NODES { &[cupti::CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE][..] } else { &[] };
+        for &kind in
+            [cupti::CUPTI_ACTIVITY_KIND_OVERHEAD].iter().chain(host_nodes).chain(copies).chain(calls).chain(markers)
+        {
             // SAFETY: no pointers.
             if note(&format!("kind {kind}"), unsafe { (api.cuptiActivityEnable)(kind) }) {
                 self.kinds.push(kind);
             }
         }
+        if launches == 0 {
+            self.know_launches_by_id(&mut note);
+        }
         Ok(())
+    }
+
+    /// Has launches known by external ids, since there are no callbacks. Such an id comes with the record of a call, so calls have to be
+    /// recorded too. That of single functions (CUDA 12.5) would be less, but nobody has seen ids come with it.
+    fn know_launches_by_id(&mut self, note: &mut dyn FnMut(&str, u32) -> bool) {
+        let mut enable = |what: &str, kind: u32| {
+            if self.kinds.contains(&kind) {
+                return true;
+            }
+            // SAFETY: no pointers.
+            let result = unsafe { (self.shared.api.cuptiActivityEnable)(kind) };
+            if note(what, result) {
+                self.kinds.push(kind);
+            }
+            result == cupti::CUPTI_SUCCESS
+        };
+        if enable("external ids", cupti::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)
+            && enable("calls of the driver", cupti::CUPTI_ACTIVITY_KIND_DRIVER)
+        {
+            recorder::bracket_launches(callbacks::BRACKET);
+        }
     }
 
     pub(super) fn shared(&self) -> &'static Shared {
@@ -134,6 +176,7 @@ impl Subscription {
     }
 
     fn disable(&mut self) {
+        recorder::end_brackets();
         for kind in std::mem::take(&mut self.kinds) {
             if self.version != DISABLE_DEADLOCKS {
                 // SAFETY: no pointers.

@@ -11,7 +11,7 @@ use cupti_sys::records::{Field, Own, Table, Value};
 use cupti_sys::table;
 
 use super::*;
-use crate::model::activity::{CopyKind, Kernel, Place};
+use crate::model::activity::{self, Api, CopyKind, Kernel, Place};
 use crate::model::event::{Body, KernelLaunch, MAX_WORDS, Record};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::record::ring::{self, Rings};
@@ -71,15 +71,31 @@ mod functions {
 
     only_noted! {
         get_result_string(CUptiResult, *mut *const c_char)
-        get_callback_name(u32, u32, *mut *const c_char)
         get_context_id(CUcontext, *mut u32)
         get_device_id(CUcontext, *mut u32)
         get_stream_id(CUcontext, CUstream, u8, *mut u32)
         get_graph_id(CUgraph, *mut u32)
         register_timestamp(CUpti_TimestampCallbackFunc)
         flush_period(u32)
-        push(u32, u64)
-        pop(u32, *mut u64)
+    }
+
+    pub(super) unsafe extern "C" fn get_callback_name(domain: u32, id: u32, name: *mut *const c_char) -> CUptiResult {
+        let known = match (domain, id) {
+            (cupti::CUPTI_CB_DOMAIN_DRIVER_API, 652) => c"cuLaunchKernelEx",
+            (cupti::CUPTI_CB_DOMAIN_RUNTIME_API, 211) => c"cudaLaunchKernel_v7000",
+            _ => return called(format!("name({domain} {id})")) | cupti::CUPTI_ERROR_INVALID_PARAMETER,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { name.write(known.as_ptr()) };
+        called(format!("name({domain} {id})"))
+    }
+
+    pub(super) unsafe extern "C" fn push(kind: u32, id: u64) -> CUptiResult {
+        called(format!("push({kind} {id})"))
+    }
+
+    pub(super) unsafe extern "C" fn pop(kind: u32, _: *mut u64) -> CUptiResult {
+        called(format!("pop({kind})"))
     }
 
     pub(super) unsafe extern "C" fn get_version(version: *mut u32) -> CUptiResult {
@@ -358,6 +374,17 @@ fn cupti_is_asked_in_the_right_order_and_given_back_in_the_right_order() {
             "callback(1 1/653)",
             "callback(1 3/13)",
             "callback(1 3/20)",
+            "callback(1 3/18)",
+            "callback(1 1/514)",
+            "callback(1 1/515)",
+            "callback(1 1/306)",
+            "callback(1 1/418)",
+            "callback(1 1/281)",
+            "callback(1 1/423)",
+            "callback(1 1/776)",
+            "callback(1 1/777)",
+            "callback(1 1/796)",
+            "callback(1 1/797)",
             "callback(1 6/1)",
             "callback(1 6/2)",
             "callback(1 6/3)",
@@ -396,6 +423,64 @@ fn cupti_is_asked_in_the_right_order_and_given_back_in_the_right_order() {
     assert!(cupti.sync(Duration::ZERO) && cupti.release(Duration::ZERO));
     let (again, _reader) = start(&options()).unwrap();
     assert!(again.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn cupti_is_lent_and_taken_again_as_often_as_anybody_wants() {
+    let _one = fresh(28, &[]);
+    let (mut cupti, mut reader) = start(&options()).unwrap();
+    let first = calls();
+    let before = reader.losses().decoded;
+    let name = CString::new("kernel").unwrap();
+    let mut kernels = 0;
+    for _ in 0..3 {
+        assert!(cupti.is_held());
+        assert_eq!(cupti.acquire(Duration::ZERO), Ok(()), "ours already");
+        assert_eq!(calls(), [""; 0]);
+        let wall = sys::realtime_ns();
+        fake(|fake| fake.records = kernel(28, 1, wall - 2000, wall - 1000, &name));
+        // The kernel is returned by the last flush, and the next owner finds the settings as they were.
+        assert!(cupti.release(Duration::from_secs(10)));
+        assert!(!cupti.is_held());
+        assert_eq!(fake(|fake| (fake.zeroed, fake.thread_ids)), (0, 0));
+        let given_back = calls();
+        assert_eq!(
+            given_back[given_back.len() - 4..],
+            ["flush(1)", "attribute(5 1 0)", "thread ids(0)", "unsubscribe"]
+        );
+        kernels += drain(&mut reader).len();
+        // Nothing of ours is done while it is lent.
+        assert!(cupti.sync(Duration::ZERO) && cupti.release(Duration::ZERO));
+        assert_eq!(calls(), [""; 0]);
+        // Whoever has it may keep it; that can be asked again.
+        fake(|fake| fake.answers.insert("subscribe".into(), 39));
+        assert_eq!(cupti.acquire(Duration::ZERO), Err(Absent::Taken { owner: None }));
+        assert_eq!(calls(), ["subscribe"]);
+        assert!(!cupti.is_held());
+        fake(|fake| fake.answers.clear());
+        assert_eq!(cupti.acquire(Duration::ZERO), Ok(()));
+        assert_eq!(calls(), first[1..], "as for the first time, but for the version");
+        assert!(cupti.sync(Duration::from_secs(10)));
+        assert_eq!(calls(), ["flush(0)"]);
+    }
+    assert_eq!((kernels, reader.losses().decoded), (3, before + 3), "one reader for all of it");
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn cupti_is_not_taken_again_before_it_was_given_up() {
+    let _one = fresh(28, &[]);
+    let (mut cupti, _reader) = start(&options()).unwrap();
+    HANG.store(true, Ordering::Relaxed);
+    assert!(!cupti.release(Duration::from_millis(20)));
+    assert!(!cupti.is_held());
+    assert_eq!(cupti.acquire(Duration::from_millis(20)), Err(Absent::Leaving));
+    HANG.store(false, Ordering::Relaxed);
+    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(()));
+    let calls = calls();
+    let at = |name: &str| calls.iter().rposition(|call| call == name);
+    assert!(at("unsubscribe") < at("subscribe"), "{calls:?}");
+    assert!(cupti.release(Duration::from_secs(10)));
 }
 
 #[test]
@@ -581,6 +666,158 @@ fn what_cupti_returns_is_decoded_in_every_release() {
 }
 
 #[test]
+fn host_functions_of_graphs_are_decoded_where_there_are_any() {
+    type Of = table::GraphHostNode;
+    const KIND: u32 = cupti::CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE;
+    for (version, asked) in [(28, false), (130_000, false), (130_100, true), (130_500, true)] {
+        let _one = fresh(version, &[]);
+        let (cupti, mut reader) = start(&options()).unwrap();
+        assert_eq!(calls().contains(&format!("enable({KIND})")), asked, "{version}");
+        drain(&mut reader);
+        if asked {
+            let end = sys::realtime_ns();
+            let record = |start: u64| {
+                let place = [(Of::STREAM_ID, 13_u32), (Of::CONTEXT_ID, 1), (Of::DEVICE_ID, 3)];
+                let numbers = [(Of::CORRELATION_ID, 77), (Of::GRAPH_ID, 9), (Of::THREAD_ID, 4711)];
+                place
+                    .into_iter()
+                    .chain(numbers)
+                    .fold(Written::new(version, KIND), |record, (field, value)| {
+                        record.with(field, &value.to_ne_bytes())
+                    })
+                    .with(Of::GRAPH_NODE_ID, &0x9_0000_0002_u64.to_ne_bytes())
+                    .with(Of::START, &start.to_ne_bytes())
+                    .with(Of::END, &end.to_ne_bytes())
+                    .bytes
+            };
+            fake(|fake| fake.records = [record(end - 5000), record(0)].concat());
+            assert!(cupti.sync(Duration::from_secs(10)));
+            let seen = drain(&mut reader);
+            let [Activity::HostFunction(ran), Activity::Implausible] = seen[..] else { panic!("{seen:?}") };
+            assert_eq!(ran.span.end.since(ran.span.start), 5000);
+            let place = Place { device: 3, context: 1, stream: 13 };
+            let expected = (place, 77, 9, 0x9_0000_0002, 4711);
+            assert_eq!((ran.place, ran.correlation, ran.graph, ran.graph_node, ran.tid), expected);
+        }
+        assert!(cupti.release(Duration::from_secs(10)));
+    }
+}
+
+#[test]
+fn calls_into_cuda_are_decoded_where_asked_for() {
+    type Of = table::Api;
+    let wall = sys::realtime_ns();
+    let record = |kind: u32, id: u32, tid: i32, length: u64| {
+        Written::new(28, kind)
+            .with(Of::CBID, &id.to_ne_bytes())
+            .with(Of::START, &(wall - 5000).to_ne_bytes())
+            .with(Of::END, &(wall - 5000 + length).to_ne_bytes())
+            .with(Of::THREAD_ID, &tid.to_ne_bytes())
+            .with(Of::CORRELATION_ID, &77_u32.to_ne_bytes())
+            .with(Of::RETURN_VALUE, &600_u32.to_ne_bytes())
+            .bytes
+    };
+    let (driver, runtime) = (cupti::CUPTI_ACTIVITY_KIND_DRIVER, cupti::CUPTI_ACTIVITY_KIND_RUNTIME);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let named = std::thread::Builder::new().name("python3".into()).spawn(move || {
+        sender.send(sys::thread_id()).unwrap();
+        ended.recv().unwrap();
+    });
+    let tid = receiver.recv().unwrap();
+    let records = [record(driver, 652, tid, 1000), record(runtime, 211, tid, 3000), record(runtime, 9999, 0, 0)];
+    let _one = fresh(28, &[]);
+    let (cupti, mut reader) = start(&options()).unwrap();
+    fake(|fake| fake.records = records.concat());
+    assert!(cupti.sync(Duration::from_secs(10)));
+    assert_eq!(drain(&mut reader), []);
+    assert_eq!(reader.losses().other_kinds, 3);
+    assert!(cupti.release(Duration::from_secs(10)));
+
+    calls();
+    let (cupti, mut reader) = start(&Options { calls: true, ..options() }).unwrap();
+    assert!(calls().ends_with(&["enable(17)", "enable(4)", "enable(5)"].map(str::to_owned)));
+    fake(|fake| fake.records = [&records[..], &records[..]].concat().concat());
+    assert!(cupti.sync(Duration::from_secs(10)));
+    calls();
+    let seen = drain(&mut reader);
+    let [Activity::CudaCall(inner), Activity::CudaCall(outer), Activity::CudaCall(unknown), ..] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!((seen.len(), &seen[3..]), (6, &seen[..3]));
+    assert_eq!(calls(), ["name(1 652)", "name(2 211)", "name(2 9999)"], "each asked for once");
+    let facts = |call: &activity::CudaCall| (call.api, call.tid, call.correlation, call.result);
+    assert_eq!(
+        (facts(inner), &*inner.name, &*inner.thread),
+        ((Api::Driver, tid, 77, 600), "cuLaunchKernelEx", "python3")
+    );
+    assert_eq!((facts(outer), &*outer.name), ((Api::Runtime, tid, 77, 600), "cudaLaunchKernel_v7000"));
+    assert_eq!((&*unknown.name, &*unknown.thread), ("runtime function 9999", ""));
+    assert_eq!(outer.span.end.since(outer.span.start), 3000);
+    end.send(()).unwrap();
+    named.unwrap().join().unwrap();
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn markers_are_decoded_where_asked_for() {
+    type Of = table::Marker;
+    let at = sys::realtime_ns() - 1000;
+    let [text, domain] = ["forward", "PyTorch"].map(|text| CString::new(text).unwrap());
+    let record = |flags: u32, object: u32, tid: u32, name: Option<&CString>, at: u64| {
+        let address = |text: Option<&CString>| text.map_or(0, |text| text.as_ptr().expose_provenance()).to_ne_bytes();
+        Written::new(28, cupti::CUPTI_ACTIVITY_KIND_MARKER)
+            .with(Of::FLAGS, &flags.to_ne_bytes())
+            .with(Of::TIMESTAMP, &at.to_ne_bytes())
+            .with(Of::ID, &77_u32.to_ne_bytes())
+            .with(Of::OBJECT_KIND, &object.to_ne_bytes())
+            .with(Of::OBJECT_ID_PT_THREAD_ID, &tid.to_ne_bytes())
+            .with(Of::NAME, &address(name))
+            .with(Of::DOMAIN, &address(name.map(|_| &domain)))
+            .bytes
+    };
+    let tid = sys::thread_id();
+    let records = [
+        record(2, 2, tid as u32, Some(&text), at),
+        record(4, 2, tid as u32, None, at + 100),
+        record(1, 1, 4711, Some(&text), at),
+        // The attempt to take a lock of the program's, and what has no time.
+        record(8, 2, 0, Some(&text), at),
+        record(2, 2, 0, Some(&text), 0),
+    ];
+    let _one = fresh(28, &[]);
+    for nvtx in [false, true] {
+        // Not through `start_with`, which would change the environment of all tests.
+        let (cupti, mut reader) = start(&options()).unwrap();
+        reader.decoder =
+            Decoder::with(28, Asked { markers: nvtx, ..Asked::default() }, Calls::new(api().cuptiGetCallbackName));
+        fake(|fake| fake.records = records.concat());
+        assert!(cupti.sync(Duration::from_secs(10)));
+        let seen = drain(&mut reader);
+        let losses = reader.losses();
+        if !nvtx {
+            assert_eq!((seen.len(), losses.other_kinds), (0, 5));
+        } else {
+            let [Activity::Marker(begin), Activity::Marker(end), Activity::Marker(mark), Activity::Implausible] =
+                &seen[..]
+            else {
+                panic!("{seen:?}")
+            };
+            assert_eq!((losses.other_kinds, losses.implausible), (1, 1));
+            assert_eq!(
+                (begin.edge, begin.id, begin.tid, &*begin.name),
+                (activity::Edge::Begin, 77, Some(tid), "forward")
+            );
+            assert_eq!(begin.domain.as_deref(), Some("PyTorch"));
+            assert!(!begin.thread.is_empty());
+            assert_eq!((end.edge, end.time.since(begin.time), &end.domain), (activity::Edge::End, 100, &None));
+            assert_eq!((mark.edge, mark.tid, &*mark.thread), (activity::Edge::Mark, None, ""));
+        }
+        assert!(cupti.release(Duration::from_secs(10)));
+    }
+}
+
+#[test]
 fn a_buffer_that_makes_no_sense_is_counted_and_survived() {
     let _one = fresh(28, &[]);
     let (cupti, mut reader) = start(&options()).unwrap();
@@ -703,7 +940,7 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
         node(13, 0x100, 0);
         node(20, 0x200, 0x100);
         launch(0, 307, 5, &nccl);
-        let opened = recorder::start(Handle::NONE, Handle::NONE, 0, &KernelLaunch::zeroed());
+        let opened = start_launch();
         launch(0, 653, 6, &other);
         node(13, 0x300, 0);
         recorder::stop(opened);
@@ -753,10 +990,98 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
     drain(&mut reader);
     assert_eq!(reader.losses().failures, before + 1);
     let notes = reader.take_notes();
-    assert!(notes[0].text.contains("INSUFFICIENT_PRIVILEGES (35); there will be no more kernels"), "{notes:?}");
+    assert!(notes[0].text.contains("INSUFFICIENT_PRIVILEGES (35); there will be no more kernels, unless"), "{notes:?}");
     assert_eq!(reader.take_notes(), []);
     assert!(cupti.release(Duration::from_secs(10)));
     assert_eq!(recorder::panics(), 0);
+}
+
+/// Starts a KernelLaunch on this thread.
+fn start_launch() -> Handle {
+    recorder::start(Handle::NONE, Handle::NONE, 0, &KernelLaunch::zeroed())
+}
+
+#[test]
+fn where_launches_are_not_called_back_an_id_is_pushed_around_them() {
+    const REFUSED: [(&str, u32); 4] =
+        [("callback(1 1/307)", 14), ("callback(1 1/442)", 14), ("callback(1 1/652)", 14), ("callback(1 1/653)", 14)];
+    recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
+    // With callbacks, even one of them, nothing is called at a launch.
+    for answers in [&[][..], &REFUSED[1..]] {
+        let _one = fresh(28, answers);
+        let (cupti, _reader) = start(&options()).unwrap();
+        assert_eq!(calls().last().unwrap(), "enable(17)");
+        recorder::stop(start_launch());
+        assert_eq!(calls(), [""; 0]);
+        assert!(cupti.release(Duration::from_secs(10)));
+    }
+    let _one = fresh(28, &REFUSED);
+    let (cupti, mut reader) = start(&options()).unwrap();
+    assert!(calls().ends_with(&["enable(17)", "enable(39)", "enable(4)"].map(str::to_owned)));
+    let (push, pop) = (|launch: Handle| format!("push(5 {})", launch.0), "pop(5)");
+    // Once for each launch, also when it is stopped twice, or on another thread, or never.
+    let first = start_launch();
+    assert!(recorder::is_ours(first));
+    assert_eq!(calls(), [push(first)]);
+    recorder::stop(Handle(first.0 + 1));
+    assert_eq!(calls(), [""; 0]);
+    recorder::stop(first);
+    recorder::stop(first);
+    assert_eq!(calls(), [pop]);
+    let never = start_launch();
+    std::thread::spawn(move || recorder::stop(never)).join().unwrap();
+    let next = start_launch();
+    recorder::stop(next);
+    assert_eq!(calls(), [push(never), pop.to_owned(), push(next), pop.to_owned()]);
+    // What was not pushed is not popped, and is counted.
+    let lost = recorder::lost_launches();
+    fake(|fake| fake.answers.insert("push".into(), 7));
+    let refused = start_launch();
+    recorder::stop(refused);
+    assert_eq!((calls(), recorder::lost_launches()), (vec![push(refused)], lost + 1));
+    fake(|fake| fake.answers.remove("push"));
+    // Ids come back as what they were pushed for; others are another tool's.
+    let id = |kind: u32, id: u64, correlation: u32| {
+        type Of = table::ExternalCorrelation;
+        let record = Written::new(28, cupti::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION);
+        let record = record.with(Of::EXTERNAL_KIND, &kind.to_ne_bytes()).with(Of::EXTERNAL_ID, &id.to_ne_bytes());
+        record.with(Of::CORRELATION_ID, &correlation.to_ne_bytes()).bytes
+    };
+    let driver = Written::new(28, cupti::CUPTI_ACTIVITY_KIND_DRIVER).bytes;
+    fake(|fake| fake.records = [id(3, 1, 76), id(5, next.0, 77), driver].concat());
+    let before = reader.losses();
+    assert!(cupti.sync(Duration::from_secs(10)));
+    assert_eq!(drain(&mut reader), [Activity::ExternalId { id: next, correlation: 77 }]);
+    let losses = reader.losses();
+    assert_eq!((losses.other_kinds - before.other_kinds, losses.implausible - before.implausible), (1, 0));
+    // Given up in the middle of a launch, nothing stays behind; from then on nothing is called.
+    let open = start_launch();
+    assert!(cupti.release(Duration::from_secs(10)));
+    calls();
+    recorder::stop(open);
+    recorder::stop(start_launch());
+    assert_eq!(calls(), [pop]);
+    // Nor where the recording has ended in the middle of it.
+    let (cupti, _reader) = start(&options()).unwrap();
+    let open = start_launch();
+    calls();
+    recorder::stop_unrecorded(Handle(open.0 + 1));
+    recorder::stop_unrecorded(open);
+    recorder::stop_unrecorded(open);
+    assert_eq!(calls(), [pop]);
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn without_callbacks_and_ids_kernels_are_recorded_all_the_same() {
+    let _one = fresh(28, &[("callback", 14), ("enable(4)", 14)]);
+    let (cupti, _reader) = start(&options()).unwrap();
+    assert!(cupti.facts().refused.ends_with(&["calls of the driver: NOT_COMPATIBLE (14)".to_owned()]));
+    calls();
+    recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
+    recorder::stop(start_launch());
+    assert_eq!(calls(), [""; 0]);
+    assert!(cupti.release(Duration::from_secs(10)));
 }
 
 #[test]
@@ -771,12 +1096,14 @@ fn every_reason_is_a_sentence() {
             "lacks cuptiGetGraphId",
         ),
         (Absent::TooOld { path: "/x".into(), function: None, version: Some(17) }, "its version is 17"),
-        (Absent::Broken { path: "/x".into() }, "13.3"),
+        (Absent::Broken { path: "/x".into(), driver_starts: false }, "13.3"),
+        (Absent::Broken { path: "/x".into(), driver_starts: true }, "ncclscope_acquire"),
         (Absent::Taken { owner: None }, "torch.profiler"),
         (Absent::Refused { call: "cuptiSubscribe", code: 27 }, "another machine"),
         (Absent::Refused { call: "cuptiSubscribe", code: 15 }, "NOT_INITIALIZED (15)"),
         (Absent::Refused { call: "cuptiSubscribe", code: 999 }, "UNKNOWN (999)"),
         (Absent::Refused { call: "cuptiSubscribe", code: 12345 }, "error 12345"),
+        (Absent::Leaving, "given up"),
         (Absent::NoResources("no thread".into()), "no thread"),
     ] {
         let text = absent.to_string();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::ids::Handle;
 use super::time::HostNs;
 
 /// One thing that CUPTI reported.
@@ -11,12 +12,25 @@ pub enum Activity {
     Kernel(Kernel),
     /// Memory was copied or set.
     Copy(Copy),
+    /// A call into CUDA.
+    CudaCall(CudaCall),
+    /// The begin or the end of a range of NVTX, or a mark.
+    Marker(Marker),
+    /// A graph had the host run a function.
+    HostFunction(HostFunction),
     /// A GPU of the process.
     Device(Device),
     /// A context.
     Context(Context),
     /// A stream.
     Stream(Stream),
+    /// A call into CUDA that was made while an external id was pushed on its thread.
+    ExternalId {
+        /// The id, which is the KernelLaunch that was open there if it is ours.
+        id: Handle,
+        /// CUPTI's id of the call.
+        correlation: u32,
+    },
     /// Time that CUPTI itself took.
     Overhead(Overhead),
     /// Records that CUPTI dropped since the last time.
@@ -100,6 +114,83 @@ pub enum CopyKind {
     Set,
     /// Anything else, by `CUpti_ActivityMemcpyKind`.
     Other(u8),
+}
+
+/// A call into CUDA on a host thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaCall {
+    /// When.
+    pub span: Span,
+    /// Whose function it is.
+    pub api: Api,
+    /// The function, as CUPTI spells it.
+    pub name: Arc<str>,
+    /// The thread, by the system's number.
+    pub tid: i32,
+    /// The thread's name when the call became known; empty where it had ended.
+    pub thread: Arc<str>,
+    /// CUPTI's id of the call, which what it asked of the GPU has too. A call of the driver that one of the runtime makes has that one's.
+    pub correlation: u32,
+    /// What it returned: a `CUresult` or a `cudaError_t`.
+    pub result: u32,
+}
+
+/// The begin or the end of a range that a program marks by NVTX, or a mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// When.
+    pub time: HostNs,
+    /// How far that may be off, in ns.
+    pub error_ns: u32,
+    /// CUPTI's number of the range; both its markers have it.
+    pub id: u32,
+    /// What it marks.
+    pub edge: Edge,
+    /// The thread, by the system's number; `None` where the range is the process's.
+    pub tid: Option<i32>,
+    /// The thread's name when the marker became known; empty where it had ended.
+    pub thread: Arc<str>,
+    /// The message; of no meaning at an end.
+    pub name: Arc<str>,
+    /// The domain; `None` is NVTX's default.
+    pub domain: Option<Arc<str>>,
+}
+
+/// What a [`Marker`] marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// A range begins.
+    Begin,
+    /// A range ends.
+    End,
+    /// A moment.
+    Mark,
+}
+
+/// Whose a function of CUDA is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// The driver's.
+    Driver,
+    /// The runtime's.
+    Runtime,
+}
+
+/// A function that the host ran as a node of a graph. Its stream waited for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostFunction {
+    /// When.
+    pub span: Span,
+    /// The stream that it was part of.
+    pub place: Place,
+    /// The id of the graph's launch.
+    pub correlation: u32,
+    /// The executable graph.
+    pub graph: u32,
+    /// The node of it.
+    pub graph_node: u64,
+    /// The thread that ran it, or 0.
+    pub tid: i32,
 }
 
 /// A GPU of the process.

@@ -400,8 +400,8 @@ pub struct CommInit {
     pub _pad: u8,
     /// NCCL's version number, as `ncclGetVersion` gives it; 0 where it could not be asked (v1 to v3).
     pub version: u32,
-    #[doc(hidden)]
-    pub _pad_end: u32,
+    /// Its device's number plus one; 0 where the driver did not say.
+    pub device_plus_one: u32,
 }
 
 /// One record of a ring, decoded.
@@ -497,6 +497,13 @@ pub enum Body<'a> {
         /// The KernelLaunch that is open on this thread, if there is one: the node is what it recorded.
         launch: Handle,
     },
+    /// An executable graph was launched, or made.
+    GraphLaunch {
+        /// The graph, as the driver names it. The name of one that was destroyed comes again.
+        graph: u64,
+        /// CUPTI's id of the launching call; 0: it was made.
+        correlation: u32,
+    },
     /// The text behind a [`Word`].
     Text {
         /// The number it got.
@@ -524,6 +531,7 @@ pub(crate) mod kind {
     pub(crate) const THREAD_END: u8 = 40;
     pub(crate) const LAUNCH: u8 = 41;
     pub(crate) const GRAPH_NODE: u8 = 42;
+    pub(crate) const GRAPH_LAUNCH: u8 = 43;
 }
 
 /// Word 0 of a record.
@@ -569,6 +577,7 @@ impl<'a> Record<'a> {
                 Body::Launch { correlation: wide as u32, nccl: small != 0, launch: handle(0)?, group: handle(1)? }
             }
             kind::GRAPH_NODE => Body::GraphNode { node: *rest.first()?, original: *rest.get(1)?, launch: handle(2)? },
+            kind::GRAPH_LAUNCH => Body::GraphLaunch { graph: *rest.first()?, correlation: wide as u32 },
             kind::TEXT => {
                 Body::Text { word: Word(small), text: bytemuck::cast_slice(rest).get(..usize::try_from(wide).ok()?)? }
             }

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 /// A reading of the recorder's clock: TSC ticks, or nanoseconds where the TSC cannot be trusted.
 ///
-/// Only [`crate::clock::align`] turns it into a [`HostNs`].
+/// Only the host's clock (`clock::align`) turns it into a [`HostNs`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Ticks(pub u64);

@@ -147,7 +147,7 @@ pub enum What<'a> {
         /// Operations taken in, at the end of an append.
         appended: Option<u32>,
     },
-    /// A kernel channel or a phase of it was seen to start. `time` is the host's, of the thread that looked.
+    /// A kernel channel or a phase of it began. `time` may lie well before the entry before it.
     ChannelBegin {
         /// The event.
         id: Handle,
@@ -157,10 +157,14 @@ pub enum What<'a> {
         channel: Channel<'a>,
         /// The operation it is part of.
         operation: Option<&'a Operation>,
+        /// How its times are known.
+        timing: Timing,
+        /// An earlier sample of this channel could not be true: its later ones may be of other operations.
+        unreliable: bool,
         /// Why this may not be what it seems.
         doubt: Option<Doubt>,
     },
-    /// It was seen to stop.
+    /// It ended.
     ChannelEnd {
         /// The event.
         id: Handle,
@@ -203,11 +207,128 @@ pub enum What<'a> {
         owner: Owner<'a>,
     },
     /// Memory was copied or set by a stream. `time` is when that began.
-    Copy(&'a activity::Copy),
+    Copy {
+        /// What CUPTI says about it.
+        copy: &'a activity::Copy,
+        /// The collective of the copy engines that queued it.
+        of: Option<CopyOf<'a>>,
+    },
+    /// A call into CUDA on a host thread. `time` is when it began.
+    CudaCall(&'a activity::CudaCall),
+    /// A range of NVTX, or a mark. `time` is when it began.
+    Range {
+        /// How it began.
+        marker: &'a activity::Marker,
+        /// When it ended; a mark does not.
+        end: Option<HostNs>,
+        /// A range that had not ended when the recording did.
+        is_open: bool,
+    },
+    /// The host ran a function as a node of a graph. `time` is when that began.
+    HostFunction(&'a activity::HostFunction),
     /// A GPU of the process.
     Device(&'a activity::Device),
     /// Time that CUPTI itself took. `time` is when it began.
     Overhead(&'a activity::Overhead),
+    /// A GPU's timer, or the host's clock, was set. `time` is that of the last kernel before.
+    TimerStep {
+        /// The GPU.
+        device: u32,
+        /// The start of the first kernel after it.
+        before: HostNs,
+        /// How much the host's time less the device's grew, in ns.
+        by: i64,
+    },
+}
+
+/// How the times of a kernel channel are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// By the GPU's timer.
+    Gpu {
+        /// How far both may be off, in ns.
+        error_ns: u32,
+        /// Where its kernel ran, if that is known; both times lie in it.
+        place: Option<activity::Place>,
+    },
+    /// They are when NCCL's thread saw it, which is later than it was; and why they are not known better.
+    Seen(Flaw),
+}
+
+/// Why the stamps of a kernel channel say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// NCCL gave none.
+    NoStamp,
+    /// The GPU's timer could not be related to the host's clock.
+    ClockUnknown,
+    /// The stop lies before the start.
+    Backwards,
+    /// They lie outside of the kernel.
+    OutsideKernel,
+    /// The start lies before the launch.
+    BeforeLaunch,
+    /// The stop lies after NCCL's thread saw it.
+    AfterSeen,
+    /// They are those of the operation before.
+    Repeated,
+    /// The start lies before the stop of the operation before.
+    BeforeThePrevious,
+}
+
+impl Flaw {
+    /// As the trace says it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Flaw::NoStamp => "as NCCL saw it: no stamp of the GPU",
+            Flaw::ClockUnknown => "as NCCL saw it: the GPU's timer is not related to the host's clock",
+            Flaw::Backwards => "as NCCL saw it: its stamps run back",
+            Flaw::OutsideKernel => "as NCCL saw it: its stamps lie outside of the kernel",
+            Flaw::BeforeLaunch => "as NCCL saw it: its stamps lie before the launch",
+            Flaw::AfterSeen => "as NCCL saw it: its stamps lie after that",
+            Flaw::Repeated => "as NCCL saw it: its stamps are those of the operation before",
+            Flaw::BeforeThePrevious => "as NCCL saw it: its stamps lie before the end of the operation before",
+        }
+    }
+
+    /// Whether it is a sign that NCCL takes the reports of other operations for those of this one.
+    #[must_use]
+    pub fn is_drift(self) -> bool {
+        !matches!(self, Flaw::NoStamp | Flaw::ClockUnknown)
+    }
+}
+
+/// What the checks of kernel channels against their kernels, launches and neighbours found, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelChecks {
+    /// Samples that lie in their kernel.
+    pub inside_kernel: u64,
+    /// Samples whose kernel is not known, and that lie between their launch and when they were seen.
+    pub without_kernel: u64,
+    /// Samples whose time could not be told for want of a clock.
+    pub unmapped: u64,
+    /// Samples that cannot be true.
+    pub implausible: u64,
+    /// Channels with such a sample: all later ones are in doubt.
+    pub unreliable: u64,
+    /// Matched kernels whose channels all lie in them.
+    pub kernels_confirmed: u64,
+    /// Matched kernels with a channel that does not.
+    pub kernels_contradicted: u64,
+    /// Kernels that contradicted what the others say about the GPU's timer.
+    pub contradictions: u64,
+}
+
+/// A collective of the copy engines.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyOf<'a> {
+    /// The communicator, if that is known.
+    pub comm: Option<&'a Comm>,
+    /// The collective.
+    pub operation: &'a Operation,
+    /// How that is known.
+    pub method: Method,
 }
 
 /// Whose a kernel is.
@@ -227,6 +348,8 @@ pub enum Owner<'a> {
         launch: Option<Handle>,
         /// Of a captured launch: the how manieth kernel, from 1.
         replay: Option<u64>,
+        /// Broadcasts asked for in the same group, of which NCCL tells nothing: it may carry them too.
+        untold: u32,
     },
     /// NCCL's, and nothing says which operations it carried.
     Unmatched(Unmatched),
@@ -237,26 +360,39 @@ pub enum Owner<'a> {
 pub enum Method {
     /// It was launched between start and stop of a KernelLaunch, on the same thread. Exact.
     Bracket,
+    /// It was launched while the external id of a KernelLaunch was pushed on the thread, between start and stop of that. Exact.
+    External,
     /// It ran from a node of a graph that was recorded between start and stop of a KernelLaunch. Exact.
     GraphNode,
     /// It was launched inside a GroupApi, without a KernelLaunch, and so belongs to the calls of that group about which NCCL says nothing else.
     ApiBracket,
     /// Its launch was followed by a Group on the same thread (interfaces without KernelLaunch). Inferred.
     ThreadOrder,
+    /// The channels of an operation ran in it and in no other kernel, by the GPU's timer. Inferred.
+    DeviceTimer,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Method; 4] = [Method::Bracket, Method::GraphNode, Method::ApiBracket, Method::ThreadOrder];
+    pub const ALL: [Method; 6] = [
+        Method::Bracket,
+        Method::External,
+        Method::GraphNode,
+        Method::ApiBracket,
+        Method::ThreadOrder,
+        Method::DeviceTimer,
+    ];
 
     /// As the trace says it.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
             Method::Bracket => "exact (launch bracket)",
+            Method::External => "exact (external id)",
             Method::GraphNode => "exact (graph node)",
             Method::ApiBracket => "inferred (call bracket)",
             Method::ThreadOrder => "inferred (thread order)",
+            Method::DeviceTimer => "inferred (stream and device timer)",
         }
     }
 }
@@ -294,7 +430,7 @@ impl Unmatched {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matches {
     /// Kernels of NCCL by method, in the order of [`Method::ALL`].
-    pub matched: [u64; 4],
+    pub matched: [u64; 6],
     /// Kernels of NCCL without operations.
     pub unmatched: u64,
     /// Kernels of the application.
@@ -303,12 +439,18 @@ pub struct Matches {
     pub without_kernel: u64,
     /// Records of CUPTI's that cannot be true.
     pub implausible: u64,
+    /// Begins of NVTX's ranges without an end, and ends without a begin.
+    pub unpaired_markers: u64,
+    /// External ids that another process made, or another tool.
+    pub foreign_ids: u64,
     /// Records that CUPTI says it dropped.
     pub dropped: u64,
     /// Buffers of records that were lost because none was free.
     pub discarded_buffers: u64,
     /// Records that were not drawn, because the file had reached its size.
     pub discarded: u64,
+    /// What kernel channels say about them.
+    pub channels: ChannelChecks,
 }
 
 /// A host thread of this process: a number that no other thread of the trace has.
@@ -347,6 +489,8 @@ pub struct Comm {
     pub interface: u8,
     /// NCCL's version number; 0 while unknown.
     pub version: u32,
+    /// Its device, where the driver said.
+    pub device: Option<u32>,
 }
 
 /// What a proxy operation is known to be.

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::ring::{Rings, Writer};
@@ -30,12 +30,18 @@ static NEXT_TEXT: AtomicU32 = AtomicU32::new(Word::FIRST_TEXT.0 as u32);
 /// Panics caught in callbacks, each one a bug of ours that the trace reports.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Launches and graph nodes for which there was no room: their kernels will have no owner.
+/// What surrounds launches where CUPTI does not call back at them, and whether it is in use.
+static BRACKET: OnceLock<Bracket> = OnceLock::new();
+static BRACKETS: AtomicBool = AtomicBool::new(false);
+
+/// Launches and graph nodes for which there was no room, or whose bracket could not be opened: their kernels will have no owner.
 static LOST_LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
 /// Which graph nodes may be NCCL's: a set of hashed ids, in which others may be found too. Graphs of the application have
 /// nodes by the thousand, and most of their clones need no record.
 static NODES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// Whether there is any such node.
+static HAS_NODES: AtomicBool = AtomicBool::new(false);
 
 /// Handles a thread takes at a time, so that the shared counter is touched rarely.
 const HANDLE_BLOCK: u64 = 4096;
@@ -52,9 +58,20 @@ struct Local {
     next_handle: Cell<u64>,
     end_of_block: Cell<u64>,
     retry_in: Cell<u32>,
-    /// The KernelLaunch that is open on this thread, and the GroupApi.
+    /// The KernelLaunch or CeColl that is open on this thread, and the GroupApi.
     launch: Cell<Handle>,
     group: Cell<Handle>,
+    /// A [`Bracket`] is open on it.
+    bracket: Cell<bool>,
+}
+
+/// What is done around a launch to know it again. Called on NCCL's threads, while a KernelLaunch is being recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Bracket {
+    /// Opens it for this KernelLaunch; whether there is something to close then.
+    pub open: fn(Handle) -> bool,
+    /// Closes it.
+    pub close: fn(),
 }
 
 /// Runs when the thread ends. Apart from [`Local`], whose access must stay free of any registration.
@@ -70,6 +87,7 @@ thread_local! {
             retry_in: Cell::new(0),
             launch: Cell::new(Handle::NONE),
             group: Cell::new(Handle::NONE),
+            bracket: Cell::new(false),
         }
     };
     static EXIT: Exit = const { Exit };
@@ -128,6 +146,37 @@ pub extern "C" fn forked() {
     MODE.store(FORKED, Ordering::Relaxed);
 }
 
+/// Opens this bracket in every KernelLaunch from now on. A process has one: a second one is ignored for the first.
+pub fn bracket_launches(bracket: Bracket) {
+    let _ = BRACKET.set(bracket);
+    BRACKETS.store(true, Ordering::Release);
+}
+
+/// Opens no bracket any more; those that are open are still closed.
+pub fn end_brackets() {
+    BRACKETS.store(false, Ordering::Relaxed);
+}
+
+/// Whether launches are bracketed.
+#[inline]
+#[must_use]
+pub fn has_brackets() -> bool {
+    BRACKETS.load(Ordering::Relaxed)
+}
+
+/// Closes the bracket of a KernelLaunch that stops after the recording has ended.
+pub fn stop_unrecorded(handle: Handle) {
+    // What the parent opened, a forked child must not close: it may call nothing in CUPTI.
+    if BRACKET.get().is_some() && !is_forked() {
+        let _ = LOCAL.try_with(|local| {
+            if local.launch.get() == handle {
+                local.launch.set(Handle::NONE);
+                local.close_bracket();
+            }
+        });
+    }
+}
+
 /// Records the start of an event and returns its handle. The handle is valid even when the record found no room:
 /// what follows on it stays linked, and the loss is counted.
 #[inline]
@@ -135,11 +184,14 @@ pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P
     LOCAL.with(|local| {
         let handle = local.handle(1);
         match P::KIND {
-            Kind::KernelLaunch => local.launch.set(handle),
+            Kind::KernelLaunch | Kind::CeColl => local.launch.set(handle),
             Kind::GroupApi => local.group.set(handle),
             _ => {}
         }
         local.push_start(handle, parent, context, rank, payload);
+        if P::KIND == Kind::KernelLaunch && has_brackets() {
+            local.open_bracket(handle);
+        }
         handle
     })
 }
@@ -161,6 +213,9 @@ pub fn stop(handle: Handle) {
     LOCAL.with(|local| {
         if local.launch.get() == handle {
             local.launch.set(Handle::NONE);
+            if local.bracket.get() {
+                local.close_bracket();
+            }
         } else if local.group.get() == handle {
             local.group.set(Handle::NONE);
         }
@@ -168,8 +223,8 @@ pub fn stop(handle: Handle) {
     });
 }
 
-/// Records that a kernel is being launched on this thread, if it concerns NCCL: when a KernelLaunch is open here, or
-/// when the kernel is one of NCCL's. `correlation` is CUPTI's id of the launching call. For a callback of CUPTI's, at the call's
+/// Records that a kernel is being launched or a copy queued on this thread, if it concerns NCCL: when a KernelLaunch or a CeColl is
+/// open here, or when the kernel is one of NCCL's. `correlation` is CUPTI's id of the launching call. For a callback of CUPTI's, at the call's
 /// begin.
 #[inline]
 pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
@@ -188,7 +243,7 @@ pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
     });
 }
 
-/// Records a node that was made while a KernelLaunch is open on this thread; others do not concern NCCL.
+/// Records a node that was made while a KernelLaunch or a CeColl is open on this thread; others do not concern NCCL.
 pub fn graph_node_created(node: u64) {
     if !is_on() {
         return;
@@ -200,6 +255,7 @@ pub fn graph_node_created(node: u64) {
         }
         let (word, bit) = node_bit(node);
         word.fetch_or(bit, Ordering::Relaxed);
+        HAS_NODES.store(true, Ordering::Relaxed);
         if !local.try_push(kind::GRAPH_NODE, 0, 0, &[node, 0, open.0]) {
             LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
         }
@@ -224,13 +280,26 @@ pub fn graph_node_cloned(node: u64, original: u64) {
     });
 }
 
+/// Records that an executable graph is launched by the call with this correlation id; or, with 0, that it was made. Only once a node
+/// that concerns NCCL was seen.
+pub fn graph_launch(graph: u64, correlation: u32) {
+    if !is_on() || !HAS_NODES.load(Ordering::Relaxed) {
+        return;
+    }
+    let _ = LOCAL.try_with(|local| {
+        if !local.try_push(kind::GRAPH_LAUNCH, 0, correlation as i32, &[graph]) {
+            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
 /// The place of a node in [`NODES`].
 fn node_bit(node: u64) -> (&'static AtomicU64, u64) {
     let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (&NODES[hash as usize / 64], 1 << (hash % 64))
 }
 
-/// Launches and graph nodes for which there was no room so far.
+/// Launches and graph nodes for which there was no room so far, and launches without their bracket.
 #[must_use]
 pub fn lost_launches() -> u64 {
     LOST_LAUNCHES.load(Ordering::Relaxed)
@@ -313,6 +382,29 @@ impl Local {
         self.end_of_block.set(first + HANDLE_BLOCK);
         self.next_handle.set(first + step);
         Handle(first)
+    }
+
+    /// Opens the bracket of a KernelLaunch that gets this handle, so that a stop will close it.
+    #[cold]
+    fn open_bracket(&self, handle: Handle) {
+        // One whose stop never came would give the next launch its own id.
+        self.close_bracket();
+        if let Some(bracket) = BRACKET.get() {
+            let open = (bracket.open)(handle);
+            self.bracket.set(open);
+            if !open {
+                LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[cold]
+    fn close_bracket(&self) {
+        if self.bracket.replace(false)
+            && let Some(bracket) = BRACKET.get()
+        {
+            (bracket.close)();
+        }
     }
 
     #[inline]

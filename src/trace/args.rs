@@ -5,7 +5,7 @@ use super::wire::Buf;
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::event::{self, Event, Network};
 use crate::model::time::HostNs;
-use crate::model::timeline::{Channel, Comm, Doubt, Doubts, Matches, Method, Operation, Owner, ProxyOp};
+use crate::model::timeline::{Channel, Comm, Doubt, Doubts, Matches, Method, Operation, Owner, ProxyOp, Timing};
 use crate::model::word::{Table, Word};
 
 /// The arguments of one event, encoded. Made once and used for every event in turn.
@@ -46,6 +46,12 @@ impl Args {
     }
 
     /// A signed field.
+    pub fn long(&mut self, field: u32, value: i64) -> &mut Args {
+        self.0.int(field, value);
+        self
+    }
+
+    /// A signed field of 32 bits.
     pub fn int(&mut self, field: u32, value: i32) -> &mut Args {
         self.0.int(field, i64::from(value));
         self
@@ -197,6 +203,9 @@ impl Args {
 
     /// A communicator.
     pub fn comm(&mut self, comm: &Comm) -> &mut Args {
+        if let Some(device) = comm.device {
+            self.uint(nccl::DEVICE, u64::from(device));
+        }
         self.nonzero(nccl::COMM, comm.hash)
             .uint(nccl::INTERFACE, u64::from(comm.interface))
             .nonzero(nccl::NCCL_VERSION, u64::from(comm.version));
@@ -243,10 +252,38 @@ impl Args {
     }
 
     /// A kernel channel or phase at its start.
-    pub fn channel(&mut self, channel: &Channel<'_>) -> &mut Args {
+    pub fn channel(&mut self, channel: &Channel<'_>, timing: Timing) -> &mut Args {
         self.uint(nccl::CHANNEL, u64::from(channel.channel)).nonzero(nccl::GPU_START_NS, channel.start.0);
         if let Some((number, _)) = channel.phase {
             self.uint(nccl::PHASE, u64::from(number));
+        }
+        match timing {
+            Timing::Gpu { error_ns, place: None } => self.uint(nccl::TIME_ERROR_NS, u64::from(error_ns)),
+            Timing::Gpu { error_ns, place: Some(place) } => self
+                .uint(nccl::DEVICE, u64::from(place.device))
+                .uint(nccl::STREAM_ID, u64::from(place.stream))
+                .uint(nccl::TIME_ERROR_NS, u64::from(error_ns)),
+            Timing::Seen(_) => self,
+        }
+    }
+
+    /// Why a kernel channel may not be what it seems.
+    pub fn channel_doubt(&mut self, timing: Timing, unreliable: bool, doubt: Option<Doubt>) -> &mut Args {
+        let flaw = match timing {
+            Timing::Seen(flaw) => Some(flaw.text()),
+            Timing::Gpu { .. } => unreliable.then_some("an earlier sample of this channel could not be true"),
+        };
+        match (doubt, flaw) {
+            (Some(doubt), flaw) => {
+                self.text(nccl::DOUBT, doubt.text());
+                if let Some(flaw) = flaw {
+                    self.text(nccl::NOTE, flaw);
+                }
+            }
+            (None, Some(flaw)) => {
+                self.text(nccl::DOUBT, flaw);
+            }
+            (None, None) => {}
         }
         self
     }
@@ -281,6 +318,19 @@ impl Args {
             .uint(nccl::TIME_ERROR_NS, u64::from(span.error_ns))
     }
 
+    /// How something on the GPU was matched to what it carried.
+    pub fn matched_by(&mut self, method: Method) -> &mut Args {
+        let number = match method {
+            Method::Bracket => matched_by::exact_launch_bracket,
+            Method::External => matched_by::exact_external_id,
+            Method::GraphNode => matched_by::exact_graph_node,
+            Method::ApiBracket => matched_by::inferred_call_bracket,
+            Method::ThreadOrder => matched_by::inferred_thread_order,
+            Method::DeviceTimer => matched_by::inferred_device_timer,
+        };
+        self.uint(nccl::MATCH, number)
+    }
+
     /// A kernel, and whose it is.
     pub fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) -> &mut Args {
         self.text(nccl::KERNEL, &kernel.name)
@@ -292,14 +342,12 @@ impl Args {
             .ran(kernel.place, kernel.span);
         match owner {
             Owner::Application => self,
-            Owner::Operations { method, comm, operations, replay, .. } => {
-                let number = match method {
-                    Method::Bracket => matched_by::exact_launch_bracket,
-                    Method::GraphNode => matched_by::exact_graph_node,
-                    Method::ApiBracket => matched_by::inferred_call_bracket,
-                    Method::ThreadOrder => matched_by::inferred_thread_order,
-                };
-                self.uint(nccl::MATCH, number)
+            Owner::Operations { method, comm, operations, replay, untold, .. } => {
+                if *untold > 0 {
+                    let broadcasts = if *untold == 1 { "a broadcast".into() } else { format!("{untold} broadcasts") };
+                    self.text(nccl::DOUBT, &format!("may carry {broadcasts} too: NCCL tells nothing of these"));
+                }
+                self.matched_by(*method)
                     .of_comm(*comm)
                     .uint(nccl::OPERATIONS, operations.len() as u64)
                     .nonzero(nccl::REPLAY, replay.unwrap_or_default())
@@ -316,23 +364,38 @@ impl Args {
             application,
             without_kernel,
             implausible,
+            unpaired_markers,
+            foreign_ids,
             dropped,
             discarded_buffers,
             discarded,
+            channels,
         } = *matches;
         for (field, value) in [
             (nccl::KERNELS_LAUNCH_BRACKET, matched[0]),
-            (nccl::KERNELS_GRAPH_NODE, matched[1]),
-            (nccl::KERNELS_CALL_BRACKET, matched[2]),
-            (nccl::KERNELS_THREAD_ORDER, matched[3]),
+            (nccl::KERNELS_EXTERNAL_ID, matched[1]),
+            (nccl::KERNELS_GRAPH_NODE, matched[2]),
+            (nccl::KERNELS_CALL_BRACKET, matched[3]),
+            (nccl::KERNELS_THREAD_ORDER, matched[4]),
+            (nccl::KERNELS_DEVICE_TIMER, matched[5]),
             (nccl::KERNELS_UNMATCHED, unmatched),
             (nccl::KERNELS_APPLICATION, application),
             (nccl::LAUNCHES_WITHOUT_KERNEL, without_kernel),
             (nccl::ACTIVITIES_IMPLAUSIBLE, implausible),
+            (nccl::EXTERNAL_IDS_FOREIGN, foreign_ids),
+            (nccl::MARKERS_UNPAIRED, unpaired_markers),
             (nccl::ACTIVITIES_DROPPED, dropped),
             (nccl::ACTIVITY_BUFFERS_DISCARDED, discarded_buffers),
             (nccl::ACTIVITIES_DISCARDED, discarded),
             (nccl::LAUNCHES_LOST, launches_lost),
+            (nccl::CHANNELS_INSIDE_KERNEL, channels.inside_kernel),
+            (nccl::CHANNELS_WITHOUT_KERNEL, channels.without_kernel),
+            (nccl::CHANNELS_UNMAPPED, channels.unmapped),
+            (nccl::CHANNELS_IMPLAUSIBLE, channels.implausible),
+            (nccl::CHANNELS_UNRELIABLE, channels.unreliable),
+            (nccl::KERNELS_CONFIRMED, channels.kernels_confirmed),
+            (nccl::KERNELS_CONTRADICTED, channels.kernels_contradicted),
+            (nccl::TIMER_CONTRADICTIONS, channels.contradictions),
         ] {
             self.uint(field, value);
         }

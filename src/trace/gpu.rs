@@ -7,23 +7,27 @@ use super::lanes::{FamilyId, Placing};
 use super::names::{CarriedName, Fixed, OperationName, Text};
 use super::tracks::Tracks;
 use super::writer::{self, Category, Form, Track};
-use crate::model::activity::{Copy, CopyKind, Device, Kernel, Overhead, Place};
+use crate::model::activity::{Copy, CopyKind, Device, HostFunction, Kernel, Overhead, Place};
 use crate::model::time::HostNs;
-use crate::model::timeline::Owner;
+use crate::model::timeline::{CopyOf, Owner};
 
 /// Kernels of one stream that may overlap, as programmatic launches do, and those that arrive late.
 const LANES: usize = 16;
 /// Streams that get tracks of their own; the rest share one family, so that the viewer stays usable.
 const STREAMS: usize = 512;
-/// Operations of one kernel that are drawn; a kernel of an all-to-all may carry thousands.
+/// Channels of streams that get tracks of their own; the rest of a GPU's share one family.
+const CHANNELS: usize = 2048;
+/// Operations of one kernel that are drawn; a kernel of an all-to-all may carry thousands. There are lanes for four such kernels, because late ones
+/// find the first lanes taken.
 const OPERATIONS: usize = 16;
 
 /// The GPUs of a trace.
 pub(super) struct Gpu {
-    process: Option<Track>,
+    pub(super) process: Option<Track>,
     /// Made with the first thing drawn in it: many recordings have no CUPTI.
     group: Option<Track>,
     streams: FxHashMap<Place, Families>,
+    channels: FxHashMap<(Place, u8), FamilyId>,
     overhead: Option<FamilyId>,
     devices: Vec<u32>,
 }
@@ -33,12 +37,21 @@ pub(super) struct Gpu {
 struct Families {
     kernels: FamilyId,
     operations: FamilyId,
+    /// The group of its channels; made with the first.
+    channels: Option<Track>,
 }
 
 impl Gpu {
     /// The GPUs of a process.
     pub(super) fn new(process: Option<Track>) -> Gpu {
-        Gpu { process, group: None, streams: FxHashMap::default(), overhead: None, devices: Vec::new() }
+        Gpu {
+            process,
+            group: None,
+            streams: FxHashMap::default(),
+            channels: FxHashMap::default(),
+            overhead: None,
+            devices: Vec::new(),
+        }
     }
 }
 
@@ -83,8 +96,8 @@ impl Tracks {
         }
     }
 
-    /// A copy or a memset.
-    pub(super) fn copy(&mut self, copy: &Copy) {
+    /// A copy or a memset; one that a collective queued is named by it.
+    pub(super) fn copy(&mut self, copy: &Copy, of: Option<CopyOf<'_>>) {
         let families = self.stream(copy.place);
         let name = match copy.kind {
             CopyKind::HostToDevice => "copy host → device",
@@ -103,7 +116,37 @@ impl Tracks {
             self.args.uint(nccl::GRAPH_NODE, copy.graph_node);
         }
         let (start, end) = (copy.span.start, copy.span.end);
-        self.lanes.whole(families.kernels, start, end, Category::Kernel, &Fixed(name), &mut self.args, None);
+        let Some(CopyOf { comm, operation, method }) = of else {
+            return self.lanes.whole(
+                families.kernels,
+                start,
+                end,
+                Category::Kernel,
+                &Fixed(name),
+                &mut self.args,
+                None,
+            );
+        };
+        self.args.text(nccl::NOTE, name).matched_by(method).of_comm(comm);
+        let (name, correlation) = (OperationName { operation, prefix: "" }, operation.correlation(comm));
+        self.lanes.whole(families.kernels, start, end, Category::Kernel, &name, &mut self.args, correlation);
+    }
+
+    /// A function that a graph had the host run: the stream waited for it.
+    pub(super) fn host_function(&mut self, function: &HostFunction) {
+        let families = self.stream(function.place);
+        self.args
+            .clear()
+            .uint(nccl::CORRELATION, u64::from(function.correlation))
+            .uint(nccl::GRAPH, u64::from(function.graph))
+            .uint(nccl::GRAPH_NODE, function.graph_node)
+            .ran(function.place, function.span);
+        if function.tid != 0 {
+            self.args.int(nccl::TID, function.tid);
+        }
+        let (start, end) = (function.span.start, function.span.end);
+        let name = Fixed("host function");
+        self.lanes.whole(families.kernels, start, end, Category::Host, &name, &mut self.args, None);
     }
 
     /// A GPU of the process, once.
@@ -119,6 +162,14 @@ impl Tracks {
             .text(nccl::UUID, &uuid)
             .text(nccl::NOTE, &device.name);
         self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("GPU"), &self.args);
+    }
+
+    /// A GPU's timer, or the host's clock, was set.
+    pub(super) fn timer_step(&mut self, time: HostNs, device: u32, before: HostNs, by: i64) {
+        self.args.clear().uint(nccl::DEVICE, u64::from(device)).long(nccl::TIMER_STEP_NS, by);
+        let note = format!("within {} ns, between two kernels", before.since(time));
+        self.args.text(nccl::NOTE, &note);
+        self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("GPU timer was set"), &self.args);
     }
 
     /// Time that CUPTI itself took.
@@ -149,6 +200,34 @@ impl Tracks {
         self.lanes.whole(family, start, end, Category::Ncclscope, &Fixed(name), &mut self.args, None);
     }
 
+    /// The tracks of a channel of the kernels of a stream.
+    pub(super) fn channel_of_kernel(&mut self, place: Place, channel: u8) -> FamilyId {
+        let place = self.place_of(place);
+        let crowded = self.gpu.channels.len() >= CHANNELS && !self.gpu.channels.contains_key(&(place, channel));
+        let key =
+            if crowded { (Place { stream: u32::MAX, context: u32::MAX, ..place }, u8::MAX) } else { (place, channel) };
+        if let Some(&family) = self.gpu.channels.get(&key) {
+            return family;
+        }
+        let place = key.0;
+        let mut families = self.stream(place);
+        if families.channels.is_none() {
+            let name = format!("{} · channels", self.stream_name(place));
+            let description = "Kernel channels while they ran, by the GPU's own timer.";
+            let parent = self.gpu_group();
+            let rank = Some(stream_rank(place) + 2);
+            let of = writer::Place { parent, rank, orders_children: true, description, ..writer::Place::default() };
+            families.channels = self.lanes.writer.track(Form::Plain { name: &name }, of);
+            self.gpu.streams.insert(place, families);
+        }
+        let parent = families.channels;
+        let of = Placing { parent, rank: u32::from(channel), description: "" };
+        let name = if crowded { "other channels".into() } else { format!("channel {channel}") };
+        let family = self.lanes.family(name, of, LANES);
+        self.gpu.channels.insert(key, family);
+        family
+    }
+
     fn gpu_group(&mut self) -> Option<Track> {
         if self.gpu.group.is_none() {
             let description = "What ran on the GPUs, by CUPTI: one track a stream.";
@@ -164,31 +243,46 @@ impl Tracks {
         self.gpu.group
     }
 
+    /// Where a stream is drawn: beyond so many, together with others.
+    fn place_of(&self, place: Place) -> Place {
+        let crowded = self.gpu.streams.len() >= STREAMS && !self.gpu.streams.contains_key(&place);
+        if crowded { Place { stream: u32::MAX, context: u32::MAX, ..place } } else { place }
+    }
+
+    /// The name of a place that [`Tracks::place_of`] returned.
+    fn stream_name(&self, place: Place) -> String {
+        if place.stream == u32::MAX {
+            return format!("GPU {} · other streams", place.device);
+        }
+        let name = format!("GPU {} · stream {}", place.device, place.stream);
+        // Streams are numbered per context, and two tracks of one name would be drawn as one.
+        let twin = |other: &Place| {
+            other.device == place.device && other.stream == place.stream && other.context != place.context
+        };
+        if self.gpu.streams.keys().any(twin) { format!("{name} of context {}", place.context) } else { name }
+    }
+
     /// The tracks of a stream.
     fn stream(&mut self, place: Place) -> Families {
-        let crowded = self.gpu.streams.len() >= STREAMS && !self.gpu.streams.contains_key(&place);
-        let place = if crowded { Place { stream: u32::MAX, context: u32::MAX, ..place } } else { place };
+        let place = self.place_of(place);
         if let Some(&families) = self.gpu.streams.get(&place) {
             return families;
         }
-        let mut name = match crowded {
-            true => format!("GPU {} · other streams", place.device),
-            false => format!("GPU {} · stream {}", place.device, place.stream),
-        };
-        // Streams are numbered per context, and two tracks of one name would be drawn as one.
-        let twin = |other: &&Place| other.device == place.device && other.stream == place.stream;
-        if self.gpu.streams.keys().any(|other| twin(&other)) {
-            name = format!("{name} of context {}", place.context);
-        }
-        let rank = (place.device.min(0xff) << 20 | place.stream.min(0x7_ffff)) << 1;
+        let name = self.stream_name(place);
+        let rank = stream_rank(place);
         let description = "Kernels and copies while they ran, by CUPTI. Those of NCCL are named by what they carry.";
         let parent = self.gpu_group();
         let kernels = self.lanes.family(name.clone(), Placing { parent, rank, description }, LANES);
         let description = "The operations of kernels that carry more than one, each as long as its kernel.";
         let place_of = Placing { parent, rank: rank + 1, description };
-        let operations = self.lanes.family(format!("{name} · operations"), place_of, OPERATIONS);
-        let families = Families { kernels, operations };
+        let operations = self.lanes.family(format!("{name} · operations"), place_of, 4 * OPERATIONS);
+        let families = Families { kernels, operations, channels: None };
         self.gpu.streams.insert(place, families);
         families
     }
+}
+
+/// The place of a stream's tracks among those of all GPUs.
+fn stream_rank(place: Place) -> u32 {
+    (place.device.min(0xff) << 20 | place.stream.min(0x7_ffff)) << 2
 }

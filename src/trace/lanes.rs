@@ -4,6 +4,8 @@
 //! without a word. A slice may hold phases, one after the other. Every end lies at or after its begin, and every
 //! begin at or after the end before it.
 
+use std::collections::VecDeque;
+
 use rustc_hash::FxHashMap;
 
 use super::args::Args;
@@ -52,6 +54,44 @@ struct Lane {
     last: HostNs,
     /// The slice that is open on it.
     open: Option<Handle>,
+    /// Of slices that nest: what was drawn. Few lanes have such.
+    nested: Option<Box<Nested>>,
+}
+
+/// Slices that were drawn on a lane in the order of their ends.
+#[derive(Default)]
+struct Nested {
+    /// The outermost so far.
+    outermost: VecDeque<(HostNs, HostNs)>,
+    /// The end of those that are not remembered.
+    closed: HostNs,
+}
+
+/// Outermost slices of a lane that are remembered; nothing is drawn any more that begins before the others.
+const OUTERMOST: usize = 64;
+
+impl Lane {
+    /// Whether a slice lies across none that was drawn. Perfetto takes events of one time in the order of their writing, so one that begins
+    /// with another, and was written after it, would be taken for the inner one.
+    fn has_room_around(&self, start: HostNs, end: HostNs) -> bool {
+        let Some(nested) = &self.nested else { return true };
+        let before = nested.outermost.iter().rfind(|(begin, _)| *begin <= start);
+        end >= self.last && start >= before.map_or(nested.closed, |(_, end)| *end)
+    }
+
+    fn enclose(&mut self, start: HostNs, end: HostNs) {
+        self.last = end;
+        let Nested { outermost, closed } = &mut **self.nested.get_or_insert_default();
+        while outermost.back().is_some_and(|(begin, _)| *begin >= start) {
+            outermost.pop_back();
+        }
+        outermost.push_back((start, end));
+        if outermost.len() > OUTERMOST
+            && let Some((_, end)) = outermost.pop_front()
+        {
+            *closed = end;
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -122,6 +162,36 @@ impl Lanes {
         if let Some((sequence, track, time)) = self.lane_at(family, lane, end) {
             self.writer.end(sequence, track, time, &Extra::default());
         }
+    }
+
+    /// A slice whose end is known and that may contain others which were drawn before, in a lane where it does not lie across any.
+    /// Without one it becomes an instant, which says so. A family has either these or others.
+    pub(super) fn nested(
+        &mut self,
+        family: FamilyId,
+        start: HostNs,
+        end: HostNs,
+        category: Category,
+        name: &dyn Name,
+        args: &mut Args,
+    ) {
+        let lanes = &self.families[family.0].lanes;
+        let free = lanes.iter().position(|lane| lane.has_room_around(start, end));
+        let lane = match free {
+            Some(lane) => lane,
+            None if self.new_lane(family, start) => self.families[family.0].lanes.len() - 1,
+            None => {
+                self.missing += 1;
+                args.text(nccl::NOTE, "no free lane: begin only");
+                return self.instant(family, start, category, name, args);
+            }
+        };
+        let Family { sequence, lanes, .. } = &mut self.families[family.0];
+        let (Some(sequence), Some(lane)) = (*sequence, lanes.get_mut(lane)) else { return };
+        lane.enclose(start, end);
+        let extra = Extra { args: args.bytes(), ..Extra::default() };
+        self.writer.begin(sequence, lane.track, start, category, name, &extra);
+        self.writer.end(sequence, lane.track, end, &Extra::default());
     }
 
     /// Ends a slice and the phase inside it, if it is open.
@@ -236,7 +306,7 @@ impl Lanes {
         if family.sequence.is_none() {
             family.sequence = Some(self.writer.sequence(track, time));
         }
-        family.lanes.push(Lane { track, last: HostNs(0), open: None });
+        family.lanes.push(Lane { track, last: HostNs(0), open: None, nested: None });
         true
     }
 

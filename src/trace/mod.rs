@@ -6,6 +6,7 @@
 pub mod args;
 pub mod fields;
 mod gpu;
+mod host;
 mod lanes;
 pub mod names;
 #[cfg(feature = "cli")]

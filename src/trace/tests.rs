@@ -20,7 +20,9 @@ use super::tracks::{Figures, ProcessInfo, Tracks};
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer};
 use crate::correlate::Correlator;
 use crate::correlate::tests::{PID, Player, Random, Records, tag};
+use crate::model::activity::{Edge, Marker};
 use crate::model::time::HostNs;
+use crate::model::timeline::{Entry, What};
 use crate::model::word::Word;
 
 /// Id of the delta clock.
@@ -582,7 +584,8 @@ fn events_say_what_is_known_of_them() {
         31 1 state k KERNEL_CH_STOP argument=1200
         32 1 stop k
         33 1 start c ProxyCtrl | 33 1 state c PROXY_CTRL_APPEND | 34 1 state c PROXY_CTRL_APPEND_END argument=6
-        35 1 start n NetPlugin parent=s bytes=100",
+        35 1 start n NetPlugin parent=s bytes=100
+        finish",
     );
     let expected = unindent(
         "
@@ -596,7 +599,8 @@ fn events_say_what_is_known_of_them() {
         step 3: channel=2 step=3
         network wait: bytes=512
         end: starts=2
-        AllShuffle 64 B f32: channel=3 gpu_start_ns=1000 comm=7
+        AllShuffle 64 B f32: channel=3 gpu_start_ns=1000 comm=7 doubt=\"as NCCL saw it: the GPU's timer is not \
+            related to the host's clock\"
         end: gpu_stop_ns=1200
         append: comm=7
         end: appended=6
@@ -818,6 +822,45 @@ fn whatever_comes_perfetto_loses_nothing() {
         let problems = Check::new().open_slices(open).run(&trace);
         assert!(problems.is_empty(), "seed {seed}: {problems:#?}");
     }
+}
+
+#[test]
+fn ranges_keep_their_times_whatever_lies_across_them() {
+    let mut state = 7_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    let mut tracks = Tracks::new(tag(), clocks(0), &process());
+    // In the order of their ends, but for a few that come late; many begin or end together, or last no time.
+    let mut expected = Vec::new();
+    for number in 0..3000_u64 {
+        let late = if random(20) == 0 { random(30) } else { 0 };
+        let end = (100 + number / 2).saturating_sub(late);
+        let start = end - random(if number % 5 == 0 { 100 } else { 4 });
+        expected.push((start, end - start));
+        let name = format!("{number}").into();
+        let (thread, domain) = ("python3".into(), None);
+        let time = HostNs(start);
+        let marker = Marker { time, error_ns: 0, id: 0, edge: Edge::Begin, tid: Some(100), thread, name, domain };
+        let what = What::Range { marker: &marker, end: Some(HostNs(end)), is_open: false };
+        tracks.draw(&Entry { time, what });
+    }
+    let missing = tracks.lanes.missing;
+    assert!(missing < 300, "{missing}");
+    let trace = perfetto::Trace::from_bytes(tracks.take()).unwrap();
+    let rows = trace.rows("SELECT name, ts, dur, depth FROM slice WHERE category = 'nvtx'");
+    let mut shortened = 0;
+    for row in &rows {
+        let (start, length) = expected[row.str("name").parse::<usize>().unwrap()];
+        assert_eq!(row.i64("ts") as u64, start);
+        let found = row.i64("dur") as u64;
+        assert!(found == length || found == 0, "{}: {found} instead of {length}", row.str("name"));
+        shortened += u64::from(found != length);
+    }
+    assert_eq!(rows.len(), expected.len());
+    assert!(shortened <= missing, "{shortened} of {missing}");
+    assert!(rows.iter().any(|row| row.i64("depth") >= 2));
 }
 
 // ---- limits ----

@@ -3,6 +3,8 @@
 //! ```text
 //! rank 3 · node17                  the process
 //!   python3, ...                   one track a host thread: the application's calls, launches, hand-overs
+//!     CUDA runtime, CUDA driver    where asked for: calls into CUDA, in lanes
+//!     NVTX                         where asked for: the program's ranges, which nest
 //!   Communicators
 //!     dp · rank 3 of 64            operations while NCCL hands them over, in lanes; init and finalize
 //!   Proxy
@@ -12,9 +14,9 @@
 //!       dp · send → 4 · steps      their transfers, each with what it waits for
 //!       network events
 //!   GPU
-//!     GPU 0 · stream 13            kernels, in lanes; NCCL's are named by what they carry
+//!     GPU 0 · stream 13            kernels, in lanes; NCCL's are named by what they carry; copies, and functions that graphs have the host run
 //!     GPU 0 · stream 13 · operations   the operations of kernels that carry more than one
-//!   GPU channels                   kernel channels as NCCL's threads saw them
+//!   GPU channels                   kernel channels whose kernel is not known
 //!   ncclscope                      what the recording says of itself
 //! ```
 //!
@@ -29,6 +31,7 @@ use rustc_hash::FxHashMap;
 use super::args::Args;
 use super::fields::nccl;
 use super::gpu::Gpu;
+use super::host::Host;
 use super::lanes::{FamilyId, Lanes, Placing};
 use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
@@ -36,7 +39,7 @@ use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Comm, Doubts, Entry, Matches, ProxyOp, Thread, ThreadId, What};
+use crate::model::timeline::{Comm, Doubts, Entry, Matches, ProxyOp, Thread, ThreadId, Timing, What};
 
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
 const COMM_LANES: usize = 16;
@@ -50,7 +53,7 @@ const FAMILIES: usize = 1024;
 pub struct Tracks {
     pub(super) lanes: Lanes,
     pub(super) args: Args,
-    pid: i32,
+    pub(super) pid: i32,
     comms_group: Option<Track>,
     proxy_group: Option<Track>,
     channels_group: Option<Track>,
@@ -64,6 +67,7 @@ pub struct Tracks {
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
     channels: FxHashMap<(Handle, u8), FamilyId>,
     pub(super) gpu: Gpu,
+    pub(super) host: Host,
     /// The thread of each open call.
     calls: FxHashMap<Handle, ThreadId>,
 }
@@ -181,8 +185,8 @@ impl Tracks {
         let channels_group = group(
             "GPU channels",
             4,
-            "Kernel channels at the times when NCCL's threads saw the GPU's stamps, not when the GPU wrote them. \
-             The stamps themselves are in the arguments, on the GPU's own clock.",
+            "Kernel channels whose kernel is not known: by the GPU's timer where the host alone bounds it, else as NCCL's threads saw \
+             them. The stamps themselves are in the arguments, on the GPU's own clock.",
         );
         let own_group = group("ncclscope", 5, "What the recording says of itself: losses, doubts, limits.");
         let place = Placing { parent: own_group, rank: 0, description: "Begin, end and remarks of the recording." };
@@ -210,6 +214,7 @@ impl Tracks {
             peers: FxHashMap::default(),
             channels: FxHashMap::default(),
             gpu: Gpu::new(track),
+            host: Host::default(),
             calls: FxHashMap::default(),
         };
         tracks.dropped(clocks.boottime, 0);
@@ -389,9 +394,12 @@ impl Tracks {
                 self.lanes.end(id, time, &self.args);
             }
             What::Control { thread, comm, state, appended } => self.control(thread, time, comm, state, appended),
-            What::ChannelBegin { id, comm, ref channel, operation, doubt } => {
-                let family = self.channel(comm, channel.channel);
-                self.args.clear().channel(channel).of_comm(comm).doubt(doubt);
+            What::ChannelBegin { id, comm, ref channel, operation, timing, unreliable, doubt } => {
+                let family = match timing {
+                    Timing::Gpu { place: Some(place), .. } => self.channel_of_kernel(place, channel.channel),
+                    _ => self.channel(comm, channel.channel),
+                };
+                self.args.clear().channel(channel, timing).of_comm(comm).channel_doubt(timing, unreliable, doubt);
                 match (channel.phase, operation) {
                     (Some((_, name)), _) => {
                         self.lanes.begin(family, id, time, Category::Gpu, &Text(name), &mut self.args, None);
@@ -431,9 +439,13 @@ impl Tracks {
                 self.lanes.instant_inside(id, time, Category::Net, &Fixed("network update"), &self.args);
             }
             What::Kernel { kernel, owner } => self.kernel(kernel, &owner),
-            What::Copy(copy) => self.copy(copy),
+            What::Copy { copy, of } => self.copy(copy, of),
+            What::CudaCall(call) => self.cuda_call(call),
+            What::Range { marker, end, is_open } => self.range(marker, end, is_open),
+            What::HostFunction(function) => self.host_function(function),
             What::Device(device) => self.device(time, device),
             What::Overhead(overhead) => self.overhead(overhead),
+            What::TimerStep { device, before, by } => self.timer_step(time, device, before, by),
             What::Unknown { thread, bits } => {
                 self.args.clear().uint(nccl::UNKNOWN, bits);
                 let time = self.threads.get(&thread).map_or(time, |thread| time.max(thread.last));
@@ -494,10 +506,18 @@ impl Tracks {
         let thread = self.threads.get_mut(&id)?;
         if thread.track.is_none() {
             let form = Form::Thread { pid: self.pid, tid: thread.tid, name: &thread.name };
-            let track = self.lanes.writer.track(form, Place::default())?;
+            let known = self.host.take_track(thread.tid);
+            let track = known.or_else(|| self.lanes.writer.track(form, Place::default()))?;
             thread.track = Some((self.lanes.writer.sequence(track, time), track));
         }
         thread.track
+    }
+
+    /// The track of the thread that had this number last, where NCCL was called on it.
+    pub(super) fn track_of_tid(&mut self, tid: i32, time: HostNs) -> Option<Track> {
+        let threads = self.threads.iter().filter(|(_, thread)| thread.tid == tid);
+        let id = threads.map(|(id, _)| *id).max()?;
+        self.thread_track(id, time).map(|(_, track)| track)
     }
 
     fn call_begin(&mut self, id: Handle, thread_id: ThreadId, time: HostNs, kind: Kind, name: &dyn Name) {
@@ -557,8 +577,8 @@ impl Tracks {
         let place = Placing {
             parent: self.comms_group,
             rank: comm.number,
-            description: "Operations while NCCL hands them over to the GPU and the proxy, on the host. How long \
-                          the GPU worked on them is not in this recording.",
+            description: "Operations while NCCL hands them over to the GPU and the proxy, on the host. When the GPU \
+                          worked on them is on the GPU's tracks, under the kernels that carried them.",
         };
         let mut label = names::short_comm(comm);
         if self.comms.values().any(|other| other.label == label) {

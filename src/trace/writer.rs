@@ -418,6 +418,12 @@ pub enum Category {
     Kernel = 7,
     /// Operations of kernels that carry more than one.
     Carried = 8,
+    /// What the host did for the GPU, by CUPTI.
+    Host = 9,
+    /// Calls into CUDA, by CUPTI.
+    Cuda = 10,
+    /// Ranges of NVTX, by CUPTI.
+    Nvtx = 11,
 }
 
 impl Category {
@@ -431,6 +437,9 @@ impl Category {
             Category::Ncclscope => "ncclscope",
             Category::Kernel => "kernel",
             Category::Carried => "carried",
+            Category::Host => "host",
+            Category::Cuda => "cuda",
+            Category::Nvtx => "nvtx",
         }
     }
 }
@@ -540,7 +549,9 @@ impl Form<'_> {
             Form::Thread { pid, tid, name } => out.message(track_descriptor::THREAD, |out| {
                 out.int(thread_descriptor::PID, i64::from(pid));
                 out.int(thread_descriptor::TID, i64::from(tid));
-                out.bytes_field(thread_descriptor::THREAD_NAME, name.as_bytes());
+                if !name.is_empty() {
+                    out.bytes_field(thread_descriptor::THREAD_NAME, name.as_bytes());
+                }
             }),
             Form::Plain { name } => out.bytes_field(track_descriptor::NAME, name.as_bytes()),
             Form::Counter { name, unit } => {

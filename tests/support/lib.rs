@@ -5,13 +5,16 @@
 //! * [`host`] loads a plugin and calls it as NCCL does: [`host::Plugin`].
 //! * [`script`] is the language that scenarios are written in; [`player`] runs them.
 //! * [`play`] runs them in a process of their own and collects what it says: [`play::Play`].
+//! * [`gpu`] is what a script may ask of CUDA, with the emulated libraries.
 //! * [`flood`] is the load test, [`quiet`] the one that forbids system calls and counts allocations.
 //! * [`perfetto`] reads the traces that come out, [`timeline`] says what they show.
 //! * [`recording`] does all of it: plays, and holds the traces that come out.
 
 pub mod flood;
+pub mod gpu;
 pub mod host;
 pub mod layout;
+pub mod nvtx;
 pub mod perfetto;
 pub mod play;
 pub mod player;

@@ -5,6 +5,7 @@
 //! but for an error of the host itself, which then exits with status 2.
 
 use ncclscope_tests::flood::{self, Flood, Kind};
+use ncclscope_tests::gpu;
 use ncclscope_tests::player::{self, Options};
 use ncclscope_tests::quiet::{self, Noise, Quiet};
 use ncclscope_tests::script::Script;
@@ -35,6 +36,17 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Where the emulated CUDA libraries find the GPU.
+///
+/// # Safety
+///
+/// As [`observe::Attach`] has it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclscope_emulator_attach(observer: *const observe::Observer) -> *const observe::Machine {
+    // SAFETY: the caller's promise.
+    unsafe { gpu::attach(observer) }
 }
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

@@ -3,9 +3,11 @@
 //! The whole state of the play travels from thread to thread with the line that is next, so only one thread ever
 //! has it and nothing needs a lock. A child of `fork`, whose only thread has it too, can go on by itself.
 
+use crate::gpu::{self, Tool};
 use crate::host::{self, Arg, Comm, Context, EventType, LogLine, Plugin, RawHandle, StateType, Text, Value};
 use crate::layout;
-use crate::script::{Argument, Handle, Line, MAIN, Script, StateArgument, Type, Verb};
+use crate::nvtx;
+use crate::script::{Argument, Handle, Line, MAIN, Nvtx, Script, StateArgument, Type, Verb};
 use serde_json::{Map, json};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -54,6 +56,8 @@ pub unsafe fn play(script: Script, options: Options) -> Result<(), PlayError> {
         contexts: HashMap::new(),
         events: HashMap::new(),
         texts: HashMap::new(),
+        tools: HashMap::new(),
+        ranges: HashMap::new(),
         children: HashSet::new(),
     };
     let mut threads = HashMap::<&str, Worker>::new();
@@ -146,6 +150,10 @@ struct Player {
     contexts: HashMap<String, Context>,
     events: HashMap<String, RawHandle>,
     texts: HashMap<String, Text>,
+    /// Who else has CUPTI.
+    tools: HashMap<String, Tool>,
+    /// Ranges of NVTX that a label names.
+    ranges: HashMap<String, u64>,
     /// The threads whose lines were a child's to play.
     children: HashSet<String>,
 }
@@ -241,6 +249,66 @@ impl Player {
                     self.texts.insert(label.clone(), Text::new(content));
                 }
             },
+            Verb::Call { function, library } => {
+                let library = self.library(library.as_deref())?;
+                report.label = Some(function.clone());
+                // SAFETY: whoever wrote the script knows the function.
+                report.status = Some(report.time(|| unsafe { gpu::call(&library, function) })?);
+            }
+            Verb::Race(functions) => {
+                let library = self.library(None)?;
+                let body = |function: &String| {
+                    (0..100).try_for_each(|_| {
+                        // With a pause, in which another thread comes to it.
+                        thread::sleep(Duration::from_micros(50));
+                        // SAFETY: as above.
+                        unsafe { gpu::call(&library, function) }.map(drop)
+                    })
+                };
+                report.time(|| {
+                    thread::scope(|scope| {
+                        let threads: Vec<_> = functions.iter().map(|it| scope.spawn(|| body(it))).collect();
+                        threads.into_iter().try_for_each(|thread| thread.join().expect("the plugin does not panic"))
+                    })
+                })?;
+            }
+            Verb::Storm(functions) => {
+                for function in functions.clone() {
+                    let library = self.library(None)?;
+                    // SAFETY: as above.
+                    let body = move || while unsafe { gpu::call(&library, &function) }.is_ok() {};
+                    thread::Builder::new().spawn(body).map_err(|error| error.to_string())?;
+                }
+            }
+            Verb::Kernel { name, time } => {
+                let name = CString::new(name.as_str()).map_err(|error| error.to_string())?;
+                report.time(|| gpu::kernel(&name, *time));
+            }
+            Verb::HostNode { node, time } => report.time(|| gpu::host_node(*node, *time)),
+            Verb::Nvtx(call) => match call {
+                Nvtx::Push { text, domain } => report.time(|| nvtx::push(text, domain.as_deref())),
+                Nvtx::Pop { domain } => report.time(|| nvtx::pop(domain.as_deref())),
+                Nvtx::Mark(text) => report.time(|| nvtx::mark(text)),
+                Nvtx::Start { label, text } => {
+                    let id = report.time(|| nvtx::start(text));
+                    self.ranges.insert(label.clone(), id);
+                }
+                Nvtx::End(label) => {
+                    let id = self.ranges.remove(label).ok_or("the range has not begun")?;
+                    report.time(|| nvtx::end(id));
+                }
+            },
+            Verb::Subscribe(label) => {
+                let (tool, answer) = report.time(Tool::subscribe)?;
+                report.label = Some(label.clone());
+                report.status = Some(answer);
+                self.tools.extend(tool.map(|tool| (label.clone(), tool)));
+            }
+            Verb::Unsubscribe(label) => {
+                let tool = self.tools.remove(label).ok_or("the tool has not subscribed")?;
+                report.label = Some(label.clone());
+                report.status = Some(report.time(|| tool.unsubscribe())?);
+            }
             Verb::Sleep(time) => report.time(|| sleep(*time)),
             Verb::End => {}
             Verb::Fork(name) => {
@@ -277,6 +345,15 @@ impl Player {
         self.plugin = Some(plugin.map_err(|error| error.to_string())?);
         self.open = true;
         Ok(())
+    }
+
+    /// The name to open a library by: the plugin, or another.
+    fn library(&self, name: Option<&str>) -> Result<CString, String> {
+        let name = match name {
+            Some(name) => name.as_bytes(),
+            None => self.options.plugin.as_os_str().as_encoded_bytes(),
+        };
+        CString::new(name).map_err(|error| error.to_string())
     }
 
     /// The plugin, if its code can be called: an undeletable library can even after it was closed.

@@ -54,6 +54,13 @@
 //! | `finalize CTX` | `finalize`, after which the communicator's name is overwritten |
 //! | `mask [value=N]` | reports the activation mask, and sets it as NCCL's RAS service does |
 //! | `text LABEL TEXT` | a text with an address of its own; a second time, another content at that address |
+//! | `call FUNCTION [library=NAME]` | calls `int f(void)` of the plugin, or of that library |
+//! | `race FUNCTION...` | calls such functions of the plugin a hundred times each, each on a thread of its own, all at once |
+//! | `storm FUNCTION...` | the same, but goes on in the background until the process ends |
+//! | `kernel NAME [for=TIME]` | launches a kernel of that symbol, and waits until it has run; see [`crate::gpu`] |
+//! | `nvtx push TEXT [domain=TEXT]`, `nvtx pop [domain=TEXT]`, `nvtx mark TEXT`, `nvtx start LABEL TEXT`, `nvtx end LABEL` | calls NVTX; in a domain with a registered string |
+//! | `host-node N [for=TIME]` | launches a graph in whose node of that id the host runs a function, and waits for it |
+//! | `subscribe LABEL`, `unsubscribe LABEL` | another tool takes CUPTI, or gives it up |
 //! | `sleep TIME` | `20us`, `5ms`, `1s` |
 //! | `end` | ends the thread and waits until it has; naming it again begins another |
 //! | `unload` | closes the plugin, as NCCL does after the last `finalize` |
@@ -116,6 +123,14 @@ pub enum Verb {
     Finalize(Handle),
     Mask(Option<i32>),
     Text { label: String, content: Vec<u8> },
+    Call { function: String, library: Option<String> },
+    Race(Vec<String>),
+    Storm(Vec<String>),
+    Kernel { name: String, time: Duration },
+    HostNode { node: u64, time: Duration },
+    Nvtx(Nvtx),
+    Subscribe(String),
+    Unsubscribe(String),
     Sleep(Duration),
     End,
     Fork(String),
@@ -139,6 +154,14 @@ impl Verb {
             Verb::Finalize(_) => "finalize",
             Verb::Mask(_) => "mask",
             Verb::Text { .. } => "text",
+            Verb::Call { .. } => "call",
+            Verb::Race(_) => "race",
+            Verb::Storm(_) => "storm",
+            Verb::Kernel { .. } => "kernel",
+            Verb::HostNode { .. } => "host-node",
+            Verb::Nvtx(_) => "nvtx",
+            Verb::Subscribe(_) => "subscribe",
+            Verb::Unsubscribe(_) => "unsubscribe",
             Verb::Sleep(_) => "sleep",
             Verb::End => "end",
             Verb::Fork(_) => "fork",
@@ -148,6 +171,17 @@ impl Verb {
             Verb::Kill(_) => "kill",
         }
     }
+}
+
+/// A call of NVTX's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // NVTX's own words
+pub enum Nvtx {
+    Push { text: String, domain: Option<String> },
+    Pop { domain: Option<String> },
+    Mark(String),
+    Start { label: String, text: String },
+    End(String),
 }
 
 /// A handle or context, as written.
@@ -283,6 +317,46 @@ impl Parser {
                 self.texts.insert(label.clone());
                 Verb::Text { label, content: words.next("a text")?.bytes }
             }
+            b"call" => {
+                let function = words.next("a function")?.label("a function")?;
+                let mut options = words.options()?;
+                let library = options.take("library").map(|word| word.text().map(str::to_owned)).transpose()?;
+                options.done(&["library"])?;
+                Verb::Call { function, library }
+            }
+            b"race" => Verb::Race(functions(&mut words)?),
+            b"storm" => Verb::Storm(functions(&mut words)?),
+            b"kernel" => {
+                let name = words.next("a kernel's name")?.label("a kernel's name")?;
+                let mut options = words.options()?;
+                let run = options.take("for").map(|word| time(word.text()?)).transpose()?;
+                options.done(&["for"])?;
+                Verb::Kernel { name, time: run.unwrap_or(Duration::from_micros(100)) }
+            }
+            b"host-node" => {
+                let node = number(&words.next("a node's id")?)?;
+                let mut options = words.options()?;
+                let run = options.take("for").map(|word| time(word.text()?)).transpose()?;
+                options.done(&["for"])?;
+                Verb::HostNode { node, time: run.unwrap_or(Duration::from_micros(100)) }
+            }
+            b"nvtx" => {
+                let call = words.next("push, pop, mark, start or end")?;
+                let text = |words: &mut Words| words.next("a text")?.text().map(str::to_owned);
+                Verb::Nvtx(match call.bytes.as_slice() {
+                    b"push" => Nvtx::Push { text: text(&mut words)?, domain: domain(words.options()?)? },
+                    b"pop" => Nvtx::Pop { domain: domain(words.options()?)? },
+                    b"mark" => Nvtx::Mark(text(&mut words)?),
+                    b"start" => {
+                        let label = words.next("a label")?.label("a label")?;
+                        Nvtx::Start { label, text: text(&mut words)? }
+                    }
+                    b"end" => Nvtx::End(words.next("a label")?.label("a label")?),
+                    _ => return Err(format!("expected push, pop, mark, start or end, found {call}")),
+                })
+            }
+            b"subscribe" => Verb::Subscribe(words.next("a label")?.label("a label")?),
+            b"unsubscribe" => Verb::Unsubscribe(words.next("a label")?.label("a label")?),
             b"sleep" => Verb::Sleep(time(words.next("a time, such as 20us")?.text()?)?),
             b"end" if thread == MAIN => {
                 return Err("expected another thread: `main` ends with the process".into());
@@ -298,8 +372,8 @@ impl Parser {
             b"kill" => Verb::Kill(signal(&words.next("a signal")?)?),
             _ => {
                 return Err(format!(
-                    "expected a verb (name, load, unload, init, start, state, stop, finalize, mask, text, sleep, \
-                     end, fork, exit, _exit, abort, kill), found {verb}"
+                    "expected a verb (name, load, unload, init, start, state, stop, finalize, mask, text, call, \
+                     race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, sleep, end, fork, exit, _exit, abort, kill), found {verb}"
                 ));
             }
         };
@@ -426,6 +500,14 @@ impl Parser {
     }
 }
 
+fn functions(words: &mut Words) -> Result<Vec<String>> {
+    let mut functions = vec![words.next("a function")?.label("a function")?];
+    while let Some(word) = words.optional() {
+        functions.push(word.label("a function")?);
+    }
+    Ok(functions)
+}
+
 fn handle(word: &Word, labels: &HashSet<String>, expected: &str) -> Result<Handle> {
     let text = word.text()?;
     if text == "null" {
@@ -532,6 +614,13 @@ fn signal(word: &Word) -> Result<i32> {
 fn number(word: &Word) -> Result<u64> {
     let number = parse_number(word.text()?);
     number.ok_or_else(|| format!("expected a number (-1, 0x10, true, 16Mi), found {word}"))
+}
+
+/// The domain of a call of NVTX's, if it has one.
+fn domain(mut options: Options) -> Result<Option<String>> {
+    let domain = options.take("domain").map(|word| word.text().map(str::to_owned)).transpose()?;
+    options.done(&["domain"])?;
+    Ok(domain)
 }
 
 fn int(word: &Word) -> Result<i32> {

@@ -53,8 +53,15 @@ pub struct Slice {
 }
 
 /// Arguments whose values are times, which no two runs share.
-const TIMES: [&str; 6] =
-    ["clock_error_ns", "group_end_called_ns", "group_start_returned_ns", "gpu_start_ns", "gpu_stop_ns", "queued_ns"];
+const TIMES: [&str; 7] = [
+    "clock_error_ns",
+    "group_end_called_ns",
+    "group_start_returned_ns",
+    "gpu_start_ns",
+    "gpu_stop_ns",
+    "queued_ns",
+    "time_error_ns",
+];
 
 impl Timeline {
     /// Asks a trace for everything.
@@ -257,10 +264,15 @@ impl Figures {
             "recorded",
             "clock_error_ns",
             "kernels_launch_bracket",
+            "kernels_external_id",
             "kernels_graph_node",
             "kernels_call_bracket",
             "kernels_thread_order",
+            "kernels_device_timer",
             "kernels_application",
+            "kernels_confirmed",
+            "channels_inside_kernel",
+            "channels_without_kernel",
         ];
         let remarkable = self.0.iter().filter(|(name, number)| **number != 0 && !plain.contains(&name.as_str()));
         remarkable.map(|(name, number)| (name.as_str(), *number)).collect()

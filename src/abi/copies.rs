@@ -1,0 +1,128 @@
+//! Another copy of this library in the process.
+//!
+//! CUDA opens the library that `CUDA_INJECTION64_PATH` names, NCCL the one of `NCCL_PROFILER_PLUGIN`. One file is one library,
+//! however often it is opened. Two files are two, each with its own state, and both would want CUPTI and write a trace. So
+//! the one that the process loaded first records, and the other hands it every call: contexts and handles are the first
+//! one's then. Copies of different versions do not trust each other: the later one records nothing, and says so.
+//!
+//! The first one is found by its SONAME, by which the loader gives the oldest library of that name. None is ever unloaded.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::catch_unwind;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::{Abi, Table};
+use crate::profiler;
+
+const SONAME: &CStr = c"libncclscope.so";
+
+/// This version, for other copies and for [`super::c`].
+pub(super) const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(version) => version,
+    Err(_) => c"",
+};
+
+/// The copy that records, where that is not this one.
+struct First(*mut c_void);
+
+// SAFETY: a handle of the loader's, which any thread may use, and which is never closed.
+unsafe impl Send for First {}
+// SAFETY: as above.
+unsafe impl Sync for First {}
+
+/// The first copy's tables, by version, once an `init` has asked for them.
+static TABLES: [AtomicPtr<c_void>; 16] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
+
+/// The table to call instead of our own, for `init`.
+pub(super) fn table<A: Abi, Init: Copy>() -> Option<&'static Table<A, Init>> {
+    let found = catch_unwind(|| {
+        let first = first()?;
+        let table = first.symbol(&CString::new(format!("ncclProfiler_v{}", A::VERSION)).unwrap_or_default());
+        if table.is_null() {
+            profiler::stay_out("the copy of ncclscope that was loaded first lacks this interface");
+        }
+        TABLES[usize::from(A::VERSION)].store(table, Ordering::Release);
+        Some(table)
+    });
+    // SAFETY: null or the table of this version, in a library that stays.
+    unsafe { found.ok().flatten()?.cast::<Table<A, Init>>().as_ref() }
+}
+
+/// The table to call instead of our own, after `init`. Its `init` is not to be called.
+#[inline]
+pub(super) fn known_table<A: Abi>() -> Option<&'static Table<A, *const c_void>> {
+    // SAFETY: as above; all tables differ in the type of `init` only, which is a function's address.
+    unsafe { TABLES[usize::from(A::VERSION)].load(Ordering::Acquire).cast::<Table<A, *const c_void>>().as_ref() }
+}
+
+/// The function `int f(void)` of our C interface to call instead of our own.
+pub(super) fn function(name: &CStr) -> Option<extern "C" fn() -> c_int> {
+    let found = catch_unwind(|| first().map(|first| first.symbol(name))).ok().flatten()?;
+    // SAFETY: null, which is `None`, or a function that has this type in a copy of this version.
+    unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn() -> c_int>>(found) }
+}
+
+/// The copy to hand everything to. `None` where this one is alone, or the first, or of another version.
+fn first() -> Option<&'static First> {
+    static FIRST: OnceLock<Option<First>> = OnceLock::new();
+    if let Some(known) = FIRST.get() {
+        return known.as_ref();
+    }
+    // Not under the lock of `FIRST`: who waits for that may hold the loader's, which is needed here.
+    let found = look();
+    FIRST.get_or_init(|| found).as_ref()
+}
+
+fn look() -> Option<First> {
+    // SAFETY: a C string; with this flag nothing is loaded. The handle is kept: libraries of ours stay.
+    let first = First(unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) });
+    if first.0.is_null() {
+        return None;
+    }
+    // Not the address of something exported, which in every copy may be that of the first.
+    static HERE: u8 = 0;
+    let (here, _) = image((&raw const HERE).cast())?;
+    let (there, path) = image(first.symbol(c"ncclProfiler_v1"))?;
+    if here == there {
+        return None;
+    }
+    let version = first.symbol(c"ncclscope_version");
+    // SAFETY: null, which is `None`, or our function.
+    let version = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn() -> *const c_char>>(version) };
+    // SAFETY: it answers a static C string.
+    let version = version.map(|version| unsafe { CStr::from_ptr(version()) });
+    if version == Some(VERSION) {
+        return Some(first);
+    }
+    profiler::stay_out(&format!(
+        "ncclscope {} from {} was loaded before this {}: this one records nothing. Name one file for both NCCL_PROFILER_PLUGIN \
+         and CUDA_INJECTION64_PATH",
+        version.map_or("of an unknown version".into(), CStr::to_string_lossy),
+        path.display(),
+        VERSION.to_string_lossy(),
+    ));
+    None
+}
+
+impl First {
+    fn symbol(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: an open handle and a C string.
+        unsafe { libc::dlsym(self.0, name.as_ptr()) }
+    }
+}
+
+/// The library that an address lies in: where it begins in memory, and its file.
+fn image(address: *const c_void) -> Option<(*mut c_void, PathBuf)> {
+    use std::os::unix::ffi::OsStrExt;
+    // SAFETY: `dladdr` only looks the address up and fills `info`, whose name lives as long as the library.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(address, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        let file = std::ffi::OsStr::from_bytes(CStr::from_ptr(info.dli_fname).to_bytes());
+        Some((info.dli_fbase, file.into()))
+    }
+}

@@ -1,0 +1,286 @@
+//! Whose a kernel is whose launch was not seen, by its channels: the match by stream and device timer.
+//!
+//! The channels of a plan ran inside its kernel. Once the GPU's timer is known to a few microseconds, the stamps of a plan
+//! lie in one kernel and no other, or else they decide nothing: what is ambiguous stays so until other kernels found their
+//! plans. A stream that is known for a plan decides between kernels that overlap.
+//!
+//! Before the timer is known, it is sought where it would put the most plans of a communicator into kernels at once
+//! ([`bootstrap`]). Kernels of a rhythm as even as a clock's fit at many places; then nothing is concluded.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::clock::device::{DeviceClock, Pair, STEP_NS};
+use crate::model::activity::{Kernel, Place};
+use crate::model::ids::Handle;
+use crate::model::time::{GpuNs, HostNs};
+use crate::model::timeline::Unmatched;
+use crate::model::word::Word;
+
+/// How much longer a kernel may be than its channels, in ns: 3.1 to 3.7 us on H100, of which most lies before them. The rest is
+/// room for other GPUs.
+const SLACK_NS: u64 = 100_000;
+/// A kernel whose times are worse known is not considered, in ns.
+const WORST_KERNEL_ERROR_NS: u64 = 100_000;
+/// How long before its first channel a kernel may begin, in ns: the slack, and room for errors.
+const HEAD_NS: u64 = SLACK_NS + 2 * STEP_NS + 2 * WORST_KERNEL_ERROR_NS;
+/// Plans that must agree on where a timer is.
+const AGREEING: usize = 5;
+/// Plans that are looked at together for that; drift shifts those that lie far apart.
+const TOGETHER: usize = 24;
+/// How many such sets are looked at in a pass.
+const ATTEMPTS: usize = 16;
+/// The most that a timer may drift, in parts per million.
+const DRIFT_PPM: u64 = 200;
+
+/// A kernel of NCCL without a known launch.
+#[derive(Debug)]
+pub(super) struct Orphan {
+    pub(super) kernel: Kernel,
+    /// Why its launch is not known.
+    pub(super) reason: Unmatched,
+    /// When it came here.
+    pub(super) since: HostNs,
+}
+
+/// A plan without a kernel.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub(super) key: Handle,
+    pub(super) context: Handle,
+    /// Its communicator's device, if that is known.
+    pub(super) device: Option<u32>,
+    /// The earliest start and the latest stop of its channels.
+    pub(super) first: GpuNs,
+    pub(super) last: GpuNs,
+    /// How many channels were seen.
+    pub(super) channels: u32,
+    /// The functions of its operations.
+    pub(super) functions: Vec<Word>,
+    /// Where its stream is, if that is known.
+    pub(super) place: Option<Place>,
+    /// When it began by what the host alone says, and how far off that may be.
+    pub(super) range: Option<(HostNs, u64)>,
+}
+
+impl Candidate {
+    /// Whether this kernel could be the plan's, by all that does not depend on a clock.
+    fn could_be(&self, kernel: &Kernel) -> bool {
+        let channels = self.last.0 - self.first.0;
+        let drift = channels / 1_000_000 * DRIFT_PPM;
+        let room = 2 * STEP_NS + 2 * u64::from(kernel.span.error_ns) + drift;
+        let length = kernel.span.end.since(kernel.span.start) + room;
+        self.device.is_none_or(|device| device == kernel.place.device)
+            && u64::from(kernel.span.error_ns) <= WORST_KERNEL_ERROR_NS
+            && self.channels <= kernel.grid[0]
+            && self.may_run(&kernel.name)
+            && channels <= length
+            && length - channels <= SLACK_NS + 2 * room
+    }
+
+    /// Whether a kernel of this name may carry its operations. NCCL launches one that is made for one of them, or for any.
+    fn may_run(&self, name: &str) -> bool {
+        const MADE_FOR: [(&str, &[Word]); 6] = [
+            ("_AllReduce_", &[Word::ALL_REDUCE]),
+            ("_AllGather_", &[Word::ALL_GATHER]),
+            ("_ReduceScatter_", &[Word::REDUCE_SCATTER]),
+            ("_Broadcast_", &[Word::BROADCAST]),
+            ("_Reduce_", &[Word::REDUCE]),
+            ("_SendRecv", &[Word::SEND, Word::RECV, Word::SEND_RECV]),
+        ];
+        let made_for = MADE_FOR.iter().find(|(part, _)| name.contains(part));
+        made_for.is_none_or(|(_, functions)| self.functions.iter().any(|function| functions.contains(function)))
+    }
+
+    /// The offset (host less device) at which it would lie in this kernel, from and to.
+    fn offsets(&self, kernel: &Kernel) -> (i64, i64) {
+        let room = i64::from(kernel.span.error_ns) + STEP_NS as i64;
+        let low = kernel.span.start.0 as i64 - self.first.0 as i64 - room;
+        (low, kernel.span.end.0 as i64 - self.last.0 as i64 + room)
+    }
+}
+
+/// Kernels in the order of device and start.
+struct ByStart<'a>(Vec<(usize, &'a Kernel)>);
+
+impl<'a> ByStart<'a> {
+    fn new(orphans: &'a [Orphan]) -> ByStart<'a> {
+        let mut kernels: Vec<_> = orphans.iter().map(|orphan| &orphan.kernel).enumerate().collect();
+        kernels.sort_unstable_by_key(|(_, kernel)| (kernel.place.device, kernel.span.start));
+        ByStart(kernels)
+    }
+
+    fn devices(&self) -> Vec<u32> {
+        let mut devices: Vec<u32> = self.0.iter().map(|(_, kernel)| kernel.place.device).collect();
+        devices.dedup();
+        devices
+    }
+
+    /// The kernels of a device in which a channel may have begun that began at this time, give or take the error.
+    fn around(&self, device: u32, begin: HostNs, error: u64) -> &[(usize, &'a Kernel)] {
+        let from = (device, HostNs(begin.0.saturating_sub(error + HEAD_NS)));
+        let to = (device, HostNs(begin.0 + error + STEP_NS));
+        let key = |(_, kernel): &(usize, &Kernel)| (kernel.place.device, kernel.span.start);
+        let low = self.0.partition_point(|it| key(it) < from);
+        let high = self.0.partition_point(|it| key(it) <= to);
+        &self.0[low..high]
+    }
+}
+
+/// Which kernel is whose, by its place in the list, as far as that is certain. `clocks` are the timers by device.
+pub(super) fn resolve(
+    clocks: &FxHashMap<u32, DeviceClock>,
+    orphans: &[Orphan],
+    candidates: &[Candidate],
+) -> Vec<(usize, Handle)> {
+    let kernels = ByStart::new(orphans);
+    let devices = kernels.devices();
+    let mut open: Vec<(Handle, Vec<usize>)> = Vec::new();
+    for candidate in candidates {
+        let mut fitting: Vec<usize> = Vec::new();
+        for &device in devices.iter().filter(|device| candidate.device.is_none_or(|known| known == **device)) {
+            let Some(clock) = clocks.get(&device).filter(|clock| clock.is_settled()) else { continue };
+            let (Some((first, first_error)), Some((last, last_error))) =
+                (clock.to_host(candidate.first), clock.to_host(candidate.last))
+            else {
+                continue;
+            };
+            let inside = |kernel: &Kernel| {
+                let room = u64::from(kernel.span.error_ns) + STEP_NS;
+                first.0 + first_error + room >= kernel.span.start.0 && last.0 <= kernel.span.end.0 + last_error + room
+            };
+            let error = first_error + WORST_KERNEL_ERROR_NS;
+            let around = kernels.around(device, first, error).iter();
+            fitting.extend(around.filter(|(_, it)| candidate.could_be(it) && inside(it)).map(|(index, _)| index));
+        }
+        if let Some(place) = candidate.place
+            && fitting.len() > 1
+        {
+            fitting.retain(|&index| orphans[index].kernel.place == place);
+        }
+        if !fitting.is_empty() {
+            open.push((candidate.key, fitting));
+        }
+    }
+    let mut found = Vec::new();
+    let mut taken = vec![false; orphans.len()];
+    loop {
+        // Plans for which this is the only kernel; two of them would each be a guess.
+        let mut only: FxHashMap<usize, (Handle, usize)> = FxHashMap::default();
+        for (key, fitting) in &open {
+            if let [kernel] = fitting[..] {
+                only.entry(kernel).and_modify(|(_, plans)| *plans += 1).or_insert((*key, 1));
+            }
+        }
+        let before = found.len();
+        found.extend(only.into_iter().filter(|(_, (_, plans))| *plans == 1).map(|(kernel, (key, _))| (kernel, key)));
+        if found.len() == before {
+            return found;
+        }
+        for (kernel, _) in &found[before..] {
+            taken[*kernel] = true;
+        }
+        // What found its plan is nobody else's, and the plan is done.
+        for (_, fitting) in &mut open {
+            fitting.retain(|kernel| !taken[*kernel]);
+        }
+        open.retain(|(_, fitting)| !fitting.is_empty());
+    }
+}
+
+/// Kernels and channels that agree on where a timer is, for devices whose timer is not known.
+pub(super) fn bootstrap(
+    clocks: &FxHashMap<u32, DeviceClock>,
+    orphans: &[Orphan],
+    candidates: &[Candidate],
+) -> Vec<(u32, Vec<Pair>)> {
+    let kernels = ByStart::new(orphans);
+    let mut devices = kernels.devices();
+    devices.retain(|device| !clocks.get(device).is_some_and(DeviceClock::is_settled));
+    let mut by_comm: BTreeMap<Handle, Vec<&Candidate>> = BTreeMap::new();
+    for candidate in candidates.iter().filter(|_| !devices.is_empty()) {
+        by_comm.entry(candidate.context).or_default().push(candidate);
+    }
+    let mut found: Vec<(u32, Vec<Pair>)> = Vec::new();
+    for mut plans in by_comm.into_values() {
+        plans.sort_unstable_by_key(|plan| plan.first);
+        for together in plans.chunks(TOGETHER).take(ATTEMPTS) {
+            // A communicator is on one device. If it seems to be on two, it is not known on which.
+            let mut agreed = devices.iter().filter_map(|&device| Some((device, agree(device, &kernels, together)?)));
+            if let (Some((device, pairs)), None) = (agreed.next(), agreed.next()) {
+                if found.iter().all(|(known, _)| *known != device) {
+                    found.push((device, pairs));
+                }
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// A range of offsets at which a plan lies in a kernel.
+struct Range<'a> {
+    low: i64,
+    high: i64,
+    plan: usize,
+    kernel: &'a Kernel,
+}
+
+/// The kernels of a device in which the most plans lie at one offset, if nothing else comes near it.
+fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec<Pair>> {
+    let middle = plans.get(plans.len() / 2)?.first;
+    let mut ranges: Vec<Range<'_>> = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        // Where the host says nothing, nothing is sought.
+        let Some((begin, error)) = plan.range else { continue };
+        let drift = (plan.first.0.abs_diff(middle.0) * DRIFT_PPM / 1_000_000) as i64;
+        for &(_, kernel) in kernels.around(device, begin, error) {
+            if plan.could_be(kernel) {
+                let (low, high) = plan.offsets(kernel);
+                ranges.push(Range { low: low - drift, high: high + drift, plan: index, kernel });
+            }
+        }
+    }
+    let counts = counts(&ranges, plans.len());
+    let &(best, most) = counts.iter().max_by_key(|(_, count)| *count)?;
+    if most < AGREEING || most * 10 < plans.len() * 8 {
+        return None;
+    }
+    let chosen: Vec<&Range<'_>> = ranges.iter().filter(|it| (it.low..=it.high).contains(&best)).collect();
+    // Elsewhere: at no offset that any of the chosen allows.
+    let rivals = counts.iter().filter(|(offset, _)| chosen.iter().all(|it| !(it.low..=it.high).contains(offset)));
+    if rivals.map(|(_, count)| *count).max().is_some_and(|second| second * 2 > most) {
+        return None;
+    }
+    let mut pairs = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        // A plan that lies in two kernels says nothing.
+        let mut its = chosen.iter().filter(|range| range.plan == index);
+        if let (Some(range), None) = (its.next(), its.next()) {
+            pairs.push(Pair { host: range.kernel.span, device: [plan.first, plan.last] });
+        }
+    }
+    (pairs.len() >= AGREEING).then_some(pairs)
+}
+
+/// How many plans lie in a kernel, at each offset where that begins to grow.
+fn counts(ranges: &[Range<'_>], plans: usize) -> Vec<(i64, usize)> {
+    let begins = ranges.iter().map(|range| (range.low, 0, range.plan));
+    // A range ends after what begins at its last offset.
+    let mut edges: Vec<(i64, u8, usize)> = begins.chain(ranges.iter().map(|it| (it.high, 1, it.plan))).collect();
+    edges.sort_unstable();
+    let (mut open, mut inside) = (vec![0_u32; plans], 0);
+    let mut counts = Vec::new();
+    for (offset, end, plan) in edges {
+        if end == 0 {
+            inside += usize::from(open[plan] == 0);
+            open[plan] += 1;
+            counts.push((offset, inside));
+        } else {
+            open[plan] -= 1;
+            inside -= usize::from(open[plan] == 0);
+        }
+    }
+    counts
+}

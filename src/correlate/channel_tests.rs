@@ -1,0 +1,439 @@
+//! Kernel channels in a made-up world that knows the truth: GPUs whose timers are far off and drift, NCCL's threads that see
+//! channels late, kernels that CUPTI reports later still.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use super::tests::Player;
+use super::*;
+use crate::model::timeline::{Flaw, Timing};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+/// When a world begins.
+const BEGIN: u64 = 1_000_000_000_000;
+/// How late CUPTI reports.
+const FLUSH: u64 = 500 * MS;
+
+/// The same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound.max(1)
+    }
+}
+
+/// One plan of one operation with two channels, and its kernel.
+#[derive(Clone, Debug)]
+struct Plan {
+    comm: usize,
+    launched: u64,
+    kernel: [u64; 2],
+    /// When each channel truly ran.
+    channels: [[u64; 2]; 2],
+    /// When NCCL's thread saw each.
+    seen: [[u64; 2]; 2],
+}
+
+/// What is to be played, and how the GPUs' timers run.
+struct World {
+    plans: Vec<Plan>,
+    /// Of each communicator, which is on the device of its number: host less device, in ns, and its growth in ppm.
+    timers: Vec<(i64, i64)>,
+    /// The kernels' launches are seen.
+    launches: bool,
+    /// Kernels are reported.
+    kernels: bool,
+    /// The stamps in place of the true ones, by plan and channel.
+    false_stamps: HashMap<(usize, usize), [u64; 2]>,
+    /// Plans whose kernel CUPTI does not report.
+    lost: Vec<usize>,
+    /// The communicators say their device.
+    devices: bool,
+    /// All communicators are on one GPU.
+    one_gpu: bool,
+}
+
+/// A world of so many plans on one communicator, 300 us apart on average.
+fn world(seed: u64, plans: usize) -> World {
+    let mut random = Random(seed);
+    let mut time = BEGIN;
+    let mut last = [0; 2];
+    let plans = (0..plans).map(|_| {
+        time += 100 * US + random.below(400 * US);
+        plan(0, time, 20 * US + random.below(60 * US), &mut last, &mut random)
+    });
+    World {
+        plans: plans.collect(),
+        timers: vec![(59_000_000_000, 50)],
+        launches: true,
+        kernels: true,
+        false_stamps: HashMap::new(),
+        lost: Vec::new(),
+        devices: true,
+        one_gpu: false,
+    }
+}
+
+/// A plan launched at this time. `last` is when each channel was last seen.
+fn plan(comm: usize, launched: u64, length: u64, last: &mut [u64; 2], random: &mut Random) -> Plan {
+    let start = launched + 4 * US + random.below(4 * US);
+    let end = start + length;
+    let mut plan = Plan { comm, launched, kernel: [start, end], channels: [[0; 2]; 2], seen: [[0; 2]; 2] };
+    for (channel, last) in last.iter_mut().enumerate() {
+        let from = start + 1200 + random.below(200);
+        let to = end - 1500 - random.below(300) - channel as u64 * random.below(5 * US);
+        let seen = (from + 10 * US + random.below(300 * US)).max(*last + 1);
+        let stopped = (to + 10 * US + random.below(300 * US)).max(seen + 1);
+        (plan.channels[channel], plan.seen[channel]) = ([from, to], [seen, stopped]);
+        *last = stopped;
+    }
+    plan
+}
+
+/// What is said of channels and kernels.
+#[derive(Debug, Default)]
+struct Said {
+    /// By label of the channel: begin, end, how it is known, whether the channel is unreliable.
+    channels: HashMap<String, (u64, u64, Timing, bool)>,
+    /// By the kernel's start: how it was matched, and the number of its operation's count.
+    kernels: HashMap<u64, Result<(Method, u64), Unmatched>>,
+    steps: Vec<i64>,
+    checks: crate::model::timeline::ChannelChecks,
+}
+
+impl World {
+    fn device(&self, comm: usize) -> usize {
+        if self.one_gpu { 0 } else { comm }
+    }
+
+    /// The time of a GPU at a time of the host.
+    fn stamp(&self, comm: usize, time: u64) -> u64 {
+        let (offset, ppm) = self.timers[comm];
+        let drift = (time - BEGIN) as i64 * ppm / 1_000_000;
+        // Its timer moves on every 32 ns.
+        ((time as i64 - offset - drift) as u64) & !31
+    }
+
+    /// All of it, in the order in which the collector takes it.
+    fn script(&self) -> String {
+        let mut lines: Vec<(u64, String)> = Vec::new();
+        for comm in 0..self.timers.len() {
+            let device = if self.devices { self.device(comm) + 1 } else { 0 };
+            let line = format!("comm C{comm} hash={} rank=0 ranks=2 interface=6 device={device}", comm + 7);
+            lines.push((BEGIN - 3, format!("{} 0 {line}", BEGIN - 3)));
+        }
+        for (n, plan) in self.plans.iter().enumerate() {
+            let (at, c) = (plan.launched, plan.comm);
+            let mut line = |time: u64, ring: u32, what: String| lines.push((time, format!("{time} {ring} {what}")));
+            line(at - 3, 0, format!("start g{n} GroupApi in=C{c}"));
+            line(at - 2, 0, format!("start a{n} CollApi in=C{c} parent=g{n} count={n}"));
+            line(at - 1, 0, format!("stop a{n}"));
+            line(at, 0, format!("start l{n} KernelLaunch in=C{c} parent=g{n} stream={}", 1000 + c));
+            if self.launches {
+                line(at, 0, format!("launch corr={} in=l{n} group=g{n}", n + 1));
+            }
+            line(at + 1, 0, format!("stop l{n}"));
+            line(at + 2, 0, format!("start p{n} Group in=C{c}"));
+            line(at + 2, 0, format!("start c{n} Coll in=C{c} parent=a{n} group=p{n} count={n}"));
+            line(at + 3, 0, format!("stop c{n}"));
+            line(at + 3, 0, format!("stop p{n}"));
+            line(at + 4, 0, format!("stop g{n}"));
+            for (channel, [seen, stopped]) in plan.seen.into_iter().enumerate() {
+                let truth = plan.channels[channel].map(|time| self.stamp(c, time));
+                let [start, stop] = self.false_stamps.get(&(n, channel)).copied().unwrap_or(truth);
+                let k = format!("k{n}.{channel}");
+                line(seen, 1, format!("start {k} KernelCh in=C{c} parent=c{n} channel={channel} gpu={start}"));
+                if stopped < u64::MAX {
+                    line(stopped, 1, format!("state {k} KERNEL_CH_STOP argument={stop}"));
+                    line(stopped, 1, format!("stop {k}"));
+                }
+            }
+        }
+        // A stable sort: what happens at one time stays in order.
+        lines.sort_by_key(|(time, _)| *time);
+        let mut kernels: Vec<(u64, String)> = Vec::new();
+        for (n, plan) in self.plans.iter().enumerate().filter(|(n, _)| self.kernels && !self.lost.contains(n)) {
+            let [start, end] = plan.kernel;
+            let place = format!("device={} stream={}", self.device(plan.comm), plan.comm + 7);
+            kernels.push((end, format!("{end} 0 kernel {start} corr={} {place}", n + 1)));
+        }
+        kernels.sort_by_key(|(end, _)| *end);
+        let mut script = format!("{} 0 thread 100 python3\n{} 1 thread 200 NCCL\n", BEGIN - 9, BEGIN - 9);
+        let mut kernels = kernels.into_iter().peekable();
+        let mut advanced = BEGIN;
+        for (time, line) in lines {
+            while advanced + 10 * MS < time {
+                advanced += 10 * MS;
+                while let Some((_, kernel)) = kernels.next_if(|(end, _)| end + FLUSH <= advanced) {
+                    let _ = writeln!(script, "{kernel}");
+                }
+                let _ = writeln!(script, "{advanced} 0 advance");
+            }
+            let _ = writeln!(script, "{line}");
+        }
+        kernels.for_each(|(_, kernel)| script.push_str(&(kernel + "\n")));
+        script
+    }
+
+    fn play(&self) -> Said {
+        let mut player = Player::new();
+        if self.kernels {
+            player.correlator.expect_kernels();
+        }
+        let mut said = Said::default();
+        player.play(&(self.script() + "finish"), &mut |labels, entry| match entry.what {
+            What::ChannelBegin { id, timing, unreliable, .. } => {
+                let before = said.channels.insert(labels.label(id).to_owned(), (entry.time.0, 0, timing, unreliable));
+                assert_eq!(before, None, "a channel is said once");
+            }
+            What::ChannelEnd { id, .. } => {
+                said.channels.get_mut(labels.label(id)).expect("an end follows its begin").1 = entry.time.0;
+            }
+            What::Kernel { kernel, owner } => {
+                let owner = match owner {
+                    Owner::Operations { method, operations, .. } => Ok((method, operations[0].count())),
+                    Owner::Unmatched(reason) => Err(reason),
+                    Owner::Application => panic!("a kernel of NCCL's"),
+                };
+                said.kernels.insert(kernel.span.start.0, owner);
+            }
+            What::TimerStep { by, .. } => said.steps.push(by),
+            _ => {}
+        });
+        said.checks = player.correlator.matches().channels;
+        said
+    }
+
+    /// Every sample is said, with its true times within the stated error, unless `except` of its plan and channel.
+    #[track_caller]
+    fn check_times(&self, said: &Said, except: impl Fn(usize, usize) -> bool) {
+        for (n, plan) in self.plans.iter().enumerate() {
+            for channel in 0..2 {
+                let &(begin, end, timing, _) =
+                    said.channels.get(&format!("k{n}.{channel}")).expect("each sample is said");
+                if except(n, channel) {
+                    continue;
+                }
+                let Timing::Gpu { error_ns, .. } = timing else { panic!("k{n}.{channel}: {timing:?}") };
+                let [from, to] = plan.channels[channel];
+                let off = begin.abs_diff(from).max(end.abs_diff(to));
+                assert!(off <= u64::from(error_ns), "k{n}.{channel} is off by {off}, beyond {error_ns}");
+            }
+        }
+    }
+
+    /// How many kernels were matched, and that none was matched wrongly.
+    #[track_caller]
+    fn right(&self, said: &Said) -> usize {
+        let owners = self.plans.iter().enumerate().filter_map(|(n, plan)| {
+            let owner = said.kernels.get(&plan.kernel[0])?.as_ref().ok()?;
+            assert_eq!(owner.1, n as u64, "the kernel of plan {n}");
+            Some(())
+        });
+        owners.count()
+    }
+}
+
+/// The worst stated error of the samples of plans that were launched later than this.
+fn worst_error(world: &World, said: &Said, after: u64) -> u32 {
+    let samples = world.plans.iter().enumerate().filter(|(_, plan)| plan.launched > BEGIN + after);
+    let errors = samples.map(|(n, _)| match said.channels[&format!("k{n}.0")].2 {
+        Timing::Gpu { error_ns, .. } => error_ns,
+        Timing::Seen(_) => u32::MAX,
+    });
+    errors.max().expect("samples")
+}
+
+#[test]
+fn channels_are_where_they_truly_were_within_the_stated_error() {
+    for seed in 0..5 {
+        let mut world = world(seed, 6000);
+        world.timers = vec![([59_000_000_000, -38_000_000_000][seed as usize % 2], [50, -5, 0][seed as usize % 3])];
+        let said = world.play();
+        world.check_times(&said, |_, _| false);
+        let error = worst_error(&world, &said, 1000 * MS);
+        assert!(error <= 4000, "the bound after a second is {error} ns");
+        assert_eq!(said.checks.kernels_confirmed, 6000);
+        assert_eq!(said.checks.inside_kernel, 12_000);
+        assert_eq!((said.checks.implausible, said.checks.unreliable, said.checks.kernels_contradicted), (0, 0, 0));
+        assert!(said.steps.is_empty(), "{:?}", said.steps);
+    }
+}
+
+#[test]
+fn without_kernels_the_host_alone_bounds_the_timer() {
+    let mut world = world(7, 3000);
+    world.kernels = false;
+    let said = world.play();
+    world.check_times(&said, |_, _| false);
+    assert_eq!(said.checks.without_kernel, 6000);
+    let error = worst_error(&world, &said, 800 * MS);
+    // Launch to start, and stop to seen, are 10 us and more here.
+    assert!(error < 30_000, "{error}");
+}
+
+#[test]
+fn a_channel_that_hangs_is_said_after_a_second() {
+    let mut world = world(1, 1000);
+    let hung = world.plans.len() - 1;
+    world.plans[hung].seen[1][1] = u64::MAX;
+    world.lost = vec![hung];
+    let begun = world.plans[hung].seen[1][0];
+    let name = format!("k{hung}.1");
+    let mut player = Player::new();
+    player.correlator.expect_kernels();
+    let mut said = Vec::new();
+    let script = world.script();
+    for (until, expected) in [(900 * MS, 0), (1100 * MS, 1)] {
+        let script = if said.is_empty() && expected == 0 { script.as_str() } else { "" };
+        player.play(&format!("{script}\n{} 0 advance", begun + until), &mut |labels, entry| {
+            if let What::ChannelBegin { id, timing, .. } = entry.what
+                && labels.label(id) == name
+            {
+                said.push((entry.time.0, timing));
+            }
+        });
+        assert_eq!(said.len(), expected, "{until} ns after it was seen to start");
+    }
+    let [(time, Timing::Gpu { error_ns, place: None })] = said[..] else { panic!("{said:?}") };
+    assert!(time.abs_diff(world.plans[hung].channels[1][0]) <= u64::from(error_ns));
+}
+
+#[test]
+fn a_channel_whose_counter_drifted_is_marked_from_there_on() {
+    // From plan 500 on, channel 1 is given the stamps of the plan before.
+    let mut world = world(3, 1000);
+    let stamps: Vec<[u64; 2]> =
+        world.plans.iter().map(|plan| plan.channels[1].map(|time| world.stamp(0, time))).collect();
+    for n in 500..1000 {
+        world.false_stamps.insert((n, 1), stamps[n - 1]);
+    }
+    let said = world.play();
+    world.check_times(&said, |n, channel| n >= 500 && channel == 1);
+    for n in 500..1000 {
+        let (.., timing, _) = said.channels[&format!("k{n}.1")];
+        assert!(matches!(timing, Timing::Seen(Flaw::Repeated | Flaw::OutsideKernel)), "k{n}.1: {timing:?}");
+    }
+    assert_eq!((said.checks.implausible, said.checks.unreliable), (500, 1));
+    // The match is exact, and channel 0 confirms it: the fault is the channel's.
+    assert_eq!(world.right(&said), 1000);
+    let late = said.channels["k999.0"];
+    assert!(!late.3, "channel 0 is not in doubt");
+}
+
+#[test]
+fn a_channel_in_doubt_stays_so_even_where_it_fits() {
+    let mut world = world(4, 400);
+    let stamps = world.plans[199].channels[1].map(|time| world.stamp(0, time));
+    world.false_stamps.insert((200, 1), stamps);
+    let said = world.play();
+    assert!(!said.channels["k150.1"].3);
+    assert!(said.channels["k399.1"].3, "marked from there on");
+    assert!(!said.channels["k399.0"].3);
+}
+
+#[test]
+fn stamps_that_are_missing_or_run_back_are_not_drawn_as_times() {
+    let mut world = world(5, 300);
+    let [start, stop] = world.plans[100].channels[0].map(|time| world.stamp(0, time));
+    world.false_stamps.insert((100, 0), [0, stop]);
+    world.false_stamps.insert((101, 0), [start, 0]);
+    world.false_stamps.insert((102, 0), [stop, start]);
+    let said = world.play();
+    let timing = |label: &str| said.channels[label].2;
+    assert_eq!(timing("k100.0"), Timing::Seen(Flaw::NoStamp));
+    assert_eq!(timing("k101.0"), Timing::Seen(Flaw::NoStamp));
+    assert_eq!(timing("k102.0"), Timing::Seen(Flaw::Backwards));
+    assert_eq!(said.checks.implausible, 3);
+    world.check_times(&said, |n, channel| (100..103).contains(&n) && channel == 0);
+}
+
+#[test]
+fn a_kernel_without_a_launch_is_found_by_its_channels() {
+    for seed in 0..10 {
+        for devices in [true, false] {
+            let mut world = world(seed, 2000);
+            world.launches = false;
+            world.devices = devices;
+            let said = world.play();
+            let right = world.right(&said);
+            assert!(right * 1000 >= 2000 * 999, "seed {seed}: {right} of 2000");
+            world.check_times(&said, |_, _| false);
+            let methods = said.kernels.values().flatten().all(|(method, _)| *method == Method::DeviceTimer);
+            assert!(methods, "only the channels tell");
+        }
+    }
+}
+
+#[test]
+fn kernels_that_overlap_are_found_by_their_channels() {
+    // Two communicators on two streams of one GPU: the long kernels of one contain short ones of the other.
+    for seed in 0..10 {
+        let mut world = world(seed, 0);
+        let mut random = Random(seed + 100);
+        let (mut time, mut last) = (BEGIN, [[0; 2]; 2]);
+        for _ in 0..700 {
+            time += 600 * US + random.below(400 * US);
+            world.plans.push(plan(0, time, 350 * US + random.below(100 * US), &mut last[0], &mut random));
+            for inner in 0..2 {
+                let at = time + 30 * US + inner * 150 * US + random.below(60 * US);
+                world.plans.push(plan(1, at, 10 * US + random.below(40 * US), &mut last[1], &mut random));
+            }
+        }
+        (world.timers, world.one_gpu) = (vec![(59_000_000_000, 20); 2], true);
+        world.launches = false;
+        let said = world.play();
+        let right = world.right(&said);
+        assert!(right * 1000 >= 2100 * 999, "seed {seed}: {right} of 2100");
+    }
+}
+
+#[test]
+fn where_kernels_are_lost_none_is_found_wrongly() {
+    for seed in 0..10 {
+        let mut world = world(seed, 2000);
+        world.launches = false;
+        let mut random = Random(seed + 7);
+        world.lost = (0..2000).filter(|_| random.below(10) == 0).collect();
+        let said = world.play();
+        let (right, there) = (world.right(&said), 2000 - world.lost.len());
+        assert!(right * 100 >= there * 99, "seed {seed}: {right} of {there}");
+    }
+}
+
+#[test]
+fn a_rhythm_as_even_as_a_clock_tells_nothing_wrong() {
+    // Each kernel is like the one before, to the nanosecond, and NCCL's thread sees channels milliseconds late.
+    let mut world = world(1, 0);
+    for n in 0..500 {
+        let at = BEGIN + n * 50 * US;
+        let kernel = [at + 5 * US, at + 25 * US];
+        let channels = [[kernel[0] + 1300, kernel[1] - 1600]; 2];
+        let seen = [[at + 5000 * US, at + 5001 * US]; 2];
+        world.plans.push(Plan { comm: 0, launched: at, kernel, channels, seen });
+    }
+    world.launches = false;
+    let said = world.play();
+    world.right(&said);
+}
+
+#[test]
+fn a_timer_that_is_set_is_noticed() {
+    let mut world = world(2, 3000);
+    for n in 1500..3000 {
+        for channel in 0..2 {
+            let stamps = world.plans[n].channels[channel].map(|time| world.stamp(0, time) + 3 * MS);
+            world.false_stamps.insert((n, channel), stamps);
+        }
+    }
+    let said = world.play();
+    let [by] = said.steps[..] else { panic!("{:?}", said.steps) };
+    assert!(by.abs_diff(-3 * MS as i64) < 20_000, "{by}");
+    // Until it is certain that it was no wrong match, nothing is claimed.
+    world.check_times(&said, |n, _| (1490..1510).contains(&n));
+    assert!(said.checks.implausible < 10, "{:?}", said.checks);
+    assert_eq!(world.right(&said), 3000);
+}

@@ -1,0 +1,674 @@
+//! When each channel of a kernel ran, on the host's clock, and whether that can be true.
+//!
+//! NCCL's threads report a channel some time after it ran, with two stamps of the GPU's own timer. Three things bound how that
+//! timer lies to the host's clock, and so tell when the channel ran and how sure that is:
+//!
+//! ```text
+//!  host    [KernelLaunch]                                            NCCL's thread sees the stop
+//!          |<------------ the channel ran in here, without CUPTI --------------->|
+//!  GPU                       [ kernel, by CUPTI           ]
+//!                              [channel 0            ]
+//!                               [channel 1         ]
+//! ```
+//!
+//! The same bounds check each sample: NCCL predicts which of its channel's reports belongs to which operation, and where
+//! that fails (docs/nccl-profiler-interface.md) all later ones of that channel may be another operation's. What cannot be true
+//! is drawn where NCCL's thread saw it, with the reason, and the channel is marked from there on.
+//!
+//! Where a kernel's launch was not seen, its channels tell whose it is: [`super::adopt`].
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::adopt::{self, Candidate, Orphan};
+use super::bounded::Bounded;
+use super::plans::{Handover, Operations};
+use crate::clock::device::{Contradiction, DeviceClock, Pair, STEP_NS};
+use crate::model::activity::{Kernel, Place, Span};
+use crate::model::ids::Handle;
+use crate::model::time::{GpuNs, HostNs};
+use crate::model::timeline::{ChannelChecks, Doubt, Flaw, Operation, Timing, Unmatched};
+use crate::model::word::Word;
+
+/// Plans remembered, for samples and kernels that come late.
+const RUNS: usize = 4096;
+/// Samples of one plan that wait: 64 channels, and a send and a receive on each, with their phases.
+const SAMPLES: usize = 512;
+/// Kernels that wait for channels to tell whose they are.
+const ORPHANS: usize = 4096;
+/// Streams whose place is known.
+const STREAMS: usize = 4096;
+/// How long a sample waits for its kernel, and such a kernel for its samples, in ns.
+const HOLD_NS: u64 = 4_000_000_000;
+/// After how long a channel that does not end is drawn all the same, in ns.
+const OPEN_NS: u64 = 1_000_000_000;
+/// The error of the host's times of records, in ns, with room to spare.
+const RECORD_ERROR_NS: u32 = 500;
+/// A time that is not known better is not drawn as the GPU's, in ns.
+const WORST_ERROR_NS: u64 = 10_000_000;
+
+/// Channels and what they say about clocks and kernels.
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    /// Kernels are reported: samples wait for theirs.
+    kernels_expected: bool,
+    /// There are samples at all.
+    sampled: bool,
+    runs: Bounded<Handle, Run>,
+    count: u64,
+    /// Plans with samples that are not drawn.
+    waiting: Vec<Handle>,
+    /// The device of a communicator.
+    devices: FxHashMap<Handle, u32>,
+    /// The timers of the GPUs, by what kernels say.
+    by_device: FxHashMap<u32, DeviceClock>,
+    /// The same by communicator, by what the host alone says.
+    by_comm: FxHashMap<Handle, DeviceClock>,
+    /// The newest sample of a communicator's channel.
+    newest: FxHashMap<(Handle, u8), Newest>,
+    /// Channels with a sample that cannot be true, and the number of the first plan with one.
+    unreliable: FxHashMap<(Handle, u8), u64>,
+    /// Communicators whose stamps may be those of other operations.
+    distrusted: FxHashSet<Handle>,
+    orphans: Vec<Orphan>,
+    /// Where the streams are that NCCL names, as matched kernels taught.
+    streams: Bounded<u64, Place>,
+    ready: VecDeque<Ready>,
+    checks: ChannelChecks,
+}
+
+/// A plan that was handed over, and what is known of its kernel.
+#[derive(Debug)]
+struct Run {
+    number: u64,
+    context: Handle,
+    /// Its kernel cannot have run before.
+    since: Option<HostNs>,
+    /// No kernel will be found for it.
+    loose: bool,
+    handover: Option<Handover>,
+    samples: Vec<Sample>,
+    /// It is among those that wait.
+    waiting: bool,
+    /// Samples, without phases, that have not ended.
+    open: u32,
+    kernel: Option<Ran>,
+    /// The clocks have heard of it.
+    told_device: bool,
+    told_comm: bool,
+    verdict: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ran {
+    span: Span,
+    place: Place,
+}
+
+/// What one `KernelCh` or `KernelPhase` says at its start.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) id: Handle,
+    pub(super) channel: u8,
+    /// Of a phase: its number and name.
+    pub(super) phase: Option<(u8, Box<str>)>,
+    pub(super) operation: Option<Arc<Operation>>,
+    pub(super) doubt: Option<Doubt>,
+    pub(super) start: GpuNs,
+}
+
+/// One `KernelCh` or `KernelPhase`, and what became of it.
+#[derive(Debug)]
+struct Sample {
+    facts: Facts,
+    stop: GpuNs,
+    /// When NCCL's thread saw it start, and stop.
+    seen: [HostNs; 2],
+    ended: bool,
+    drawn: Drawn,
+    flaw: Option<Flaw>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Drawn {
+    No,
+    Begun,
+    Whole,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    run: u64,
+    stamps: [GpuNs; 2],
+}
+
+/// What is certain now, in the order in which it is to be said.
+#[derive(Debug)]
+pub(super) enum Ready {
+    Begin { time: HostNs, context: Handle, facts: Box<Facts>, timing: Timing, unreliable: bool },
+    End { time: HostNs, id: Handle, stop: GpuNs },
+    Kernel(Box<Kernel>, Result<Adopted, Unmatched>),
+    Step { device: u32, after: HostNs, before: HostNs, by: i64 },
+}
+
+/// A plan whose kernel was found by its channels.
+#[derive(Debug)]
+pub(super) struct Adopted {
+    pub(super) context: Handle,
+    pub(super) operations: Operations,
+    pub(super) launch: Handle,
+}
+
+impl Sample {
+    fn new(facts: Facts, now: HostNs) -> Sample {
+        Sample { facts, stop: GpuNs(0), seen: [now; 2], ended: false, drawn: Drawn::No, flaw: None }
+    }
+
+    /// Whether it is a channel's, not that of a phase.
+    fn is_channel(&self) -> bool {
+        self.facts.phase.is_none()
+    }
+
+    /// Whether its stamps may be used for a clock.
+    fn is_sound(&self) -> bool {
+        self.ended && self.is_channel() && self.flaw.is_none()
+    }
+}
+
+impl Channels {
+    /// Kernels are going to be reported.
+    pub(super) fn expect_kernels(&mut self) {
+        self.kernels_expected = true;
+    }
+
+    /// What the cross-checks found so far.
+    pub(super) fn checks(&self) -> ChannelChecks {
+        self.checks
+    }
+
+    /// The next thing that is certain.
+    pub(super) fn next_ready(&mut self) -> Option<Ready> {
+        self.ready.pop_front()
+    }
+
+    /// A communicator's device, where `init` says.
+    pub(super) fn comm_on(&mut self, context: Handle, device: u32) {
+        self.devices.insert(context, device);
+    }
+
+    /// From here on NCCL may take the stamps of a communicator's operations for those of others: alone they prove nothing.
+    pub(super) fn distrust(&mut self, context: Handle) {
+        if self.distrusted.insert(context) {
+            // Nor do they bound a clock: what NCCL saw when is another operation's.
+            self.by_comm.remove(&context);
+        }
+    }
+
+    /// A communicator was finalized: what is open of it is not going to end, as after an abort.
+    pub(super) fn finalized(&mut self, context: Handle) {
+        for key in self.waiting.clone() {
+            let Some(mut run) = self.runs.remove(&key) else { continue };
+            for index in 0..run.samples.len() {
+                let sample = &run.samples[index];
+                if run.context == context && !sample.ended && sample.drawn == Drawn::No {
+                    self.draw(&mut run, index);
+                }
+            }
+            self.runs.put_back(key, run);
+        }
+    }
+
+    /// A communicator is forgotten.
+    pub(super) fn forget(&mut self, context: Handle) {
+        self.distrusted.remove(&context);
+        self.devices.remove(&context);
+        self.by_comm.remove(&context);
+        self.newest.retain(|(of, _), _| *of != context);
+        self.unreliable.retain(|(of, _), _| *of != context);
+    }
+
+    /// A plan is being handed over in a Group. Its kernel cannot have run before `since`.
+    pub(super) fn run(&mut self, group: Handle, context: Handle, since: Option<HostNs>) {
+        self.insert(group, context, since, false);
+    }
+
+    fn insert(&mut self, key: Handle, context: Handle, since: Option<HostNs>, loose: bool) {
+        self.count += 1;
+        let run = Run {
+            number: self.count,
+            context,
+            since,
+            loose,
+            handover: None,
+            samples: Vec::new(),
+            waiting: false,
+            open: 0,
+            kernel: None,
+            told_device: false,
+            told_comm: false,
+            verdict: None,
+        };
+        if let Some(mut forgotten) = self.runs.insert(key, run, RUNS) {
+            for index in 0..forgotten.samples.len() {
+                self.draw(&mut forgotten, index);
+            }
+        }
+    }
+
+    /// A plan was handed over.
+    pub(super) fn handed_over(&mut self, group: Handle, handover: Handover) {
+        if let Some(run) = self.runs.get_mut(&group) {
+            run.since = run.since.or(handover.since);
+            run.handover = Some(handover);
+        }
+    }
+
+    /// A sample begins in the plan of this Group. The answer is under which key it goes on: its own, where the plan is not known.
+    pub(super) fn begin(&mut self, group: Handle, context: Handle, facts: Facts, now: HostNs) -> Handle {
+        self.sampled = true;
+        let known = self.runs.get(&group).is_some_and(|run| run.samples.len() < SAMPLES);
+        let key = if known { group } else { facts.id };
+        if !known {
+            self.insert(key, context, None, true);
+        }
+        if let Some(run) = self.runs.get_mut(&key) {
+            if !std::mem::replace(&mut run.waiting, true) {
+                self.waiting.push(key);
+            }
+            let sample = Sample::new(facts, now);
+            run.open += u32::from(sample.is_channel());
+            run.samples.push(sample);
+        }
+        key
+    }
+
+    /// The GPU's clock at the end of a sample.
+    pub(super) fn stamp(&mut self, run: Handle, id: Handle, stop: GpuNs) {
+        if let Some(sample) = self.sample(run, id) {
+            sample.stop = stop;
+        }
+    }
+
+    fn sample(&mut self, run: Handle, id: Handle) -> Option<&mut Sample> {
+        self.runs.get_mut(&run)?.samples.iter_mut().rev().find(|sample| sample.facts.id == id)
+    }
+
+    /// A sample ends.
+    pub(super) fn end(&mut self, key: Handle, id: Handle, now: HostNs) {
+        let Some(run) = self.runs.get_mut(&key) else {
+            // Its begin was said when the plan was forgotten.
+            self.ready.push_back(Ready::End { time: now, id, stop: GpuNs(0) });
+            return;
+        };
+        let Some(sample) = run.samples.iter_mut().rev().find(|sample| sample.facts.id == id) else { return };
+        sample.seen[1] = now;
+        sample.ended = true;
+        if sample.is_channel() {
+            run.open -= 1;
+            let stamps = [sample.facts.start, sample.stop];
+            let channel = (run.context, sample.facts.channel);
+            let newest = Newest { run: run.number, stamps };
+            sample.flaw = flaw_of(stamps).or_else(|| {
+                let before = self.newest.get(&channel).filter(|before| before.run < newest.run)?;
+                match before.stamps {
+                    same if same == stamps => Some(Flaw::Repeated),
+                    [_, stop] if stamps[0].0 + STEP_NS < stop.0 => Some(Flaw::BeforeThePrevious),
+                    _ => None,
+                }
+            });
+            if self.newest.get(&channel).is_none_or(|before| before.run <= newest.run) {
+                self.newest.insert(channel, newest);
+            }
+        }
+        self.look_at(key, now, false);
+    }
+
+    /// A kernel of this plan ran.
+    pub(super) fn kernel(&mut self, group: Handle, context: Handle, stream: u64, kernel: &Kernel, now: HostNs) {
+        // 0 to 2 name the default streams, which every context has.
+        if stream > 2 {
+            self.streams.insert(stream, kernel.place, STREAMS);
+        }
+        if !context.is_none() {
+            self.devices.insert(context, kernel.place.device);
+        }
+        if let Some(run) = self.runs.get_mut(&group)
+            && run.kernel.is_none()
+        {
+            run.kernel = Some(Ran { span: kernel.span, place: kernel.place });
+            self.look_at(group, now, false);
+        }
+    }
+
+    /// Whether the channels may tell whose a kernel is. Then it is [`Ready::Kernel`] at some time.
+    pub(super) fn adopt(&mut self, kernel: &Kernel, reason: Unmatched, now: HostNs) -> bool {
+        if !self.sampled {
+            return false;
+        }
+        self.orphans.push(Orphan { kernel: kernel.clone(), reason, since: now });
+        if self.orphans.len() >= ORPHANS {
+            self.find_owners(now);
+            // A quarter makes room for many more.
+            let oldest = if self.orphans.len() >= ORPHANS { ORPHANS / 4 } else { 0 };
+            self.orphans.sort_unstable_by_key(|orphan| (orphan.since, orphan.kernel.span.end));
+            let gone = self.orphans.drain(..oldest).collect();
+            self.give_up(gone);
+        }
+        true
+    }
+
+    /// Time goes on: what waited long enough is said.
+    pub(super) fn advance(&mut self, now: HostNs) {
+        self.find_owners(now);
+        for key in std::mem::take(&mut self.waiting) {
+            self.look_at(key, now, false);
+            if let Some(run) = self.runs.get_mut(&key) {
+                run.waiting = run.samples.iter().any(|sample| sample.drawn != Drawn::Whole);
+                if run.waiting {
+                    self.waiting.push(key);
+                } else if run.loose {
+                    self.runs.remove(&key);
+                } else {
+                    run.samples = Vec::new();
+                }
+            }
+        }
+        let expired = |orphan: &Orphan| now.since(orphan.since) >= HOLD_NS;
+        if self.orphans.iter().any(expired) {
+            let (gone, stay) = std::mem::take(&mut self.orphans).into_iter().partition(expired);
+            self.orphans = stay;
+            self.give_up(gone);
+        }
+    }
+
+    /// Nothing more will come.
+    pub(super) fn finish(&mut self, now: HostNs) {
+        self.find_owners(now);
+        let orphans = std::mem::take(&mut self.orphans);
+        self.give_up(orphans);
+        for key in std::mem::take(&mut self.waiting) {
+            self.look_at(key, now, true);
+        }
+    }
+
+    fn give_up(&mut self, mut orphans: Vec<Orphan>) {
+        orphans.sort_unstable_by_key(|orphan| orphan.kernel.span.start);
+        let said = orphans.into_iter().map(|orphan| Ready::Kernel(Box::new(orphan.kernel), Err(orphan.reason)));
+        self.ready.extend(said);
+    }
+
+    /// Matches kernels without a launch to plans without a kernel, as far as that is certain.
+    fn find_owners(&mut self, now: HostNs) {
+        if self.orphans.is_empty() {
+            return;
+        }
+        let candidates = self.waiting.iter().filter_map(|&key| {
+            let run = self.runs.get(&key)?;
+            let complete = run.kernel.is_none() && !run.loose && run.open == 0;
+            let operations = &run.handover.as_ref().filter(|_| complete)?.operations;
+            let doubtful = |sample: &Sample| self.unreliable.contains_key(&(run.context, sample.facts.channel));
+            if self.distrusted.contains(&run.context) || run.samples.iter().any(doubtful) {
+                return None;
+            }
+            let [first, last] = run.stamps(|sample| sample.is_sound())?;
+            let mut channels: Vec<u8> = run.samples.iter().map(|sample| sample.facts.channel).collect();
+            channels.sort_unstable();
+            channels.dedup();
+            let place = run.handover.as_ref().and_then(|handed| self.streams.get(&handed.stream));
+            let device = self.devices.get(&run.context).copied();
+            let range = self.by_comm.get(&run.context).and_then(|clock| clock.to_host(first));
+            let (context, channels) = (run.context, channels.len() as u32);
+            let mut functions: Vec<Word> = operations.iter().map(|operation| operation.func()).collect();
+            functions.sort_unstable();
+            functions.dedup();
+            let place = place.copied();
+            Some(Candidate { key, context, device, first, last, channels, functions, place, range })
+        });
+        let candidates: Vec<Candidate> = candidates.collect();
+        for (device, pairs) in adopt::bootstrap(&self.by_device, &self.orphans, &candidates) {
+            for pair in pairs {
+                self.tell_clock(device, pair);
+            }
+        }
+        let mut found = adopt::resolve(&self.by_device, &self.orphans, &candidates);
+        // In the order of time, as the trace wants them: each that is late takes a lane of those before it.
+        found.sort_unstable_by_key(|&(orphan, _)| self.orphans[orphan].kernel.span.start);
+        let mut taken = vec![false; self.orphans.len()];
+        for (orphan, key) in found {
+            let Some(run) = self.runs.get(&key) else { continue };
+            let Some(Handover { operations, launch, stream, .. }) = run.handover.clone() else { continue };
+            let (context, kernel) = (run.context, self.orphans[orphan].kernel.clone());
+            taken[orphan] = true;
+            self.kernel(key, context, stream, &kernel, now);
+            let adopted = Adopted { context, operations, launch };
+            self.ready.push_back(Ready::Kernel(Box::new(kernel), Ok(adopted)));
+        }
+        let mut taken = taken.into_iter();
+        self.orphans.retain(|_| !taken.next().unwrap_or(false));
+    }
+
+    fn tell_clock(&mut self, device: u32, pair: Pair) {
+        for contradiction in self.by_device.entry(device).or_default().add(pair) {
+            match contradiction {
+                Contradiction::Step { after, before, by } => {
+                    self.ready.push_back(Ready::Step { device, after, before, by });
+                }
+                Contradiction::Unusable(_) | Contradiction::WrongMatch(_) => self.checks.contradictions += 1,
+            }
+        }
+    }
+
+    /// Says what can be said of a plan's samples.
+    fn look_at(&mut self, key: Handle, now: HostNs, last: bool) {
+        let Some(mut run) = self.runs.remove(&key) else { return };
+        self.tell_clocks(&mut run);
+        for index in 0..run.samples.len() {
+            let sample = &run.samples[index];
+            let due = match sample.drawn {
+                Drawn::Whole => false,
+                Drawn::Begun => sample.ended,
+                Drawn::No if last => true,
+                Drawn::No if !sample.ended => now.since(sample.seen[0]) >= OPEN_NS,
+                // What is wrong in itself need not wait for a clock, and nothing will be known of what belongs to no plan.
+                Drawn::No if sample.flaw.is_some() || run.loose => true,
+                Drawn::No => {
+                    let patience = if self.kernels_expected { HOLD_NS } else { OPEN_NS };
+                    let waited = now.since(sample.seen[1]) >= patience;
+                    waited || (run.told_device && self.clock_of_kernel(&run).is_some_and(DeviceClock::is_settled))
+                }
+            };
+            if due {
+                self.draw(&mut run, index);
+            }
+        }
+        self.runs.put_back(key, run);
+    }
+
+    /// Gives the clocks what a plan says about them, once it is complete.
+    fn tell_clocks(&mut self, run: &mut Run) {
+        let complete = run.open == 0;
+        let reliable = |sample: &&Sample| {
+            let since = self.unreliable.get(&(run.context, sample.facts.channel));
+            sample.is_sound() && since.is_none_or(|&since| run.number < since)
+        };
+        let Some(device_stamps) = run.stamps(reliable).filter(|_| complete) else {
+            // Nothing will be known better.
+            run.told_device |= complete && run.kernel.is_some();
+            return;
+        };
+        let seen = run.samples.iter().filter(reliable).map(|sample| sample.seen[1]).max();
+        if !run.told_comm
+            && !self.distrusted.contains(&run.context)
+            && let (Some(start), Some(end)) = (run.since, seen)
+        {
+            run.told_comm = true;
+            let host = Span { start, end: end.max(start), error_ns: RECORD_ERROR_NS };
+            // What contradicts so wide a bound shows in the checks of the samples.
+            self.by_comm.entry(run.context).or_default().add(Pair { host, device: device_stamps });
+        }
+        if !run.told_device
+            && let Some(Ran { span, place }) = run.kernel
+        {
+            run.told_device = true;
+            if !self.distrusted.contains(&run.context) {
+                self.tell_clock(place.device, Pair { host: span, device: device_stamps });
+            }
+        }
+    }
+
+    /// The clock of the GPU of a plan's kernel.
+    fn clock_of_kernel(&self, run: &Run) -> Option<&DeviceClock> {
+        self.by_device.get(&run.kernel?.place.device)
+    }
+
+    /// The best clock for a plan's stamps. Where few kernels are known, each bounds its own channels at least.
+    fn clock(&self, run: &Run) -> Option<&DeviceClock> {
+        let device = run.kernel.map(|ran| ran.place.device).or_else(|| self.devices.get(&run.context).copied());
+        let by_device = device.and_then(|device| self.by_device.get(&device));
+        let by_comm = || self.by_comm.get(&run.context);
+        by_device.filter(|clock| run.told_device || clock.is_settled()).or_else(by_comm).or(by_device)
+    }
+
+    /// The time of a stamp, and how far off it may be.
+    fn at(&self, run: &Run, stamp: GpuNs) -> Result<(HostNs, u64), Flaw> {
+        let to_host = |clock: &DeviceClock| match run.kernel {
+            // What the timer says if it was not set either fits the kernel or says that nothing is certain.
+            Some(_) => clock.to_host_unless_set(stamp),
+            None => clock.to_host(stamp),
+        };
+        let (time, error) = self.clock(run).and_then(to_host).ok_or(Flaw::ClockUnknown)?;
+        let error = error + STEP_NS;
+        if error <= WORST_ERROR_NS { Ok((time, error)) } else { Err(Flaw::ClockUnknown) }
+    }
+
+    /// When a sample ran, or why that cannot be said.
+    fn judge(&self, run: &Run, sample: &Sample) -> Result<([HostNs; 2], u32), Flaw> {
+        if let Some(flaw) = sample.flaw {
+            return Err(flaw);
+        }
+        if sample.facts.start.0 == 0 {
+            return Err(Flaw::NoStamp);
+        }
+        let (start, start_error) = self.at(run, sample.facts.start)?;
+        if !sample.ended {
+            if run.since.is_some_and(|since| start.0 + start_error < since.0) {
+                return Err(Flaw::BeforeLaunch);
+            }
+            return Ok(([start; 2], start_error as u32));
+        }
+        if let Some(flaw) = flaw_of([sample.facts.start, sample.stop]) {
+            return Err(flaw);
+        }
+        let (end, end_error) = self.at(run, sample.stop)?;
+        let error = start_error.max(end_error);
+        match run.kernel {
+            Some(Ran { span, .. }) => {
+                let room = error + u64::from(span.error_ns);
+                if start.0 + room < span.start.0 || end.0 > span.end.0 + room {
+                    return Err(Flaw::OutsideKernel);
+                }
+                let [(start, start_error), (end, end_error)] = [start, end].map(|time| inside(span, time, error));
+                Ok(([start, end.max(start)], start_error.max(end_error) as u32))
+            }
+            None if run.since.is_some_and(|since| start.0 + error < since.0) => Err(Flaw::BeforeLaunch),
+            None if end.0 > sample.seen[1].0 + error => Err(Flaw::AfterSeen),
+            None => Ok(([start, end.max(start)], error as u32)),
+        }
+    }
+
+    /// Counts whether the channels of a kernel agree with its match.
+    fn verdict(&mut self, run: &mut Run, fits: bool) {
+        let before = run.verdict;
+        let after = before.unwrap_or(true) && fits;
+        run.verdict = Some(after);
+        if before != Some(after) {
+            self.checks.kernels_confirmed -= u64::from(before == Some(true));
+            self.checks.kernels_confirmed += u64::from(after);
+            self.checks.kernels_contradicted += u64::from(!after);
+        }
+    }
+
+    /// Counts what was found of a sample that ended.
+    fn count(&mut self, run: &mut Run, index: usize, judged: Result<(), Flaw>) {
+        match judged {
+            Ok(()) if run.kernel.is_some() => self.checks.inside_kernel += 1,
+            Ok(()) => self.checks.without_kernel += 1,
+            Err(Flaw::ClockUnknown) => self.checks.unmapped += 1,
+            Err(flaw) => {
+                self.checks.implausible += 1;
+                // If none of its channels fits, the clock or the match may be wrong as well.
+                let fits = |it: &Sample| it.ended && it.is_channel() && self.judge(run, it).is_ok();
+                let alone = flaw != Flaw::OutsideKernel || run.samples.iter().any(fits);
+                if flaw.is_drift() && alone {
+                    let since = self.unreliable.entry((run.context, run.samples[index].facts.channel));
+                    self.checks.unreliable += u64::from(matches!(since, Entry::Vacant(_)));
+                    let since = since.or_insert(run.number);
+                    *since = run.number.min(*since);
+                }
+            }
+        }
+        match judged {
+            Ok(()) if run.kernel.is_some() => self.verdict(run, true),
+            Err(Flaw::OutsideKernel) => self.verdict(run, false),
+            _ => {}
+        }
+    }
+
+    /// Says a sample, or the rest of it.
+    fn draw(&mut self, run: &mut Run, index: usize) {
+        let sample = &run.samples[index];
+        let judged = self.judge(run, sample);
+        let since = self.unreliable.get(&(run.context, sample.facts.channel));
+        let unreliable = since.is_some_and(|&since| run.number > since);
+        if sample.ended && sample.is_channel() {
+            self.count(run, index, judged.map(|_| ()));
+        }
+        let sample = &mut run.samples[index];
+        let (mut times, timing) = match judged {
+            Ok((times, error_ns)) => (times, Timing::Gpu { error_ns, place: run.kernel.map(|ran| ran.place) }),
+            Err(flaw) => (sample.seen, Timing::Seen(flaw)),
+        };
+        if sample.drawn == Drawn::No {
+            let (time, context, facts) = (times[0], run.context, Box::new(sample.facts.clone()));
+            self.ready.push_back(Ready::Begin { time, context, facts, timing, unreliable });
+        } else if judged.is_err() {
+            times[1] = sample.seen[1];
+        }
+        sample.drawn = Drawn::Begun;
+        if sample.ended {
+            sample.drawn = Drawn::Whole;
+            self.ready.push_back(Ready::End { time: times[1], id: sample.facts.id, stop: sample.stop });
+        }
+    }
+}
+
+impl Run {
+    /// The earliest start and the latest stop of those of its channels.
+    fn stamps(&self, of: impl Fn(&&Sample) -> bool) -> Option<[GpuNs; 2]> {
+        let these = || self.samples.iter().filter(&of);
+        Some([these().map(|sample| sample.facts.start).min()?, these().map(|sample| sample.stop).max()?])
+    }
+}
+
+/// A time that is off by at most `error` and lies in a kernel: in the middle of what both leave open, as far as the kernel is drawn there,
+/// and how far off that may be.
+fn inside(kernel: Span, time: HostNs, error: u64) -> (HostNs, u64) {
+    let room = u64::from(kernel.error_ns);
+    let low = time.0.saturating_sub(error).max(kernel.start.0.saturating_sub(room));
+    let high = (time.0 + error).min(kernel.end.0 + room).max(low);
+    let middle = HostNs(low.midpoint(high));
+    let drawn = middle.clamp(kernel.start, kernel.end);
+    (drawn, (high - low).div_ceil(2) + drawn.0.abs_diff(middle.0))
+}
+
+/// What is wrong with two stamps in themselves.
+fn flaw_of([start, stop]: [GpuNs; 2]) -> Option<Flaw> {
+    match () {
+        () if start.0 == 0 || stop.0 == 0 => Some(Flaw::NoStamp),
+        () if stop < start => Some(Flaw::Backwards),
+        () => None,
+    }
+}

@@ -1,0 +1,142 @@
+//! What host threads did, by CUPTI. It comes later than what NCCL says of them and may lie inside of it or across, so it is not drawn among
+//! NCCL's calls but on tracks below the thread's own.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::fields::nccl;
+use super::lanes::{FamilyId, Placing};
+use super::names::Text;
+use super::tracks::Tracks;
+use super::writer::{Category, Form, Place, Track};
+use crate::model::activity::{Api, CudaCall, Marker};
+use crate::model::time::HostNs;
+
+/// Calls of one thread that seem to overlap, because some came late.
+const LANES: usize = 8;
+/// Threads that get tracks of their own; the rest share one family each, so that the viewer stays usable.
+const THREADS: usize = 512;
+/// Where these are found.
+const OTHERS: i32 = i32::MIN;
+/// Domains of NVTX's that get tracks of their own, over all threads; the rest share those of the default one.
+const DOMAINS: usize = 256;
+/// Ranges that overlap without nesting, which those with a handle may.
+const RANGE_LANES: usize = 16;
+/// Where the ranges of the process are found.
+const PROCESS: i32 = 0;
+
+/// The host threads of CUPTI's records, by the system's number.
+#[derive(Default)]
+pub(super) struct Host {
+    threads: FxHashMap<i32, Families>,
+    ranges: FxHashMap<(i32, Option<Arc<str>>), FamilyId>,
+}
+
+/// The tracks of a thread, each made with the first thing drawn on it.
+#[derive(Default)]
+struct Families {
+    parent: Option<Track>,
+    /// The thread's own track was made here: NCCL had not been called on it.
+    is_new: bool,
+    driver: Option<FamilyId>,
+    runtime: Option<FamilyId>,
+}
+
+impl Host {
+    /// The track of a thread that CUPTI's records named before its first call of NCCL's; once.
+    pub(super) fn take_track(&mut self, tid: i32) -> Option<Track> {
+        let families = self.threads.get_mut(&tid).filter(|families| families.is_new)?;
+        families.is_new = false;
+        families.parent
+    }
+}
+
+impl Tracks {
+    /// A call into CUDA.
+    pub(super) fn cuda_call(&mut self, call: &CudaCall) {
+        let (start, end) = (call.span.start, call.span.end);
+        let families = self.host_thread(call.tid, &call.thread, start);
+        let parent = families.parent;
+        let (family, name, rank) = match call.api {
+            Api::Runtime => (&mut families.runtime, "CUDA runtime", 1),
+            Api::Driver => (&mut families.driver, "CUDA driver", 2),
+        };
+        let (known, description) = (*family, "Calls into CUDA, by CUPTI.");
+        let family =
+            known.unwrap_or_else(|| self.lanes.family(name.into(), Placing { parent, rank, description }, LANES));
+        let families = self.host_thread(call.tid, &call.thread, start);
+        match call.api {
+            Api::Runtime => families.runtime = Some(family),
+            Api::Driver => families.driver = Some(family),
+        }
+        self.args
+            .clear()
+            .uint(nccl::CORRELATION, u64::from(call.correlation))
+            .uint(nccl::TIME_ERROR_NS, u64::from(call.span.error_ns));
+        if call.result != 0 {
+            self.args.uint(nccl::RESULT, u64::from(call.result));
+        }
+        if parent.is_none() {
+            self.args.int(nccl::TID, call.tid);
+        }
+        self.lanes.whole(family, start, end, Category::Cuda, &Text(&call.name), &mut self.args, None);
+    }
+
+    /// A range of NVTX, or a mark. Ranges are drawn when they have ended, inner ones first.
+    pub(super) fn range(&mut self, marker: &Marker, end: Option<HostNs>, is_open: bool) {
+        let family = self.ranges_of(marker);
+        self.args.clear().uint(nccl::TIME_ERROR_NS, u64::from(marker.error_ns));
+        if let Some(domain) = &marker.domain {
+            self.args.text(nccl::NVTX_DOMAIN, domain);
+        }
+        if is_open {
+            self.args.text(nccl::DOUBT, "no end before that of the recording: begin only");
+        }
+        let name = Text(&marker.name);
+        match end {
+            Some(end) => self.lanes.nested(family, marker.time, end, Category::Nvtx, &name, &mut self.args),
+            None => self.lanes.instant(family, marker.time, Category::Nvtx, &name, &self.args),
+        }
+    }
+
+    fn ranges_of(&mut self, marker: &Marker) -> FamilyId {
+        let (parent, key) = match marker.tid {
+            Some(tid) => {
+                let crowded = self.host.threads.len() >= THREADS && !self.host.threads.contains_key(&tid);
+                let parent = self.host_thread(tid, &marker.thread, marker.time).parent;
+                (parent, if crowded { OTHERS } else { tid })
+            }
+            None => (self.gpu.process, PROCESS),
+        };
+        let crowded = self.host.ranges.len() >= DOMAINS + THREADS;
+        let domain = marker.domain.clone().filter(|_| !crowded);
+        if let Some(&family) = self.host.ranges.get(&(key, domain.clone())) {
+            return family;
+        }
+        let name = domain.as_ref().map_or_else(|| "NVTX".to_owned(), |domain| format!("NVTX · {domain}"));
+        let description = "Ranges that the program marks by NVTX, by CUPTI.";
+        let family = self.lanes.family(name, Placing { parent, rank: 0, description }, RANGE_LANES);
+        self.host.ranges.insert((key, domain), family);
+        family
+    }
+
+    /// The tracks of a thread, below its own.
+    fn host_thread(&mut self, tid: i32, name: &str, time: HostNs) -> &mut Families {
+        let crowded = self.host.threads.len() >= THREADS && !self.host.threads.contains_key(&tid);
+        let key = if crowded { OTHERS } else { tid };
+        if !self.host.threads.contains_key(&key) {
+            let mut families = Families::default();
+            if key != OTHERS {
+                families.parent = self.track_of_tid(tid, time);
+                if families.parent.is_none() {
+                    let form = Form::Thread { pid: self.pid, tid, name };
+                    families.parent = self.lanes.writer.track(form, Place::default());
+                    families.is_new = true;
+                }
+            }
+            self.host.threads.insert(key, families);
+        }
+        self.host.threads.entry(key).or_default()
+    }
+}

@@ -1,0 +1,669 @@
+//! Kernels through the emulated CUPTI, with the scripted host as a GPU: CUPTI is lent to other tools and taken again.
+
+use emulated_cupti::release::Release;
+use ncclscope_tests::play::{self, Play};
+use ncclscope_tests::recording::Recording;
+use ncclscope_tests::timeline::Timeline;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+use tempfile::TempDir;
+
+/// The driver is loaded and initialised, as by a framework.
+const CUDA: &str = "main call cuInit library=libcuda.so.1\n";
+/// NCCL's kernels, and how the trace calls the operations that they carry.
+const KERNEL: &str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL";
+
+/// One operation of a communicator with its kernel, as NCCL launches it. Its size tells it from others.
+fn operation(comm: &str, count: &str) -> String {
+    format!(
+        "user start launch {comm} KernelLaunch stream=0x10\n\
+         user kernel {KERNEL} for=1ms\n\
+         user stop launch\n\
+         user start plan {comm} Group\n\
+         user start coll {comm} Coll group=plan func=AllReduce count={count} datatype=ncclFloat32\n\
+         user stop coll\n\
+         user stop plan\n"
+    )
+}
+
+/// A folder with the emulated driver and CUPTI, under the names that a profiler looks for.
+static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    emulated_cupti::place(&built("libemulated_cupti.so"), folder.path(), Release::V13_0).unwrap();
+    std::fs::copy(built("libemulated_libcuda.so"), folder.path().join("libcuda.so.1")).unwrap();
+    folder
+});
+
+/// A library that Cargo built for these tests.
+fn built(name: &str) -> PathBuf {
+    let beside = std::env::current_exe().unwrap().with_file_name(name);
+    assert!(beside.is_file(), "{} was not built", beside.display());
+    beside
+}
+
+fn library_path() -> &'static Path {
+    LIBRARIES.path()
+}
+
+/// Plays a script with CUDA within reach; it must end well.
+#[track_caller]
+fn record(script: &str, settings: &[(&str, &str)]) -> Recording {
+    let play = Play::new(script).env("LD_LIBRARY_PATH", library_path());
+    let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
+    let recording = Recording::by(play);
+    let outcome = &recording.outcome;
+    assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
+    recording
+}
+
+/// What each `call` and `subscribe` of the script was answered, with its name.
+fn answers(recording: &Recording) -> Vec<(&str, i32)> {
+    let asked = recording.outcome.calls.iter().filter(|call| matches!(call.verb.as_str(), "call" | "subscribe"));
+    asked.map(|call| (call.label.as_deref().unwrap(), call.status.unwrap())).collect()
+}
+
+/// The kernels of a trace: the name and the operation's size, if it has one.
+fn kernels(timeline: &Timeline) -> Vec<(&str, Option<&str>)> {
+    let kernels = timeline.slices.iter().filter(|slice| slice.category == "kernel");
+    kernels.map(|slice| (&*slice.name, slice.str("doubt"))).collect()
+}
+
+#[test]
+fn cupti_is_lent_to_another_tool_and_taken_again() {
+    let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2 name=dp\n\
+         {first}\
+         user call ncclscope_release\n\
+         user subscribe kineto\n\
+         user call ncclscope_acquire\n\
+         {second}\
+         user unsubscribe kineto\n\
+         user call ncclscope_acquire\n\
+         user call ncclscope_acquire\n\
+         {third}\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[]);
+    assert_eq!(
+        answers(&recording),
+        [
+            ("cuInit", 0),
+            ("ncclscope_release", 0),
+            ("kineto", 0),
+            ("ncclscope_acquire", 3),
+            ("ncclscope_acquire", 0),
+            ("ncclscope_acquire", 0)
+        ]
+    );
+    let timeline = recording.timeline();
+    assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), ("AllReduce 12 KiB f32", None)]);
+    let figures = timeline.figures();
+    assert_eq!((figures.get("kernels_launch_bracket"), figures.get("kernels_unmatched")), (2, 0));
+    assert_eq!(figures.get("launches_without_kernel"), 1, "that of the time when CUPTI was lent");
+    let marks = ["CUPTI released", "CUPTI not taken", "CUPTI taken again"].map(|name| timeline.slice(name));
+    let call = |line: &str, number: usize| {
+        let calls = recording.outcome.calls.iter().filter(|call| call.label.as_deref() == Some(line));
+        calls.map(|call| call.before as i64..call.after as i64).nth(number).unwrap()
+    };
+    assert!(call("ncclscope_release", 0).contains(&marks[0].begin));
+    assert!(call("ncclscope_acquire", 0).contains(&marks[1].begin));
+    assert!(call("ncclscope_acquire", 1).contains(&marks[2].begin));
+    let why = marks[1].str("note").unwrap();
+    assert!(why.starts_with("no GPU kernels: CUPTI has one owner"), "{why}");
+    assert_eq!(recording.said().iter().filter(|line| **line == why).count(), 1, "{:?}", recording.said());
+}
+
+#[test]
+fn a_release_that_cannot_stop_is_not_said_to() {
+    let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user call ncclscope_release\n\
+         {second}\
+         user call ncclscope_acquire\n\
+         {third}\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[("EMULATED_CUPTI", "version=130000")]);
+    let timeline = recording.timeline();
+    let between = (KERNEL, Some("its launch was not seen"));
+    assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), between, ("AllReduce 12 KiB f32", None)]);
+    let note = timeline.slice("CUPTI released").str("note").unwrap();
+    assert!(note.contains("some may still come"), "{note}");
+}
+
+#[test]
+fn cupti_is_had_when_asked_for_where_it_was_taken_at_the_start() {
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}user subscribe debugger\n\
+         user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user unsubscribe debugger\n\
+         user sleep 50ms\n\
+         user call ncclscope_acquire\n\
+         {second}\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[]);
+    assert_eq!(answers(&recording)[1..], [("debugger", 0), ("ncclscope_acquire", 0)]);
+    let timeline = recording.timeline();
+    assert!(timeline.slice("recording started").str("note").unwrap().contains("no GPU kernels: CUPTI has one owner"));
+    assert_eq!(kernels(&timeline), [("AllReduce 8 KiB f32", None)]);
+    assert!(timeline.slice("CUPTI taken").str("note").unwrap().contains("CUPTI of CUDA 13.0"));
+}
+
+#[test]
+fn what_was_released_before_the_recording_is_left_alone() {
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}main load\n\
+         user call ncclscope_acquire\n\
+         user call ncclscope_release\n\
+         user init world comm=0xabc rank=0 nranks=2\n\
+         user subscribe kineto\n\
+         {first}\
+         user call ncclscope_release\n\
+         user unsubscribe kineto\n\
+         user call ncclscope_acquire\n\
+         {second}\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[]);
+    assert_eq!(
+        answers(&recording)[1..],
+        [
+            ("ncclscope_acquire", 1),
+            ("ncclscope_release", 0),
+            ("kineto", 0),
+            ("ncclscope_release", 0),
+            ("ncclscope_acquire", 0)
+        ]
+    );
+    let timeline = recording.timeline();
+    assert!(timeline.slice("recording started").str("note").unwrap().ends_with("ncclscope_release was called"));
+    assert_eq!(timeline.named("CUPTI released").len(), 0, "it was not ours");
+    assert_eq!(kernels(&timeline), [("AllReduce 8 KiB f32", None)]);
+}
+
+#[test]
+fn where_there_is_nothing_to_hand_over_nothing_happens() {
+    let script = |cuda: &str, end: &str| {
+        format!(
+            "{cuda}user init world comm=0xabc rank=0 nranks=2\nuser call ncclscope_release\nuser call ncclscope_acquire\n{end}"
+        )
+    };
+    for (cuda, settings, expected) in [
+        (CUDA, &[("NCCLSCOPE_PRESET", "off")][..], 1),
+        (CUDA, &[("NCCLSCOPE_CUPTI", "0")], 2),
+        // Without a driver CUPTI cannot be had.
+        ("", &[], 4),
+    ] {
+        let recording = record(&script(cuda, ""), settings);
+        let answers = answers(&recording);
+        assert_eq!(answers[answers.len() - 2..], [("ncclscope_release", 0), ("ncclscope_acquire", expected)]);
+    }
+    // A forked child leaves the parent's CUPTI alone.
+    let first = operation("world", "1Ki");
+    let child = "user fork child\nchild call ncclscope_release\nchild call ncclscope_acquire\n";
+    let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{child}{first}user finalize world\n");
+    let recording = record(&script, &[]);
+    assert_eq!(answers(&recording)[1..], [("ncclscope_release", 0), ("ncclscope_acquire", 1)]);
+    let fork = recording.outcome.calls.iter().find(|call| call.verb == "fork").unwrap();
+    assert_eq!(fork.json["child"]["status"], 0, "{}", recording.outcome.stderr);
+    assert_eq!(kernels(&recording.timeline()), [("AllReduce 4 KiB f32", None)]);
+}
+
+#[test]
+fn cupti_can_be_taken_again_after_it_has_failed() {
+    let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user sleep 1s\n\
+         {second}\
+         user call ncclscope_acquire\n\
+         {third}\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[("EMULATED_CUPTI", "state=fatal@500ms")]);
+    assert_eq!(answers(&recording)[1..], [("ncclscope_acquire", 0)]);
+    let timeline = recording.timeline();
+    assert_eq!(kernels(&timeline).last(), Some(&("AllReduce 12 KiB f32", None)));
+    assert_eq!(timeline.named("AllReduce 8 KiB f32").len(), 1, "no kernel, only the operation");
+    assert_eq!((timeline.named("CUPTI failure").len(), timeline.named("CUPTI taken again").len()), (1, 1));
+}
+
+#[test]
+fn many_may_ask_at_once() {
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user race ncclscope_release ncclscope_acquire ncclscope_release ncclscope_acquire\n\
+         user call ncclscope_acquire\n\
+         {second}\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[]);
+    assert_eq!(answers(&recording)[1..], [("ncclscope_acquire", 0)]);
+    let timeline = recording.timeline();
+    assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), ("AllReduce 8 KiB f32", None)]);
+    let [released, taken] = ["CUPTI released", "CUPTI taken again"].map(|name| timeline.named(name));
+    assert!(released.len() > 10 && released.len() == taken.len(), "{} {}", released.len(), taken.len());
+    // Each was given up before it was taken again.
+    for (released, taken) in released.iter().zip(&taken) {
+        assert!(released.begin < taken.begin);
+    }
+    assert!(timeline.figures().remarkable().is_empty(), "{:?}", timeline.figures().remarkable());
+}
+
+#[test]
+fn an_exit_in_the_middle_of_it_leaves_a_complete_trace() {
+    let first = operation("world", "1Ki");
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         user storm ncclscope_release ncclscope_acquire\n\
+         {first}{first}{first}{first}\
+         user finalize world\n\
+         user sleep 20ms\n\
+         main exit 0\n"
+    );
+    for _ in 0..3 {
+        let recording = record(&script, &[]);
+        let timeline = recording.timeline();
+        let figures = timeline.figures();
+        assert_eq!(figures.get("recorded"), recording.calls());
+        assert_eq!(figures.get("kernels_launch_bracket") + figures.get("launches_without_kernel"), 4);
+        // A launch may have begun before CUPTI was taken again: its kernel is recorded, and nobody saw the launch.
+        let unmatched =
+            timeline.slices.iter().filter(|slice| slice.category == "kernel" && slice.str("doubt").is_some());
+        assert!(unmatched.into_iter().all(|slice| slice.str("doubt") == Some("its launch was not seen")));
+    }
+}
+
+#[test]
+fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
+    let operations = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count)).concat();
+    // A kernel between launches, and an id that stays where a launch is never stopped.
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         user kernel vector_add for=1ms\n\
+         user start hangs world KernelLaunch stream=0x10\n\
+         {operations}\
+         user kernel {KERNEL} for=1ms\n\
+         user finalize world\n"
+    );
+    let unseen = (KERNEL, Some("its launch was not seen"));
+    for settings in ["", ",reorder,partial", ",release=12.0", ",release=13.5"] {
+        let settings = format!("refuse=14@cuptiEnableCallback{settings}");
+        let recording = record(&script, &[("EMULATED_CUPTI", &settings)]);
+        let timeline = recording.timeline();
+        let mut kernels = kernels(&timeline);
+        kernels.sort_unstable();
+        let named = ["AllReduce 12 KiB f32", "AllReduce 4 KiB f32", "AllReduce 8 KiB f32"].map(|name| (name, None));
+        assert_eq!(kernels, [named[0], named[1], named[2], unseen, ("vector_add", None)], "{settings}");
+        let figures = timeline.figures();
+        assert_eq!((figures.get("kernels_external_id"), figures.get("kernels_launch_bracket")), (3, 0));
+        assert_eq!((figures.get("external_ids_foreign"), figures.get("launches_lost")), (0, 0));
+        let exact = timeline.slices.iter().filter(|slice| slice.str("match") == Some("exact_external_id"));
+        assert_eq!(exact.count(), 3);
+        let note = timeline.slice("recording started").str("note").unwrap();
+        assert!(note.contains("launches (callback 307): NOT_COMPATIBLE (14)"), "{note}");
+    }
+    // What it would take is refused too: nobody is harmed.
+    let refused = "refuse=14@cuptiEnableCallback,refuse=14@cuptiActivityPushExternalCorrelationId";
+    let recording = record(&script, &[("EMULATED_CUPTI", refused)]);
+    let figures = recording.timeline().figures();
+    assert_eq!((figures.get("kernels_unmatched"), figures.get("launches_lost")), (4, 4));
+}
+
+#[test]
+fn host_functions_of_graphs_are_drawn_on_their_stream() {
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\nuser host-node 0x900000002 for=1ms\nuser finalize world\n"
+    );
+    // Releases before 13.1 have no such records, and are not asked for them.
+    for (release, expected) in [("13.0", 0), ("13.1", 1), ("13.5", 1)] {
+        let recording = record(&script, &[("EMULATED_CUPTI", &format!("release={release}"))]);
+        let timeline = recording.timeline();
+        assert!(!timeline.slice("recording started").str("note").unwrap().contains("refused"), "{release}");
+        let functions = timeline.named("host function");
+        assert_eq!(functions.len(), expected, "{release}");
+        for function in functions {
+            let call = recording.outcome.calls.iter().find(|call| call.verb == "host-node").unwrap();
+            let (begin, end) = (function.begin, function.begin + function.duration.unwrap());
+            assert!(call.before as i64 - 2_000 < begin && end < call.after as i64 + 2_000, "{begin} {end}");
+            assert!(end - begin >= 1_000_000);
+            assert_eq!((function.int("graph"), function.int("graph_node")), (Some(9), Some(0x9_0000_0002)));
+            let place = timeline.place(function);
+            assert!(function.category == "host" && place.contains("GPU 0 · stream 7"), "{place}");
+        }
+        assert_eq!(timeline.figures().remarkable().len(), 0);
+    }
+}
+
+/// The slices of a category on tracks of threads, with the names of thread and track, in the order of these.
+fn on_threads(recording: &Recording, category: &str) -> Vec<String> {
+    let rows = recording.traces.open().rows(&format!(
+        "SELECT thread.name AS thread, coalesce(track.name, thread.name) AS track, slice.name AS slice FROM slice \
+         JOIN thread_track AS track ON slice.track_id = track.id JOIN thread USING (utid) \
+         WHERE category = '{category}' ORDER BY 1, 2, 3"
+    ));
+    rows.iter().map(|row| [row.str("thread"), row.str("track"), row.str("slice")].join(" · ")).collect()
+}
+
+#[test]
+fn calls_into_cuda_are_drawn_below_their_threads() {
+    // One thread calls NCCL too, the other only CUDA, and the third CUDA first.
+    let first = operation("world", "1Ki");
+    let script = format!(
+        "{CUDA}user name trainer\n\
+         user init world comm=0xabc rank=0 nranks=2\n\
+         loader name loader\n\
+         late name late\n\
+         {first}\
+         loader kernel vector_add for=1ms\n\
+         loader host-node 0x900000002 for=1ms\n\
+         late kernel vector_add for=1ms\n\
+         user sleep 1300ms\n\
+         late start plan world Group\n\
+         late stop plan\n\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[("NCCLSCOPE_CUDA_API", "1")]);
+    let timeline = recording.timeline();
+    let calls: Vec<_> = timeline.slices.iter().filter(|slice| slice.category == "cuda").collect();
+    assert_eq!(
+        on_threads(&recording, "cuda"),
+        [
+            "late · CUDA driver · cuLaunchKernelEx",
+            "loader · CUDA driver · cuGraphLaunch",
+            "loader · CUDA driver · cuLaunchKernelEx",
+            "loader · CUDA runtime · cudaGraphLaunch_v10000",
+            "trainer · CUDA driver · cuLaunchKernelEx",
+        ]
+    );
+    // Where NCCL was called later, it is the same thread.
+    assert!(on_threads(&recording, "api").contains(&"late · late · Group".to_owned()));
+    let late = recording.traces.open().rows("SELECT utid FROM thread WHERE name = 'late'");
+    assert_eq!(late.len(), 1);
+    // A call is tied to what it asked for, and lies inside of what NCCL says of it.
+    let kernel = timeline.slices.iter().find(|slice| slice.str("match").is_some()).unwrap();
+    let call = calls.iter().find(|call| call.int("correlation") == kernel.int("correlation")).unwrap();
+    let launch = timeline.slice("KernelLaunch");
+    let end = |slice: &ncclscope_tests::timeline::Slice| slice.begin + slice.duration.unwrap();
+    assert!(launch.begin - 1000 < call.begin && end(call) < end(launch) + 1000, "{launch:?} {call:?}");
+    assert_eq!(timeline.figures().remarkable().len(), 0);
+    // Without being asked for, there are none; and where nothing else names launches, they stay out of sight.
+    for settings in ["", "refuse=14@cuptiEnableCallback"] {
+        let recording = record(&script, &[("EMULATED_CUPTI", settings)]);
+        assert!(recording.timeline().slices.iter().all(|slice| slice.category != "cuda"));
+    }
+}
+
+#[test]
+fn ranges_of_nvtx_nest_on_their_threads() {
+    let first = operation("world", "1Ki");
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         user nvtx push step\n\
+         user nvtx push \"data parallel\" domain=PyTorch\n\
+         user nvtx push forward\n\
+         user nvtx mark here\n\
+         user nvtx start all \"across threads\"\n\
+         {first}\
+         user nvtx pop\n\
+         loader nvtx push load\n\
+         user nvtx push backward\n\
+         user nvtx pop\n\
+         loader nvtx end all\n\
+         user nvtx pop domain=PyTorch\n\
+         user nvtx pop\n\
+         user nvtx start never \"no end\"\n\
+         loader nvtx pop\n\
+         user finalize world\n"
+    );
+    for settings in ["", "release=12.0", "release=13.5", "reorder"] {
+        let recording = record(&script, &[("NCCLSCOPE_NVTX", "1"), ("EMULATED_CUPTI", settings)]);
+        assert_eq!(
+            on_threads(&recording, "nvtx"),
+            [
+                "loader · NVTX · load",
+                "user · NVTX · backward",
+                "user · NVTX · forward",
+                "user · NVTX · here",
+                "user · NVTX · step",
+                "user · NVTX · PyTorch · data parallel",
+            ]
+        );
+        let timeline = recording.timeline();
+        let step = timeline.slice("step");
+        let inside: Vec<_> = timeline.inside(step).iter().map(|slice| &*slice.name).collect();
+        assert_eq!(inside, ["forward", "backward"]);
+        let domain = timeline.slice("data parallel");
+        assert_eq!((domain.str("nvtx_domain"), step.str("nvtx_domain"), step.depth), (Some("PyTorch"), None, 0));
+        // Its times are those of the calls.
+        let calls: Vec<_> = recording.outcome.calls.iter().filter(|call| call.verb == "nvtx").collect();
+        let near = |time: i64, call: usize| {
+            (calls[call].before as i64 - 1000..calls[call].after as i64 + 1000).contains(&time)
+        };
+        assert!(near(step.begin, 0) && near(step.begin + step.duration.unwrap(), calls.len() - 3), "{step:?}");
+        // Ranges with a handle are the process's.
+        let across = timeline.slice("across threads");
+        assert!(timeline.place(across) == "NVTX" && across.duration.unwrap() > 1_000_000, "{across:?}");
+        let never = timeline.slice("no end");
+        assert_eq!((never.duration, never.str("doubt").is_some()), (Some(0), true));
+        let figures = timeline.figures();
+        assert_eq!(figures.remarkable().into_iter().collect::<Vec<_>>(), [("markers_unpaired", 1)]);
+    }
+    // Nobody asked for them.
+    let recording = record(&script, &[]);
+    assert!(recording.timeline().slices.iter().all(|slice| slice.category != "nvtx"));
+}
+
+#[test]
+fn nvtx_is_left_to_the_tool_that_has_it() {
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\nuser nvtx push step\nuser nvtx pop\nuser finalize world\n"
+    );
+    let other = library_path().join("libcuda.so.1");
+    let ours = library_path().join("libcupti.so.13");
+    let recording =
+        |path: &Path| record(&script, &[("NCCLSCOPE_NVTX", "1"), ("NVTX_INJECTION64_PATH", path.to_str().unwrap())]);
+    let taken = recording(&other);
+    let said: Vec<_> = taken.said().into_iter().filter(|line| line.contains("NVTX")).collect();
+    assert!(
+        matches!(said[..], [line] if line.starts_with("no NVTX ranges: NVTX_INJECTION64_PATH names another tool's")),
+        "{said:?}"
+    );
+    let timeline = taken.timeline();
+    assert!(timeline.slice("recording started").str("note").unwrap().ends_with(said[0]));
+    assert_eq!(timeline.named("step").len(), 0);
+    // Whoever sets it beforehand has the ranges from the start.
+    let given = recording(&ours);
+    assert_eq!(given.timeline().named("step").len(), 1);
+    assert!(!given.said().iter().any(|line| line.contains("NVTX")), "{:?}", given.said());
+}
+
+#[test]
+fn python_programs_have_a_context_for_it() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../python");
+    let run = |text: &str| {
+        let mut command = Command::new("python3");
+        play::clean_environment(&mut command);
+        command.env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONPATH", folder).args(["-c", text]);
+        let result = command.output().unwrap_or_else(|error| panic!("failed to run python3: {error}"));
+        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+        String::from_utf8(result.stdout).unwrap()
+    };
+    let used = "import ncclscope\nwith ncclscope.cupti_released(): print('in it')\nprint('after it')";
+    assert_eq!(run(used), "in it\nafter it\n", "without the library");
+    let library = play::plugin_path().unwrap();
+    let counted = format!(
+        "import ctypes, os\n\
+         library = ctypes.CDLL({library:?})\n\
+         found = ctypes.CDLL('libncclscope.so', mode=os.RTLD_NOLOAD | os.RTLD_LAZY)\n\
+         assert found._handle == library._handle\n\
+         {used}"
+    );
+    assert_eq!(run(&counted), "in it\nafter it\n", "with it");
+}
+
+// ---- injection ----
+
+/// Plays a script in a process into whose CUDA that library is injected; it must end well.
+#[track_caller]
+fn inject(library: &Path, interface: u32, script: &str, settings: &[(&str, &str)]) -> Recording {
+    let play = Play::new(script).interface(interface).env("LD_LIBRARY_PATH", library_path());
+    let play = play.env("CUDA_INJECTION64_PATH", library);
+    let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
+    let recording = Recording::by(play);
+    let outcome = &recording.outcome;
+    assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
+    assert!(outcome.calls.iter().all(|call| call.status.unwrap_or(0) == 0), "{:?}", outcome.calls);
+    recording
+}
+
+/// A second copy of the plugin.
+fn copy_of_plugin(folder: &TempDir) -> PathBuf {
+    let copy = folder.path().join("libncclscope.so");
+    std::fs::copy(play::plugin_path().unwrap(), &copy).unwrap();
+    copy
+}
+
+#[test]
+fn a_program_without_nccl_has_a_timeline_of_its_kernels() {
+    let plugin = play::plugin_path().unwrap();
+    for end in ["", "user exit 0\n", "main exit 0\n"] {
+        let script = format!("{CUDA}user kernel vector_add for=1ms\nuser kernel _Z6matmulPfi\n{CUDA}{end}");
+        let recording = inject(&plugin, 7, &script, &[("NCCLSCOPE_PRESTE", "full")]);
+        let timeline = recording.timeline();
+        let note = timeline.slice("recording started").str("note").unwrap();
+        assert!(note.contains("by CUDA_INJECTION64_PATH in cuInit; CUPTI of CUDA 13.0"), "{note}");
+        let names: Vec<_> = timeline.slices.iter().filter(|it| it.category == "kernel").map(|it| &*it.name).collect();
+        assert_eq!(names, ["vector_add", "_Z6matmulPfi"]);
+        let figures = timeline.figures();
+        assert_eq!((figures.get("kernels_application"), figures.get("kernels_unmatched")), (2, 0));
+        let said = recording.said();
+        assert_eq!(said.len(), 3, "a bad setting, where to, and who has CUPTI: {said:?}");
+    }
+}
+
+#[test]
+fn plugin_and_injected_library_are_one() {
+    let plugin = play::plugin_path().unwrap();
+    let first = operation("world", "1Ki");
+    let script = format!(
+        "{CUDA}user kernel before for=1ms\n\
+         user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user finalize world\n\
+         user kernel after for=1ms\n"
+    );
+    let recording = inject(&plugin, 7, &script, &[("NCCLSCOPE_PRESTE", "full")]);
+    let timeline = recording.timeline();
+    let names: Vec<_> = timeline.slices.iter().filter(|it| it.category == "kernel").map(|it| &*it.name).collect();
+    assert_eq!(names, ["before", "AllReduce 4 KiB f32", "after"]);
+    assert_eq!(timeline.named("bad setting").len(), 1);
+    assert_eq!(recording.said().len(), 3, "{:?}", recording.said());
+    assert_eq!(timeline.figures().get("recorded"), recording.calls());
+}
+
+#[test]
+fn of_two_copies_one_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = copy_of_plugin(&folder);
+    let job = "user init world comm=0xabc rank=0 nranks=2\n\
+               user start plan world Group\n\
+               user start coll world Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32\n\
+               user start op world ProxyOp parent=coll channelId=0 peer=1 nSteps=1 chunkSize=512Ki isSend=1\n\
+               user stop coll\n\
+               user stop plan\n\
+               user start step world ProxyStep parent=op step=0\n\
+               user state step StepSendWait value=4096\n\
+               user stop step\n\
+               user stop op\n";
+    let end =
+        "user call ncclscope_release\nuser call ncclscope_acquire\nuser kernel last for=1ms\nuser finalize world\n";
+    // Whichever comes first, and through every interface.
+    for (interface, script) in [(7, format!("{job}{CUDA}{end}"))]
+        .into_iter()
+        .chain((1..=7).map(|interface| (interface, format!("{CUDA}main kernel first for=1ms\n{job}{end}"))))
+    {
+        let mut settings = vec![("NCCLSCOPE_PRESTE", "full")];
+        if interface % 2 == 0 {
+            // With all of its symbols before those of the other.
+            settings.push(("LD_PRELOAD", copy.to_str().unwrap()));
+        }
+        let recording = inject(&copy, interface, &script, &settings);
+        let timeline = recording.timeline();
+        timeline.slice("AllReduce 4 KiB f32");
+        timeline.slice("communicator init");
+        timeline.slice("communicator finalize");
+        assert_eq!(timeline.figures().get("recorded"), recording.calls(), "v{interface}");
+        let expected: &[_] = if script.contains("first") { &["first", "last"] } else { &["last"] };
+        let kernels = timeline.slices.iter().filter(|slice| slice.category == "kernel");
+        assert_eq!(kernels.map(|slice| &*slice.name).collect::<Vec<_>>(), expected);
+        assert_ne!(recording.outcome.call("coll").handle, Some(0));
+        let complaints = recording.said().iter().filter(|line| line.contains("PRESTE")).count();
+        assert_eq!(complaints, 1, "{:?}", recording.said());
+    }
+}
+
+#[test]
+fn a_copy_of_another_version_is_not_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("other.c");
+    for (name, version, said) in [
+        ("newer.so", "const char *ncclscope_version(void) { return \"99.0.0\"; }", "ncclscope 99.0.0 from "),
+        ("older.so", "", "ncclscope of an unknown version from "),
+    ] {
+        let text = format!("void *ncclProfiler_v1[6]; int InitializeInjection(void) {{ return 1; }} {version}");
+        std::fs::write(&source, text).unwrap();
+        let other = folder.path().join(name);
+        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+        compiler.args(["-shared", "-fPIC", "-Wl,-soname,libncclscope.so", "-o"]).arg(&other).arg(&source);
+        assert!(compiler.status().unwrap().success());
+        let script = format!(
+            "{CUDA}user init world comm=0xabc rank=0 nranks=2\nuser start g world Group\nuser finalize world\n"
+        );
+        for (preset, lines) in [("standard", 1), ("off", 0)] {
+            let recording = inject(&other, 7, &script, &[("NCCLSCOPE_PRESET", preset)]);
+            assert_eq!(recording.outcome.call("world").mask, Some(0));
+            assert_eq!(recording.outcome.call("g").handle, Some(0));
+            assert!(recording.traces.files().is_empty());
+            let about = recording.said().iter().filter(|line| line.starts_with(said)).count();
+            assert_eq!((about, recording.said().len()), (lines, lines), "{}", recording.outcome.stderr);
+        }
+    }
+}
+
+#[test]
+fn injected_it_is_silent_when_switched_off_and_in_a_forked_child() {
+    let plugin = play::plugin_path().unwrap();
+    let recording = inject(&plugin, 7, &format!("{CUDA}user kernel one\n"), &[("NCCLSCOPE_PRESET", "off")]);
+    assert!(recording.traces.files().is_empty());
+    assert_eq!(recording.outcome.stderr, "");
+    // The child leaves CUPTI and the file to its parent.
+    let script = format!(
+        "{CUDA}main kernel one\nmain fork child\nchild call InitializeInjection library={}\n",
+        plugin.display()
+    );
+    let recording =
+        Recording::by(Play::new(script).env("LD_LIBRARY_PATH", library_path()).env("CUDA_INJECTION64_PATH", &plugin));
+    let fork = recording.outcome.calls.iter().find(|call| call.verb == "fork").unwrap();
+    assert_eq!(fork.json["child"]["status"], 0, "{}", recording.outcome.stderr);
+    let timeline = recording.timeline();
+    assert_eq!(timeline.figures().get("kernels_application"), 1);
+    // One that was forked before records by itself.
+    let script = format!(
+        "main fork child\nchild call cuInit library=libcuda.so.1\nchild kernel inner\n{CUDA}main kernel outer\n"
+    );
+    let recording =
+        Recording::by(Play::new(script).env("LD_LIBRARY_PATH", library_path()).env("CUDA_INJECTION64_PATH", &plugin));
+    assert_eq!(recording.traces.files().len(), 2, "{}", recording.outcome.stderr);
+}

@@ -1,0 +1,238 @@
+//! What a script may ask of CUDA: one GPU that runs kernels of any name, for the emulated libcuda and libcupti, and functions of
+//! libraries.
+//!
+//! The libraries find the GPU through the symbol [`observe::ATTACH`], which only the program `scripted-host` exports. Without them
+//! a kernel takes its time and nobody hears of it.
+
+use observe::{Activity, ActivityKind, Call, DEFAULT_STREAM_ID, Gpu, Machine, Observer, Resource, ResourceKind};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::player::{boottime, clock};
+
+/// The one context, which nobody looks into, and its id.
+const CONTEXT: *mut c_void = std::ptr::without_provenance_mut(0xc0_0000);
+const CONTEXT_ID: u32 = 1;
+
+static MACHINE: Machine =
+    Machine { now, wall, devices, current_context, correlation, current_device, driver_version, describe };
+static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn now() -> u64 {
+    boottime()
+}
+
+extern "C" fn wall(at: u64) -> u64 {
+    at + clock(libc::CLOCK_REALTIME).saturating_sub(boottime())
+}
+
+extern "C" fn devices() -> u32 {
+    1
+}
+
+extern "C" fn current_context() -> *mut c_void {
+    CONTEXT
+}
+
+extern "C" fn correlation() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+extern "C" fn current_device() -> u32 {
+    0
+}
+
+extern "C" fn driver_version() -> u32 {
+    13000
+}
+
+extern "C" fn describe(ordinal: u32, gpu: *mut Gpu) -> bool {
+    let mut name = [0; 64];
+    for (to, from) in name.iter_mut().zip(b"Scripted GPU") {
+        *to = *from as c_char;
+    }
+    let described =
+        Gpu { name, uuid: [7; 16], pci: [0; 3], compute_capability: [9, 0], memory: 1 << 30, multiprocessors: 1 };
+    if ordinal == 0 {
+        // SAFETY: the library passes a place for one description.
+        unsafe { gpu.write(described) };
+    }
+    ordinal == 0
+}
+
+/// What the program's [`observe::ATTACH`] does.
+///
+/// # Safety
+///
+/// The observer is null or lives as long as the process.
+pub unsafe extern "C" fn attach(observer: *const Observer) -> *const Machine {
+    // SAFETY: the caller's promise.
+    if let Some(known) = unsafe { observer.as_ref() } {
+        OBSERVER.store(observer.cast_mut(), Ordering::Release);
+        let context = Resource {
+            kind: ResourceKind::ContextCreated,
+            device: 0,
+            context: CONTEXT,
+            context_id: CONTEXT_ID,
+            stream_id: 0,
+            stream: std::ptr::null_mut(),
+            graph: std::ptr::null_mut(),
+            graph_id: 0,
+            original_graph: std::ptr::null_mut(),
+            node: std::ptr::null_mut(),
+            node_id: 0,
+            original_node: std::ptr::null_mut(),
+            node_type: 0,
+            exec: std::ptr::null_mut(),
+        };
+        // SAFETY: the library's function, and a resource that lives meanwhile.
+        unsafe { (known.resource)(&raw const context) };
+    }
+    &raw const MACHINE
+}
+
+/// Launches a kernel on the default stream, and waits until it has run for that time.
+pub fn kernel(name: &CStr, time: Duration) {
+    run(&[c"cuLaunchKernelEx"], ActivityKind::Kernel, name.as_ptr(), 0, time);
+}
+
+/// Launches a graph into the default stream that has one node, in which the host runs a function for that time; waits for it.
+pub fn host_node(node: u64, time: Duration) {
+    // The runtime's call makes that of the driver, which has its correlation id.
+    run(&[c"cudaGraphLaunch", c"cuGraphLaunch"], ActivityKind::HostNode, std::ptr::null(), node, time);
+}
+
+/// Makes a call, and inside of it the next, and does what it asks the GPU for. A node's id has that of its graph in the upper half.
+fn run(functions: &[&CStr], kind: ActivityKind, name: *const c_char, node_id: u64, time: Duration) {
+    // SAFETY: null or a library's static.
+    let observer = unsafe { OBSERVER.load(Ordering::Acquire).as_ref() };
+    let correlation = correlation();
+    let call = |function: &CStr, exits| Call {
+        function: function.as_ptr(),
+        exits,
+        correlation,
+        context: CONTEXT,
+        context_id: CONTEXT_ID,
+        symbol: name,
+        parameters: std::ptr::null(),
+        result: 0,
+        at: boottime(),
+    };
+    let mut activity = Activity {
+        kind,
+        device: 0,
+        context_id: CONTEXT_ID,
+        stream_id: DEFAULT_STREAM_ID,
+        correlation,
+        node_id,
+        graph_id: (node_id >> 32) as u32,
+        start: 0,
+        end: 0,
+        name,
+        grid: [1; 3],
+        block: [32, 1, 1],
+        shared_memory: 0,
+        bytes: 0,
+        copies: 1,
+        peer: 0,
+        copy_kind: 0,
+        value: 0,
+    };
+    if let Some(observer) = observer {
+        // SAFETY: the library's functions; what they are shown lives meanwhile.
+        unsafe {
+            functions.iter().for_each(|function| (observer.call)(&call(function, 0)));
+            (observer.queued)(&activity);
+            functions.iter().rev().for_each(|function| (observer.call)(&call(function, 1)));
+        }
+    }
+    activity.start = boottime();
+    std::thread::sleep(time);
+    activity.end = boottime();
+    if let Some(observer) = observer {
+        // SAFETY: as above.
+        unsafe { (observer.activity)(&activity) };
+    }
+}
+
+/// Calls a function that takes nothing, or flags, of which there are none, and returns an `int`.
+///
+/// # Errors
+///
+/// If there is no such library or function.
+///
+/// # Safety
+///
+/// The function has that type.
+pub unsafe fn call(library: &CStr, function: &str) -> Result<c_int, String> {
+    // SAFETY: the function has that type, by the caller's promise.
+    unsafe {
+        let function = find(library, function)?;
+        let function = std::mem::transmute::<*mut c_void, extern "C" fn(c_uint) -> c_int>(function);
+        Ok(function(0))
+    }
+}
+
+/// A subscription of another tool than the profiler.
+#[derive(Debug)]
+pub struct Tool(*mut c_void);
+
+// SAFETY: it is a name that CUPTI takes on any thread.
+unsafe impl Send for Tool {}
+
+unsafe extern "C" fn ignore(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
+
+impl Tool {
+    /// Subscribes; the tool, if CUPTI lets it, and CUPTI's answer.
+    ///
+    /// # Errors
+    ///
+    /// If there is no CUPTI in the process.
+    pub fn subscribe() -> Result<(Option<Tool>, c_int), String> {
+        type Callback = unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void);
+        type Subscribe = unsafe extern "C" fn(*mut *mut c_void, Callback, *mut c_void) -> c_int;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: CUPTI's headers give the function this type; the handle is writable.
+        let answer = unsafe {
+            let subscribe = std::mem::transmute::<*mut c_void, Subscribe>(cupti("cuptiSubscribe")?);
+            subscribe(&raw mut handle, ignore, std::ptr::null_mut())
+        };
+        Ok(((answer == 0).then_some(Tool(handle)), answer))
+    }
+
+    /// Gives the subscription up; CUPTI's answer.
+    ///
+    /// # Errors
+    ///
+    /// If there is no CUPTI in the process.
+    pub fn unsubscribe(self) -> Result<c_int, String> {
+        type Unsubscribe = unsafe extern "C" fn(*mut c_void) -> c_int;
+        // SAFETY: CUPTI's headers give the function this type; the handle is that of a subscription.
+        unsafe {
+            let unsubscribe = std::mem::transmute::<*mut c_void, Unsubscribe>(cupti("cuptiUnsubscribe")?);
+            Ok(unsubscribe(self.0))
+        }
+    }
+}
+
+fn cupti(function: &str) -> Result<*mut c_void, String> {
+    find(c"libcupti.so.13", function).or_else(|_| find(c"libcupti.so.12", function))
+}
+
+fn find(library: &CStr, function: &str) -> Result<*mut c_void, String> {
+    let symbol = CString::new(function).map_err(|error| error.to_string())?;
+    // SAFETY: C strings. What runs when the library is opened is the script's purpose.
+    let found = unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        match handle.is_null() {
+            true => return Err(format!("failed to open {}", library.to_string_lossy())),
+            false => libc::dlsym(handle, symbol.as_ptr()),
+        }
+    };
+    match found.is_null() {
+        true => Err(format!("{} has no function {function}", library.to_string_lossy())),
+        false => Ok(found),
+    }
+}

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`time`] | the true clock, each host's clocks, each GPU's timer |
 //! | [`truth`] | what really happened, as JSON lines |
+//! | [`accuracy`] | what a trace says of each kernel, held against the truth |
 //! | [`library`] | a libnccl: its symbols, its structures' layout, its functions, and the jumps written over its CUDA |
 //! | [`cuda`] | the CUDA that those jumps lead to: memory, streams, events, graphs, devices, launches |
 //! | [`kernel`] | what NCCL's kernels do that the host can see, and how long they take |
@@ -18,6 +19,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the emulator writes x86-64 instructions into libnccl and runs on x86-64 Linux only");
 
+pub mod accuracy;
 pub mod cuda;
 pub mod job;
 pub mod kernel;

@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use support::{Plan, plugin_said};
 
 /// Each collective once, sends and receives: in processes, in threads of one process a host, and one thread for several GPUs.
@@ -60,6 +62,23 @@ fn kernels(nccl: &str) {
     }
 }
 
+/// The same with the plugin injected into CUDA, from the same file and from a copy.
+fn injected(nccl: &str) {
+    let plugin = ncclscope_tests::play::plugin_path().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.so");
+    std::fs::copy(&plugin, &copy).unwrap();
+    for library in [&plugin, &copy] {
+        let plan = Plan::new(nccl, "graphs").with("CUDA_INJECTION64_PATH", library.to_str().unwrap());
+        // Up to 2.30 NCCL takes the stamps of one replay for those of another, which is a doubt.
+        let plan = plan.with("NCCLSCOPE_KERNEL_CH", "0");
+        for played in plan.with_cupti("13.0").run().succeeded().processes() {
+            played.check();
+            played.check_kernels();
+        }
+    }
+}
+
 /// The same with several GPUs in one process, and with CUPTI of another release.
 fn kernels_of_several_gpus(nccl: &str) {
     for (scenario, cupti) in [("threads", "12.9"), ("devices", "13.5")] {
@@ -78,6 +97,59 @@ fn kernels_by_order(nccl: &str) {
     }
 }
 
+/// Runs a job whose CUPTI belongs to somebody else, and requires that it ran undisturbed and that no trace has a kernel; why, by
+/// the trace and by one line of each process that has one.
+#[track_caller]
+fn without_kernels(nccl: &str, misbehaviour: &str) -> String {
+    let job = Plan::new(nccl, "small").with_cupti("13.0").misbehaving(misbehaviour).run().succeeded();
+    let mut reasons = BTreeSet::new();
+    let processes = job.processes();
+    for played in &processes {
+        played.check();
+        assert_eq!(played.count("category = 'kernel'"), 0, "kernels of a CUPTI that was not ours");
+        reasons.insert(played.why_no_kernels());
+    }
+    let lines: Vec<_> = plugin_said(&job).into_iter().filter(|line| line.contains("no GPU kernels")).collect();
+    let [reason] = &reasons.into_iter().collect::<Vec<_>>()[..] else { panic!("several reasons: {lines:?}") };
+    assert!(!lines.is_empty() && lines.len() <= processes.len(), "{lines:?}");
+    assert!(lines.iter().all(|line| *line == format!("no GPU kernels: {reason}")), "{lines:?}");
+    reason.clone()
+}
+
+/// Tools that hold CUPTI before us: for ever, as Nsight Systems does, or for a while, as Kineto does.
+fn cupti_of_others(nccl: &str) {
+    let why = without_kernels(nccl, "taken=Nsight Systems");
+    assert!(why.contains("CUPTI has one owner") && why.contains("Nsight Systems"), "{why}");
+    let why = without_kernels(nccl, "taken=Kineto,taken-for=300ms");
+    assert!(why.contains("CUPTI has one owner") && why.contains("Kineto"), "{why}");
+}
+
+/// Layers that put a CUPTI of their own in the place of the real one, for GPUs of another machine.
+fn cupti_of_a_shim(nccl: &str) {
+    for (misbehaviour, says) in [("refuse=27", "NOT_SUPPORTED"), ("refuse=999", "UNKNOWN")] {
+        let why = without_kernels(nccl, misbehaviour);
+        assert!(why.contains(says), "{misbehaviour}: {why}");
+    }
+}
+
+/// A tool that comes after us, as torch.profiler does: it is refused, or it gives CUPTI a clock of its own, and our kernels stay.
+fn cupti_wanted_by_others(nccl: &str) {
+    let rival = "rival=Kineto@1ms";
+    let job = Plan::new(nccl, "small").with_cupti("13.0").misbehaving(rival).run().succeeded();
+    let processes = job.processes();
+    processes.iter().for_each(support::Played::check_kernels);
+    let refused = job.logs().matches("emulated CUPTI: Kineto asked to subscribe: 39").count();
+    assert_eq!(refused, processes.len(), "it asked in each process");
+
+    let job = Plan::new(nccl, "training").with_cupti("13.0").misbehaving("clock=ticks@200ms").run().succeeded();
+    let processes = job.processes();
+    assert!(plugin_said(&job).iter().any(|line| line.contains("CUPTI's time is not the wall clock")));
+    for played in processes {
+        let says_so = played.count("name = 'CUPTI clock'");
+        assert!(says_so > 0, "the trace says that the clock is another");
+    }
+}
+
 /// Hosts on the emulator's own network, which tells the profiler of each request.
 fn network(nccl: &str) {
     for played in Plan::new(nccl, "network").run().succeeded().processes() {
@@ -88,10 +160,16 @@ fn network(nccl: &str) {
 
 /// Collectives done by copy engines: called, synchronised, copied.
 fn copy_engine(nccl: &str) {
-    for played in Plan::new(nccl, "copy_engine").run().succeeded().processes() {
+    for played in Plan::new(nccl, "copy_engine").with_cupti("13.0").run().succeeded().processes() {
         for name in ["copy engine *", "CeSync", "CeBatch"] {
             assert!(played.count(&format!("name GLOB '{name}'")) > 0, "no {name}");
         }
+        // Every rank copies in these, in one batch.
+        let exact = "extract_arg(arg_set_id, 'nccl.match') = 'exact_launch_bracket'";
+        let copies = played
+            .count(&format!("category = 'kernel' AND name GLOB 'Al*' AND name NOT GLOB 'AllReduce*' AND {exact}"));
+        let collectives = played.count("name GLOB 'copy engine Al*'");
+        assert!(copies == collectives && copies > 0, "{copies} copies of {collectives} collectives");
     }
 }
 
@@ -157,16 +235,16 @@ macro_rules! release {
     };
 }
 
-release!(always nccl_2_28_9, "2.28.9", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels]);
+release!(always nccl_2_28_9, "2.28.9", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, injected]);
 release!(
     always nccl_2_30_7,
     "2.30.7",
     [
         every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, kernel_channels, kernels,
-        kernels_of_several_gpus, network, copy_engine,
+        kernels_of_several_gpus, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
     ]
 );
-release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels]);
+release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, injected]);
 
 // 2.23.4 and 2.24.3 cannot be aborted: when a peer has closed its connection, the proxy thread tries again for ever without a look at the
 // abort flag, and ncclCommAbort waits for it.

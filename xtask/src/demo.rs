@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::steps::{Failure, Place, call};
+use crate::steps::{self, Failure, Place, call};
 
 /// Without a scenario's name, this one.
 const DEFAULT: &str = "training";
@@ -26,16 +26,7 @@ pub(crate) fn run(words: &[String]) -> ExitCode {
         eprint!("{USAGE}");
         return ExitCode::from(2);
     };
-    match Place::find().map_err(Failure::from).and_then(|place| demo(&place, &wish)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("xtask: {}", failure.reason);
-            if let Some(again) = failure.again {
-                eprintln!("       to see it again: {again}");
-            }
-            ExitCode::FAILURE
-        }
-    }
+    steps::run_chore(|place| demo(place, &wish))
 }
 
 /// What the user asked for.
@@ -89,7 +80,7 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
     job.env("NCCLSCOPE_PRESET", "full");
     call(&mut job)?;
 
-    let joined = output.with_extension("perfetto-trace");
+    let joined = output.join(name).with_extension("perfetto-trace");
     let files = std::fs::read_dir(&traces).map_err(|error| format!("{}: {error}", traces.display()))?;
     let mut files: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
     files.sort();

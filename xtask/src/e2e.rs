@@ -51,7 +51,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     }
     let mut tests = place.cargo();
     // One job at a time: each has more threads than most machines have cores.
-    tests.args(["test", "--test", "e2e"]).args(package).args(["--", "--test-threads=1"]);
+    tests.args(["test", "--test", "e2e", "--test", "accuracy"]).args(package).args(["--", "--test-threads=1"]);
     if all {
         tests.arg("--include-ignored");
     }
@@ -60,7 +60,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
 }
 
 /// Runs a command that prints one thing a line; what it complains of goes to the terminal.
-fn lines_of(command: &mut Command) -> Result<Vec<String>, String> {
+pub(crate) fn lines_of(command: &mut Command) -> Result<Vec<String>, String> {
     println!("   {}", steps::show(command));
     let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|error| error.to_string())?;
     if !output.status.success() {

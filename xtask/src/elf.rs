@@ -12,6 +12,8 @@ const INTERFACES: std::ops::RangeInclusive<u32> = 1..=7;
 
 /// Other names that the plugin may export begin with this: its own C interface.
 const OWN_PREFIX: &str = "ncclscope_";
+/// What CUDA looks up in a library that it injects.
+const INJECTION: &str = "InitializeInjection";
 
 /// What every Linux has; anything else would be one more thing to install.
 const LIBRARIES: [&str; 6] = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"];
@@ -55,8 +57,11 @@ impl Library {
                 Some(_) => {}
             }
         }
+        if !self.exports.iter().any(|export| export.name == INJECTION) {
+            problems.push(format!("{INJECTION} is not exported"));
+        }
         for Export { name, .. } in &self.exports {
-            if !name.starts_with("ncclProfiler_v") && !name.starts_with(OWN_PREFIX) {
+            if !name.starts_with("ncclProfiler_v") && !name.starts_with(OWN_PREFIX) && name != INJECTION {
                 problems.push(format!("{name} is exported"));
             }
         }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod accuracy;
 mod bindings;
 mod check;
 mod deep;
@@ -14,11 +15,13 @@ mod steps;
 
 const USAGE: &str = "\
 usage: cargo xtask CHORE [STEP...]
+       cargo xtask accuracy [--runs N] [--seed S] [--scenario NAME] [--nccl VERSION]
        cargo xtask bindings [--check | --fetch]
        cargo xtask demo [SCENARIO]
        cargo xtask e2e [--all]
        cargo xtask play [SCENARIO]
 
+  accuracy  how many kernels are matched rightly, in many jobs on emulated GPUs: a table
   demo      the real NCCL on emulated GPUs, with the plugin: a trace of a whole job; --list for more
   play      a trace to look at: the scripted host plays a scenario of tests/scenarios
   bindings  CUPTI's functions, constants and record layouts, from its headers; --check compares
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let chores = [("check", check::STEPS), ("deep", deep::STEPS), ("package", package::STEPS)];
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.split_first() {
+        Some((name, rest)) if name == "accuracy" => return accuracy::run(rest),
         Some((name, rest)) if name == "bindings" => return bindings::run(rest),
         Some((name, rest)) if name == "demo" => return demo::run(rest),
         Some((name, rest)) if name == "e2e" => return e2e::run(rest),

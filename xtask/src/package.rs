@@ -1,6 +1,6 @@
-//! The library and the program for other people's machines.
+//! The library and the program for other people's machines, and what a program needs to talk to the library.
 //!
-//! They are linked against an old glibc by cargo-zigbuild, with the linker of Zig. Both tools are
+//! Both are linked against an old glibc by cargo-zigbuild, with the linker of Zig. Both tools are
 //! installed below the target folder, at the versions given here, and nowhere else.
 
 use std::fs;
@@ -15,6 +15,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "tools", about: "cargo-zigbuild and Zig, where they are missing", run: tools },
     Step { name: "plugin", about: "libncclscope.so", run: plugin },
     Step { name: "program", about: "ncclscope", run: program },
+    Step { name: "interface", about: "ncclscope.h and ncclscope.py", run: interface },
 ];
 
 const CARGO_ZIGBUILD: &str = "0.24.1";
@@ -81,6 +82,18 @@ fn program(place: &Place) -> Result<Outcome, Failure> {
     call(Tools::of(place).build(place).args(what))?;
     let program = deliver(place, "ncclscope")?;
     accept("ncclscope", &program, program.foreign_libraries())
+}
+
+fn interface(place: &Place) -> Result<Outcome, Failure> {
+    let folder = place.target.join("package");
+    for name in ["include/ncclscope.h", "python/ncclscope.py"] {
+        let path = folder.join(name);
+        let copied =
+            fs::create_dir_all(path.parent().unwrap_or(&folder)).and_then(|()| fs::copy(place.root.join(name), &path));
+        copied.map_err(|error| format!("failed to copy {name}: {error}"))?;
+        println!("   {}", path.display());
+    }
+    Ok(Outcome::Done)
 }
 
 /// Copies what was built to where it is looked for, and reads it.

@@ -30,6 +30,20 @@ pub(crate) struct Failure {
     pub(crate) again: Option<String>,
 }
 
+/// Does a chore, and says what went wrong.
+pub(crate) fn run_chore(body: impl FnOnce(&Place) -> Result<(), Failure>) -> ExitCode {
+    match Place::find().map_err(Failure::from).and_then(|place| body(&place)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {}", failure.reason);
+            if let Some(again) = failure.again {
+                eprintln!("       to see it again: {again}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
 impl From<String> for Failure {
     fn from(reason: String) -> Failure {
         Failure { reason, again: None }

@@ -1,5 +1,9 @@
 //! Jobs of the real NCCL with the plugin loaded, and what their traces must have in common with the truth.
 
+#![allow(dead_code, reason = "each program that includes this uses a part of it")]
+
+pub(crate) mod accuracy;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,15 +26,23 @@ pub(crate) struct Plan {
     nccl: &'static Release,
     scenario: String,
     settings: Vec<(String, String)>,
-    words: Vec<String>,
     cupti: Option<String>,
+    misbehaviour: String,
+    is_quiet: bool,
 }
 
 impl Plan {
     /// A scenario by its name, with everything recorded.
     pub(crate) fn new(nccl: &str, scenario: &str) -> Plan {
         let nccl = Release::named(nccl).unwrap_or_else(|error| panic!("{error}"));
-        let plan = Plan { nccl, scenario: scenario.into(), settings: Vec::new(), words: Vec::new(), cupti: None };
+        let plan = Plan {
+            nccl,
+            scenario: scenario.into(),
+            settings: Vec::new(),
+            cupti: None,
+            misbehaviour: String::new(),
+            is_quiet: false,
+        };
         plan.with("NCCLSCOPE_PRESET", "full")
     }
 
@@ -40,15 +52,21 @@ impl Plan {
         self
     }
 
-    /// The same with further words on the emulator's command line.
-    pub(crate) fn and(mut self, words: &str) -> Plan {
-        self.words.extend(words.split_whitespace().map(str::to_owned));
-        self
-    }
-
     /// The same with an emulated driver and CUPTI of a release, such as 13.0, in the process.
     pub(crate) fn with_cupti(mut self, release: &str) -> Plan {
         self.cupti = Some(release.into());
+        self
+    }
+
+    /// The same with a CUPTI that misbehaves, in the words of `emulator/cupti/src/options.rs`.
+    pub(crate) fn misbehaving(mut self, words: &str) -> Plan {
+        self.misbehaviour = words.into();
+        self
+    }
+
+    /// The same without printing what the job said.
+    pub(crate) fn quiet(mut self) -> Plan {
+        self.is_quiet = true;
         self
     }
 
@@ -63,18 +81,21 @@ impl Plan {
         command.args(["run", &self.scenario, "--nccl"]).arg(library);
         command.arg("--plugin").arg(play::plugin_path().unwrap_or_else(|error| panic!("{error}")));
         command.arg("--output").arg(folder.path().join("job"));
-        command.args(["--time-limit", &JOB_LIMIT.as_secs().to_string()]).args(&self.words);
+        command.args(["--time-limit", &JOB_LIMIT.as_secs().to_string()]);
         command.env("NCCLSCOPE_OUTPUT", folder.path().join("traces")).env("NCCLSCOPE_MIN_FREE", "0");
         if let Some(release) = &self.cupti {
             let libraries = folder.path().join("lib");
             std::fs::create_dir(&libraries).expect("a folder for libraries");
             place_cupti(&libraries, release);
-            command.arg("--cupti").arg(&libraries).env("EMULATED_CUPTI", format!("release={release}"));
+            let words = format!("release={release},{}", self.misbehaviour);
+            command.arg("--cupti").arg(&libraries).env("EMULATED_CUPTI", words);
         }
         command.envs(self.settings);
         let finished = play::run(&mut command, "", LIMIT).unwrap_or_else(|error| panic!("{error}"));
         let job = Job { status: finished.status.code(), stdout: finished.stdout, stderr: finished.stderr, folder };
-        println!("{}{}", job.stdout, job.stderr);
+        if !self.is_quiet {
+            println!("{}{}", job.stdout, job.stderr);
+        }
         job
     }
 }
@@ -98,9 +119,18 @@ impl Job {
         self
     }
 
-    /// What happened in each of its processes, with its trace.
+    /// Everything that its processes said.
+    pub(crate) fn logs(&self) -> String {
+        let mut text = String::new();
+        for path in files(&self.folder.path().join("job"), ".log") {
+            text.push_str(&String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()));
+        }
+        text
+    }
+
+    /// The truth about each of its processes and where that is, with its trace.
     #[track_caller]
-    pub(crate) fn processes(&self) -> Vec<Played> {
+    pub(crate) fn told(&self) -> Vec<(PathBuf, Vec<Line>, Option<Trace>)> {
         let mut traces = HashMap::new();
         for path in files(&self.folder.path().join("traces"), ".perfetto-trace") {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -110,11 +140,25 @@ impl Job {
             let trace = Trace::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert!(traces.insert(pid, trace).is_none(), "two traces of process {pid}");
         }
-        let mut processes = Vec::new();
+        let mut told = Vec::new();
         for path in files(&self.folder.path().join("job"), ".jsonl") {
             let lines = truth::read(&path).unwrap_or_else(|error| panic!("{error}"));
+            let pid = lines.iter().find_map(|line| if let Line::Process(it) = line { Some(it.pid) } else { None });
+            let trace = pid.and_then(|pid| traces.remove(&pid));
+            told.push((path, lines, trace));
+        }
+        assert!(!told.is_empty(), "no truth in {}", self.folder.path().display());
+        assert!(traces.is_empty(), "traces of processes without truth: {:?}", traces.keys());
+        told
+    }
+
+    /// What happened in each of its processes, with its trace.
+    #[track_caller]
+    pub(crate) fn processes(&self) -> Vec<Played> {
+        let mut processes = Vec::new();
+        for (path, lines, trace) in self.told() {
             let mut played = Played::new(lines, &path);
-            played.trace = traces.remove(&played.process.pid);
+            played.trace = trace;
             processes.push(played);
         }
         let mut hosts: HashMap<u64, HashSet<u32>> = HashMap::new();
@@ -124,8 +168,6 @@ impl Job {
             }
         }
         processes.iter_mut().for_each(|played| played.hosts = hosts.clone());
-        assert!(!processes.is_empty(), "no truth in {}", self.folder.path().display());
-        assert!(traces.is_empty(), "traces of processes without truth: {:?}", traces.keys());
         processes
     }
 }
@@ -497,6 +539,18 @@ impl Played {
         assert!(carried, "{} is none of {:?}", row.str("name"), kernel.operations);
     }
 
+    /// Why there are no kernels, by the trace's first word.
+    #[track_caller]
+    pub(crate) fn why_no_kernels(&self) -> String {
+        let rows = self.trace().rows(
+            "SELECT string_value AS note FROM slice JOIN args USING (arg_set_id) WHERE slice.name = 'recording started' \
+             AND key = 'nccl.note'",
+        );
+        let notes: Vec<&str> = rows.iter().map(|row| row.str("note")).collect();
+        let reason = notes.iter().find_map(|note| Some(note.split_once("no GPU kernels: ")?.1.to_owned()));
+        reason.unwrap_or_else(|| panic!("the trace does not say why it has no kernels: {notes:?}"))
+    }
+
     /// How many slices meet a condition.
     #[track_caller]
     pub(crate) fn count(&self, condition: &str) -> i64 {
@@ -523,10 +577,5 @@ fn key(kernel: &Kernel) -> (i64, i64) {
 
 /// What the plugin said in any process of a job.
 pub(crate) fn plugin_said(job: &Job) -> Vec<String> {
-    let mut lines = Vec::new();
-    for path in files(&job.folder.path().join("job"), ".log") {
-        let text = std::fs::read(&path).unwrap_or_default();
-        lines.extend(said(&String::from_utf8_lossy(&text)).into_iter().map(str::to_owned));
-    }
-    lines
+    said(&job.logs()).into_iter().map(str::to_owned).collect()
 }

@@ -60,6 +60,13 @@ pub const SETTINGS: &[Setting] = &[
         help: "where the trace goes, one file a process",
     },
     Setting {
+        name: "NCCLSCOPE_CUPTI_CLOCK",
+        unit: "auto | wall | boottime",
+        default: "auto",
+        help: "the clock of CUPTI's records: the wall clock, which may be set while a job runs, or CLOCK_BOOTTIME, which never is \
+               but which an older profiler does not expect after us; auto: boottime where the recording began in cuInit",
+    },
+    Setting {
         name: "NCCLSCOPE_RANK",
         unit: "number",
         default: "RANK, OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID",
@@ -133,6 +140,17 @@ pub enum Cupti {
     Path(PathBuf),
 }
 
+/// Which clock CUPTI's records are to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CuptiClock {
+    /// `CLOCK_BOOTTIME` where nobody used CUPTI before us, else CUPTI's own.
+    Auto,
+    /// CUPTI's own, the wall clock.
+    Wall,
+    /// `CLOCK_BOOTTIME`.
+    Boottime,
+}
+
 /// The settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -142,6 +160,8 @@ pub struct Config {
     pub kernel_ch: KernelCh,
     /// Whether kernels are recorded.
     pub cupti: Cupti,
+    /// Which clock its records are to have.
+    pub cupti_clock: CuptiClock,
     /// Whether calls into CUDA are recorded.
     pub cuda_api: bool,
     /// Whether ranges of NVTX are recorded.
@@ -205,6 +225,11 @@ impl Config {
         let config = Config {
             preset,
             kernel_ch,
+            cupti_clock: reader.choice(
+                "NCCLSCOPE_CUPTI_CLOCK",
+                CuptiClock::Auto,
+                &[("auto", CuptiClock::Auto), ("wall", CuptiClock::Wall), ("boottime", CuptiClock::Boottime)],
+            ),
             cuda_api: reader.needs_cupti("NCCLSCOPE_CUDA_API"),
             nvtx: reader.needs_cupti("NCCLSCOPE_NVTX"),
             cupti: reader.cupti(),

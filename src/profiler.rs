@@ -13,7 +13,7 @@ use crate::clock::align::HostClock;
 use crate::clock::host::{self, Source};
 use crate::collect::collector::{self, Collector};
 use crate::collect::file::{Options, TraceFile};
-use crate::config::{self, Config, KernelCh, Preset, Process};
+use crate::config::{self, Config, CuptiClock, KernelCh, Preset, Process};
 use crate::correlate::Correlator;
 use crate::cupti::{self, Absent, Cupti};
 use crate::model::event::CommInit;
@@ -400,7 +400,13 @@ fn cupti_options(config: &Config) -> cupti::Options {
 fn start_cupti(config: &Config, moment: Moment) -> (Option<Cupti>, Option<cupti::Reader>, String) {
     let speaks = config.speaks();
     let driver_starts = moment == Moment::CudaInit;
-    match cupti::start(&cupti::Options { driver_starts, ..cupti_options(config) }) {
+    // Where somebody may have used CUPTI before, its clock stays as it is.
+    let boottime = match config.cupti_clock {
+        CuptiClock::Auto => driver_starts,
+        CuptiClock::Wall => false,
+        CuptiClock::Boottime => true,
+    };
+    match cupti::start(&cupti::Options { driver_starts, boottime, ..cupti_options(config) }) {
         Ok((cupti, reader)) => {
             if speaks {
                 message::line(&cupti.facts().announcement());

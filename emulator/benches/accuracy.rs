@@ -44,17 +44,29 @@ struct Sum {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    if words.iter().any(|word| word == "--help") {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let Some(wish) = Wish::parse(&words) else {
         eprint!("{USAGE}");
         return ExitCode::from(2);
     };
+    let cases = accuracy::fixed();
+    if let Some(name) = wish.scenario.as_deref().filter(|name| *name != "none")
+        && !cases.iter().any(|case| case.name == name)
+    {
+        let names: Vec<&str> = cases.iter().map(|case| &*case.name).collect();
+        eprintln!("there is no case `{name}`; there are: {}", names.join("; "));
+        return ExitCode::from(2);
+    }
     println!("emulated: the real NCCL on emulated GPUs, with an emulated CUPTI, on {}", machine());
     println!("{}", accuracy::HEAD);
     // A case that cannot be played says so in its line.
     std::panic::set_hook(Box::new(|_| ()));
     let start = Instant::now();
     let mut sum = Sum::default();
-    for case in accuracy::fixed().iter().filter(|case| wish.wants(&case.name)) {
+    for case in cases.iter().filter(|case| wish.wants(&case.name)) {
         for nccl in accuracy::RELEASES.into_iter().filter(|nccl| wish.is_for(nccl)) {
             sum.play(case, nccl);
         }

@@ -1,8 +1,8 @@
 //! From CUPTI's time to the host's, with an error bound (pure).
 //!
-//! CUPTI's time is the wall clock, unless another tool in the process gave CUPTI a clock of its own: a tracer of PyTorch
-//! does, and then every record is in ticks of the processor. So it is checked again and again ([`Reading`]), and each
-//! stretch of time in which nothing changed is a segment with a rule of its own.
+//! CUPTI's time is the wall clock, unless somebody gave CUPTI a clock: we give it `CLOCK_BOOTTIME` where nobody else has used it
+//! (`super::subscription`), and a tracer of PyTorch has every record in ticks of the processor. So it is checked again and
+//! again ([`Reading`]), and each stretch of time in which nothing changed is a segment with a rule of its own.
 //!
 //! ```text
 //!            wall clock                 | wall clock, set back | ticks of the processor
@@ -18,9 +18,9 @@ use std::collections::VecDeque;
 
 use crate::model::time::HostNs;
 
-/// How far CUPTI's time may lie outside of the two readings of the wall clock around it and still be the wall clock,
+/// How far CUPTI's time may lie outside of the two readings of a clock of the host's around it and still be that clock's,
 /// in ns. Other clocks are off by far more.
-const WALL_SLACK: u64 = 10_000;
+const SLACK: u64 = 10_000;
 /// Rounding between two clocks of the kernel, in ns.
 const ROUNDING: i64 = 10;
 /// How far a step of the wall clock may bend times before and after it, in ns: CUPTI converts the GPU's times along
@@ -74,6 +74,8 @@ pub enum Change {
     Foreign,
     /// CUPTI's time is the wall clock again.
     Wall,
+    /// CUPTI's time is `CLOCK_BOOTTIME` now.
+    Boottime,
 }
 
 /// Maps CUPTI's time onto the host's.
@@ -102,6 +104,8 @@ enum Rule {
         /// How far CUPTI was seen outside of its brackets.
         slack: i64,
     },
+    /// It is `CLOCK_BOOTTIME`, seen outside of its brackets by as much.
+    Boottime { slack: i64 },
     /// It is another clock: a straight line from each reading to the next.
     Line(VecDeque<Pair>),
 }
@@ -121,6 +125,8 @@ enum Domain {
     Unknown,
     /// The wall clock, to within so many ns.
     Wall(i64),
+    /// `CLOCK_BOOTTIME`, to within so many ns.
+    Boottime(i64),
     Foreign(Pair),
 }
 
@@ -138,9 +144,14 @@ impl Reading {
     fn domain(&self) -> Domain {
         // Before CUPTI has looked at the GPU its clock may not run yet.
         let Some(Stamp(stamp @ 1..)) = self.cupti else { return Domain::Unknown };
-        let outside = self.wall_before.saturating_sub(stamp).max(stamp.saturating_sub(self.wall_after));
-        if outside <= WALL_SLACK {
-            return Domain::Wall(outside as i64);
+        let outside = |before: u64, after: u64| before.saturating_sub(stamp).max(stamp.saturating_sub(after));
+        let wall = outside(self.wall_before, self.wall_after);
+        if wall <= SLACK {
+            return Domain::Wall(wall as i64);
+        }
+        let boottime = outside(self.boot_before.0, self.boot_after.0);
+        if boottime <= SLACK {
+            return Domain::Boottime(boottime as i64);
         }
         let (Some(stamp), Some(before), Some(after)) =
             (signed(stamp), signed(self.boot_before.0), signed(self.boot_after.0))
@@ -164,7 +175,13 @@ impl CuptiClock {
         let asked = !matches!(domain, Domain::Unknown);
         let had_one = !self.segments.is_empty();
         let (rule, change) = match (self.segments.back_mut().map(|it| &mut it.rule), domain) {
-            (Some(Rule::Line(_)), Domain::Unknown) => return None,
+            (Some(Rule::Line(_) | Rule::Boottime { .. }), Domain::Unknown) => return None,
+            (Some(Rule::Boottime { slack }), Domain::Boottime(outside)) => {
+                *slack = outside.max(*slack);
+                self.confirm(now, asked);
+                return None;
+            }
+            (_, Domain::Boottime(slack)) => (Rule::Boottime { slack }, Change::Boottime),
             (Some(Rule::Wall { low: lowest, high: highest, slack }), Domain::Unknown | Domain::Wall(_)) => {
                 if low <= *highest && high >= *lowest {
                     *lowest = low.max(*lowest);
@@ -211,7 +228,7 @@ impl CuptiClock {
     pub fn covers(&self, until: HostNs) -> bool {
         match self.segments.back().map(|it| &it.rule) {
             None => false,
-            Some(Rule::Wall { .. }) => true,
+            Some(Rule::Wall { .. } | Rule::Boottime { .. }) => true,
             Some(Rule::Line(pairs)) => pairs.len() >= 2 && pairs.back().is_some_and(|pair| pair.host >= until.0 as i64),
         }
     }
@@ -289,6 +306,10 @@ impl Segment {
                 let until = stamp.checked_sub(*low)?.checked_add(*slack)?;
                 // An instant before the host's start is none, and this keeps all sums that follow in range.
                 (from >= 0 && until <= i64::MAX / 2).then_some((from, until))
+            }
+            Rule::Boottime { slack } => {
+                let plausible = (0..=i64::MAX / 2).contains(&stamp);
+                plausible.then_some((stamp - slack - ROUNDING, stamp + slack + ROUNDING))
             }
             Rule::Line(pairs) => on_line(pairs, stamp),
         }
@@ -535,25 +556,45 @@ mod tests {
     #[test]
     fn another_tool_changes_the_clock_and_changes_it_back() {
         let mut clock = CuptiClock::default();
-        let boot = |at: u64| reading(at, EPOCH, Some(0));
+        let other = |at: u64| reading(at, EPOCH, Some(5 * SECOND));
         assert_eq!(clock.add(&wall(10 * SECOND, EPOCH)), None);
         assert_eq!(clock.add(&wall(11 * SECOND, EPOCH)), None);
         // Without being asked, the wall clock is no proof of CUPTI's.
         assert_eq!(clock.add(&reading(11_900_000_000, EPOCH, None)), None);
-        assert_eq!(clock.add(&boot(12 * SECOND)), Some(Change::Foreign));
+        assert_eq!(clock.add(&other(12 * SECOND)), Some(Change::Foreign));
         assert!(!clock.covers(HostNs(11 * SECOND)));
-        assert_eq!(clock.add(&boot(13 * SECOND)), None);
+        assert_eq!(clock.add(&other(13 * SECOND)), None);
         assert!(clock.covers(HostNs(12_500_000_000)));
         assert_eq!(clock.add(&wall(14 * SECOND, EPOCH)), Some(Change::Wall));
         assert_eq!(clock.add(&wall(15 * SECOND, EPOCH)), None);
         let now = 15 * SECOND;
         assert_within(&clock, EPOCH + 10_500_000_000, now, 10_500_000_000, 101);
         assert_within(&clock, EPOCH + 11_500_000_000, now, 11_500_000_000, 101);
-        assert_within(&clock, 12_500_000_000, now, 12_500_000_000, 200);
+        assert_within(&clock, 17_500_000_000, now, 12_500_000_000, 200);
         // Half a second before the first reading of its line, by the line's rate.
-        assert_within(&clock, 11_600_000_000, now, 11_600_000_000, 100_000);
-        assert_within(&clock, 13_600_000_000, now, 13_600_000_000, 100_000);
+        assert_within(&clock, 16_600_000_000, now, 11_600_000_000, 100_000);
+        assert_within(&clock, 18_600_000_000, now, 13_600_000_000, 100_000);
         assert_within(&clock, EPOCH + 14_500_000_000, now, 14_500_000_000, 101);
+    }
+
+    #[test]
+    fn our_own_clock_needs_no_other_and_minds_no_step() {
+        let ours = |at: u64, offset: u64| reading(at, offset, Some(0));
+        let mut clock = CuptiClock::default();
+        assert_eq!(clock.add(&ours(10 * SECOND, EPOCH)), None);
+        assert!(clock.covers(HostNs(11 * SECOND)));
+        // What is read without asking CUPTI says nothing about it, and the wall clock may be set.
+        assert_eq!(clock.add(&reading(11 * SECOND, EPOCH, None)), None);
+        assert_eq!(clock.add(&ours(12 * SECOND, EPOCH - 300_000_000)), None);
+        for truth in [9_500_000_000, 11_900_000_000, 12 * SECOND] {
+            assert_within(&clock, truth, 12 * SECOND, truth, 11);
+        }
+        assert_eq!(clock.to_host(Stamp(EPOCH + 11 * SECOND), HostNs(12 * SECOND)), None);
+        // Given up, CUPTI tells the wall clock's time. What it recorded before comes late.
+        assert_eq!(clock.add(&wall(13 * SECOND, EPOCH)), Some(Change::Wall));
+        assert_within(&clock, 12_900_000_000, 14 * SECOND, 12_900_000_000, 11);
+        assert_within(&clock, EPOCH + 13_500_000_000, 14 * SECOND, 13_500_000_000, 101);
+        assert_eq!(clock.add(&ours(15 * SECOND, EPOCH)), Some(Change::Boottime));
     }
 
     #[test]

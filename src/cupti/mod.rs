@@ -79,6 +79,8 @@ pub struct Options {
     pub nvtx: bool,
     /// Whether this thread is in `cuInit`, where the driver cannot be asked about its GPUs.
     pub driver_starts: bool,
+    /// Whether its records are to have `CLOCK_BOOTTIME`, which nobody can set, instead of the wall clock.
+    pub boottime: bool,
     /// Time between flushes.
     pub flush_period: Duration,
     /// Memory for the buffers lent to CUPTI, in bytes: 2 to 64 of a quarter of a mebibyte each.
@@ -96,6 +98,7 @@ impl Options {
             calls: false,
             nvtx: false,
             driver_starts: false,
+            boottime: false,
             flush_period,
             pool_bytes: 16 << 20,
         }
@@ -290,6 +293,9 @@ fn start_with(
         let options = &Options { nvtx: options.nvtx && objection.is_none(), ..options.clone() };
         let mut refused = Vec::new();
         let subscription = Subscription::start(shared, version, options, &mut refused)?;
+        if subscription.has_our_clock() {
+            remarks.push("its clock is CLOCK_BOOTTIME".into());
+        }
         if options.nvtx {
             nvtx::inject(&path);
         }
@@ -313,7 +319,10 @@ fn start_with(
         };
         let facts = Facts { version, path, remarks, refused, objection };
         let detached = shared.fatal.load(Ordering::Relaxed);
-        Ok((Cupti { shared, options: options.clone(), flusher, detached, facts }, reader))
+        // A clock that is registered once more spoils the first kernels after it (pytorch/pytorch#192021): taken again, CUPTI
+        // keeps the wall clock.
+        let options = Options { boottime: false, ..options.clone() };
+        Ok((Cupti { shared, options, flusher, detached, facts }, reader))
     };
     let result = attempt();
     if result.is_err() {
@@ -481,6 +490,7 @@ impl Reader {
                 text.into()
             }
             Change::Wall => "CUPTI's time is the wall clock again".into(),
+            Change::Boottime => "CUPTI's time is CLOCK_BOOTTIME now".into(),
         };
         self.notes.push(Note { name: "CUPTI clock", text });
     }

@@ -9,6 +9,7 @@ use cupti_sys::records;
 use super::callbacks::{self, COPYING, GRAPH_LAUNCHES, LAUNCHES, NODES, STATES, Shared};
 use super::{Absent, Options};
 use crate::record::recorder;
+use crate::sys;
 
 /// The release that deadlocks when kernels are disabled; fixed by its first update.
 pub(super) const DISABLE_DEADLOCKS: u32 = 130_000;
@@ -41,6 +42,8 @@ pub(super) struct Subscription {
 struct Before {
     zeroed: Option<u8>,
     thread_ids: Option<u32>,
+    /// CUPTI told the wall clock's time, and tells another's.
+    wall_clock: bool,
 }
 
 // SAFETY: the handle is a name that CUPTI takes on any thread.
@@ -80,7 +83,9 @@ impl Subscription {
             }
             result == cupti::CUPTI_SUCCESS
         };
-        self.before = Before { zeroed: zeroed(api), thread_ids: thread_ids(api) };
+        self.before = Before { zeroed: zeroed(api), thread_ids: thread_ids(api), wall_clock: false };
+        // Before the first kind: records that are under way keep the clock they had.
+        self.before.wall_clock = options.boottime && note("a clock of our own", set_clock(api, boottime));
         note("zeroed buffers", set_zeroed(api, 1));
         note("thread ids of the system", set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
         // SAFETY: both functions live as long as the process.
@@ -164,6 +169,11 @@ impl Subscription {
         }
     }
 
+    /// Whether CUPTI asks us for the time.
+    pub(super) fn has_our_clock(&self) -> bool {
+        self.before.wall_clock
+    }
+
     pub(super) fn shared(&self) -> &'static Shared {
         self.shared
     }
@@ -197,6 +207,10 @@ impl Drop for Subscription {
         if let Some(before) = self.before.thread_ids {
             set_thread_ids(api, before);
         }
+        // There is no way back to CUPTI's own clock, but it is this one.
+        if self.before.wall_clock {
+            set_clock(api, wall_clock);
+        }
         // SAFETY: the handle is that of this subscription, and it is gone after this.
         unsafe { (api.cuptiUnsubscribe)(self.handle) };
     }
@@ -226,6 +240,20 @@ fn thread_ids(api: &cupti_sys::Cupti) -> Option<u32> {
 fn set_thread_ids(api: &cupti_sys::Cupti, kind: u32) -> u32 {
     // SAFETY: no pointers.
     unsafe { (api.cuptiSetThreadIdType)(kind) }
+}
+
+/// Has CUPTI ask a function for the time. The library stays mapped, so that it can be asked for ever.
+fn set_clock(api: &cupti_sys::Cupti, clock: unsafe extern "C" fn() -> u64) -> u32 {
+    // SAFETY: the function needs nothing and lives as long as the process.
+    unsafe { (api.cuptiActivityRegisterTimestampCallback)(Some(clock)) }
+}
+
+extern "C" fn boottime() -> u64 {
+    sys::boottime_ns()
+}
+
+extern "C" fn wall_clock() -> u64 {
+    sys::realtime_ns()
 }
 
 /// Who holds CUPTI, where the release tells: from CUDA 13.0 on a second subscriber is told the first one's name.

@@ -30,6 +30,7 @@ struct Fake {
     complete: cupti::CUpti_BuffersCallbackCompleteFunc,
     zeroed: u8,
     thread_ids: u32,
+    clock: cupti::CUpti_TimestampCallbackFunc,
 }
 
 static FAKE: Mutex<Option<Fake>> = Mutex::new(None);
@@ -75,7 +76,6 @@ mod functions {
         get_device_id(CUcontext, *mut u32)
         get_stream_id(CUcontext, CUstream, u8, *mut u32)
         get_graph_id(CUgraph, *mut u32)
-        register_timestamp(CUpti_TimestampCallbackFunc)
         flush_period(u32)
     }
 
@@ -105,9 +105,22 @@ mod functions {
     }
 
     pub(super) unsafe extern "C" fn get_timestamp(stamp: *mut u64) -> CUptiResult {
+        let now = match fake(|fake| fake.clock) {
+            // SAFETY: its registrar's promise.
+            Some(clock) => unsafe { clock() },
+            None => sys::realtime_ns(),
+        };
         // SAFETY: the caller's promise.
-        unsafe { stamp.write(sys::realtime_ns()) };
+        unsafe { stamp.write(now) };
         0
+    }
+
+    pub(super) unsafe extern "C" fn register_timestamp(clock: CUpti_TimestampCallbackFunc) -> CUptiResult {
+        let code = called("clock".into());
+        if code == 0 {
+            fake(|fake| fake.clock = clock);
+        }
+        code
     }
 
     pub(super) unsafe extern "C" fn subscribe(
@@ -353,6 +366,39 @@ fn drain(reader: &mut Reader) -> Vec<Activity> {
     let mut seen = Vec::new();
     reader.drain(&mut |activity| seen.push(activity));
     seen
+}
+
+#[test]
+fn cupti_has_our_clock_once_and_then_the_wall_clock() {
+    let _one = fresh(28, &[]);
+    let (mut cupti, mut reader) = start(&Options { boottime: true, ..options() }).unwrap();
+    assert!(cupti.facts().to_string().ends_with("; its clock is CLOCK_BOOTTIME"), "{}", cupti.facts());
+    let begun = calls();
+    let at = |wanted: &str| begun.iter().position(|call| call == wanted);
+    assert!(at("subscribe") < at("clock") && at("clock") < at("dump(8)"), "{begun:?}");
+    reader.drain(&mut |_| ());
+    assert!(cupti.release(Duration::from_secs(10)));
+    let ended = calls();
+    assert!(ended.ends_with(&["clock".into(), "unsubscribe".into()]), "{ended:?}");
+    // Who comes next finds the wall clock, and so do we.
+    assert_eq!(cupti.acquire(Duration::ZERO), Ok(()));
+    assert!(!calls().contains(&"clock".to_owned()));
+    reader.drain(&mut |_| ());
+    let notes = reader.take_notes();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].text.contains("wall clock"), "{notes:?}");
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn a_clock_that_cupti_refuses_costs_nothing_else() {
+    let _one = fresh(28, &[("clock", cupti::CUPTI_ERROR_NOT_COMPATIBLE)]);
+    let (cupti, mut reader) = start(&Options { boottime: true, ..options() }).unwrap();
+    assert_eq!(cupti.facts().refused, ["a clock of our own: NOT_COMPATIBLE (14)"]);
+    reader.drain(&mut |_| ());
+    assert_eq!(reader.take_notes(), []);
+    assert!(cupti.release(Duration::from_secs(10)));
+    assert_eq!(calls().iter().filter(|call| *call == "clock").count(), 1);
 }
 
 #[test]

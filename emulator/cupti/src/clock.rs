@@ -24,7 +24,7 @@ static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);
 
 /// Registers a caller's clock.
 pub(crate) fn register(machine: &Machine, clock: TimestampCallback) {
-    let anchor = ((machine.now)(), clock());
+    let anchor = pair(machine, clock);
     *lock(&REGISTERED) = Some(Registered { clock, anchor });
 }
 
@@ -50,7 +50,17 @@ pub(crate) fn stamp(machine: &Machine, at: u64) -> u64 {
     }
     let registered = lock(&REGISTERED).as_ref().map(|registered| (registered.clock, registered.anchor));
     let Some((clock, anchor)) = registered else { return wall(machine, at) };
-    interpolate(anchor, ((machine.now)(), clock()), at)
+    interpolate(anchor, pair(machine, clock), at)
+}
+
+/// The true time and what a clock showed then. The two are read one after the other; of a few tries the one counts in which the
+/// thread was not put aside in between.
+fn pair(machine: &Machine, clock: TimestampCallback) -> (u64, u64) {
+    let attempt = |_| {
+        let (before, shown, after) = ((machine.now)(), clock(), (machine.now)());
+        (after.saturating_sub(before), (before.midpoint(after), shown))
+    };
+    (0..5).map(attempt).min().map_or((0, 0), |(_, pair)| pair)
 }
 
 /// The wall clock at the true time `at`. The machine compares two clocks for it, and is late with the second one when its

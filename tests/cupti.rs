@@ -322,6 +322,41 @@ fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
 }
 
 #[test]
+fn kernels_of_one_stream_may_overlap() {
+    // As after programmatic launches: each begins while the one before still runs, and the last one ends first.
+    let launch = |n: u32, time: &str| {
+        format!(
+            "user start launch{n} world KernelLaunch stream=0x10\n\
+             user kernel {KERNEL} for={time} wait=0\n\
+             user stop launch{n}\n\
+             user start plan{n} world Group\n\
+             user start coll{n} world Coll group=plan{n} seqNumber={n} func=AllReduce count={n}Ki datatype=ncclFloat32\n\
+             user stop coll{n}\n\
+             user stop plan{n}\n\
+             user sleep 1ms\n\
+             proxy start ch{n} world KernelCh parent=coll{n} channelId={n} pTimer=now-1us\n"
+        )
+    };
+    let end = |n: u32| format!("proxy state ch{n} KernelChStop value=now-1us\nproxy stop ch{n}\n");
+    let launches = [(1, "30ms"), (2, "25ms"), (3, "20ms")].map(|(n, time)| launch(n, time)).concat();
+    let ends = [1, 2, 3].map(end).concat();
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n{launches}user sleep 12ms\n{ends}user sleep 60ms\nuser finalize world\n"
+    );
+    let recording = record(&script, &[("NCCLSCOPE_PRESET", "full")]);
+    let timeline = recording.timeline();
+    let carried: Vec<_> = kernels(&timeline).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(carried, ["AllReduce 4 KiB f32", "AllReduce 8 KiB f32", "AllReduce 12 KiB f32"]);
+    let figures = timeline.figures();
+    assert_eq!((figures.get("kernels_launch_bracket"), figures.get("kernels_unmatched")), (3, 0));
+    assert_eq!((figures.get("channels_inside_kernel"), figures.get("kernels_confirmed")), (3, 3));
+    let drawn: Vec<_> = timeline.slices.iter().filter(|slice| slice.category == "kernel").collect();
+    let end = |n: usize| drawn[n].begin + drawn[n].duration.unwrap();
+    assert!(drawn[2].begin < end(0) && drawn[1].begin < end(0), "they overlap: {drawn:?}");
+    assert!(drawn.iter().all(|kernel| kernel.duration >= Some(20_000_000)), "none is cut by another: {drawn:?}");
+}
+
+#[test]
 fn host_functions_of_graphs_are_drawn_on_their_stream() {
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\nuser host-node 0x900000002 for=1ms\nuser finalize world\n"

@@ -7,6 +7,7 @@
 use observe::{Activity, ActivityKind, Call, DEFAULT_STREAM_ID, Gpu, Machine, Observer, Resource, ResourceKind};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::player::{boottime, clock};
@@ -93,19 +94,28 @@ pub unsafe extern "C" fn attach(observer: *const Observer) -> *const Machine {
     &raw const MACHINE
 }
 
-/// Launches a kernel on the default stream, and waits until it has run for that time.
-pub fn kernel(name: &CStr, time: Duration) {
-    run(&[c"cuLaunchKernelEx"], ActivityKind::Kernel, name.as_ptr(), 0, time);
+/// Launches a kernel on the default stream. It runs at once, as after a programmatic launch, until what is returned ends.
+pub fn kernel(name: CString, time: Duration) -> JoinHandle<()> {
+    // Its name is spoken of as long as the process lives.
+    let name = name.into_raw();
+    let queued = queue(&[c"cuLaunchKernelEx"], ActivityKind::Kernel, name, 0);
+    std::thread::spawn(move || queued.run(time))
 }
 
 /// Launches a graph into the default stream that has one node, in which the host runs a function for that time; waits for it.
 pub fn host_node(node: u64, time: Duration) {
     // The runtime's call makes that of the driver, which has its correlation id.
-    run(&[c"cudaGraphLaunch", c"cuGraphLaunch"], ActivityKind::HostNode, std::ptr::null(), node, time);
+    queue(&[c"cudaGraphLaunch", c"cuGraphLaunch"], ActivityKind::HostNode, std::ptr::null(), node).run(time);
 }
 
-/// Makes a call, and inside of it the next, and does what it asks the GPU for. A node's id has that of its graph in the upper half.
-fn run(functions: &[&CStr], kind: ActivityKind, name: *const c_char, node_id: u64, time: Duration) {
+/// What the GPU was asked for.
+struct Queued(Activity);
+
+// SAFETY: its pointers name things that live as long as the process.
+unsafe impl Send for Queued {}
+
+/// Makes a call, and inside of it the next, which ask the GPU for something. A node's id has that of its graph in the upper half.
+fn queue(functions: &[&CStr], kind: ActivityKind, name: *const c_char, node_id: u64) -> Queued {
     // SAFETY: null or a library's static.
     let observer = unsafe { OBSERVER.load(Ordering::Acquire).as_ref() };
     let correlation = correlation();
@@ -120,7 +130,7 @@ fn run(functions: &[&CStr], kind: ActivityKind, name: *const c_char, node_id: u6
         result: 0,
         at: boottime(),
     };
-    let mut activity = Activity {
+    let activity = Activity {
         kind,
         device: 0,
         context_id: CONTEXT_ID,
@@ -148,12 +158,21 @@ fn run(functions: &[&CStr], kind: ActivityKind, name: *const c_char, node_id: u6
             functions.iter().rev().for_each(|function| (observer.call)(&call(function, 1)));
         }
     }
-    activity.start = boottime();
-    std::thread::sleep(time);
-    activity.end = boottime();
-    if let Some(observer) = observer {
-        // SAFETY: as above.
-        unsafe { (observer.activity)(&activity) };
+    Queued(activity)
+}
+
+impl Queued {
+    /// Does it, which takes that time.
+    fn run(self, time: Duration) {
+        let Queued(mut activity) = self;
+        activity.start = boottime();
+        std::thread::sleep(time);
+        activity.end = boottime();
+        // SAFETY: null or a library's static.
+        if let Some(observer) = unsafe { OBSERVER.load(Ordering::Acquire).as_ref() } {
+            // SAFETY: the library's function; what it is shown lives meanwhile.
+            unsafe { (observer.activity)(&activity) };
+        }
     }
 }
 

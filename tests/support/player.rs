@@ -280,9 +280,12 @@ impl Player {
                     thread::Builder::new().spawn(body).map_err(|error| error.to_string())?;
                 }
             }
-            Verb::Kernel { name, time } => {
+            Verb::Kernel { name, time, wait } => {
                 let name = CString::new(name.as_str()).map_err(|error| error.to_string())?;
-                report.time(|| gpu::kernel(&name, *time));
+                let running = report.time(|| gpu::kernel(name, *time));
+                if *wait {
+                    report.time(|| running.join()).map_err(|_| "the kernel ended badly")?;
+                }
             }
             Verb::HostNode { node, time } => report.time(|| gpu::host_node(*node, *time)),
             Verb::Nvtx(call) => match call {

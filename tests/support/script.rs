@@ -57,7 +57,7 @@
 //! | `call FUNCTION [library=NAME]` | calls `int f(void)` of the plugin, or of that library |
 //! | `race FUNCTION...` | calls such functions of the plugin a hundred times each, each on a thread of its own, all at once |
 //! | `storm FUNCTION...` | the same, but goes on in the background until the process ends |
-//! | `kernel NAME [for=TIME]` | launches a kernel of that symbol, and waits until it has run; see [`crate::gpu`] |
+//! | `kernel NAME [for=TIME] [wait=0]` | launches a kernel of that symbol, and waits until it has run, unless told not to: then the next one of the stream overlaps it; see [`crate::gpu`] |
 //! | `nvtx push TEXT [domain=TEXT]`, `nvtx pop [domain=TEXT]`, `nvtx mark TEXT`, `nvtx start LABEL TEXT`, `nvtx end LABEL` | calls NVTX; in a domain with a registered string |
 //! | `host-node N [for=TIME]` | launches a graph in whose node of that id the host runs a function, and waits for it |
 //! | `subscribe LABEL`, `unsubscribe LABEL` | another tool takes CUPTI, or gives it up |
@@ -126,7 +126,7 @@ pub enum Verb {
     Call { function: String, library: Option<String> },
     Race(Vec<String>),
     Storm(Vec<String>),
-    Kernel { name: String, time: Duration },
+    Kernel { name: String, time: Duration, wait: bool },
     HostNode { node: u64, time: Duration },
     Nvtx(Nvtx),
     Subscribe(String),
@@ -330,8 +330,9 @@ impl Parser {
                 let name = words.next("a kernel's name")?.label("a kernel's name")?;
                 let mut options = words.options()?;
                 let run = options.take("for").map(|word| time(word.text()?)).transpose()?;
-                options.done(&["for"])?;
-                Verb::Kernel { name, time: run.unwrap_or(Duration::from_micros(100)) }
+                let wait = options.take("wait").map(|word| number(&word)).transpose()? != Some(0);
+                options.done(&["for", "wait"])?;
+                Verb::Kernel { name, time: run.unwrap_or(Duration::from_micros(100)), wait }
             }
             b"host-node" => {
                 let node = number(&words.next("a node's id")?)?;

@@ -19,7 +19,7 @@ use crate::model::activity::Activity;
 use crate::model::event::{self, Body, Kind, MAX_WORDS, Record};
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
-use crate::model::timeline::Matches;
+use crate::model::timeline::{ChannelChecks, Matches};
 use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
@@ -461,10 +461,12 @@ impl Run {
                 tracks.draw(entry);
             }
         });
+        let found = correlator.matches();
+        let has_channels = kernels.is_some() || found.channels != ChannelChecks::default();
         let matches = kernels.as_ref().map(|reader| {
             let lost = reader.losses();
             let discarded_buffers = lost.discarded_buffers + lost.refused_requests + lost.unreadable;
-            Matches { discarded_buffers, discarded: self.undrawn, ..correlator.matches() }
+            Matches { discarded_buffers, discarded: self.undrawn, ..found }
         });
         let figures = Figures {
             recorded: self.recorded,
@@ -474,6 +476,7 @@ impl Run {
             clock_error_ns: self.clock_error_ns,
             doubts: correlator.doubts(),
             matches,
+            channels: has_channels.then_some(found.channels),
             launches_lost: recorder::lost_launches(),
         };
         tracks.finish(now, &figures);

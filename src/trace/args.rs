@@ -5,7 +5,9 @@ use super::wire::Buf;
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::event::{self, Event, Network};
 use crate::model::time::HostNs;
-use crate::model::timeline::{Channel, Comm, Doubt, Doubts, Matches, Method, Operation, Owner, ProxyOp, Timing};
+use crate::model::timeline::{
+    Channel, ChannelChecks, Comm, Doubt, Doubts, Matches, Method, Operation, Owner, ProxyOp, Timing,
+};
 use crate::model::word::{Table, Word};
 
 /// The arguments of one event, encoded. Made once and used for every event in turn.
@@ -369,7 +371,7 @@ impl Args {
             dropped,
             discarded_buffers,
             discarded,
-            channels,
+            channels: _,
         } = *matches;
         for (field, value) in [
             (nccl::KERNELS_LAUNCH_BRACKET, matched[0]),
@@ -388,14 +390,33 @@ impl Args {
             (nccl::ACTIVITY_BUFFERS_DISCARDED, discarded_buffers),
             (nccl::ACTIVITIES_DISCARDED, discarded),
             (nccl::LAUNCHES_LOST, launches_lost),
-            (nccl::CHANNELS_INSIDE_KERNEL, channels.inside_kernel),
-            (nccl::CHANNELS_WITHOUT_KERNEL, channels.without_kernel),
-            (nccl::CHANNELS_UNMAPPED, channels.unmapped),
-            (nccl::CHANNELS_IMPLAUSIBLE, channels.implausible),
-            (nccl::CHANNELS_UNRELIABLE, channels.unreliable),
-            (nccl::KERNELS_CONFIRMED, channels.kernels_confirmed),
-            (nccl::KERNELS_CONTRADICTED, channels.kernels_contradicted),
-            (nccl::TIMER_CONTRADICTIONS, channels.contradictions),
+        ] {
+            self.uint(field, value);
+        }
+        self
+    }
+
+    /// What was found of the kernel channels of a recording.
+    pub fn channel_checks(&mut self, channels: &ChannelChecks) -> &mut Args {
+        let ChannelChecks {
+            inside_kernel,
+            without_kernel,
+            unmapped,
+            implausible,
+            unreliable,
+            kernels_confirmed,
+            kernels_contradicted,
+            contradictions,
+        } = *channels;
+        for (field, value) in [
+            (nccl::CHANNELS_INSIDE_KERNEL, inside_kernel),
+            (nccl::CHANNELS_WITHOUT_KERNEL, without_kernel),
+            (nccl::CHANNELS_UNMAPPED, unmapped),
+            (nccl::CHANNELS_IMPLAUSIBLE, implausible),
+            (nccl::CHANNELS_UNRELIABLE, unreliable),
+            (nccl::KERNELS_CONFIRMED, kernels_confirmed),
+            (nccl::KERNELS_CONTRADICTED, kernels_contradicted),
+            (nccl::TIMER_CONTRADICTIONS, contradictions),
         ] {
             self.uint(field, value);
         }

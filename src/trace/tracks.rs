@@ -39,7 +39,7 @@ use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Comm, Doubts, Entry, Matches, ProxyOp, Thread, ThreadId, Timing, What};
+use crate::model::timeline::{ChannelChecks, Comm, Doubts, Entry, Matches, ProxyOp, Thread, ThreadId, Timing, What};
 
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
 const COMM_LANES: usize = 16;
@@ -100,6 +100,8 @@ pub struct Figures {
     pub doubts: Doubts,
     /// What became of the kernels; none where CUPTI was not in use.
     pub matches: Option<Matches>,
+    /// What was found of kernel channels, if there were any or kernels.
+    pub channels: Option<ChannelChecks>,
     /// Launches for which there was no room.
     pub launches_lost: u64,
 }
@@ -267,6 +269,9 @@ impl Tracks {
             .doubts(&figures.doubts);
         if let Some(matches) = &figures.matches {
             self.args.matches(matches, figures.launches_lost);
+        }
+        if let Some(channels) = &figures.channels {
+            self.args.channel_checks(channels);
         }
         self.remark(time, "recording ended");
     }

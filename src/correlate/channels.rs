@@ -157,6 +157,7 @@ pub(super) enum Ready {
 /// A plan whose kernel was found by its channels.
 #[derive(Debug)]
 pub(super) struct Adopted {
+    pub(super) group: Handle,
     pub(super) context: Handle,
     pub(super) operations: Operations,
     pub(super) launch: Handle,
@@ -343,6 +344,13 @@ impl Channels {
         }
     }
 
+    /// The channels of a plan's operations that NCCL has reported so far.
+    pub(super) fn sampled(&self, group: Handle) -> Vec<(Handle, u8)> {
+        let samples = self.runs.get(&group).map_or(&[][..], |run| &run.samples);
+        let channels = samples.iter().filter(|sample| sample.is_channel());
+        channels.filter_map(|sample| Some((sample.facts.operation.as_ref()?.id, sample.facts.channel))).collect()
+    }
+
     /// Whether the channels may tell whose a kernel is. Then it is [`Ready::Kernel`] at some time.
     pub(super) fn adopt(&mut self, kernel: &Kernel, reason: Unmatched, now: HostNs) -> bool {
         if !self.sampled {
@@ -443,7 +451,7 @@ impl Channels {
             let (context, kernel) = (run.context, self.orphans[orphan].kernel.clone());
             taken[orphan] = true;
             self.kernel(key, context, stream, &kernel, now);
-            let adopted = Adopted { context, operations, launch };
+            let adopted = Adopted { group: key, context, operations, launch };
             self.ready.push_back(Ready::Kernel(Box::new(kernel), Ok(adopted)));
         }
         let mut taken = taken.into_iter();

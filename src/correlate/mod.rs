@@ -82,6 +82,7 @@ pub struct Correlator {
 /// What a kernel carried.
 struct Carried<'a> {
     context: Handle,
+    group: Handle,
     operations: &'a [Arc<Operation>],
     launch: Handle,
     replay: Option<u64>,
@@ -283,7 +284,7 @@ impl Correlator {
     fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
         match claimed {
             Ok(Found { method, context, operations, group, launch, replay, stream, untold }) => {
-                let carried = Carried { context, operations: &operations, launch, replay, untold };
+                let carried = Carried { context, group, operations: &operations, launch, replay, untold };
                 self.matched(kernel, method, &carried, sink);
                 self.channels.kernel(group, context, stream, kernel, self.last);
             }
@@ -323,12 +324,13 @@ impl Correlator {
     fn matched(&mut self, kernel: &Kernel, method: Method, carried: &Carried<'_>, sink: &mut dyn FnMut(&Entry<'_>)) {
         let index = Method::ALL.iter().position(|it| *it == method).unwrap_or_default();
         self.matches.matched[index] += 1;
-        let &Carried { context, operations, launch, replay, untold } = carried;
+        let &Carried { context, group, operations, launch, replay, untold } = carried;
         let comm = self.comms.get(&context);
         // Before, each is told at some time.
         let untold = if comm.is_some_and(|comm| comm.version >= SILENT_BROADCASTS) { untold } else { 0 };
         let launch = Some(launch).filter(|launch| !launch.is_none());
-        let owner = Owner::Operations { method, comm, operations, launch, replay, untold };
+        let channels = &self.channels.sampled(group);
+        let owner = Owner::Operations { method, comm, operations, channels, launch, replay, untold };
         sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner } });
     }
 
@@ -363,9 +365,10 @@ impl Correlator {
                     self.unmatched(kernel, *reason, sink);
                     continue;
                 }
-                Ready::Kernel(kernel, Ok(Adopted { context, operations, launch })) => {
+                Ready::Kernel(kernel, Ok(Adopted { group, context, operations, launch })) => {
                     self.plans.claimed_otherwise(*launch);
-                    let carried = Carried { context: *context, operations, launch: *launch, replay: None, untold: 0 };
+                    let (context, group, launch) = (*context, *group, *launch);
+                    let carried = Carried { context, group, operations, launch, replay: None, untold: 0 };
                     self.matched(kernel, Method::DeviceTimer, &carried, sink);
                     continue;
                 }
@@ -459,13 +462,18 @@ impl Correlator {
                 known.details = Details::Call { captured: captured.is_set(), replays: 0, group: parent };
             }
             Event::Coll(_) | Event::P2p(_) => {
-                let operation = self.operation(context, *event);
+                let operation = self.operation(id, context, *event, out.now);
                 let replay = self.replay(parent);
                 let comm = self.comms.get(&context);
                 if comm.is_some_and(|comm| miscounts(comm, &operation.event, replay)) {
                     self.channels.distrust(context);
                 }
-                out.say(What::OperationBegin { id, thread, comm, operation: &operation, replay, doubt });
+                let call = if self.comms.get(&context).is_some_and(|comm| comm.interface >= 5) {
+                    parent
+                } else {
+                    Handle::NONE
+                };
+                out.say(What::OperationBegin { id, thread, call, comm, operation: &operation, replay, doubt });
                 let operation = Arc::new(operation);
                 let (group, group_api) = self.groups_of(event, parent);
                 self.plans.operation(group, &operation, parent, group_api);
@@ -517,7 +525,7 @@ impl Correlator {
         }
         if is_host_call(kind) {
             let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
-                .then(|| self.operation(context, *event));
+                .then(|| self.operation(id, context, *event, out.now));
             let comm = self.comms.get(&context);
             out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), doubt });
             match operation {
@@ -709,8 +717,8 @@ impl Correlator {
     }
 
     /// The operation that an event makes, with the texts it refers to.
-    fn operation(&mut self, context: Handle, event: Event) -> Operation {
-        let mut operation = Operation { event, texts: None, p2p_number: 0 };
+    fn operation(&mut self, id: Handle, context: Handle, event: Event, since: HostNs) -> Operation {
+        let mut operation = Operation { id, since, event, texts: None, p2p_number: 0 };
         let words = match event {
             Event::Coll(coll) => [coll.func, coll.datatype, coll.algorithm, coll.protocol, coll.variant],
             Event::CeColl(coll) => [coll.func, coll.datatype, Word::ABSENT, Word::ABSENT, coll.sync_strategy],

@@ -377,7 +377,7 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             let marks = group_marks.map(|mark| mark.map_or(String::new(), |mark| format!(" mark {}", mark.0)));
             format!("call {} ends{}{}", label(id), marks[0], marks[1])
         }
-        What::OperationBegin { id, thread, comm, operation, replay, doubt: why } => {
+        What::OperationBegin { id, thread, call: _, comm, operation, replay, doubt: why } => {
             let number = match operation.event {
                 Event::P2p(_) => format!(" number {}", operation.p2p_number),
                 _ => String::new(),
@@ -435,7 +435,7 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             let owner = match owner {
                 Owner::Application => "of the application".to_owned(),
                 Owner::Unmatched(reason) => format!("unmatched: {}", reason.text()),
-                Owner::Operations { method, comm, operations, launch, replay, untold } => {
+                Owner::Operations { method, comm, operations, channels: _, launch, replay, untold } => {
                     let untold = if untold > 0 { format!(" and perhaps {untold} untold") } else { String::new() };
                     let names: Vec<_> = operations.iter().map(|it| describe_carried(it)).collect();
                     let launch = launch.map_or(String::new(), |launch| format!(" by {}", label(launch)));

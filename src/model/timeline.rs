@@ -56,6 +56,8 @@ pub enum What<'a> {
         id: Handle,
         /// The thread that hands it over.
         thread: ThreadId,
+        /// The call that asked for it, if NCCL says.
+        call: Handle,
         /// Its communicator.
         comm: Option<&'a Comm>,
         /// The operation.
@@ -344,6 +346,8 @@ pub enum Owner<'a> {
         comm: Option<&'a Comm>,
         /// The operations, in the order of the plan.
         operations: &'a [Arc<Operation>],
+        /// Those of their channels that NCCL has reported so far.
+        channels: &'a [(Handle, u8)],
         /// The KernelLaunch, where there was one.
         launch: Option<Handle>,
         /// Of a captured launch: the how manieth kernel, from 1.
@@ -520,6 +524,10 @@ pub struct Channel<'a> {
 /// A collective or a send/receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
+    /// Its event; of one that NCCL does not hand over, the call that asked for it.
+    pub id: Handle,
+    /// When that began: the operation was handed over, or asked for.
+    pub since: HostNs,
     /// NCCL's facts.
     pub event: Event,
     /// Texts behind those words of the event that are not in the table: function, datatype, algorithm,

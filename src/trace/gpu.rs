@@ -3,7 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use super::fields::nccl;
-use super::lanes::{FamilyId, Placing};
+use super::flows;
+use super::lanes::{FamilyId, Look, Placing};
 use super::names::{CarriedName, Fixed, OperationName, Text};
 use super::tracks::Tracks;
 use super::writer::{self, Category, Form, Track};
@@ -62,37 +63,51 @@ impl Tracks {
         let (start, end) = (kernel.span.start, kernel.span.end);
         self.args.clear();
         match owner {
-            Owner::Operations { comm, operations, .. } if !operations.is_empty() => {
+            Owner::Operations { comm, operations, channels, launch, .. } if !operations.is_empty() => {
                 if let [operation] = operations {
                     self.args.operation(operation);
                 }
                 self.args.kernel(kernel, owner);
+                let arrows = launch.iter().map(|launch| flows::from(*launch));
+                let arrows: Vec<u64> =
+                    arrows.chain(channels.iter().map(|(of, channel)| flows::to_channel(*of, *channel))).collect();
                 // A kernel that carries one operation has that one's colour.
                 let correlation = operations.first().and_then(|operation| operation.correlation(*comm));
                 let name = CarriedName { operations };
-                self.lanes.whole(families.kernels, start, end, Category::Kernel, &name, &mut self.args, correlation);
-                if operations.len() > 1 {
-                    for operation in operations.iter().take(OPERATIONS) {
-                        self.args.clear().operation(operation).of_comm(*comm);
-                        let name = OperationName { operation, prefix: "" };
-                        let correlation = operation.correlation(*comm);
-                        self.lanes.whole(
-                            families.operations,
-                            start,
-                            end,
-                            Category::Carried,
-                            &name,
-                            &mut self.args,
-                            correlation,
-                        );
-                    }
+                let look = Look::new(Category::Kernel, &name).of(correlation).with(&arrows);
+                self.lanes.whole(families.kernels, start, end, &look, &mut self.args);
+                for operation in operations.iter().take(OPERATIONS).filter(|_| operations.len() > 1) {
+                    self.args.clear().operation(operation).of_comm(*comm);
+                    let name = OperationName { operation, prefix: "" };
+                    let look = Look::new(Category::Carried, &name).of(operation.correlation(*comm));
+                    self.lanes.whole(families.operations, start, end, &look, &mut self.args);
                 }
+                self.runs(kernel, owner);
             }
             _ => {
                 self.args.kernel(kernel, owner);
                 let name = Text(&kernel.name);
-                self.lanes.whole(families.kernels, start, end, Category::Kernel, &name, &mut self.args, None);
+                self.lanes.whole(families.kernels, start, end, &Look::new(Category::Kernel, &name), &mut self.args);
             }
+        }
+    }
+
+    /// The operations of a kernel, on the tracks of their communicator.
+    fn runs(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
+        let Owner::Operations { comm: Some(comm), operations, method, replay, .. } = owner else { return };
+        let family = self.comm(kernel.span.start, comm);
+        for operation in operations.iter().take(OPERATIONS) {
+            self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method);
+            match replay {
+                Some(replay) => self.args.uint(nccl::REPLAY, *replay),
+                // What NCCL says of a replay may be of another one.
+                None => self.args.uint(nccl::QUEUED_NS, kernel.span.start.since(operation.since)),
+            };
+            self.args.uint(nccl::TIME_ERROR_NS, u64::from(kernel.span.error_ns));
+            let name = OperationName { operation, prefix: "" };
+            let arrow = [flows::from(operation.id)];
+            let look = Look::new(Category::Run, &name).of(operation.correlation(Some(comm))).with(&arrow);
+            self.lanes.whole(family, kernel.span.start, kernel.span.end, &look, &mut self.args);
         }
     }
 
@@ -117,19 +132,13 @@ impl Tracks {
         }
         let (start, end) = (copy.span.start, copy.span.end);
         let Some(CopyOf { comm, operation, method }) = of else {
-            return self.lanes.whole(
-                families.kernels,
-                start,
-                end,
-                Category::Kernel,
-                &Fixed(name),
-                &mut self.args,
-                None,
-            );
+            let name = Fixed(name);
+            return self.lanes.whole(families.kernels, start, end, &Look::new(Category::Kernel, &name), &mut self.args);
         };
         self.args.text(nccl::NOTE, name).matched_by(method).of_comm(comm);
-        let (name, correlation) = (OperationName { operation, prefix: "" }, operation.correlation(comm));
-        self.lanes.whole(families.kernels, start, end, Category::Kernel, &name, &mut self.args, correlation);
+        let (name, arrow) = (OperationName { operation, prefix: "" }, [flows::from(operation.id)]);
+        let look = Look::new(Category::Kernel, &name).of(operation.correlation(comm)).with(&arrow);
+        self.lanes.whole(families.kernels, start, end, &look, &mut self.args);
     }
 
     /// A function that a graph had the host run: the stream waited for it.
@@ -146,7 +155,7 @@ impl Tracks {
         }
         let (start, end) = (function.span.start, function.span.end);
         let name = Fixed("host function");
-        self.lanes.whole(families.kernels, start, end, Category::Host, &name, &mut self.args, None);
+        self.lanes.whole(families.kernels, start, end, &Look::new(Category::Host, &name), &mut self.args);
     }
 
     /// A GPU of the process, once.
@@ -197,7 +206,7 @@ impl Tracks {
             _ => "overhead",
         };
         let (start, end) = (overhead.span.start, overhead.span.end);
-        self.lanes.whole(family, start, end, Category::Ncclscope, &Fixed(name), &mut self.args, None);
+        self.lanes.whole(family, start, end, &Look::new(Category::Ncclscope, &Fixed(name)), &mut self.args);
     }
 
     /// The tracks of a channel of the kernels of a stream.

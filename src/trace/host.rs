@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::fields::nccl;
-use super::lanes::{FamilyId, Placing};
+use super::lanes::{FamilyId, Look, Placing};
 use super::names::Text;
 use super::tracks::Tracks;
 use super::writer::{Category, Form, Place, Track};
@@ -80,7 +80,7 @@ impl Tracks {
         if parent.is_none() {
             self.args.int(nccl::TID, call.tid);
         }
-        self.lanes.whole(family, start, end, Category::Cuda, &Text(&call.name), &mut self.args, None);
+        self.lanes.whole(family, start, end, &Look::new(Category::Cuda, &Text(&call.name)), &mut self.args);
     }
 
     /// A range of NVTX, or a mark. Ranges are drawn when they have ended, inner ones first.
@@ -95,7 +95,7 @@ impl Tracks {
         }
         let name = Text(&marker.name);
         match end {
-            Some(end) => self.lanes.nested(family, marker.time, end, Category::Nvtx, &name, &mut self.args),
+            Some(end) => self.lanes.nested(family, marker.time, end, &Look::new(Category::Nvtx, &name), &mut self.args),
             None => self.lanes.instant(family, marker.time, Category::Nvtx, &name, &self.args),
         }
     }

@@ -48,6 +48,35 @@ pub(super) struct Placing {
     pub(super) description: &'static str,
 }
 
+/// How a slice looks, beside its arguments.
+#[derive(Clone, Copy)]
+pub(super) struct Look<'a> {
+    pub(super) category: Category,
+    pub(super) name: &'a dyn Name,
+    /// Slices of one operation have the same number, and the same colour.
+    pub(super) correlation: Option<u64>,
+    /// Its arrows: see [`super::flows`].
+    pub(super) flows: &'a [u64],
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn new(category: Category, name: &'a dyn Name) -> Look<'a> {
+        Look { category, name, correlation: None, flows: &[] }
+    }
+
+    pub(super) fn of(self, correlation: Option<u64>) -> Look<'a> {
+        Look { correlation, ..self }
+    }
+
+    pub(super) fn with(self, flows: &'a [u64]) -> Look<'a> {
+        Look { flows, ..self }
+    }
+
+    fn extra(&self, args: &'a Args) -> Extra<'a> {
+        Extra { args: args.bytes(), correlation: self.correlation, flows: self.flows }
+    }
+}
+
 struct Lane {
     track: Track,
     /// The time of its last event.
@@ -114,50 +143,28 @@ impl Lanes {
     }
 
     /// Begins a slice in a free lane. Without one it becomes an instant, which says so, and its end is ignored.
-    #[allow(clippy::too_many_arguments)] // what a slice is made of
-    pub(super) fn begin(
-        &mut self,
-        family: FamilyId,
-        id: Handle,
-        time: HostNs,
-        category: Category,
-        name: &dyn Name,
-        args: &mut Args,
-        correlation: Option<u64>,
-    ) {
+    pub(super) fn begin(&mut self, family: FamilyId, id: Handle, time: HostNs, look: &Look<'_>, args: &mut Args) {
         let Some(lane) = self.free_lane(family, time) else {
             self.missing += 1;
             args.text(nccl::NOTE, "no free lane: begin only");
-            return self.instant(family, time, category, name, args);
+            return self.instant(family, time, look.category, look.name, args);
         };
         self.families[family.0].lanes[lane].open = Some(id);
         self.open.insert(id, Placed { family, lane, phase: false });
         if let Some((sequence, track, time)) = self.lane_at(family, lane, time) {
-            let extra = Extra { args: args.bytes(), correlation, ..Extra::default() };
-            self.writer.begin(sequence, track, time, category, name, &extra);
+            self.writer.begin(sequence, track, time, look.category, look.name, &look.extra(args));
         }
     }
 
     /// A slice whose end is known, in a lane that is free there. Without one it becomes an instant, which says so.
-    #[allow(clippy::too_many_arguments)] // what a slice is made of
-    pub(super) fn whole(
-        &mut self,
-        family: FamilyId,
-        start: HostNs,
-        end: HostNs,
-        category: Category,
-        name: &dyn Name,
-        args: &mut Args,
-        correlation: Option<u64>,
-    ) {
+    pub(super) fn whole(&mut self, family: FamilyId, start: HostNs, end: HostNs, look: &Look<'_>, args: &mut Args) {
         let Some(lane) = self.free_lane(family, start) else {
             self.missing += 1;
             args.text(nccl::NOTE, "no free lane: begin only");
-            return self.instant(family, start, category, name, args);
+            return self.instant(family, start, look.category, look.name, args);
         };
         if let Some((sequence, track, time)) = self.lane_at(family, lane, start) {
-            let extra = Extra { args: args.bytes(), correlation, ..Extra::default() };
-            self.writer.begin(sequence, track, time, category, name, &extra);
+            self.writer.begin(sequence, track, time, look.category, look.name, &look.extra(args));
         }
         if let Some((sequence, track, time)) = self.lane_at(family, lane, end) {
             self.writer.end(sequence, track, time, &Extra::default());
@@ -166,15 +173,7 @@ impl Lanes {
 
     /// A slice whose end is known and that may contain others which were drawn before, in a lane where it does not lie across any.
     /// Without one it becomes an instant, which says so. A family has either these or others.
-    pub(super) fn nested(
-        &mut self,
-        family: FamilyId,
-        start: HostNs,
-        end: HostNs,
-        category: Category,
-        name: &dyn Name,
-        args: &mut Args,
-    ) {
+    pub(super) fn nested(&mut self, family: FamilyId, start: HostNs, end: HostNs, look: &Look<'_>, args: &mut Args) {
         let lanes = &self.families[family.0].lanes;
         let free = lanes.iter().position(|lane| lane.has_room_around(start, end));
         let lane = match free {
@@ -183,14 +182,13 @@ impl Lanes {
             None => {
                 self.missing += 1;
                 args.text(nccl::NOTE, "no free lane: begin only");
-                return self.instant(family, start, category, name, args);
+                return self.instant(family, start, look.category, look.name, args);
             }
         };
         let Family { sequence, lanes, .. } = &mut self.families[family.0];
         let (Some(sequence), Some(lane)) = (*sequence, lanes.get_mut(lane)) else { return };
         lane.enclose(start, end);
-        let extra = Extra { args: args.bytes(), ..Extra::default() };
-        self.writer.begin(sequence, lane.track, start, category, name, &extra);
+        self.writer.begin(sequence, lane.track, start, look.category, look.name, &look.extra(args));
         self.writer.end(sequence, lane.track, end, &Extra::default());
     }
 

@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod fields;
+mod flows;
 mod gpu;
 mod host;
 mod lanes;

@@ -47,8 +47,7 @@ struct Drawn {
     category: String,
     name: String,
     correlation: Option<u64>,
-    flow: Option<u64>,
-    terminating_flow: Option<u64>,
+    flows: Vec<u64>,
     value: Option<i64>,
     args: Nccl,
 }
@@ -122,8 +121,7 @@ impl Picture {
             category: event.category_iids.iter().map(category).collect(),
             name,
             correlation: event.correlation_id,
-            flow: event.flow_ids.first().copied(),
-            terminating_flow: event.terminating_flow_ids.first().copied(),
+            flows: event.flow_ids.clone(),
             value: event.counter_value,
             args: event.nccl.clone().unwrap_or_default(),
         };
@@ -350,17 +348,13 @@ fn write_something(
     args.uint(nccl::SEQ, random.next()).int(nccl::PEER, number as i32).text(nccl::NOTE, text);
     let with_args = random.below(2) == 0;
     let optional = |random: &mut Random| (random.below(3) == 0).then(|| random.next());
-    let extra = Extra {
-        args: if with_args { args.bytes() } else { &[] },
-        correlation: optional(random),
-        flow: optional(random),
-        terminating_flow: optional(random),
-    };
+    let correlation = optional(random);
+    let flows: Vec<u64> = (0..random.below(3)).map(|_| random.next()).collect();
+    let extra = Extra { args: if with_args { args.bytes() } else { &[] }, correlation, flows: &flows };
     let mut drawn = Drawn {
         time: at,
         correlation: extra.correlation,
-        flow: extra.flow,
-        terminating_flow: extra.terminating_flow,
+        flows: flows.clone(),
         args: Nccl::decode(extra.args).expect("our own message"),
         ..Drawn::default()
     };
@@ -707,9 +701,10 @@ fn what_overlaps_gets_lanes_and_lanes_are_used_again() {
           Communicators
             00000007 · rank 0 of 2
               0 communicator init
+            00000007 · rank 0 of 2 · handed over
               1..5 AllReduce 1 KiB f32 (no parent)
               5..7 AllReduce 1 KiB f32 (no parent)
-            00000007 · rank 0 of 2
+            00000007 · rank 0 of 2 · handed over
               2..6 AllReduce 1 KiB f32 (no parent)",
     );
 }

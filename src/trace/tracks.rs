@@ -6,7 +6,8 @@
 //!     CUDA runtime, CUDA driver    where asked for: calls into CUDA, in lanes
 //!     NVTX                         where asked for: the program's ranges, which nest
 //!   Communicators
-//!     dp · rank 3 of 64            operations while NCCL hands them over, in lanes; init and finalize
+//!     dp · rank 3 of 64            operations while the GPU works on them, in lanes; init and finalize
+//!     dp · rank 3 of 64 · handed over   operations while NCCL hands them over to the GPU and the proxy
 //!   Proxy
 //!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
@@ -30,9 +31,10 @@ use rustc_hash::FxHashMap;
 
 use super::args::Args;
 use super::fields::nccl;
+use super::flows;
 use super::gpu::Gpu;
 use super::host::Host;
-use super::lanes::{FamilyId, Lanes, Placing};
+use super::lanes::{FamilyId, Lanes, Look, Placing};
 use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
 use crate::model::event::{Event, Kind};
@@ -158,6 +160,14 @@ struct DrawnComm {
     family: Option<FamilyId>,
     /// Its short name, which no other communicator of this process has: equal names would be drawn as one track.
     label: String,
+    /// Its tracks for what is handed over, likewise.
+    handed_over: Option<FamilyId>,
+}
+
+impl DrawnComm {
+    fn new(init: HostNs) -> DrawnComm {
+        DrawnComm { init, family: None, label: String::new(), handed_over: None }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -307,26 +317,22 @@ impl Tracks {
                 }
             }
             What::CallEnd { id, group_marks } => self.call_end(id, time, group_marks),
-            What::OperationBegin { id, thread, comm, operation, replay, doubt } => {
+            What::OperationBegin { id, thread, call, comm, operation, replay, doubt } => {
                 let tid = self.threads.get(&thread).map_or(0, |thread| thread.tid);
                 self.args.clear().operation(operation).of_comm(comm).doubt(doubt).int(nccl::TID, tid);
                 if let Some(replay) = replay {
                     self.args.uint(nccl::REPLAY, u64::from(replay));
                 }
                 let family = match comm {
-                    Some(comm) => self.comm(time, comm),
+                    Some(comm) => self.handed_over(time, comm),
                     None => self.unknown_comm(),
                 };
                 let name = OperationName { operation, prefix: "" };
-                self.lanes.begin(
-                    family,
-                    id,
-                    time,
-                    Category::Operation,
-                    &name,
-                    &mut self.args,
-                    operation.correlation(comm),
-                );
+                let arrows = [flows::from(id), flows::from(call)];
+                let look = Look::new(Category::Operation, &name)
+                    .of(operation.correlation(comm))
+                    .with(if call.is_none() { &arrows[..1] } else { &arrows });
+                self.lanes.begin(family, id, time, &look, &mut self.args);
             }
             What::OperationEnd { id } | What::NetEnd { id } => {
                 self.args.clear();
@@ -337,7 +343,9 @@ impl Tracks {
                 self.args.clear().proxy_op(proxy).uint(nccl::QUEUED_NS, queued_ns);
                 let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
                 let name = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
-                self.lanes.begin(family, id, time, Category::Proxy, &name, &mut self.args, correlation);
+                let arrow = proxy.operation.map(|operation| flows::to_proxy(operation.id, proxy.event.channel));
+                let look = Look::new(Category::Proxy, &name).of(correlation).with(arrow.as_slice());
+                self.lanes.begin(family, id, time, &look, &mut self.args);
             }
             What::ProxyOpPhase { id, state, bytes, steps } => {
                 self.args.clear().uint(nccl::BYTES, bytes).int(nccl::STEPS, steps);
@@ -371,15 +379,8 @@ impl Tracks {
                 if let Some(proxy) = proxy {
                     self.args.uint(nccl::CHANNEL, u64::from(proxy.event.channel));
                 }
-                self.lanes.begin(
-                    family,
-                    id,
-                    time,
-                    Category::Proxy,
-                    &Numbered("step", i64::from(step)),
-                    &mut self.args,
-                    None,
-                );
+                let name = Numbered("step", i64::from(step));
+                self.lanes.begin(family, id, time, &Look::new(Category::Proxy, &name), &mut self.args);
             }
             What::StepPhase { id, state, bytes } => {
                 self.args.clear();
@@ -405,26 +406,16 @@ impl Tracks {
                     _ => self.channel(comm, channel.channel),
                 };
                 self.args.clear().channel(channel, timing).of_comm(comm).channel_doubt(timing, unreliable, doubt);
+                let mut begin = |look: &Look<'_>| self.lanes.begin(family, id, time, look, &mut self.args);
                 match (channel.phase, operation) {
-                    (Some((_, name)), _) => {
-                        self.lanes.begin(family, id, time, Category::Gpu, &Text(name), &mut self.args, None);
-                    }
+                    (Some((_, name)), _) => begin(&Look::new(Category::Gpu, &Text(name))),
                     (None, Some(operation)) => {
+                        let (of, number) = (operation.id, channel.channel);
+                        let arrows = [flows::to_channel(of, number), flows::to_proxy(of, number)];
                         let name = OperationName { operation, prefix: "" };
-                        let correlation = operation.correlation(comm);
-                        self.lanes.begin(family, id, time, Category::Gpu, &name, &mut self.args, correlation);
+                        begin(&Look::new(Category::Gpu, &name).of(operation.correlation(comm)).with(&arrows));
                     }
-                    (None, None) => {
-                        self.lanes.begin(
-                            family,
-                            id,
-                            time,
-                            Category::Gpu,
-                            &Fixed("unknown operation"),
-                            &mut self.args,
-                            None,
-                        );
-                    }
+                    (None, None) => begin(&Look::new(Category::Gpu, &Fixed("unknown operation"))),
                 }
             }
             What::ChannelEnd { id, stop } => {
@@ -437,7 +428,8 @@ impl Tracks {
             What::NetBegin { id, thread, net } => {
                 let family = self.proxy_thread(thread).net;
                 self.args.clear().net(net);
-                self.lanes.begin(family, id, time, Category::Net, &Fixed("network event"), &mut self.args, None);
+                let name = Fixed("network event");
+                self.lanes.begin(family, id, time, &Look::new(Category::Net, &name), &mut self.args);
             }
             What::NetUpdate { id, net } => {
                 self.args.clear().net(net);
@@ -542,7 +534,11 @@ impl Tracks {
         thread.last = time;
         thread.stack.push(Call { id, kind, begin: time });
         self.calls.insert(id, thread_id);
-        let extra = Extra { args: self.args.bytes(), ..Extra::default() };
+        // To what the call asks for, and from a launch to its kernel.
+        let arrow = [flows::from(id)];
+        let has_arrow = matches!(kind, Kind::CollApi | Kind::P2pApi | Kind::CeColl | Kind::KernelLaunch);
+        let flows = if has_arrow { &arrow[..] } else { &[] };
+        let extra = Extra { args: self.args.bytes(), flows, ..Extra::default() };
         self.lanes.writer.begin(sequence, track, time, Category::Api, name, &extra);
     }
 
@@ -564,7 +560,7 @@ impl Tracks {
     // ---- communicators ----
 
     fn comm_init(&mut self, time: HostNs, comm: &Comm) {
-        self.comms.entry(comm.context).or_insert(DrawnComm { init: time, family: None, label: String::new() });
+        self.comms.entry(comm.context).or_insert(DrawnComm::new(time));
         // Up to interface v3 the identity comes with the first operation: the track waits for its name.
         if comm.hash != 0 || comm.interface > 3 {
             self.comm(time, comm);
@@ -572,18 +568,16 @@ impl Tracks {
     }
 
     /// The communicator's tracks, with its birth as the first event.
-    fn comm(&mut self, time: HostNs, comm: &Comm) -> FamilyId {
-        let drawn =
-            self.comms.entry(comm.context).or_insert(DrawnComm { init: time, family: None, label: String::new() });
+    pub(super) fn comm(&mut self, time: HostNs, comm: &Comm) -> FamilyId {
+        let drawn = self.comms.entry(comm.context).or_insert(DrawnComm::new(time));
         if let Some(family) = drawn.family {
             return family;
         }
         let init = drawn.init;
         let place = Placing {
             parent: self.comms_group,
-            rank: comm.number,
-            description: "Operations while NCCL hands them over to the GPU and the proxy, on the host. When the GPU \
-                          worked on them is on the GPU's tracks, under the kernels that carried them.",
+            rank: comm.number.min(u32::MAX >> 2) << 1,
+            description: "Operations while the GPU works on them: from the start of their kernel to its end, by CUPTI.",
         };
         let mut label = names::short_comm(comm);
         if self.comms.values().any(|other| other.label == label) {
@@ -600,6 +594,24 @@ impl Tracks {
         family
     }
 
+    /// The tracks of a communicator's operations while they are handed over.
+    fn handed_over(&mut self, time: HostNs, comm: &Comm) -> FamilyId {
+        self.comm(time, comm);
+        let Some(drawn) = self.comms.get_mut(&comm.context) else { return self.own };
+        if let Some(family) = drawn.handed_over {
+            return family;
+        }
+        let place = Placing {
+            parent: self.comms_group,
+            rank: (comm.number.min(u32::MAX >> 2) << 1) + 1,
+            description: "Operations while NCCL hands them over to the GPU and the proxy, on the host.",
+        };
+        let name = format!("{} · handed over", names::comm(&drawn.label, comm));
+        let family = self.lanes.family(name, place, COMM_LANES);
+        drawn.handed_over = Some(family);
+        family
+    }
+
     /// A communicator's short name, of one whose track need not be there yet.
     fn comm_label(&mut self, comm: &Comm) -> String {
         let init = self.comms.get(&comm.context).map_or(HostNs(0), |drawn| drawn.init);
@@ -610,14 +622,13 @@ impl Tracks {
     /// Operations whose communicator is unknown or another process's.
     fn unknown_comm(&mut self) -> FamilyId {
         let parent = self.comms_group;
-        let drawn =
-            self.comms.entry(Handle::NONE).or_insert(DrawnComm { init: HostNs(0), family: None, label: String::new() });
+        let drawn = self.comms.entry(Handle::NONE).or_insert(DrawnComm::new(HostNs(0)));
         if let Some(family) = drawn.family {
             return family;
         }
         let place = Placing { parent, rank: u32::MAX >> 1, description: "Operations of unknown communicators." };
         let family = self.lanes.family("unknown communicator".into(), place, COMM_LANES);
-        self.comms.insert(Handle::NONE, DrawnComm { init: HostNs(0), family: Some(family), label: String::new() });
+        self.comms.insert(Handle::NONE, DrawnComm { family: Some(family), ..DrawnComm::new(HostNs(0)) });
         family
     }
 

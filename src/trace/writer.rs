@@ -152,10 +152,8 @@ pub struct Extra<'a> {
     pub args: &'a [u8],
     /// Slices of one operation have the same number, and the same colour.
     pub correlation: Option<u64>,
-    /// An arrow begins here.
-    pub flow: Option<u64>,
-    /// An arrow ends here.
-    pub terminating_flow: Option<u64>,
+    /// Arrows that begin or end here: each leads from a slice to the next that has its number.
+    pub flows: &'a [u64],
 }
 
 impl Writer {
@@ -361,11 +359,8 @@ impl Writer {
                 if let Some(id) = extra.correlation {
                     out.uint(track_event::CORRELATION_ID, id);
                 }
-                if let Some(id) = extra.flow {
-                    out.fixed64(track_event::FLOW_IDS, id);
-                }
-                if let Some(id) = extra.terminating_flow {
-                    out.fixed64(track_event::TERMINATING_FLOW_IDS, id);
+                for id in extra.flows {
+                    out.fixed64(track_event::FLOW_IDS, *id);
                 }
                 if !extra.args.is_empty() {
                     out.bytes_field(track_event::NCCL, extra.args);
@@ -424,6 +419,8 @@ pub enum Category {
     Cuda = 10,
     /// Ranges of NVTX, by CUPTI.
     Nvtx = 11,
+    /// Operations of a communicator while the GPU works on them.
+    Run = 12,
 }
 
 impl Category {
@@ -440,6 +437,7 @@ impl Category {
             Category::Host => "host",
             Category::Cuda => "cuda",
             Category::Nvtx => "nvtx",
+            Category::Run => "run",
         }
     }
 }

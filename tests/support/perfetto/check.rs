@@ -79,8 +79,6 @@ impl Check {
                 examples: examples.iter().map(|row| row.str("slice").to_owned()).collect(),
             });
         }
-        let lone = written.flows.iter().filter(|(_, flow)| flow.events == 1);
-        problems.extend(lone.map(|(id, _)| Problem::LoneFlow { id: *id }));
         problems
     }
 }
@@ -167,11 +165,6 @@ pub enum Problem {
         /// Up to three of them.
         examples: Vec<String>,
     },
-    /// A flow id that occurs once, and so draws no arrow.
-    LoneFlow {
-        /// The id.
-        id: u64,
-    },
     /// A slice that lasts less than nothing.
     NegativeDuration {
         /// Its name.
@@ -217,7 +210,6 @@ impl fmt::Display for Problem {
                     examples => write!(f, ", such as {}", examples.join(", ")),
                 }
             }
-            Problem::LoneFlow { id } => write!(f, "flow id {id:#x} occurs only once"),
             Problem::NegativeDuration { slice, track, dur } => {
                 write!(f, "{slice} on {track} lasts {dur} ns")
             }
@@ -430,12 +422,6 @@ mod tests {
             check(&[at(100, event(COUNTER, TRACK).varint(30, 5))]),
             "track_event_tokenizer_errors: 1\ncounter values: 1 written, 0 imported\n"
         );
-    }
-
-    #[test]
-    fn a_flow_id_that_occurs_once() {
-        let begin = named(BEGIN).fixed64(47, 0xabcd);
-        assert_eq!(check(&[at(100, begin), at(110, event(END, TRACK))]), "flow id 0xabcd occurs only once\n");
     }
 
     #[test]

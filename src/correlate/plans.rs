@@ -215,7 +215,8 @@ impl Launch {
         };
         let place = number.checked_sub(self.gone).and_then(|place| usize::try_from(place).ok());
         let run = place.and_then(|place| self.runs.get(place)).cloned();
-        if let Some(run) = &run {
+        // Kernels come in no order: the first may be that of a later run than NCCL tells of.
+        if let Some(run) = run.as_ref().or_else(|| self.runs.back().filter(|_| place.is_some())) {
             self.last = Some(Arc::clone(&run.operations));
         }
         while number >= self.gone + LATE && self.runs.len() > 1 {

@@ -9,6 +9,7 @@ use emulator::scenario::random::Dice;
 use emulator::truth::Line;
 use ncclscope::model::event::{Event, P2p};
 use ncclscope::model::ids::Handle;
+use ncclscope::model::time::HostNs;
 use ncclscope::model::timeline::{Comm, Operation};
 use ncclscope::model::word::Word;
 use ncclscope_tests::perfetto::{Row, Trace, Value};
@@ -402,7 +403,8 @@ impl Numbers {
             let func = if is_receive { Word::RECV } else { Word::SEND };
             let id = |number: u32| {
                 let event = Event::P2p(P2p { func, peer, ..P2p::default() });
-                Operation { event, texts: None, p2p_number: number }.correlation(Some(&comm))
+                Operation { id: Handle::NONE, since: HostNs(0), event, texts: None, p2p_number: number }
+                    .correlation(Some(&comm))
             };
             (0..MOST).filter_map(|number| Some((id(number)?, u64::from(number)))).collect()
         });

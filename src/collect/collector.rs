@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::activities::Activities;
 use super::file::{Stopped, TraceFile};
 use super::order::{self, Source};
+use super::watch::{Share, Watch};
 use crate::clock::align::HostClock;
 use crate::clock::host;
 use crate::correlate::Correlator;
@@ -125,6 +126,7 @@ struct Run {
     clock_error_ns: u32,
     /// Activities that came when the file was full.
     undrawn: u64,
+    watch: Watch,
     last_flush: Instant,
 }
 
@@ -231,6 +233,7 @@ impl Run {
             dropped: 0,
             clock_error_ns: 0,
             undrawn: 0,
+            watch: Watch::default(),
             last_flush: Instant::now(),
         }
     }
@@ -302,6 +305,13 @@ impl Run {
         self.take_activities(until, |reader, sink| reader.drain(sink));
         let Collector { correlator, tracks, .. } = &mut self.part;
         correlator.advance(until, &mut |entry| tracks.draw(entry));
+        let now = self.part.clock.last().host;
+        let tracks = &mut self.part.tracks;
+        if self.watch.is_due(now) {
+            for Share { tid, name, percent } in self.watch.look(now, &tracks.progress_threads()) {
+                tracks.cpu(now, tid, &name, percent);
+            }
+        }
         let dropped = rings.dropped();
         if dropped > self.dropped {
             if self.dropped == 0 {

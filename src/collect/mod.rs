@@ -4,3 +4,4 @@ pub mod activities;
 pub mod collector;
 pub mod file;
 pub mod order;
+mod watch;

@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::counters;
 use super::fields::nccl;
 use super::flows;
 use super::lanes::{FamilyId, Look, Placing};
@@ -68,6 +69,11 @@ impl Tracks {
                     self.args.operation(operation);
                 }
                 self.args.kernel(kernel, owner);
+                let ns = end.since(start);
+                let speed = comm.and_then(|comm| Some((comm, counters::bandwidth(comm, operations, ns)?)));
+                if let Some((_, [algorithm, bus])) = speed {
+                    self.args.uint(nccl::ALGBW_BYTES_PER_S, algorithm).uint(nccl::BUSBW_BYTES_PER_S, bus);
+                }
                 let arrows = launch.iter().map(|launch| flows::from(*launch));
                 let arrows: Vec<u64> =
                     arrows.chain(channels.iter().map(|(of, channel)| flows::to_channel(*of, *channel))).collect();
@@ -83,6 +89,9 @@ impl Tracks {
                     self.lanes.whole(families.operations, start, end, &look, &mut self.args);
                 }
                 self.runs(kernel, owner);
+                if let Some((comm, bandwidth)) = speed {
+                    self.speed(start, comm, |speed, writer| speed.ran(writer, start, end, bandwidth));
+                }
             }
             _ => {
                 self.args.kernel(kernel, owner);

@@ -4,6 +4,7 @@
 //! wording; `lanes` spreads what overlaps, and [`tracks`] decides what is drawn where.
 
 pub mod args;
+mod counters;
 pub mod fields;
 mod flows;
 mod gpu;

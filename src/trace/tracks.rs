@@ -8,9 +8,11 @@
 //!   Communicators
 //!     dp · rank 3 of 64            operations while the GPU works on them, in lanes; init and finalize
 //!     dp · rank 3 of 64 · handed over   operations while NCCL hands them over to the GPU and the proxy
+//!     dp · rank 3 of 64 · bus bandwidth, algorithm bandwidth   of the kernels that run, as nccl-tests counts
 //!   Proxy
 //!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
+//!       CPU, steps in flight, bytes in flight
 //!       dp · send → 4              proxy operations, in lanes
 //!       dp · send → 4 · steps      their transfers, each with what it waits for
 //!       network events
@@ -30,6 +32,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use super::args::Args;
+use super::counters::{Counter, Gauge, Speed};
 use super::fields::nccl;
 use super::flows;
 use super::gpu::Gpu;
@@ -48,6 +51,10 @@ const COMM_LANES: usize = 16;
 const LANES: usize = 32;
 /// Threads remembered after their end, for what comes late.
 const ENDED_THREADS: usize = 256;
+/// Threads whose time on a processor is drawn.
+const CPU_COUNTERS: usize = 64;
+/// Transfers that are counted as under way.
+const OPEN_STEPS: usize = 1 << 16;
 /// Peers and channels that get tracks of their own; the rest share one family, so that the viewer stays usable.
 const FAMILIES: usize = 1024;
 
@@ -59,14 +66,19 @@ pub struct Tracks {
     comms_group: Option<Track>,
     proxy_group: Option<Track>,
     channels_group: Option<Track>,
+    own_group: Option<Track>,
     pub(super) own: FamilyId,
-    drops: Option<(Sequence, Track)>,
+    drops: Option<Counter>,
+    /// The time that threads take.
+    cpu: FxHashMap<i32, Option<Counter>>,
     threads: FxHashMap<ThreadId, HostThread>,
     /// Threads that have ended, oldest first.
     ended: VecDeque<ThreadId>,
     proxies: FxHashMap<ThreadId, ProxyThread>,
     comms: FxHashMap<Handle, DrawnComm>,
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
+    /// Transfers under way: their thread, and the bytes that are in flight.
+    steps: FxHashMap<Handle, (ThreadId, i64)>,
     channels: FxHashMap<(Handle, u8), FamilyId>,
     pub(super) gpu: Gpu,
     pub(super) host: Host,
@@ -132,6 +144,8 @@ struct ProxyThread {
     base: Option<u16>,
     /// Asleep or taking in operations.
     inner: Option<u16>,
+    /// Transfers under way, and bytes handed to the network and not acknowledged; made with the first transfer.
+    in_flight: Option<[Gauge; 2]>,
 }
 
 impl ProxyThread {
@@ -150,7 +164,7 @@ impl ProxyThread {
         let description = "Events that the network plugin reported.";
         let place = Placing { parent: group, rank: u32::MAX >> 1, description };
         let net = lanes.family("network events".into(), place, LANES);
-        ProxyThread { group, state, net, base: None, inner: None }
+        ProxyThread { group, state, net, base: None, inner: None, in_flight: None }
     }
 }
 
@@ -162,11 +176,12 @@ struct DrawnComm {
     label: String,
     /// Its tracks for what is handed over, likewise.
     handed_over: Option<FamilyId>,
+    speed: Option<Speed>,
 }
 
 impl DrawnComm {
     fn new(init: HostNs) -> DrawnComm {
-        DrawnComm { init, family: None, label: String::new(), handed_over: None }
+        DrawnComm { init, family: None, label: String::new(), handed_over: None, speed: None }
     }
 }
 
@@ -202,12 +217,8 @@ impl Tracks {
         );
         let own_group = group("ncclscope", 5, "What the recording says of itself: losses, doubts, limits.");
         let place = Placing { parent: own_group, rank: 0, description: "Begin, end and remarks of the recording." };
-        let drops = writer
-            .track(
-                Form::Counter { name: "records dropped", unit: Unit::Count("records") },
-                Place { parent: own_group, rank: Some(1), ..Place::default() },
-            )
-            .map(|track| (writer.sequence(track, clocks.boottime), track));
+        let on = Place { parent: own_group, rank: Some(1), ..Place::default() };
+        let drops = Counter::new(&mut writer, "records dropped", Unit::Count("records"), on, clocks.boottime);
         let mut lanes = Lanes::new(writer);
         let own = lanes.family("recording".into(), place, 1);
         let mut tracks = Tracks {
@@ -217,8 +228,11 @@ impl Tracks {
             comms_group,
             proxy_group,
             channels_group,
+            own_group,
             own,
             drops,
+            cpu: FxHashMap::default(),
+            steps: FxHashMap::default(),
             threads: FxHashMap::default(),
             ended: VecDeque::new(),
             proxies: FxHashMap::default(),
@@ -254,9 +268,40 @@ impl Tracks {
     /// Notes how many records were dropped up to `time`.
     pub fn dropped(&mut self, time: HostNs, total: u64) {
         self.lanes.lossy |= total > 0;
-        if let Some((sequence, track)) = self.drops {
-            self.lanes.writer.counter(sequence, track, time, total as i64);
+        if let Some(counter) = self.drops {
+            counter.set(&mut self.lanes.writer, time, total as i64);
         }
+    }
+
+    /// A thread of NCCL's or ours took this share of a processor, in percent, since it was last asked.
+    pub fn cpu(&mut self, time: HostNs, tid: i32, name: &str, percent: i64) {
+        let counter = match self.cpu.get(&tid) {
+            Some(&counter) => counter,
+            None if self.cpu.len() >= CPU_COUNTERS => None,
+            None => {
+                let proxy = self.threads.iter().find(|(id, thread)| thread.tid == tid && self.proxies.contains_key(id));
+                let group = proxy.and_then(|(id, _)| self.proxies.get(id)?.group);
+                let (name, parent) = match group {
+                    Some(group) => ("CPU".to_owned(), Some(group)),
+                    None if name.starts_with("ncclscope") => (format!("CPU · {name}"), self.own_group),
+                    None => (format!("CPU · {name} ({tid})"), self.proxy_group),
+                };
+                let description = "Time on a processor, by the kernel, as a share of the second before.";
+                let place = Place { parent, rank: Some(0), description, ..Place::default() };
+                let counter = Counter::new(&mut self.lanes.writer, &name, Unit::Count("%"), place, time);
+                self.cpu.insert(tid, counter);
+                counter
+            }
+        };
+        if let Some(counter) = counter {
+            counter.set(&mut self.lanes.writer, time, percent);
+        }
+    }
+
+    /// The system's ids of NCCL's progress threads, as far as they did anything.
+    #[must_use]
+    pub fn progress_threads(&self) -> Vec<i32> {
+        self.proxies.keys().filter_map(|id| Some(self.threads.get(id)?.tid)).filter(|tid| *tid != 0).collect()
     }
 
     /// A remark of the recording about itself.
@@ -267,6 +312,12 @@ impl Tracks {
 
     /// The last word of a recording.
     pub fn finish(&mut self, time: HostNs, figures: &Figures) {
+        let writer = &mut self.lanes.writer;
+        self.comms.values_mut().filter_map(|comm| comm.speed.as_mut()).for_each(|speed| speed.flush(writer));
+        self.proxies
+            .values_mut()
+            .flat_map(|it| it.in_flight.iter_mut().flatten())
+            .for_each(|gauge| gauge.flush(writer));
         self.dropped(time, figures.dropped);
         self.args
             .clear()
@@ -381,6 +432,10 @@ impl Tracks {
                 }
                 let name = Numbered("step", i64::from(step));
                 self.lanes.begin(family, id, time, &Look::new(Category::Proxy, &name), &mut self.args);
+                if self.steps.len() < OPEN_STEPS {
+                    self.steps.insert(id, (thread, 0));
+                    self.in_flight(thread, time, [1, 0]);
+                }
             }
             What::StepPhase { id, state, bytes } => {
                 self.args.clear();
@@ -388,6 +443,13 @@ impl Tracks {
                     self.args.uint(nccl::BYTES, bytes);
                 }
                 self.lanes.phase(id, time, names::step_phase(state), &self.args);
+                if state == state::PROXY_STEP_SEND_WAIT
+                    && let Some((thread, sent)) = self.steps.get_mut(&id)
+                {
+                    let (thread, more) = (*thread, bytes.unwrap_or_default() as i64 - *sent);
+                    *sent += more;
+                    self.in_flight(thread, time, [0, more]);
+                }
             }
             What::StepEnd { id, starts, stopped } => {
                 self.args.clear();
@@ -398,6 +460,9 @@ impl Tracks {
                     self.args.uint(nccl::STARTS, u64::from(starts));
                 }
                 self.lanes.end(id, time, &self.args);
+                if let Some((thread, sent)) = self.steps.remove(&id) {
+                    self.in_flight(thread, time, [-1, -sent]);
+                }
             }
             What::Control { thread, comm, state, appended } => self.control(thread, time, comm, state, appended),
             What::ChannelBegin { id, comm, ref channel, operation, timing, unreliable, doubt } => {
@@ -576,7 +641,7 @@ impl Tracks {
         let init = drawn.init;
         let place = Placing {
             parent: self.comms_group,
-            rank: comm.number.min(u32::MAX >> 2) << 1,
+            rank: comm_rank(comm, 0),
             description: "Operations while the GPU works on them: from the start of their kernel to its end, by CUPTI.",
         };
         let mut label = names::short_comm(comm);
@@ -603,13 +668,34 @@ impl Tracks {
         }
         let place = Placing {
             parent: self.comms_group,
-            rank: (comm.number.min(u32::MAX >> 2) << 1) + 1,
+            rank: comm_rank(comm, 1),
             description: "Operations while NCCL hands them over to the GPU and the proxy, on the host.",
         };
         let name = format!("{} · handed over", names::comm(&drawn.label, comm));
         let family = self.lanes.family(name, place, COMM_LANES);
         drawn.handed_over = Some(family);
         family
+    }
+
+    /// The counters of a communicator's bandwidth.
+    pub(super) fn speed(&mut self, time: HostNs, comm: &Comm, body: impl FnOnce(&mut Speed, &mut Writer)) {
+        self.comm(time, comm);
+        let Tracks { lanes, comms, comms_group, .. } = self;
+        let Some(drawn) = comms.get_mut(&comm.context) else { return };
+        let label = &drawn.label;
+        let speed = drawn.speed.get_or_insert_with(|| {
+            let mut counter = |slot, of, description| {
+                let rank = Some(comm_rank(comm, slot));
+                let place = Place { parent: *comms_group, rank, description, ..Place::default() };
+                let name = format!("{} · {of} bandwidth", names::comm(label, comm));
+                Counter::new(&mut lanes.writer, &name, Unit::Count("B/s"), place, time)
+            };
+            Speed::new([
+                counter(3, "algorithm", "Bytes of the operations, a second of their kernel: nccl-tests' algbw."),
+                counter(2, "bus", "What each link has to carry for them, a second of their kernel: nccl-tests' busbw."),
+            ])
+        });
+        body(speed, &mut lanes.writer);
     }
 
     /// A communicator's short name, of one whose track need not be there yet.
@@ -637,6 +723,24 @@ impl Tracks {
     fn proxy_thread(&mut self, id: ThreadId) -> &mut ProxyThread {
         let Tracks { proxies, threads, lanes, proxy_group, .. } = self;
         proxies.entry(id).or_insert_with(|| ProxyThread::new(lanes, *proxy_group, id, threads.get(&id)))
+    }
+
+    /// A progress thread has so much more under way: transfers, and bytes in the hands of the network.
+    fn in_flight(&mut self, thread: ThreadId, time: HostNs, change: [i64; 2]) {
+        self.proxy_thread(thread);
+        let Tracks { lanes, proxies, .. } = self;
+        let Some(proxy) = proxies.get_mut(&thread) else { return };
+        let gauges = proxy.in_flight.get_or_insert_with(|| {
+            let description = "Changes within 10 us are left out.";
+            let mut gauge = |name, unit| {
+                let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
+                Gauge::new(Counter::new(&mut lanes.writer, name, unit, place, time))
+            };
+            [gauge("steps in flight", Unit::Count("steps")), gauge("bytes in flight", Unit::Bytes)]
+        });
+        for (gauge, change) in gauges.iter_mut().zip(change).filter(|(_, change)| *change != 0) {
+            gauge.add(&mut lanes.writer, time, change);
+        }
     }
 
     /// The tracks of a peer and direction: operations and steps.
@@ -751,6 +855,11 @@ impl Tracks {
         body(self);
         self.args = saved;
     }
+}
+
+/// The place of one of a communicator's tracks among all of them.
+fn comm_rank(comm: &Comm, slot: u32) -> u32 {
+    comm.number.min(u32::MAX >> 4) << 2 | slot
 }
 
 /// Ends the calls above the first `keep`: their stop was lost, or comes after that of the call around them.

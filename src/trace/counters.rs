@@ -1,0 +1,143 @@
+//! Counters: how fast a communicator's kernels are, what a progress thread has under way, what threads cost.
+
+use std::sync::Arc;
+
+use super::writer::{Form, Place, Sequence, Track, Unit, Writer};
+use crate::model::event::Event;
+use crate::model::time::HostNs;
+use crate::model::timeline::{Comm, Operation};
+use crate::model::word::Word;
+
+/// A counter that changes more often than this is not written each time, in ns: what it was in between is left out, and the
+/// value that it kept is written at the time from which it had it.
+const GAP_NS: u64 = 10_000;
+/// Kernels of one communicator that overlap without a gap, until they are drawn all the same.
+const OVERLAPPING: usize = 256;
+
+/// A counter's track.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counter(Sequence, Track);
+
+impl Counter {
+    /// A new one, which is 0 from `time` on.
+    pub(super) fn new(writer: &mut Writer, name: &str, unit: Unit, place: Place<'_>, time: HostNs) -> Option<Counter> {
+        let track = writer.track(Form::Counter { name, unit }, place)?;
+        Some(Counter(writer.sequence(track, time), track))
+    }
+
+    pub(super) fn set(self, writer: &mut Writer, time: HostNs, value: i64) {
+        writer.counter(self.0, self.1, time, value);
+    }
+}
+
+/// A value that goes up and down.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    counter: Option<Counter>,
+    value: i64,
+    since: HostNs,
+    /// What was written last, and when.
+    written: (i64, HostNs),
+}
+
+impl Gauge {
+    pub(super) fn new(counter: Option<Counter>) -> Gauge {
+        Gauge { counter, ..Gauge::default() }
+    }
+
+    /// Adds to the value from `time` on.
+    pub(super) fn add(&mut self, writer: &mut Writer, time: HostNs, change: i64) {
+        let time = time.max(self.since);
+        if time.since(self.written.1) >= GAP_NS {
+            self.flush(writer);
+        }
+        (self.value, self.since) = (self.value + change, time);
+        if time.since(self.written.1) >= GAP_NS {
+            self.flush(writer);
+        }
+    }
+
+    /// Writes the value if it is not what was written.
+    pub(super) fn flush(&mut self, writer: &mut Writer) {
+        if self.value != self.written.0 {
+            self.written = (self.value, self.since);
+            if let Some(counter) = self.counter {
+                counter.set(writer, self.since, self.value);
+            }
+        }
+    }
+}
+
+/// Bytes a second, by algorithm and on the bus: the words and formulas of nccl-tests.
+pub(super) type Bandwidth = [u64; 2];
+
+/// The bandwidth of a communicator's kernels over time.
+#[derive(Debug)]
+pub(super) struct Speed {
+    counters: [Option<Counter>; 2],
+    /// Kernels that overlap each other, or may.
+    pending: Vec<(HostNs, HostNs, Bandwidth)>,
+    until: HostNs,
+}
+
+impl Speed {
+    pub(super) fn new(counters: [Option<Counter>; 2]) -> Speed {
+        Speed { counters, pending: Vec::new(), until: HostNs(0) }
+    }
+
+    /// A kernel ran. They come roughly in the order of their ends.
+    pub(super) fn ran(&mut self, writer: &mut Writer, start: HostNs, end: HostNs, bandwidth: Bandwidth) {
+        if start >= self.until || self.pending.len() >= OVERLAPPING {
+            self.flush(writer);
+        }
+        self.pending.push((start, end, bandwidth));
+        self.until = self.until.max(end);
+    }
+
+    /// Writes what is pending: kernels that run at a time add up.
+    pub(super) fn flush(&mut self, writer: &mut Writer) {
+        let signed = |bandwidth: Bandwidth| bandwidth.map(|rate| i64::try_from(rate).unwrap_or(i64::MAX));
+        let mut changes = Vec::with_capacity(2 * self.pending.len());
+        for (start, end, bandwidth) in self.pending.drain(..) {
+            changes.push((start, signed(bandwidth)));
+            changes.push((end, signed(bandwidth).map(|rate| -rate)));
+        }
+        changes.sort_unstable_by_key(|(time, _)| *time);
+        let mut now = [0_i64; 2];
+        for (index, &(time, change)) in changes.iter().enumerate() {
+            now = [now[0].saturating_add(change[0]), now[1].saturating_add(change[1])];
+            if changes.get(index + 1).is_none_or(|next| next.0 > time) {
+                for (counter, rate) in self.counters.iter().zip(now) {
+                    counter.iter().for_each(|counter| counter.set(writer, time, rate));
+                }
+            }
+        }
+    }
+}
+
+/// How fast a kernel of this length moved what it carried. `None` where NCCL does not say how much that was.
+pub(super) fn bandwidth(comm: &Comm, operations: &[Arc<Operation>], ns: u64) -> Option<Bandwidth> {
+    let ranks = u128::try_from(comm.ranks).ok().filter(|ranks| *ranks > 0)?;
+    // In bytes by algorithm, and in bytes on the bus times the number of ranks.
+    let (mut moved, mut bus) = (0_u128, 0_u128);
+    let (mut sent, mut received) = (0_u128, 0_u128);
+    for operation in operations {
+        let bytes = u128::from(operation.bytes()?);
+        let to_itself = matches!(&operation.event, Event::P2p(p2p) if p2p.peer == comm.rank);
+        match operation.func() {
+            Word::SEND | Word::RECV if to_itself => {}
+            Word::SEND => sent += bytes,
+            Word::RECV => received += bytes,
+            Word::ALL_REDUCE => (moved, bus) = (moved + bytes, bus + 2 * bytes * (ranks - 1)),
+            // What one rank gives, or gets.
+            Word::ALL_GATHER | Word::REDUCE_SCATTER => {
+                (moved, bus) = (moved + bytes * ranks, bus + bytes * ranks * (ranks - 1));
+            }
+            Word::BROADCAST | Word::REDUCE => (moved, bus) = (moved + bytes, bus + bytes * ranks),
+            _ => return None,
+        }
+    }
+    let passed = sent.max(received);
+    let rate = |bytes: u128| u64::try_from(bytes * 1_000_000_000 / u128::from(ns.max(1))).ok();
+    Some([rate(moved + passed)?, rate(bus / ranks + passed)?])
+}

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::adopt::{self, Candidate, Orphan};
 use super::bounded::Bounded;
@@ -71,8 +71,8 @@ pub(super) struct Channels {
     newest: FxHashMap<(Handle, u8), Newest>,
     /// Channels with a sample that cannot be true, and the number of the first plan with one.
     unreliable: FxHashMap<(Handle, u8), u64>,
-    /// Communicators whose stamps may be those of other operations.
-    distrusted: FxHashSet<Handle>,
+    /// Communicators whose stamps may be those of other operations, and the number of the first plan of which that is so.
+    distrusted: FxHashMap<Handle, u64>,
     orphans: Vec<Orphan>,
     /// Where the streams are that NCCL names, as matched kernels taught.
     streams: Bounded<u64, Place>,
@@ -200,9 +200,11 @@ impl Channels {
         self.devices.insert(context, device);
     }
 
-    /// From here on NCCL may take the stamps of a communicator's operations for those of others: alone they prove nothing.
+    /// From the plan at hand on NCCL may take the stamps of a communicator's operations for those of others: they prove nothing, and are
+    /// not drawn as the GPU's.
     pub(super) fn distrust(&mut self, context: Handle) {
-        if self.distrusted.insert(context) {
+        if let Entry::Vacant(vacant) = self.distrusted.entry(context) {
+            vacant.insert(self.count);
             // Nor do they bound a clock: what NCCL saw when is another operation's.
             self.by_comm.remove(&context);
         }
@@ -418,7 +420,7 @@ impl Channels {
             let complete = run.kernel.is_none() && !run.loose && run.open == 0;
             let operations = &run.handover.as_ref().filter(|_| complete)?.operations;
             let doubtful = |sample: &Sample| self.unreliable.contains_key(&(run.context, sample.facts.channel));
-            if self.distrusted.contains(&run.context) || run.samples.iter().any(doubtful) {
+            if self.distrusted.contains_key(&run.context) || run.samples.iter().any(doubtful) {
                 return None;
             }
             let [first, last] = run.stamps(|sample| sample.is_sound())?;
@@ -509,7 +511,7 @@ impl Channels {
         };
         let seen = run.samples.iter().filter(reliable).map(|sample| sample.seen[1]).max();
         if !run.told_comm
-            && !self.distrusted.contains(&run.context)
+            && !self.distrusted.contains_key(&run.context)
             && let (Some(start), Some(end)) = (run.since, seen)
         {
             run.told_comm = true;
@@ -521,7 +523,7 @@ impl Channels {
             && let Some(Ran { span, place }) = run.kernel
         {
             run.told_device = true;
-            if !self.distrusted.contains(&run.context) {
+            if !self.distrusted.contains_key(&run.context) {
                 self.tell_clock(place.device, Pair { host: span, device: device_stamps });
             }
         }
@@ -559,6 +561,9 @@ impl Channels {
         }
         if sample.facts.start.0 == 0 {
             return Err(Flaw::NoStamp);
+        }
+        if self.distrusted.get(&run.context).is_some_and(|&since| run.number >= since) {
+            return Err(Flaw::Miscounted);
         }
         let (start, start_error) = self.at(run, sample.facts.start)?;
         if !sample.ended {
@@ -604,7 +609,7 @@ impl Channels {
         match judged {
             Ok(()) if run.kernel.is_some() => self.checks.inside_kernel += 1,
             Ok(()) => self.checks.without_kernel += 1,
-            Err(Flaw::ClockUnknown) => self.checks.unmapped += 1,
+            Err(Flaw::ClockUnknown | Flaw::Miscounted) => self.checks.unmapped += 1,
             Err(flaw) => {
                 self.checks.implausible += 1;
                 // If none of its channels fits, the clock or the match may be wrong as well.

@@ -276,6 +276,8 @@ pub enum Flaw {
     Repeated,
     /// The start lies before the stop of the operation before.
     BeforeThePrevious,
+    /// On this release they may be another operation's, after what its communicator has done.
+    Miscounted,
 }
 
 impl Flaw {
@@ -291,13 +293,14 @@ impl Flaw {
             Flaw::AfterSeen => "as NCCL saw it: its stamps lie after that",
             Flaw::Repeated => "as NCCL saw it: its stamps are those of the operation before",
             Flaw::BeforeThePrevious => "as NCCL saw it: its stamps lie before the end of the operation before",
+            Flaw::Miscounted => "as NCCL saw it: this release may take the stamps of other operations for its own",
         }
     }
 
     /// Whether it is a sign that NCCL takes the reports of other operations for those of this one.
     #[must_use]
     pub fn is_drift(self) -> bool {
-        !matches!(self, Flaw::NoStamp | Flaw::ClockUnknown)
+        !matches!(self, Flaw::NoStamp | Flaw::ClockUnknown | Flaw::Miscounted)
     }
 }
 

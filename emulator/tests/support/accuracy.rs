@@ -75,6 +75,10 @@ pub(crate) const RIGHT_AGAIN: &[(u64, &str)] = &[
     (40, "runs of a graph confused, where records come in another order"),
     (109, "runs of a graph confused, where records are lost, and a timer bounded by stamps of other operations"),
     (1_795_312_578, "a graph of whose replays NCCL tells nothing, where the last one's kernel comes first"),
+    (
+        1_795_313_562,
+        "channels of a communicator that sends to itself drawn as the GPU's: on 2.28.9 they may be other operations'",
+    ),
     (1_795_225_008, "a broadcast of two GPUs in one group: one kernel got the calls of both"),
 ];
 

@@ -38,6 +38,10 @@ int ncclscope_release(void);
  * by itself. The trace shows the moment, or why CUPTI could not be had. */
 int ncclscope_acquire(void);
 
+/* Names the communicators that are made from now on, on any thread, until it is called again; a null pointer leaves them to
+ * NCCL again, which has names for them from 2.26 on where the program gives them. The string is copied, at most 255 bytes of it. */
+void ncclscope_name_comm(const char *name);
+
 /* The version of the library, such as "0.1.0". */
 const char *ncclscope_version(void);
 

@@ -118,6 +118,19 @@ pub enum Preset {
     Full,
 }
 
+impl Preset {
+    /// As the settings have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Off => "off",
+            Preset::Light => "light",
+            Preset::Standard => "standard",
+            Preset::Full => "full",
+        }
+    }
+}
+
 /// Whether NCCL is asked for kernel channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelCh {
@@ -182,12 +195,22 @@ pub struct Config {
     pub tsc: bool,
     /// Rank in the job, and the variable it came from.
     pub rank: Option<(u32, &'static str)>,
+    /// Ranks of the job.
+    pub world_size: Option<u32>,
     /// What was wrong with the settings, one sentence each.
     pub complaints: Vec<String>,
 }
 
 /// Where a world rank may be found, best first. `SLURM_PROCID` comes last: under torchrun it is the node's.
-const RANKS: &[&str] = &["NCCLSCOPE_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"];
+/// Beside each, where the same launcher says how many there are.
+const RANKS: &[(&str, Option<&str>)] = &[
+    ("NCCLSCOPE_RANK", Some("WORLD_SIZE")),
+    ("RANK", Some("WORLD_SIZE")),
+    ("OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),
+    ("PMIX_RANK", None),
+    ("PMI_RANK", Some("PMI_SIZE")),
+    ("SLURM_PROCID", Some("SLURM_NTASKS")),
+];
 /// Where a job's name may be found.
 const JOBS: &[&str] =
     &["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID"];
@@ -222,6 +245,7 @@ impl Config {
             by_preset,
             &[("0", KernelCh::Off), ("1", KernelCh::On), ("force", KernelCh::Force)],
         );
+        let rank = reader.rank();
         let config = Config {
             preset,
             kernel_ch,
@@ -240,7 +264,8 @@ impl Config {
             flush_period_ms: reader.number("NCCLSCOPE_FLUSH_PERIOD", 1000, 10..=3_600_000),
             compress: reader.choice("NCCLSCOPE_COMPRESS", true, &[("1", true), ("0", false)]),
             tsc: reader.choice("NCCLSCOPE_CLOCK", true, &[("auto", true), ("boottime", false)]),
-            rank: reader.rank(),
+            rank,
+            world_size: reader.world_size(rank),
             complaints: Vec::new(),
         };
         complaints.append(&mut reader.complaints);
@@ -378,7 +403,7 @@ impl Reader<'_> {
     }
 
     fn rank(&mut self) -> Option<(u32, &'static str)> {
-        for &name in RANKS {
+        for &(name, _) in RANKS {
             let Some(value) = self.value(name) else { continue };
             match value.parse() {
                 Ok(rank) => return Some((rank, name)),
@@ -387,6 +412,13 @@ impl Reader<'_> {
             }
         }
         None
+    }
+
+    /// How many ranks the job has, by the launcher that gave this one its number.
+    fn world_size(&self, rank: Option<(u32, &str)>) -> Option<u32> {
+        let (rank, source) = rank?;
+        let size = RANKS.iter().find(|(name, _)| *name == source)?.1?;
+        self.value(size)?.parse().ok().filter(|size| *size > rank)
     }
 
     fn complain(&mut self, name: &str, value: &str, expected: &str) {
@@ -501,6 +533,16 @@ mod tests {
         assert_eq!(read(&[("SLURM_PROCID", "1"), ("RANK", "9")]).rank, Some((9, "RANK")));
         assert_eq!(read(&[("SLURM_PROCID", "1")]).rank, Some((1, "SLURM_PROCID")));
         assert_eq!(read(&[("NCCLSCOPE_RANK", "4"), ("RANK", "9")]).rank, Some((4, "NCCLSCOPE_RANK")));
+    }
+
+    #[test]
+    fn the_size_of_the_job_comes_from_who_gave_the_rank() {
+        assert_eq!(read(&[("RANK", "9"), ("WORLD_SIZE", "16"), ("SLURM_NTASKS", "2")]).world_size, Some(16));
+        // Under torchrun Slurm counts nodes.
+        assert_eq!(read(&[("RANK", "9"), ("SLURM_NTASKS", "2")]).world_size, None);
+        assert_eq!(read(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2")]).world_size, Some(2));
+        assert_eq!(read(&[("RANK", "9"), ("WORLD_SIZE", "9")]).world_size, None, "no job has a rank 9 of 9");
+        assert_eq!(read(&[("WORLD_SIZE", "9")]).world_size, None);
     }
 
     #[test]

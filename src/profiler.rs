@@ -303,6 +303,13 @@ impl Session {
             false => start_cupti(&config, moment),
         };
         let first_words = first_words(&config, source, objection);
+        let cupti_release = cupti.as_ref().map_or("none", |cupti| cupti.facts().release());
+        tracks.attributes(&[
+            ("ncclscope.version", env!("CARGO_PKG_VERSION")),
+            ("ncclscope.preset", config.preset.name()),
+            ("ncclscope.job", &process.job),
+            ("cupti.release", cupti_release),
+        ]);
         let by = if moment == Moment::CudaInit { "by CUDA_INJECTION64_PATH in cuInit; " } else { "" };
         tracks.note(clocks.boottime, "recording started", &format!("{first_words}; {by}{gpu}"));
         let collector = Collector {
@@ -453,7 +460,8 @@ fn process_info(config: &Config, process: &Process) -> ProcessInfo {
         Some((_, source)) => vec![format!("rank from {source}")],
         None => vec!["rank unknown".into()],
     };
-    ProcessInfo { pid: process.pid, name: format!("{who} · {}", process.host), labels }
+    let world = config.rank.map(|(rank, _)| rank).zip(config.world_size);
+    ProcessInfo { pid: process.pid, name: format!("{who} · {}", process.host), labels, world }
 }
 
 fn first_words(config: &Config, source: Source, objection: Option<&str>) -> String {
@@ -461,12 +469,7 @@ fn first_words(config: &Config, source: Source, objection: Option<&str>) -> Stri
         Some(objection) => format!("{} (not the TSC: {objection})", source.name()),
         None => source.name().to_owned(),
     };
-    let preset = match config.preset {
-        Preset::Off => "off",
-        Preset::Light => "light",
-        Preset::Standard => "standard",
-        Preset::Full => "full",
-    };
+    let preset = config.preset.name();
     format!("ncclscope {}; preset {preset}; clock {clock}", env!("CARGO_PKG_VERSION"))
 }
 

@@ -309,7 +309,8 @@ fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
         let figures = timeline.figures();
         assert_eq!((figures.get("kernels_external_id"), figures.get("kernels_launch_bracket")), (3, 0));
         assert_eq!((figures.get("external_ids_foreign"), figures.get("launches_lost")), (0, 0));
-        let exact = timeline.slices.iter().filter(|slice| slice.str("match") == Some("exact_external_id"));
+        let exact = timeline.slices.iter().filter(|slice| slice.category == "kernel");
+        let exact = exact.filter(|slice| slice.str("match") == Some("exact_external_id"));
         assert_eq!(exact.count(), 3);
         let note = timeline.slice("recording started").str("note").unwrap();
         assert!(note.contains("launches (callback 307): NOT_COMPATIBLE (14)"), "{note}");
@@ -525,6 +526,31 @@ fn nvtx_is_left_to_the_tool_that_has_it() {
 }
 
 #[test]
+fn a_program_may_name_its_communicators() {
+    let script = "user load\n\
+                  user name-comm tp\n\
+                  user init first comm=0x1 rank=0 nranks=2 name=undefined:3\n\
+                  user name-comm\n\
+                  user init second comm=0x2 rank=1 nranks=2 name=DATA_PARALLEL:7\n\
+                  user init third comm=0x33 rank=0 nranks=4\n\
+                  user init fourth comm=0x44 rank=0 nranks=4 nodes=2\n\
+                  user init fifth comm=0x55 rank=3 nranks=8 nodes=2\n";
+    let recording = record(script, &[("RANK", "3"), ("WORLD_SIZE", "8")]);
+    let timeline = recording.timeline();
+    let mut tracks: Vec<String> =
+        timeline.named("communicator init").into_iter().map(|it| timeline.place(it)).collect();
+    tracks.iter_mut().for_each(|place| *place = place.rsplit('/').next().unwrap().to_owned());
+    let expected = [
+        "tp · rank 0 of 2",
+        "DATA_PARALLEL · rank 1 of 2",
+        "this host 00000033 · rank 0 of 4",
+        "00000044 · rank 0 of 4",
+        "all · rank 3 of 8",
+    ];
+    assert_eq!(tracks, expected);
+}
+
+#[test]
 fn python_programs_have_a_context_for_it() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../python");
     let run = |text: &str| {
@@ -546,6 +572,8 @@ fn python_programs_have_a_context_for_it() {
          {used}"
     );
     assert_eq!(run(&counted), "in it\nafter it\n", "with it");
+    let named = counted.replace("cupti_released()", "comm_named('tp')");
+    assert_eq!(run(&named), "in it\nafter it\n", "with it");
 }
 
 // ---- injection ----

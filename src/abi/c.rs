@@ -1,7 +1,8 @@
 //! What CUDA calls, and our own C interface for the program that NCCL runs in: include/ncclscope.h describes that.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 
 use super::copies;
 use crate::profiler::{self, HandOver};
@@ -39,6 +40,40 @@ extern "C" fn ncclscope_release() -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn ncclscope_acquire() -> c_int {
     copies::function(c"ncclscope_acquire").map_or_else(|| answer(profiler::acquire_cupti), |first| first())
+}
+
+/// Longest name that is kept, in bytes.
+const NAME_LENGTH: usize = 255;
+/// What the program calls the communicators that it makes now.
+static NAME: Mutex<Option<CString>> = Mutex::new(None);
+
+/// `ncclscope_name_comm`.
+///
+/// # Safety
+///
+/// `name` is null, or points at a NUL-terminated string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
+    if let Some(first) = copies::name_comm() {
+        // SAFETY: the caller's promise.
+        return unsafe { first(name) };
+    }
+    let keep = || {
+        let name = (!name.is_null()).then(|| {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
+            CString::new(&bytes[..bytes.len().min(NAME_LENGTH)]).unwrap_or_default()
+        });
+        *NAME.lock().unwrap_or_else(PoisonError::into_inner) = name.filter(|name| !name.is_empty());
+    };
+    if catch_unwind(AssertUnwindSafe(keep)).is_err() {
+        recorder::count_panic();
+    }
+}
+
+/// What the program calls the communicators that it makes now, if it says. For `init`: it locks.
+pub(super) fn comm_name() -> Option<CString> {
+    NAME.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Runs `body` so that no panic unwinds into C, and answers with the header's number.

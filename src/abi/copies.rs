@@ -59,9 +59,20 @@ pub(super) fn known_table<A: Abi>() -> Option<&'static Table<A, *const c_void>> 
 
 /// The function `int f(void)` of our C interface to call instead of our own.
 pub(super) fn function(name: &CStr) -> Option<extern "C" fn() -> c_int> {
-    let found = catch_unwind(|| first().map(|first| first.symbol(name))).ok().flatten()?;
+    let found = symbol(name)?;
     // SAFETY: null, which is `None`, or a function that has this type in a copy of this version.
     unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn() -> c_int>>(found) }
+}
+
+/// The `ncclscope_name_comm` to call instead of our own.
+pub(super) fn name_comm() -> Option<unsafe extern "C" fn(*const c_char)> {
+    let found = symbol(c"ncclscope_name_comm")?;
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(*const c_char)>>(found) }
+}
+
+fn symbol(name: &CStr) -> Option<*mut c_void> {
+    catch_unwind(|| first().map(|first| first.symbol(name))).ok().flatten()
 }
 
 /// The copy to hand everything to. `None` where this one is alone, or the first, or of another version.

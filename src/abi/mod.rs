@@ -344,8 +344,11 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
         };
         let caller = profiler::Caller { interface: A::VERSION, version };
         let answer = profiler::comm_init(&caller, || {
-            // SAFETY: the caller's promise. Read only once the recorder is on, so that the text is kept.
-            let name = unsafe { words::rare_word(birth.name) };
+            let named = c::comm_name();
+            let name = named.as_ref().map_or(birth.name, |name| name.as_ptr());
+            // SAFETY: the caller's promise, or a string that lives to the end of this function. Read only once the recorder is on,
+            // so that the text is kept.
+            let name = unsafe { words::rare_word(name) };
             CommInit { name, ..comm }
         });
         // SAFETY: the caller's promise.

@@ -128,7 +128,7 @@ fn communicator(nccl: &Nccl) -> String {
     let unknown = |value: Option<i32>| value.map_or_else(|| "?".into(), |value| value.to_string());
     let version = match nccl.nccl_version() {
         0 => "NCCL of unknown version".to_owned(),
-        number => format!("NCCL {}.{}.{}", number / 10_000, number / 100 % 100, number % 100),
+        number => format!("NCCL {}", names::nccl_version(number)),
     };
     let hosts = if nccl.nodes == Some(1) { "host" } else { "hosts" };
     format!(

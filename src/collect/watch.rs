@@ -17,8 +17,20 @@ const SEARCH_NS: u64 = 30 * PERIOD_NS;
 pub(super) struct Watch {
     read: HostNs,
     searched: Option<HostNs>,
-    /// Their name, and the time on a processor that they had at a time of the host's.
-    threads: FxHashMap<i32, (Box<str>, Option<(HostNs, u64)>)>,
+    threads: FxHashMap<i32, Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    name: Box<str>,
+    /// When it was read last, and the time on a processor that it had then, in ns.
+    before: Option<(HostNs, u64)>,
+}
+
+impl Watched {
+    fn new(name: impl Into<Box<str>>) -> Watched {
+        Watched { name: name.into(), before: None }
+    }
 }
 
 /// What a thread took.
@@ -44,15 +56,15 @@ impl Watch {
             self.searched = Some(now);
             for (tid, name) in sys::threads() {
                 if name.starts_with("NCCL ") || name.starts_with("ncclscope") {
-                    self.threads.entry(tid).or_insert((name.into(), None));
+                    self.threads.entry(tid).or_insert_with(|| Watched::new(name));
                 }
             }
         }
         for &tid in progress {
-            self.threads.entry(tid).or_insert(("proxy thread".into(), None));
+            self.threads.entry(tid).or_insert_with(|| Watched::new("proxy thread"));
         }
         let mut shares = Vec::new();
-        self.threads.retain(|&tid, (name, before)| {
+        self.threads.retain(|&tid, Watched { name, before }| {
             let Some(used) = sys::thread_cpu_ns(tid) else { return false };
             if let Some((then, had)) = before.replace((now, used)) {
                 let percent = (used.saturating_sub(had) * 100 / now.since(then).max(1)) as i64;

@@ -198,7 +198,8 @@ impl Correlator {
                     && comm.hash != hash
                 {
                     comm.hash = hash;
-                    comm.name = name;
+                    // The program's name for it, given at its birth, stays.
+                    comm.name = comm.name.take().or(name);
                     out.say(What::CommInit(comm));
                 }
             }

@@ -554,7 +554,8 @@ impl Facts {
     }
 
     /// The CUDA release it came with.
-    fn release(&self) -> &'static str {
+    #[must_use]
+    pub fn release(&self) -> &'static str {
         records::release(self.version).unwrap_or("an unknown release")
     }
 }

@@ -25,14 +25,15 @@ const OPERATIONS: usize = 16;
 
 /// The GPUs of a trace.
 pub(super) struct Gpu {
-    pub(super) process: Option<Track>,
-    /// Made with the first thing drawn in it: many recordings have no CUPTI.
-    group: Option<Track>,
     streams: FxHashMap<Place, Families>,
     channels: FxHashMap<(Place, u8), FamilyId>,
     overhead: Option<FamilyId>,
-    devices: Vec<u32>,
+    /// By their number: name and uuid; an empty name for one that is not known.
+    devices: Vec<(String, [u8; 16])>,
 }
+
+/// Most GPUs of a process.
+const DEVICES: usize = 64;
 
 /// The tracks of a stream.
 #[derive(Clone, Copy)]
@@ -45,15 +46,8 @@ struct Families {
 
 impl Gpu {
     /// The GPUs of a process.
-    pub(super) fn new(process: Option<Track>) -> Gpu {
-        Gpu {
-            process,
-            group: None,
-            streams: FxHashMap::default(),
-            channels: FxHashMap::default(),
-            overhead: None,
-            devices: Vec::new(),
-        }
+    pub(super) fn new() -> Gpu {
+        Gpu { streams: FxHashMap::default(), channels: FxHashMap::default(), overhead: None, devices: Vec::new() }
     }
 }
 
@@ -169,10 +163,14 @@ impl Tracks {
 
     /// A GPU of the process, once.
     pub(super) fn device(&mut self, time: HostNs, device: &Device) {
-        if self.gpu.devices.contains(&device.device) {
+        let number = device.device as usize;
+        if number >= DEVICES || self.gpu.devices.get(number).is_some_and(|(name, _)| !name.is_empty()) {
             return;
         }
-        self.gpu.devices.push(device.device);
+        self.gpu.devices.resize(self.gpu.devices.len().max(number + 1), Default::default());
+        self.gpu.devices[number] = (device.name.to_string(), device.uuid);
+        let known: Vec<_> = self.gpu.devices.iter().map(|(name, uuid)| (&**name, *uuid)).collect();
+        self.lanes.writer.gpus(&known);
         let uuid: String = device.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         self.args
             .clear()
@@ -192,7 +190,7 @@ impl Tracks {
 
     /// Time that CUPTI itself took.
     pub(super) fn overhead(&mut self, overhead: &Overhead) {
-        let parent = self.gpu_group();
+        let parent = self.gpu_group(None);
         let family = *self.gpu.overhead.get_or_insert_with(|| {
             let description = "Time that CUPTI took from the application, by its own account.";
             let place = Placing { parent, rank: u32::MAX >> 1, description };
@@ -232,7 +230,7 @@ impl Tracks {
         if families.channels.is_none() {
             let name = format!("{} · channels", self.stream_name(place));
             let description = "Kernel channels while they ran, by the GPU's own timer.";
-            let parent = self.gpu_group();
+            let parent = self.gpu_group(Some(place.device));
             let rank = Some(stream_rank(place) + 2);
             let of = writer::Place { parent, rank, orders_children: true, description, ..writer::Place::default() };
             families.channels = self.lanes.writer.track(Form::Plain { name: &name }, of);
@@ -244,21 +242,6 @@ impl Tracks {
         let family = self.lanes.family(name, of, LANES);
         self.gpu.channels.insert(key, family);
         family
-    }
-
-    fn gpu_group(&mut self) -> Option<Track> {
-        if self.gpu.group.is_none() {
-            let description = "What ran on the GPUs, by CUPTI: one track a stream.";
-            let place = writer::Place {
-                parent: self.gpu.process,
-                rank: Some(2),
-                orders_children: true,
-                description,
-                ..writer::Place::default()
-            };
-            self.gpu.group = self.lanes.writer.track(Form::Plain { name: "GPU" }, place);
-        }
-        self.gpu.group
     }
 
     /// Where a stream is drawn: beyond so many, together with others.
@@ -289,7 +272,7 @@ impl Tracks {
         let name = self.stream_name(place);
         let rank = stream_rank(place);
         let description = "Kernels and copies while they ran, by CUPTI. Those of NCCL are named by what they carry.";
-        let parent = self.gpu_group();
+        let parent = self.gpu_group(Some(place.device));
         let kernels = self.lanes.family(name.clone(), Placing { parent, rank, description }, LANES);
         let description = "The operations of kernels that carry more than one, each as long as its kernel.";
         let place_of = Placing { parent, rank: rank + 1, description };

@@ -107,7 +107,7 @@ impl Tracks {
                 let parent = self.host_thread(tid, &marker.thread, marker.time).parent;
                 (parent, if crowded { OTHERS } else { tid })
             }
-            None => (self.gpu.process, PROCESS),
+            None => (self.process(), PROCESS),
         };
         let crowded = self.host.ranges.len() >= DOMAINS + THREADS;
         let domain = marker.domain.clone().filter(|_| !crowded);

@@ -175,13 +175,29 @@ pub fn write_size(bytes: u64, text: &mut String) {
     .ok();
 }
 
-/// A communicator by its name, `dp`, or its short hash, `1f2e3d4c`.
+/// A communicator in a word: by its name, `dp`; one without is `all` if it has every rank of the job, each by its number there, and else
+/// has its short hash, `1f2e3d4c`, and whether it stays on this host. `world` is this process's rank in the job and the job's size.
 #[must_use]
-pub fn short_comm(comm: &Comm) -> String {
+pub fn short_comm(comm: &Comm, world: Option<(u32, u32)>) -> String {
+    let is_all =
+        world.is_some_and(|(rank, size)| (i64::from(rank), i64::from(size)) == (comm.rank.into(), comm.ranks.into()));
     match (&comm.name, comm.hash) {
-        (Some(name), _) => name.to_string(),
+        (Some(name), _) => group_name(name).to_owned(),
+        (None, _) if is_all => "all".to_owned(),
         (None, 0) => format!("communicator {}", comm.number),
-        (None, hash) => format!("{:08x}", (hash ^ hash >> 32) as u32),
+        (None, hash) => {
+            let hash = (hash ^ hash >> 32) as u32;
+            if comm.nodes == 1 { format!("this host {hash:08x}") } else { format!("{hash:08x}") }
+        }
+    }
+}
+
+/// The part of a name that tells people most: PyTorch's are `description:name`, and `undefined` where nobody described the group.
+fn group_name(name: &str) -> &str {
+    match name.split_once(':') {
+        Some(("undefined" | "", rest)) if !rest.is_empty() => rest,
+        Some((description, _)) if !description.is_empty() => description,
+        _ => name,
     }
 }
 
@@ -192,6 +208,12 @@ pub fn comm(short: &str, comm: &Comm) -> String {
         (rank, ranks) if rank >= 0 && ranks >= 0 => format!("{short} · rank {rank} of {ranks}"),
         _ => short.to_owned(),
     }
+}
+
+/// `2.28.9`, from NCCL's number for it.
+#[must_use]
+pub fn nccl_version(number: u32) -> String {
+    format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
 /// What a step waits for in a state.
@@ -236,6 +258,22 @@ fn hash(value: impl Hash) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pytorch_s_names_are_told_by_their_description() {
+        for (name, told) in [
+            ("dp", "dp"),
+            ("DATA_PARALLEL_GROUP:4", "DATA_PARALLEL_GROUP"),
+            ("default_pg:0", "default_pg"),
+            ("undefined:mesh_tp", "mesh_tp"),
+            (":7", "7"),
+            ("odd:", "odd"),
+            (":", ":"),
+            ("", ""),
+        ] {
+            assert_eq!(group_name(name), told, "{name}");
+        }
+    }
 
     #[test]
     fn sizes_read_well() {

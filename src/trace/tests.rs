@@ -248,7 +248,7 @@ fn clocks(boottime: u64) -> Clocks {
 }
 
 fn process() -> ProcessInfo {
-    ProcessInfo { pid: PID, name: "rank 0 · node".into(), labels: vec!["rank from RANK".into()] }
+    ProcessInfo { pid: PID, name: "rank 0 · node".into(), labels: vec!["rank from RANK".into()], world: None }
 }
 
 /// Plays a scenario, in the language of the correlator's tests, into a trace.
@@ -593,8 +593,8 @@ fn events_say_what_is_known_of_them() {
         step 3: channel=2 step=3
         network wait: bytes=512
         end: starts=2
-        AllShuffle 64 B f32: channel=3 gpu_start_ns=1000 comm=7 doubt=\"as NCCL saw it: the GPU's timer is not \
-            related to the host's clock\"
+        AllShuffle 64 B f32: channel=3 gpu_start_ns=1000 comm=7 doubt=\"as NCCL saw it: this release may take \
+            the stamps of other operations for its own\"
         end: gpu_stop_ns=1200
         append: comm=7
         end: appended=6

@@ -1,7 +1,7 @@
 //! How a trace is laid out: which track an entry of the timeline is drawn on.
 //!
 //! ```text
-//! rank 3 · node17                  the process
+//! rank 3 · node17                  the process, with its first GPU
 //!   python3, ...                   one track a host thread: the application's calls, launches, hand-overs
 //!     CUDA runtime, CUDA driver    where asked for: calls into CUDA, in lanes
 //!     NVTX                         where asked for: the program's ranges, which nest
@@ -21,6 +21,7 @@
 //!     GPU 0 · stream 13 · operations   the operations of kernels that carry more than one
 //!   GPU channels                   kernel channels whose kernel is not known
 //!   ncclscope                      what the recording says of itself
+//! rank 3 · node17 · GPU 1          a further GPU of the process: its communicators and streams
 //! ```
 //!
 //! Slices of one track must nest. Those that may overlap get lanes: tracks of one name, which the viewer stacks.
@@ -51,6 +52,11 @@ const COMM_LANES: usize = 16;
 const LANES: usize = 32;
 /// Threads remembered after their end, for what comes late.
 const ENDED_THREADS: usize = 256;
+/// GPUs of a process that have one of their own in the picture.
+const SEATS: usize = 63;
+/// The place of the communicators among a process's groups, and what they are.
+const COMMS_RANK: u32 = 1;
+const COMMS: &str = "One track a communicator, in the order of their creation.";
 /// Threads whose time on a processor is drawn.
 const CPU_COUNTERS: usize = 64;
 /// Transfers that are counted as under way.
@@ -63,10 +69,18 @@ pub struct Tracks {
     pub(super) lanes: Lanes,
     pub(super) args: Args,
     pub(super) pid: i32,
-    comms_group: Option<Track>,
+    /// Where the tracks of each GPU are, and the one whose are in the process itself.
+    seats: FxHashMap<u32, Seat>,
+    first: Seat,
+    first_device: Option<u32>,
     proxy_group: Option<Track>,
     channels_group: Option<Track>,
     own_group: Option<Track>,
+    world: Option<(u32, u32)>,
+    /// As the overview page has it.
+    nccl_version: u32,
+    /// Host and process id, which tell this recording's facts from those of others in a joined file.
+    who: String,
     pub(super) own: FamilyId,
     drops: Option<Counter>,
     /// The time that threads take.
@@ -86,6 +100,15 @@ pub struct Tracks {
     calls: FxHashMap<Handle, ThreadId>,
 }
 
+/// The tracks of one GPU: those of the first are in the process, those of each further one in a process of its own.
+#[derive(Clone, Copy)]
+struct Seat {
+    process: Option<Track>,
+    comms: Option<Track>,
+    /// Made with the first thing drawn in it: many recordings have no CUPTI.
+    gpu: Option<Track>,
+}
+
 /// What names a process in the picture.
 #[derive(Clone, Debug)]
 pub struct ProcessInfo {
@@ -95,6 +118,8 @@ pub struct ProcessInfo {
     pub name: String,
     /// Further facts, shown beside the name.
     pub labels: Vec<String>,
+    /// Its rank in the job and the job's size, if both are known.
+    pub world: Option<(u32, u32)>,
 }
 
 /// The recording's own figures, for its last word.
@@ -207,7 +232,7 @@ impl Tracks {
                 Place { parent: track, rank: Some(rank), orders_children: true, description, ..Place::default() },
             )
         };
-        let comms_group = group("Communicators", 1, "One track a communicator, in the order of their creation.");
+        let comms = group("Communicators", COMMS_RANK, COMMS);
         let proxy_group = group("Proxy", 3, "What NCCL's network proxy does, one group a progress thread.");
         let channels_group = group(
             "GPU channels",
@@ -225,10 +250,15 @@ impl Tracks {
             lanes,
             args: Args::new(),
             pid: process.pid,
-            comms_group,
+            seats: FxHashMap::default(),
+            first: Seat { process: track, comms, gpu: None },
+            first_device: None,
             proxy_group,
             channels_group,
             own_group,
+            world: process.world,
+            nccl_version: 0,
+            who: process.name.clone(),
             own,
             drops,
             cpu: FxHashMap::default(),
@@ -239,7 +269,7 @@ impl Tracks {
             comms: FxHashMap::default(),
             peers: FxHashMap::default(),
             channels: FxHashMap::default(),
-            gpu: Gpu::new(track),
+            gpu: Gpu::new(),
             host: Host::default(),
             calls: FxHashMap::default(),
         };
@@ -304,6 +334,11 @@ impl Tracks {
         self.proxies.keys().filter_map(|id| Some(self.threads.get(id)?.tid)).filter(|tid| *tid != 0).collect()
     }
 
+    /// Facts about the recording, for the viewer's overview page.
+    pub fn attributes(&mut self, attributes: &[(&str, &str)]) {
+        self.lanes.writer.attributes(attributes);
+    }
+
     /// A remark of the recording about itself.
     pub fn note(&mut self, time: HostNs, name: &'static str, note: &str) {
         self.args.clear().text(nccl::NOTE, note);
@@ -335,6 +370,10 @@ impl Tracks {
             self.args.channel_checks(channels);
         }
         self.remark(time, "recording ended");
+        let lost = figures.dropped + figures.discarded + figures.launches_lost;
+        let lost = lost + figures.matches.map_or(0, |it| it.dropped + it.discarded + it.discarded_buffers);
+        let (key, lost) = (format!("ncclscope.lost.{}", self.who), lost.to_string());
+        self.attributes(&[(&key, &lost)]);
     }
 
     fn remark(&mut self, time: HostNs, name: &'static str) {
@@ -622,9 +661,58 @@ impl Tracks {
         }
     }
 
+    // ---- GPUs of one process ----
+
+    /// Where the tracks of a GPU are: of one that is not known, in the process.
+    fn seat(&mut self, device: Option<u32>) -> &mut Seat {
+        let Some(device) = device else { return &mut self.first };
+        if *self.first_device.get_or_insert(device) == device || self.seats.len() >= SEATS {
+            return &mut self.first;
+        }
+        let Tracks { seats, lanes, who, pid, .. } = self;
+        seats.entry(device).or_insert_with(|| {
+            // No process of a Linux has a number of more than 22 bits.
+            let made_up = (device as i32 + 1) << 22 | *pid;
+            let (name, labels) = (format!("{who} · GPU {device}"), [format!("of process {pid}")]);
+            let form = Form::Process { pid: made_up, name: &name, labels: &labels };
+            let process = lanes.writer.track(form, Place { orders_children: true, ..Place::default() });
+            let place = Place { parent: process, rank: Some(COMMS_RANK), orders_children: true, ..Place::default() };
+            let comms =
+                lanes.writer.track(Form::Plain { name: "Communicators" }, Place { description: COMMS, ..place });
+            Seat { process, comms, gpu: None }
+        })
+    }
+
+    /// The group of a GPU's streams.
+    pub(super) fn gpu_group(&mut self, device: Option<u32>) -> Option<Track> {
+        let seat = *self.seat(device);
+        if seat.gpu.is_some() {
+            return seat.gpu;
+        }
+        let place = Place {
+            parent: seat.process,
+            rank: Some(2),
+            orders_children: true,
+            description: "What ran on the GPU, by CUPTI: one track a stream.",
+            ..Place::default()
+        };
+        let group = self.lanes.writer.track(Form::Plain { name: "GPU" }, place);
+        self.seat(device).gpu = group;
+        group
+    }
+
+    /// The process itself.
+    pub(super) fn process(&self) -> Option<Track> {
+        self.first.process
+    }
+
     // ---- communicators ----
 
     fn comm_init(&mut self, time: HostNs, comm: &Comm) {
+        if comm.version > 0 && self.nccl_version != comm.version {
+            self.nccl_version = comm.version;
+            self.attributes(&[("nccl.version", &names::nccl_version(comm.version))]);
+        }
         self.comms.entry(comm.context).or_insert(DrawnComm::new(time));
         // Up to interface v3 the identity comes with the first operation: the track waits for its name.
         if comm.hash != 0 || comm.interface > 3 {
@@ -640,11 +728,11 @@ impl Tracks {
         }
         let init = drawn.init;
         let place = Placing {
-            parent: self.comms_group,
+            parent: self.seat(comm.device).comms,
             rank: comm_rank(comm, 0),
             description: "Operations while the GPU works on them: from the start of their kernel to its end, by CUPTI.",
         };
-        let mut label = names::short_comm(comm);
+        let mut label = names::short_comm(comm, self.world);
         if self.comms.values().any(|other| other.label == label) {
             label = format!("{label} #{}", comm.number);
         }
@@ -662,12 +750,13 @@ impl Tracks {
     /// The tracks of a communicator's operations while they are handed over.
     fn handed_over(&mut self, time: HostNs, comm: &Comm) -> FamilyId {
         self.comm(time, comm);
+        let parent = self.seat(comm.device).comms;
         let Some(drawn) = self.comms.get_mut(&comm.context) else { return self.own };
         if let Some(family) = drawn.handed_over {
             return family;
         }
         let place = Placing {
-            parent: self.comms_group,
+            parent,
             rank: comm_rank(comm, 1),
             description: "Operations while NCCL hands them over to the GPU and the proxy, on the host.",
         };
@@ -680,13 +769,14 @@ impl Tracks {
     /// The counters of a communicator's bandwidth.
     pub(super) fn speed(&mut self, time: HostNs, comm: &Comm, body: impl FnOnce(&mut Speed, &mut Writer)) {
         self.comm(time, comm);
-        let Tracks { lanes, comms, comms_group, .. } = self;
+        let parent = self.seat(comm.device).comms;
+        let Tracks { lanes, comms, .. } = self;
         let Some(drawn) = comms.get_mut(&comm.context) else { return };
         let label = &drawn.label;
         let speed = drawn.speed.get_or_insert_with(|| {
             let mut counter = |slot, of, description| {
                 let rank = Some(comm_rank(comm, slot));
-                let place = Place { parent: *comms_group, rank, description, ..Place::default() };
+                let place = Place { parent, rank, description, ..Place::default() };
                 let name = format!("{} · {of} bandwidth", names::comm(label, comm));
                 Counter::new(&mut lanes.writer, &name, Unit::Count("B/s"), place, time)
             };
@@ -707,7 +797,7 @@ impl Tracks {
 
     /// Operations whose communicator is unknown or another process's.
     fn unknown_comm(&mut self) -> FamilyId {
-        let parent = self.comms_group;
+        let parent = self.first.comms;
         let drawn = self.comms.entry(Handle::NONE).or_insert(DrawnComm::new(HostNs(0)));
         if let Some(family) = drawn.family {
             return family;

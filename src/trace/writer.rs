@@ -8,9 +8,9 @@
 use rustc_hash::FxHashMap;
 
 use super::fields::{
-    EXTENSION, clock_id, clock_snapshot, counter_descriptor, event_name, extension_descriptor, interned_data,
-    process_descriptor, thread_descriptor, trace, trace_packet, trace_packet_defaults, track_descriptor, track_event,
-    track_event_defaults,
+    EXTENSION, clock_id, clock_snapshot, counter_descriptor, event_name, extension_descriptor, gpu_info, interned_data,
+    process_descriptor, thread_descriptor, trace, trace_attributes, trace_packet, trace_packet_defaults,
+    track_descriptor, track_event, track_event_defaults,
 };
 use super::wire::Buf;
 use crate::model::ids::ProcessTag;
@@ -189,6 +189,41 @@ impl Writer {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
             out.message(trace_packet::EXTENSION_DESCRIPTOR, |out| {
                 out.bytes_field(extension_descriptor::EXTENSION_SET, EXTENSION);
+            });
+        });
+    }
+
+    /// Facts about the whole trace, for the viewer's overview page. In joined files the last one of a key holds.
+    pub fn attributes(&mut self, attributes: &[(&str, &str)]) {
+        let root = self.sequence_id(0);
+        self.out.message(trace::PACKET, |out| {
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+            out.message(trace_packet::TRACE_ATTRIBUTES, |out| {
+                for (key, value) in attributes {
+                    out.message(trace_attributes::ATTRIBUTE, |out| {
+                        out.bytes_field(trace_attributes::attribute::KEY, key.as_bytes());
+                        out.bytes_field(trace_attributes::attribute::STRING_VALUE, value.as_bytes());
+                    });
+                }
+            });
+        });
+    }
+
+    /// The process's GPUs, each in the place of its number.
+    pub fn gpus(&mut self, gpus: &[(&str, [u8; 16])]) {
+        let root = self.sequence_id(0);
+        self.out.message(trace::PACKET, |out| {
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+            out.message(trace_packet::GPU_INFO, |out| {
+                for (name, uuid) in gpus {
+                    out.message(gpu_info::GPUS, |out| {
+                        if !name.is_empty() {
+                            out.bytes_field(gpu_info::gpu::NAME, name.as_bytes());
+                            out.bytes_field(gpu_info::gpu::VENDOR, b"NVIDIA");
+                            out.bytes_field(gpu_info::gpu::UUID, uuid);
+                        }
+                    });
+                }
             });
         });
     }

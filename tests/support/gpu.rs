@@ -194,6 +194,25 @@ pub unsafe fn call(library: &CStr, function: &str) -> Result<c_int, String> {
     }
 }
 
+/// Calls the plugin's `ncclscope_name_comm`.
+///
+/// # Errors
+///
+/// If there is no such library or function.
+///
+/// # Safety
+///
+/// The library is the plugin.
+pub unsafe fn name_comm(library: &CStr, name: Option<&CStr>) -> Result<(), String> {
+    // SAFETY: its header gives the function this type; the name lives meanwhile.
+    unsafe {
+        let function = find(library, "ncclscope_name_comm")?;
+        let function = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char)>(function);
+        function(name.map_or(std::ptr::null(), CStr::as_ptr));
+    }
+    Ok(())
+}
+
 /// A subscription of another tool than the profiler.
 #[derive(Debug)]
 pub struct Tool(*mut c_void);

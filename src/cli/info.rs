@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::foreign;
+use crate::import::{self, Format};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
@@ -11,6 +13,11 @@ use crate::trace::reader::{self, Nccl, TracePacket};
 
 pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
     for path in traces {
+        if import::format(path).map_err(|error| format!("{}: {error}", path.display()))? != Format::Perfetto {
+            let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            foreign::print(&profile, out).map_err(|error| format!("failed to write: {error}"))?;
+            continue;
+        }
         let bytes = super::read(path)?;
         let mut info = Info::default();
         let fault = reader::packets(&bytes, |packet| info.take(packet)).err();

@@ -1,5 +1,6 @@
 //! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage.
 
+mod foreign;
 mod info;
 mod join;
 

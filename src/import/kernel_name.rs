@@ -1,0 +1,134 @@
+//! What a kernel's name says. Tools spell the same kernel differently: CUPTI mangled, Kineto demangled, Nsight Systems both.
+
+use cpp_demangle::{DemangleOptions, Symbol};
+
+/// A name that is the same for the same kernel, whichever tool wrote it down: demangled, without return type, parameters and the
+/// casts and suffixes by which demanglers differ.
+#[must_use]
+pub fn common(name: &str) -> String {
+    let mut plain = demangled(name);
+    if let Some(rest) = plain.strip_prefix("void ") {
+        plain = rest.to_owned();
+    }
+    plain.truncate(parameters(&plain).unwrap_or(plain.len()));
+    let plain = plain.replace("(bool)1", "true").replace("(bool)0", "false");
+    literals(&plain).trim().to_owned()
+}
+
+/// The identifier alone: `ncclDevKernel_SendRecv`.
+#[must_use]
+pub fn base(name: &str) -> String {
+    let common = common(name);
+    let end = common.find(['<', '(']).unwrap_or(common.len());
+    common[..end].to_owned()
+}
+
+/// The function in the name of one of NCCL's kernels: `AllReduce`, `SendRecv`. `None` for the generic kernel, which may run any.
+#[must_use]
+pub fn function(name: &str) -> Option<String> {
+    let base = base(name);
+    let function = base.split('_').nth(1)?;
+    (function != "Generic").then(|| function.to_owned())
+}
+
+/// The name as a person writes it, where it is mangled.
+fn demangled(name: &str) -> String {
+    if !name.starts_with("_Z") {
+        return name.to_owned();
+    }
+    // Without parameters: those of a function template's instance would drag its return type along.
+    let options = DemangleOptions::default().no_params().no_return_type();
+    match Symbol::new(name).ok().and_then(|symbol| symbol.demangle_with_options(&options).ok()) {
+        Some(plain) => plain,
+        // Cut-off or foreign manglings: the first identifier, as `_Z41ncclDevKernel_...` has it.
+        None => {
+            let rest = name[2..].trim_start_matches(|it: char| it.is_ascii_digit());
+            rest.to_owned()
+        }
+    }
+}
+
+/// Where the list of parameters begins: the `(` outside of all brackets, unless it is that of `(anonymous namespace)`.
+fn parameters(plain: &str) -> Option<usize> {
+    let mut depth = 0_i32;
+    for (at, letter) in plain.char_indices() {
+        match letter {
+            '<' => depth += 1,
+            '>' => depth -= 1,
+            '(' if depth == 0 && !plain[at..].starts_with("(anonymous namespace)") => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Drops what demanglers add to numbers among template arguments: `(int)4`, `4ul` and `4` are one.
+fn literals(plain: &str) -> String {
+    let letters: Vec<char> = plain.chars().collect();
+    let mut out = String::with_capacity(plain.len());
+    let mut at = 0;
+    while at < letters.len() {
+        if letters[at] == '(' && matches!(out.trim_end().chars().last(), Some('<' | ',')) {
+            let close = letters[at..].iter().position(|it| *it == ')').map(|length| at + length);
+            let is_number = |at: usize| letters.get(at).is_some_and(|it| it.is_ascii_digit() || *it == '-');
+            if let Some(close) = close.filter(|close| is_number(close + 1)) {
+                at = close + 1;
+                continue;
+            }
+        }
+        let begins = letters[at].is_ascii_digit() && matches!(out.trim_end().chars().last(), Some('<' | ',' | '-'));
+        out.push(letters[at]);
+        at += 1;
+        if begins {
+            while letters.get(at).is_some_and(char::is_ascii_digit) {
+                out.push(letters[at]);
+                at += 1;
+            }
+            while letters.get(at).is_some_and(|it| matches!(it, 'u' | 'l' | 'U' | 'L')) {
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_kernel_are_one_name() {
+        for (one, other) in [
+            (
+                "_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+            ),
+            (
+                "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, at::detail::Array<char*, 1> >(int, float)",
+                "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, at::detail::Array<char*, 1> >(int)",
+            ),
+            ("_Z4stepILb1ELi2EEvPf", "void step<(bool)1, (int)2>(float *)"),
+            ("void (anonymous namespace)::softmax<8ul>(float)", "(anonymous namespace)::softmax<8>(float)"),
+        ] {
+            assert_eq!(common(one), common(other));
+            assert!(!common(one).is_empty());
+        }
+        assert_ne!(common("void step<4>(int)"), common("void step<8>(int)"));
+    }
+
+    #[test]
+    fn the_function_is_in_the_name_of_a_kernel_of_nccl() {
+        let name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)";
+        assert_eq!(function(name).as_deref(), Some("SendRecv"));
+        assert_eq!(function("_Z21ncclDevKernel_Generic24ncclDevKernelArgsStorageILm4096EE"), None);
+        assert_eq!(function("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)").as_deref(), Some("AllReduce"));
+    }
+
+    #[test]
+    fn what_cannot_be_demangled_keeps_its_name() {
+        assert_eq!(common("_Z41ncclDevKernel_AllReduce_Sum_f32_RI"), "ncclDevKernel_AllReduce_Sum_f32_RI");
+        assert_eq!(common(""), "");
+        assert_eq!(common("<<<("), "<<<(");
+        assert_eq!(common("_Z"), "");
+    }
+}

@@ -1,0 +1,501 @@
+//! Profiles of whichever tool, as one plain model: Nsight Systems' SQLite exports, Kineto's JSON, and our own traces.
+//!
+//! ```text
+//!   report.sqlite -> nsight --\
+//!   trace.json.gz -> kineto ---> Profile -> cli::import, cli::compare, cli::info
+//!   *.perfetto-trace -> ours -/
+//! ```
+//!
+//! A [`Profile`] holds what its file says and nothing more: what a tool does not know is absent, never zero.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::correlate::is_nccl;
+
+pub mod kernel_name;
+mod kineto;
+pub mod knowledge;
+mod nsight;
+mod ours;
+
+/// Everything a file says about one or more processes. Times are nanoseconds on [`Clock`].
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// Who wrote it.
+    pub source: Source,
+    /// The host, where the file names one.
+    pub host: Option<String>,
+    /// The times' clock.
+    pub clock: Clock,
+    /// The processes that something is known of.
+    pub processes: Vec<Process>,
+    /// The GPUs, by number.
+    pub devices: BTreeMap<u32, String>,
+    /// NCCL's communicators, or the process groups above them.
+    pub communicators: Vec<Communicator>,
+    /// NCCL's version, `2.30.7`; several where processes differ.
+    pub nccl_versions: Vec<String>,
+    /// Ranks of the whole job.
+    pub world: Option<i32>,
+    /// Kernels, by their start.
+    pub kernels: Vec<Kernel>,
+    /// Copies and memsets, by their start.
+    pub copies: Vec<Copy>,
+    /// Calls into CUDA, by their start.
+    pub cuda_calls: Vec<CudaCall>,
+    /// Ranges of NVTX, or of PyTorch's, by their start.
+    pub ranges: Vec<Range>,
+    /// What NCCL was asked to do.
+    pub operations: Vec<Operation>,
+    /// When NCCL launched kernels, by their start: what ours calls KernelLaunch.
+    pub launches: Vec<Launch>,
+    /// Calls of the application into NCCL as ours records them, by their start.
+    pub nccl_calls: Vec<NcclCall>,
+    /// Transfers over the network.
+    pub transfers: Vec<Transfer>,
+    /// What the reader has to say about the file: what was left out, and what could not be read.
+    pub notes: Vec<String>,
+}
+
+/// Who wrote a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The tool.
+    pub tool: Tool,
+    /// Its version, and its format's.
+    pub version: String,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// A tool that writes profiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tool {
+    /// This one.
+    #[default]
+    Ncclscope,
+    /// NVIDIA Nsight Systems.
+    Nsight,
+    /// PyTorch's profiler.
+    Kineto,
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tool::Ncclscope => "ncclscope",
+            Tool::Nsight => "Nsight Systems",
+            Tool::Kineto => "Kineto",
+        })
+    }
+}
+
+/// What the times of a profile count from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Clock {
+    /// In words.
+    pub name: String,
+    /// Nanoseconds to add for the time since 1970; `None` where the file does not relate them.
+    pub to_utc_ns: Option<i64>,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its id, as it sees itself.
+    pub pid: i64,
+    /// Its name.
+    pub name: String,
+    /// Its rank in the job, where that is said.
+    pub rank: Option<i32>,
+    /// Names of its threads.
+    pub threads: BTreeMap<i64, String>,
+}
+
+/// When something ran, in nanoseconds of the profile's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// When it began.
+    pub start: i64,
+    /// When it ended.
+    pub end: i64,
+}
+
+impl Span {
+    /// Nanoseconds; 0 where the end lies before the start.
+    #[must_use]
+    pub fn duration(self) -> u64 {
+        u64::try_from(self.end.saturating_sub(self.start)).unwrap_or(0)
+    }
+
+    /// Whether `inner` lies in it.
+    #[must_use]
+    pub fn contains(self, inner: Span) -> bool {
+        self.start <= inner.start && inner.end <= self.end
+    }
+}
+
+/// Where something ran on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The device.
+    pub device: u32,
+    /// The context.
+    pub context: u32,
+    /// The stream in it.
+    pub stream: u32,
+}
+
+/// A kernel.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// When.
+    pub span: Span,
+    /// Where.
+    pub place: Place,
+    /// CUPTI's number of the call that launched it.
+    pub correlation: u32,
+    /// Its name as the tool has it.
+    pub name: Arc<str>,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// The node of the graph that it ran from, or 0.
+    pub graph_node: u64,
+    /// What it carried, for NCCL's.
+    pub carried: Carried,
+}
+
+impl Kernel {
+    /// Whether NCCL made it.
+    #[must_use]
+    pub fn is_nccl(&self) -> bool {
+        is_nccl(&self.name)
+    }
+}
+
+/// The operations that a kernel carried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// How many; some may not be in the list.
+    pub count: u32,
+    /// Which, by their places in [`Profile::operations`].
+    pub operations: Vec<usize>,
+    /// How that is known.
+    pub how: How,
+}
+
+/// How the operations of a kernel are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum How {
+    /// They are not.
+    #[default]
+    Unknown,
+    /// The file says so: our match, exact.
+    Exact,
+    /// Our match, inferred.
+    Inferred,
+    /// The tool attached them to the kernel itself.
+    Told,
+    /// Its launch lies in the NVTX range of their call or group.
+    Launched,
+    /// Its launch is not in the file, but every group of its process that is asks for the same operations.
+    Concluded,
+}
+
+impl How {
+    /// As reports say it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            How::Unknown => "unknown",
+            How::Exact => "exact match",
+            How::Inferred => "inferred match",
+            How::Told => "told by the tool",
+            How::Launched => "launched inside their group's NVTX range",
+            How::Concluded => "concluded: every group of its process asks for the same",
+        }
+    }
+}
+
+/// A copy or a memset.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// When.
+    pub span: Span,
+    /// Where.
+    pub place: Place,
+    /// CUPTI's number of the call.
+    pub correlation: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// What was done.
+    pub kind: crate::model::activity::CopyKind,
+}
+
+/// A call into CUDA.
+#[derive(Clone, Debug)]
+pub struct CudaCall {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// The thread, by the system's number.
+    pub tid: i64,
+    /// When.
+    pub span: Span,
+    /// The function.
+    pub name: Arc<str>,
+    /// It is the driver's; otherwise the runtime's.
+    pub is_driver: bool,
+    /// CUPTI's number.
+    pub correlation: u32,
+}
+
+/// A range that a program marked.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// The thread, by the system's number; `None` where it is the process's.
+    pub tid: Option<i64>,
+    /// When.
+    pub span: Span,
+    /// Its text.
+    pub name: Arc<str>,
+    /// What it was marked by, or its domain; `None` is NVTX's default domain.
+    pub domain: Option<Arc<str>>,
+}
+
+/// A communicator, or a process group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Communicator {
+    /// Its name or description.
+    pub name: Option<String>,
+    /// NCCL's hash; the same on all ranks of one run, and another in the next.
+    pub hash: Option<u64>,
+    /// Ranks.
+    pub ranks: Option<i32>,
+    /// This process's rank.
+    pub rank: Option<i32>,
+    /// World ranks of its members, as the tool has them.
+    pub members: Option<String>,
+}
+
+/// What NCCL was asked to do: one collective, one send, one receive.
+#[derive(Clone, Debug, Default)]
+pub struct Operation {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// The call, where that is known.
+    pub call: Option<Span>,
+    /// The thread of the call.
+    pub tid: Option<i64>,
+    /// `AllReduce`, `Send`.
+    pub function: String,
+    /// The communicator, by its place in [`Profile::communicators`].
+    pub communicator: Option<usize>,
+    /// Elements.
+    pub count: Option<u64>,
+    /// Bytes.
+    pub bytes: Option<u64>,
+    /// The datatype in NCCL's words, `ncclFloat32`, or the tool's own.
+    pub datatype: Option<String>,
+    /// The algorithm that ran.
+    pub algorithm: Option<String>,
+    /// The protocol that ran.
+    pub protocol: Option<String>,
+    /// Channels.
+    pub channels: Option<u32>,
+    /// The other rank.
+    pub peer: Option<i32>,
+    /// The root.
+    pub root: Option<i32>,
+    /// NCCL's sequence number, or the process group's.
+    pub seq: Option<u64>,
+    /// The number that the operation has on every rank of the run.
+    pub correlation: Option<u64>,
+}
+
+impl Operation {
+    /// Whether it is a send or a receive.
+    #[must_use]
+    pub fn is_point_to_point(&self) -> bool {
+        matches!(self.function.as_str(), "Send" | "Recv")
+    }
+}
+
+/// A launch of NCCL's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// The thread, by the system's number.
+    pub tid: i64,
+    /// From its start to its stop.
+    pub span: Span,
+}
+
+/// A call of the application into NCCL.
+#[derive(Clone, Debug)]
+pub struct NcclCall {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// The thread, by the system's number.
+    pub tid: i64,
+    /// When.
+    pub span: Span,
+    /// What was asked for. What ran of it has an entry of its own.
+    pub operation: Operation,
+}
+
+/// One transfer over the network.
+#[derive(Clone, Debug, Default)]
+pub struct Transfer {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// When.
+    pub span: Span,
+    /// Bytes, where NCCL said.
+    pub bytes: Option<u64>,
+    /// The other rank.
+    pub peer: Option<i32>,
+    /// What it waited for, in the order of time, and how long in ns.
+    pub waits: Vec<(String, u64)>,
+}
+
+impl Profile {
+    /// Kernels of NCCL.
+    pub fn nccl_kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.kernels.iter().filter(|kernel| kernel.is_nccl())
+    }
+
+    /// From the first to the last thing in it; `None` where there is none.
+    #[must_use]
+    pub fn extent(&self) -> Option<Span> {
+        let spans = (self.kernels.iter().map(|it| it.span))
+            .chain(self.copies.iter().map(|it| it.span))
+            .chain(self.cuda_calls.iter().map(|it| it.span))
+            .chain(self.ranges.iter().map(|it| it.span))
+            .chain(self.launches.iter().map(|it| it.span))
+            .chain(self.nccl_calls.iter().map(|it| it.span))
+            .chain(self.transfers.iter().map(|it| it.span));
+        spans.reduce(|all, it| Span { start: all.start.min(it.start), end: all.end.max(it.end) })
+    }
+
+    /// Puts everything into the order of time.
+    fn sort(&mut self) {
+        self.kernels.sort_by_key(|it| it.span);
+        self.copies.sort_by_key(|it| it.span);
+        self.cuda_calls.sort_by_key(|it| it.span);
+        self.ranges.sort_by_key(|it| it.span);
+        self.launches.sort_by_key(|it| it.span);
+        self.nccl_calls.sort_by_key(|it| it.span);
+        self.transfers.sort_by_key(|it| it.span);
+    }
+}
+
+/// Why a file cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The operating system says so.
+    Io(String),
+    /// It has no bytes.
+    Empty,
+    /// It is none of the formats that are known; with what it seems to be.
+    Foreign(String),
+    /// It begins as one and is damaged: what is wrong, and where.
+    Damaged(String),
+    /// It is of a version that is not known, or lacks what is needed; with what to do.
+    Unsupported(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io(reason) => write!(f, "failed to read it: {reason}"),
+            Error::Empty => write!(f, "the file is empty: the tool that should have written it did not finish, or ran out of disk"),
+            Error::Foreign(what) => write!(
+                f,
+                "{what}; known are traces of ncclscope, SQLite exports of Nsight Systems (nsys export --type sqlite report.nsys-rep) and \
+                 JSON of PyTorch's profiler (export_chrome_trace), also gzipped"
+            ),
+            Error::Damaged(reason) | Error::Unsupported(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::Io(error.to_string())
+    }
+}
+
+/// What a file is, by its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A trace of ours, or another of Perfetto's.
+    Perfetto,
+    /// An SQLite database.
+    Sqlite,
+    /// JSON, plain or gzipped.
+    Json,
+}
+
+/// Says what a file is, by its first bytes.
+///
+/// # Errors
+///
+/// When it cannot be read, is empty, or is none of them.
+pub fn format(path: &Path) -> Result<Format, Error> {
+    let mut head = [0; 64];
+    let mut file = std::fs::File::open(path)?;
+    let mut length = 0;
+    while length < head.len() {
+        match file.read(&mut head[length..])? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    let head = &head[..length];
+    // A packet of Perfetto's begins with a line feed too, and its length may be that of a brace.
+    let is_text = head.iter().all(|byte| *byte >= b' ' || byte.is_ascii_whitespace());
+    let text = if is_text { head.trim_ascii_start() } else { &[] };
+    Ok(match head {
+        [] => return Err(Error::Empty),
+        _ if head.starts_with(b"SQLite format 3\0") => Format::Sqlite,
+        [0x1f, 0x8b, ..] => Format::Json,
+        _ if matches!(text.first(), Some(b'{' | b'[')) => Format::Json,
+        [0x0a, ..] => Format::Perfetto,
+        [b'P', b'K', ..] => return Err(Error::Foreign("this is a ZIP archive: unpack it first".into())),
+        _ if head.starts_with(b"QDSTRM") || path.extension().is_some_and(|it| it == "nsys-rep" || it == "qdrep") => {
+            return Err(Error::Foreign("this is a report of Nsight Systems, in its own format: export it first".into()));
+        }
+        _ => return Err(Error::Foreign("this is no profile: its first bytes belong to no format that is known".into())),
+    })
+}
+
+/// Reads a file of whichever tool.
+///
+/// # Errors
+///
+/// See [`Error`].
+pub fn open(path: &Path) -> Result<Profile, Error> {
+    let mut profile = match format(path)? {
+        Format::Sqlite => nsight::read(path)?,
+        Format::Json => kineto::read(path)?,
+        Format::Perfetto => ours::read(path)?,
+    };
+    profile.source.path = path.to_owned();
+    profile.sort();
+    Ok(profile)
+}

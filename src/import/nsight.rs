@@ -1,0 +1,594 @@
+//! Nsight Systems' SQLite exports, schema 3.
+//!
+//! Tables are made when there is something to put into them, and columns come with releases, so each is asked for before it is read.
+//! Times are nanoseconds of the target's clock. Numbers of processes and threads are packed: 24 bits of thread below 24 bits of process.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, Row};
+
+use super::{
+    Carried, Clock, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range, Source, Span, Tool,
+    kernel_name,
+};
+use crate::model::activity::CopyKind;
+
+/// Bits of a thread's number, and of a process's above them.
+const ID_BITS: u32 = 24;
+const ID: i64 = (1 << ID_BITS) - 1;
+/// The major number of the schema that is read.
+const SCHEMA: &str = "3";
+/// `NVTX_EVENTS.eventType` of the creation of a domain.
+const NVTX_DOMAIN_CREATE: i64 = 75;
+/// Times beyond this are since 1970: the export was asked for normalised times (`--ts-normalize`).
+const SINCE_1970: i64 = 1_000_000_000_000_000_000;
+
+/// Reads an export.
+pub(super) fn read(path: &Path) -> Result<Profile, Error> {
+    is_whole(path)?;
+    let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(|error| damaged("the database", &error))?;
+    let mut export = Export { database, strings: HashMap::new(), processes: Processes::default() };
+    export.read()
+}
+
+/// A database says in its header how long it is: a copy that was cut off is refused before SQLite reads half of it.
+fn is_whole(path: &Path) -> Result<(), Error> {
+    let mut head = [0_u8; 100];
+    let mut file = std::fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    if file.read_exact(&mut head).is_err() {
+        return Err(Error::Damaged(format!(
+            "the file ends at byte {length}, inside the first 100 bytes of an SQLite database: copy or export it again"
+        )));
+    }
+    let page = match u16::from_be_bytes([head[16], head[17]]) {
+        1 => 65536,
+        size => u64::from(size),
+    };
+    let pages = u64::from(u32::from_be_bytes([head[28], head[29], head[30], head[31]]));
+    // The number of pages holds only where the two change counters agree.
+    if head[24..28] == head[92..96] && pages * page > length {
+        return Err(Error::Damaged(format!(
+            "the SQLite database is cut off: its header says {} bytes, the file ends at byte {length}; copy or export it again",
+            pages * page
+        )));
+    }
+    Ok(())
+}
+
+fn damaged(what: &str, error: &rusqlite::Error) -> Error {
+    Error::Damaged(format!("failed to read {what}: {error}; export the report again (nsys export --type sqlite)"))
+}
+
+struct Export {
+    database: Connection,
+    strings: HashMap<i64, Arc<str>>,
+    processes: Processes,
+}
+
+/// The processes in the order in which they are met.
+#[derive(Default)]
+struct Processes {
+    list: Vec<Process>,
+    /// By the upper bits of their packed numbers.
+    known: HashMap<i64, usize>,
+}
+
+impl Processes {
+    fn of(&mut self, packed: i64) -> usize {
+        let key = packed >> ID_BITS;
+        *self.known.entry(key).or_insert_with(|| {
+            self.list.push(Process { pid: key & ID, name: String::new(), rank: None, threads: BTreeMap::new() });
+            self.list.len() - 1
+        })
+    }
+}
+
+impl Export {
+    fn read(&mut self) -> Result<Profile, Error> {
+        let foreign = "this is an SQLite database, but no export of Nsight Systems: it has no table ";
+        for table in ["META_DATA_EXPORT", "StringIds"] {
+            if self.columns(table)?.is_empty() {
+                return Err(Error::Foreign(format!("{foreign}{table}")));
+            }
+        }
+        let facts = self.pairs("META_DATA_EXPORT", "name", "value")?;
+        let fact = |name: &str| facts.get(name).map_or("unknown", String::as_str);
+        let schema = fact("EXPORT_SCHEMA_VERSION");
+        if fact("EXPORT_SCHEMA_VERSION_MAJOR") != SCHEMA {
+            return Err(Error::Unsupported(format!(
+                "schema {schema} of this export is not known, only {SCHEMA}.x is: export the report with another release of Nsight Systems \
+                 (2023 to 2026 write {SCHEMA}.x)"
+            )));
+        }
+        let source = Source {
+            tool: Tool::Nsight,
+            version: format!("{}, schema {schema}", fact("EXPORT_PRODUCT_VERSION")),
+            ..Source::default()
+        };
+        let mut profile = Profile { source, ..Profile::default() };
+        if let Some(window) = facts.get("DERIVED_WINDOW_NS") {
+            profile.notes.push(format!("the file holds only the window {window} ns of a longer report"));
+        }
+        self.read_strings()?;
+        self.read_environment(&mut profile)?;
+        self.read_kernels(&mut profile)?;
+        self.read_copies(&mut profile)?;
+        self.read_cuda_calls(&mut profile)?;
+        self.read_ranges(&mut profile)?;
+        self.read_clock(&mut profile)?;
+        self.name_processes()?;
+        profile.processes = std::mem::take(&mut self.processes.list);
+        profile.sort();
+        self.payloads(&mut profile, fact("EXPORT_PARAM_INCLUDE_BLOBS"))?;
+        Groups::of(&profile).attach(&mut profile);
+        Ok(profile)
+    }
+
+    fn read_environment(&self, profile: &mut Profile) -> Result<(), Error> {
+        let environment = self.pairs("TARGET_INFO_SYSTEM_ENV", "name", "value")?;
+        profile.host = environment.get("Hostname").filter(|name| !name.is_empty()).cloned();
+        self.each("TARGET_INFO_GPU", &["id", "name"], &[], |row| {
+            if let (Ok(device), Some(name)) = (u32::try_from(int(row, 0)), text(row, 1)) {
+                profile.devices.insert(device, name);
+            }
+        })
+        .map(|_| ())
+    }
+
+    fn read_strings(&mut self) -> Result<(), Error> {
+        let mut strings = HashMap::new();
+        self.each("StringIds", &["id", "value"], &[], |row| {
+            strings.insert(int(row, 0), text(row, 1).unwrap_or_default().into());
+        })?;
+        self.strings = strings;
+        Ok(())
+    }
+
+    /// The text of a number; the number itself where there is none.
+    fn string(strings: &HashMap<i64, Arc<str>>, id: i64) -> Arc<str> {
+        strings.get(&id).cloned().unwrap_or_else(|| format!("string {id}").into())
+    }
+
+    fn read_kernels(&mut self, profile: &mut Profile) -> Result<(), Error> {
+        let needed = [
+            "start", "end", "deviceId", "contextId", "streamId", "globalPid", "demangledName", "gridX", "gridY", "gridZ", "blockX",
+            "blockY", "blockZ",
+        ];
+        let (mut processes, strings) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.strings));
+        let found = self.each("CUPTI_ACTIVITY_KIND_KERNEL", &needed, &["correlationId", "graphNodeId"], |row| {
+            profile.kernels.push(Kernel {
+                process: processes.of(int(row, 5)),
+                span: Span { start: int(row, 0), end: int(row, 1) },
+                place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
+                name: Self::string(&strings, int(row, 6)),
+                grid: [small(row, 7), small(row, 8), small(row, 9)],
+                block: [small(row, 10), small(row, 11), small(row, 12)],
+                correlation: small(row, 13),
+                graph_node: int(row, 14) as u64,
+                carried: Carried::default(),
+            });
+        });
+        (self.processes, self.strings) = (processes, strings);
+        if !found? {
+            let note = "no kernels: the report was recorded without CUDA, or nothing ran (nsys profile --trace=cuda,nvtx)";
+            profile.notes.push(note.into());
+        }
+        Ok(())
+    }
+
+    fn read_copies(&mut self, profile: &mut Profile) -> Result<(), Error> {
+        let needed = ["start", "end", "deviceId", "contextId", "streamId", "globalPid", "bytes"];
+        let mut processes = std::mem::take(&mut self.processes);
+        let mut all = Vec::new();
+        let mut found = Ok(true);
+        for (table, kind) in [("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"), ("CUPTI_ACTIVITY_KIND_MEMSET", "value")] {
+            let more = self.each(table, &needed, &["correlationId", kind], |row| {
+                all.push(Copy {
+                    process: processes.of(int(row, 5)),
+                    span: Span { start: int(row, 0), end: int(row, 1) },
+                    place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
+                    bytes: int(row, 6) as u64,
+                    correlation: small(row, 7),
+                    // `CUpti_ActivityMemcpyKind`.
+                    kind: match (kind, int(row, 8)) {
+                        ("value", _) => CopyKind::Set,
+                        (_, 1) => CopyKind::HostToDevice,
+                        (_, 2) => CopyKind::DeviceToHost,
+                        (_, 8) => CopyKind::DeviceToDevice,
+                        (_, 10) => CopyKind::PeerToPeer,
+                        (_, other) => CopyKind::Other(other as u8),
+                    },
+                });
+            });
+            found = found.and(more);
+        }
+        self.processes = processes;
+        profile.copies = all;
+        found.map(|_| ())
+    }
+
+    fn read_cuda_calls(&mut self, profile: &mut Profile) -> Result<(), Error> {
+        let needed = ["start", "end", "globalTid", "correlationId", "nameId"];
+        let (mut processes, strings) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.strings));
+        let found = self.each("CUPTI_ACTIVITY_KIND_RUNTIME", &needed, &[], |row| {
+            let name = Self::string(&strings, int(row, 4));
+            profile.cuda_calls.push(CudaCall {
+                process: processes.of(int(row, 2)),
+                tid: int(row, 2) & ID,
+                span: Span { start: int(row, 0), end: int(row, 1) },
+                is_driver: !name.starts_with("cuda"),
+                name,
+                correlation: small(row, 3),
+            });
+        });
+        (self.processes, self.strings) = (processes, strings);
+        found.map(|_| ())
+    }
+
+    fn read_ranges(&mut self, profile: &mut Profile) -> Result<(), Error> {
+        let needed = ["start", "end", "eventType", "text", "globalTid", "textId", "domainId"];
+        let (mut processes, strings) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.strings));
+        let mut domains: HashMap<(i64, i64), Arc<str>> = HashMap::new();
+        let mut of_domain: Vec<((i64, i64), usize)> = Vec::new();
+        let mut unended = 0_u64;
+        let found = self.each("NVTX_EVENTS", &needed, &["rangeId"], |row| {
+            let registered = || Some(Self::string(&strings, optional(row, 5)?));
+            let name = text(row, 3).map(Arc::from).or_else(registered).unwrap_or_else(|| "(no text)".into());
+            let (thread, domain) = (optional(row, 4), int(row, 6));
+            let key = (thread.unwrap_or(0) >> ID_BITS, domain);
+            if int(row, 2) == NVTX_DOMAIN_CREATE {
+                domains.insert(key, name);
+                return;
+            }
+            let Some(thread) = thread else { return };
+            let start = int(row, 0);
+            // Marks have no end, and ranges that were open when the recording ended have none either.
+            let is_mark = ranges_of(int(row, 2)).is_none();
+            let end = match (optional(row, 1), is_mark) {
+                (Some(end), _) => end,
+                (None, true) => start,
+                (None, false) => {
+                    unended += 1;
+                    return;
+                }
+            };
+            let is_of_process = ranges_of(int(row, 2)) == Some(Extent::Process);
+            if domain != 0 {
+                of_domain.push((key, profile.ranges.len()));
+            }
+            profile.ranges.push(Range {
+                process: processes.of(thread),
+                tid: (!is_of_process).then_some(thread & ID),
+                span: Span { start, end },
+                name,
+                domain: None,
+            });
+        });
+        (self.processes, self.strings) = (processes, strings);
+        if !found? {
+            profile.notes.push("no NVTX ranges: what NCCL was asked for is not known (nsys profile --trace=cuda,nvtx)".into());
+        }
+        if unended > 0 {
+            profile.notes.push(format!("{unended} NVTX ranges have no end in the file and are left out"));
+        }
+        // Exports of a part of a report lack the creation of domains: NCCL's is known by its texts.
+        for (key, range) in of_domain {
+            let range = &mut profile.ranges[range];
+            let unnamed = || if range.name.starts_with("nccl") { "NCCL".into() } else { format!("domain {}", key.1).into() };
+            range.domain = Some(domains.get(&key).cloned().unwrap_or_else(unnamed));
+        }
+        Ok(())
+    }
+
+    fn read_clock(&self, profile: &mut Profile) -> Result<(), Error> {
+        let mut epoch = None;
+        self.each("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], &[], |row| epoch = optional(row, 0))?;
+        let mut began = None;
+        self.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0))?;
+        let first = profile.extent().map_or(0, |extent| extent.start);
+        profile.clock = match (epoch, began) {
+            _ if first > SINCE_1970 => Clock { name: "UTC, as the export was asked for".into(), to_utc_ns: Some(0) },
+            (Some(epoch), began) => Clock {
+                name: "the target's clock, by Nsight Systems".into(),
+                // The session began at `startTime` of this clock; where the table is missing, at 0.
+                to_utc_ns: Some(epoch - began.unwrap_or(0)),
+            },
+            (None, _) => Clock { name: "the target's clock, by Nsight Systems".into(), to_utc_ns: None },
+        };
+        Ok(())
+    }
+
+    fn name_processes(&mut self) -> Result<(), Error> {
+        let mut names = Vec::new();
+        self.each("PROCESSES", &["globalPid", "name"], &[], |row| names.push((int(row, 0), text(row, 1))))?;
+        let mut threads = Vec::new();
+        self.each("ThreadNames", &["globalTid", "nameId"], &[], |row| threads.push((int(row, 0), int(row, 1))))?;
+        for (packed, name) in names {
+            if let (Some(&at), Some(name)) = (self.processes.known.get(&(packed >> ID_BITS)), name) {
+                self.processes.list[at].name = name;
+            }
+        }
+        for (packed, name) in threads {
+            if let Some(&at) = self.processes.known.get(&(packed >> ID_BITS)) {
+                let name = Self::string(&self.strings, name).to_string();
+                self.processes.list[at].threads.insert(packed & ID, name);
+            }
+        }
+        Ok(())
+    }
+
+    /// What NCCL attaches to its ranges, by the schemas: sizes, peers, communicators.
+    fn payloads(&self, profile: &mut Profile, included: &str) -> Result<(), Error> {
+        let mut names = Vec::new();
+        self.each("NVTX_PAYLOAD_SCHEMA_ENTRIES", &["name"], &[], |row| {
+            names.extend(text(row, 0).filter(|name| !names.contains(name)));
+        })?;
+        if names.iter().any(|name| name.starts_with("NCCL communicator")) {
+            let why = if included == "false" {
+                "the export leaves binary payloads out (nsys export --include-blobs true keeps them)"
+            } else {
+                "binary payloads of this export are not read"
+            };
+            profile.notes.push(format!("NCCL attached to its ranges: {}; {why}", names.join(", ")));
+        }
+        Ok(())
+    }
+
+    /// The columns of a table; none where it is not there.
+    fn columns(&self, table: &str) -> Result<HashSet<String>, Error> {
+        let read = || {
+            let mut statement = self.database.prepare("SELECT name FROM pragma_table_info(?1)")?;
+            statement.query_map([table], |row| row.get(0))?.collect::<rusqlite::Result<HashSet<String>>>()
+        };
+        read().map_err(|error| damaged("the list of tables", &error))
+    }
+
+    /// Reads a table row by row: the needed columns, then the optional ones, which are NULL where the release had none. `false` where
+    /// the table is not there or empty.
+    fn each(&self, table: &str, needed: &[&str], optional: &[&str], mut each: impl FnMut(&Row<'_>)) -> Result<bool, Error> {
+        let columns = self.columns(table)?;
+        if columns.is_empty() {
+            return Ok(false);
+        }
+        if let Some(missing) = needed.iter().find(|name| !columns.contains(**name)) {
+            return Err(Error::Unsupported(format!(
+                "table {table} has no column {missing}: export the report again, with another release of Nsight Systems"
+            )));
+        }
+        let all = needed.iter().map(|name| format!("\"{name}\""));
+        let more = optional.iter().map(|name| if columns.contains(*name) { format!("\"{name}\"") } else { "NULL".into() });
+        let list = all.chain(more).collect::<Vec<_>>().join(", ");
+        let mut read = || {
+            let mut statement = self.database.prepare(&format!("SELECT {list} FROM \"{table}\""))?;
+            let mut rows = statement.query([])?;
+            let mut count = 0_u64;
+            while let Some(row) = rows.next()? {
+                count += 1;
+                each(row);
+            }
+            Ok(count)
+        };
+        read().map(|count| count > 0).map_err(|error| damaged(&format!("table {table}"), &error))
+    }
+
+    fn pairs(&self, table: &str, name: &str, value: &str) -> Result<HashMap<String, String>, Error> {
+        let mut pairs = HashMap::new();
+        self.each(table, &[name, value], &[], |row| {
+            if let (Some(name), Some(value)) = (text(row, 0), text(row, 1)) {
+                pairs.insert(name, value);
+            }
+        })?;
+        Ok(pairs)
+    }
+}
+
+/// Whose an NVTX range is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Thread,
+    Process,
+}
+
+/// `NVTX_EVENTS.eventType` of ranges: pushed and popped, and started and ended.
+fn ranges_of(event_type: i64) -> Option<Extent> {
+    match event_type {
+        59 | 70 => Some(Extent::Thread),
+        60 | 71 => Some(Extent::Process),
+        _ => None,
+    }
+}
+
+/// An integer; 0 where there is none.
+fn int(row: &Row<'_>, column: usize) -> i64 {
+    optional(row, column).unwrap_or(0)
+}
+
+fn optional(row: &Row<'_>, column: usize) -> Option<i64> {
+    match row.get_ref(column) {
+        Ok(ValueRef::Integer(number)) => Some(number),
+        _ => None,
+    }
+}
+
+fn small(row: &Row<'_>, column: usize) -> u32 {
+    u32::try_from(int(row, column)).unwrap_or(0)
+}
+
+fn text(row: &Row<'_>, column: usize) -> Option<String> {
+    match row.get_ref(column) {
+        Ok(ValueRef::Text(bytes)) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Ok(ValueRef::Integer(number)) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// What NCCL's own ranges say: the operations that were asked for in each group, and where the group launched.
+struct Groups {
+    /// By process and thread, in the order of time.
+    groups: Vec<Group>,
+}
+
+struct Group {
+    process: usize,
+    tid: i64,
+    /// Where its kernels are launched: the `ncclGroupEnd`, or the lone call.
+    launches: Span,
+    operations: Vec<(Span, &'static str)>,
+}
+
+/// NCCL's ranges that are operations, and what they ask for.
+const OPERATIONS: [(&str, &str); 12] = [
+    ("ncclAllGather", "AllGather"),
+    ("ncclAllReduce", "AllReduce"),
+    ("ncclAlltoAll", "AlltoAll"),
+    ("ncclBroadcast", "Broadcast"),
+    ("ncclBcast", "Broadcast"),
+    ("ncclGather", "Gather"),
+    ("ncclRecv", "Recv"),
+    ("ncclReduce", "Reduce"),
+    ("ncclReduceScatter", "ReduceScatter"),
+    ("ncclScatter", "Scatter"),
+    ("ncclSend", "Send"),
+    ("ncclPutSignal", "PutSignal"),
+];
+
+impl Groups {
+    fn of(profile: &Profile) -> Groups {
+        let mut threads: BTreeMap<(usize, i64), Vec<&Range>> = BTreeMap::new();
+        for range in profile.ranges.iter().filter(|range| range.name.starts_with("nccl")) {
+            if let Some(tid) = range.tid {
+                threads.entry((range.process, tid)).or_default().push(range);
+            }
+        }
+        let mut groups = Vec::new();
+        for ((process, tid), ranges) in threads {
+            let mut depth = 0_u32;
+            let mut asked: Vec<(Span, &'static str)> = Vec::new();
+            for range in ranges {
+                let operation = OPERATIONS.iter().find(|(name, _)| **name == *range.name).map(|(_, function)| *function);
+                match (&*range.name, operation) {
+                    ("ncclGroupStart", _) => depth += 1,
+                    ("ncclGroupEnd", _) => {
+                        depth = depth.saturating_sub(1);
+                        if depth == 0 && !asked.is_empty() {
+                            let operations = std::mem::take(&mut asked);
+                            groups.push(Group { process, tid, launches: range.span, operations });
+                        }
+                    }
+                    // A call within a call, as the all-to-all of newer releases makes sends, is part of it.
+                    (_, Some(_)) if asked.last().is_some_and(|(last, _)| last.contains(range.span)) => {}
+                    (_, Some(function)) if depth > 0 => asked.push((range.span, function)),
+                    (_, Some(function)) => {
+                        let operations = vec![(range.span, function)];
+                        groups.push(Group { process, tid, launches: range.span, operations });
+                    }
+                    _ => {}
+                }
+            }
+            // The file may end inside a group: what was asked for in it stays, without a launch.
+            if !asked.is_empty() {
+                groups.push(Group { process, tid, launches: Span::default(), operations: asked });
+            }
+        }
+        Groups { groups }
+    }
+
+    /// Gives each kernel of NCCL's the operations of the group in whose range it was launched.
+    fn attach(&self, profile: &mut Profile) {
+        let mut calls: HashMap<(usize, u32), usize> = HashMap::new();
+        for (at, call) in profile.cuda_calls.iter().enumerate() {
+            calls.insert((call.process, call.correlation), at);
+        }
+        let mut threads: HashMap<(usize, i64), Vec<usize>> = HashMap::new();
+        for (at, group) in self.groups.iter().enumerate() {
+            threads.entry((group.process, group.tid)).or_default().push(at);
+        }
+        let mut kernels_of: Vec<Vec<usize>> = vec![Vec::new(); self.groups.len()];
+        let mut without_launch: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (at, kernel) in profile.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl()) {
+            let Some(call) = calls.get(&(kernel.process, kernel.correlation)).map(|at| &profile.cuda_calls[*at]) else {
+                without_launch.entry(kernel.process).or_default().push(at);
+                continue;
+            };
+            let groups = threads.get(&(call.process, call.tid)).map_or(&[][..], Vec::as_slice);
+            let next = groups.partition_point(|group| self.groups[*group].launches.start <= call.span.start);
+            let group = groups[..next].iter().rev().take(2).find(|group| self.groups[**group].launches.contains(call.span));
+            if let Some(group) = group {
+                kernels_of[*group].push(at);
+            }
+        }
+        let firsts = self.add_operations(profile);
+        for (at, group) in self.groups.iter().enumerate() {
+            let all: Vec<usize> = (firsts[at]..firsts[at] + group.operations.len()).collect();
+            for &kernel in &kernels_of[at] {
+                let operations = share(profile, &all, kernel, &kernels_of[at]);
+                if !operations.is_empty() {
+                    profile.kernels[kernel].carried =
+                        Carried { count: operations.len() as u32, operations, how: How::Launched };
+                }
+            }
+        }
+        for (process, kernels) in without_launch {
+            self.conclude(profile, process, &kernels);
+        }
+    }
+
+    /// Adds what was asked for to the profile; the place of each group's first operation.
+    fn add_operations(&self, profile: &mut Profile) -> Vec<usize> {
+        let mut firsts = Vec::with_capacity(self.groups.len());
+        for group in &self.groups {
+            firsts.push(profile.operations.len());
+            for (call, function) in &group.operations {
+                profile.operations.push(Operation {
+                    process: group.process,
+                    call: Some(*call),
+                    tid: Some(group.tid),
+                    function: (*function).to_owned(),
+                    ..Operation::default()
+                });
+            }
+        }
+        firsts
+    }
+
+    /// Kernels whose launch lies outside of the file carry as many operations as every group of their process that is in it.
+    fn conclude(&self, profile: &mut Profile, process: usize, kernels: &[usize]) {
+        let functions = |group: &Group| {
+            let mut functions: Vec<_> = group.operations.iter().map(|(_, function)| *function).collect();
+            functions.sort_unstable();
+            functions
+        };
+        let mut kinds: Vec<_> = self.groups.iter().filter(|group| group.process == process).map(functions).collect();
+        kinds.dedup();
+        let [kind] = &kinds[..] else { return };
+        for &kernel in kernels {
+            let fits = kernel_name::function(&profile.kernels[kernel].name).is_some_and(|it| kind.iter().all(|asked| carries(&it, asked)));
+            if fits {
+                profile.kernels[kernel].carried =
+                    Carried { count: kind.len() as u32, operations: Vec::new(), how: How::Concluded };
+            }
+        }
+    }
+}
+
+/// Whether a kernel of this name may carry an operation of this function.
+fn carries(kernel: &str, operation: &str) -> bool {
+    kernel == operation || kernel == "SendRecv" && matches!(operation, "Send" | "Recv" | "AlltoAll" | "Gather" | "Scatter")
+}
+
+/// The operations of a group that one of its kernels carried: those that its name fits, and no other kernel's of the group.
+fn share(profile: &Profile, operations: &[usize], kernel: usize, kernels: &[usize]) -> Vec<usize> {
+    let fits = |kernel: usize, operation: usize| {
+        // The generic kernel may carry anything.
+        kernel_name::function(&profile.kernels[kernel].name)
+            .is_none_or(|it| carries(&it, &profile.operations[operation].function))
+    };
+    let only = |operation: usize| kernels.iter().all(|other| fits(*other, operation) == (*other == kernel));
+    operations.iter().copied().filter(|operation| only(*operation)).collect()
+}

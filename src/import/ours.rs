@@ -1,0 +1,402 @@
+//! Our own traces, of one process or of many.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use super::{Carried, Clock, Communicator, Copy, CudaCall, Error, How, Kernel, Launch, NcclCall, Operation, Place, Process, Profile, Range, Source, Span, Tool, Transfer};
+use crate::model::activity::CopyKind;
+use crate::trace::fields::clock_id;
+use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
+use crate::trace::reader::proto::perfetto::protos::track_event::Type;
+use crate::trace::reader::{self, Nccl, TracePacket, TrackEvent};
+
+/// Uuids carry the process tag above this many bits, see `trace::writer`.
+const TRACK_BITS: u32 = 16;
+/// How a track of carried operations is named after the one of its kernels.
+const OPERATIONS: &str = " · operations";
+const STEPS: &str = "steps";
+
+/// Reads a trace.
+pub(super) fn read(path: &Path) -> Result<Profile, Error> {
+    let bytes = std::fs::read(path)?;
+    let mut reader = Reader::default();
+    match reader::packets(&bytes, |packet| reader.take(packet)) {
+        Ok(()) => {}
+        Err(reader::Error::NotATrace) => return Err(Error::Foreign(reader::Error::NotATrace.to_string())),
+        // A killed process leaves one: everything before is good.
+        Err(cut @ reader::Error::Cut(_)) => reader.profile.notes.push(cut.to_string()),
+        Err(fault) => return Err(Error::Damaged(format!("{fault}; copy the trace again"))),
+    }
+    reader.finish()
+}
+
+#[derive(Default)]
+struct Reader {
+    profile: Profile,
+    sequences: HashMap<u32, Sequence>,
+    tracks: HashMap<u64, Track>,
+    /// Processes by their tag.
+    processes: HashMap<u64, usize>,
+    hosts: BTreeSet<String>,
+    communicators: HashMap<(usize, u64), usize>,
+    /// Operations by process and the number that every rank has for them.
+    operations: HashMap<(usize, u64), usize>,
+    /// Kernels with several operations, by where and when they ran.
+    several: HashMap<(usize, String, Span), usize>,
+    carried: Vec<(usize, String, Span, usize)>,
+    /// What has ended inside of an open step, by the track.
+    waits: HashMap<u64, Vec<(String, u64)>>,
+    versions: BTreeSet<String>,
+    imported: Option<String>,
+    open: u64,
+}
+
+#[derive(Default)]
+struct Sequence {
+    last: i64,
+    track: u64,
+    names: HashMap<u64, String>,
+    categories: HashMap<u64, String>,
+}
+
+#[derive(Default)]
+struct Track {
+    parent: Option<u64>,
+    name: String,
+    thread: Option<(i64, String)>,
+    open: Vec<Open>,
+}
+
+struct Open {
+    begin: i64,
+    name: String,
+    category: String,
+    nccl: Nccl,
+    correlation: Option<u64>,
+}
+
+impl Reader {
+    fn take(&mut self, packet: TracePacket) {
+        let id = packet.trusted_packet_sequence_id();
+        if let Some(snapshot) = &packet.clock_snapshot {
+            let clock = |id: u64| snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id).map(|it| it.timestamp() as i64);
+            if let (Some(boottime), Some(realtime)) = (clock(clock_id::BOOTTIME), clock(clock_id::REALTIME)) {
+                self.profile.clock.to_utc_ns.get_or_insert(realtime - boottime);
+            }
+            if let Some(base) = clock(clock_id::DELTA) {
+                self.sequences.entry(id).or_default().last = base;
+            }
+        }
+        if let Some(defaults) = packet.trace_packet_defaults.as_ref().and_then(|it| it.track_event_defaults.as_ref()) {
+            self.sequences.entry(id).or_default().track = defaults.track_uuid();
+        }
+        if let Some(interned) = &packet.interned_data {
+            let sequence = self.sequences.entry(id).or_default();
+            sequence.names.extend(interned.event_names.iter().map(|it| (it.iid(), it.name().to_owned())));
+            sequence.categories.extend(interned.event_categories.iter().map(|it| (it.iid(), it.name().to_owned())));
+        }
+        if let Some(descriptor) = packet.track_descriptor {
+            let uuid = descriptor.uuid();
+            let thread = descriptor.thread.as_ref().map(|it| (i64::from(it.tid()), it.thread_name().to_owned()));
+            if let Some(process) = &descriptor.process {
+                self.process(uuid >> TRACK_BITS, i64::from(process.pid()), process.process_name());
+            }
+            if let (Some((tid, name)), Some(&process)) = (&thread, self.processes.get(&(uuid >> TRACK_BITS))) {
+                self.profile.processes[process].threads.insert(*tid, name.clone());
+            }
+            let track = self.tracks.entry(uuid).or_default();
+            track.parent = descriptor.parent_uuid;
+            track.name = descriptor.name().to_owned();
+            track.thread = thread;
+        }
+        let Some(event) = packet.track_event else { return };
+        let sequence = self.sequences.entry(id).or_default();
+        let time = match packet.timestamp_clock_id {
+            Some(_) => packet.timestamp.unwrap_or(0) as i64,
+            None => {
+                sequence.last += packet.timestamp.unwrap_or(0) as i64;
+                sequence.last
+            }
+        };
+        let uuid = event.track_uuid.unwrap_or(sequence.track);
+        self.event(id, uuid, time, event);
+    }
+
+    fn process(&mut self, tag: u64, pid: i64, name: &str) {
+        let (who, host) = name.split_once(" · ").unwrap_or((name, ""));
+        if !host.is_empty() {
+            self.hosts.insert(host.to_owned());
+        }
+        let rank = who.strip_prefix("rank ").and_then(|rank| rank.parse().ok());
+        self.processes.insert(tag, self.profile.processes.len());
+        self.profile.processes.push(Process { pid, name: name.to_owned(), rank, threads: BTreeMap::new() });
+    }
+
+    fn event(&mut self, id: u32, uuid: u64, time: i64, event: TrackEvent) {
+        let kind = event.r#type();
+        let sequence = self.sequences.entry(id).or_default();
+        let name = match event.name_iid {
+            Some(iid) => sequence.names.get(&iid).cloned().unwrap_or_default(),
+            None => event.name().to_owned(),
+        };
+        let category = event.category_iids.first().and_then(|iid| sequence.categories.get(iid)).cloned().unwrap_or_default();
+        let (correlation, nccl) = (event.correlation_id, event.nccl.unwrap_or_default());
+        match kind {
+            Type::SliceBegin => {
+                let open = Open { begin: time, name, category, nccl, correlation };
+                self.tracks.entry(uuid).or_default().open.push(open);
+            }
+            Type::SliceEnd => {
+                let track = self.tracks.entry(uuid).or_default();
+                if let Some(open) = track.open.pop() {
+                    let depth = track.open.len();
+                    self.slice(uuid, open, time, depth);
+                }
+            }
+            Type::Instant => self.instant(uuid, &name, time, &category, nccl),
+            _ => {}
+        }
+    }
+
+    fn instant(&mut self, uuid: u64, name: &str, time: i64, category: &str, nccl: Nccl) {
+        let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
+        match name {
+            "communicator init" => {
+                let at = self.communicator(process, nccl.comm());
+                let communicator = &mut self.profile.communicators[at];
+                communicator.name = nccl.comm_name.clone();
+                communicator.rank = nccl.rank;
+                communicator.ranks = nccl.ranks;
+                let version = nccl.nccl_version();
+                if version > 0 {
+                    self.versions.insert(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));
+                }
+            }
+            "GPU" => {
+                self.profile.devices.insert(nccl.device(), nccl.note().to_owned());
+            }
+            "recording started" => {
+                let version = nccl.note().split(';').next().unwrap_or_default().trim_start_matches("ncclscope ");
+                version.clone_into(&mut self.profile.source.version);
+                self.profile.notes.push(nccl.note().to_owned());
+            }
+            "import started" => {
+                self.profile.notes.push(nccl.note().to_owned());
+                self.imported = Some(nccl.note().to_owned());
+            }
+            "recording ended" if nccl.dropped() + nccl.discarded() > 0 => {
+                self.profile.notes.push(format!("{} calls of NCCL are not in the trace", nccl.dropped() + nccl.discarded()));
+            }
+            _ if category == "nvtx" => {
+                let range = self.range(uuid, process, Span { start: time, end: time }, name, &nccl);
+                self.profile.ranges.push(range);
+            }
+            _ => {}
+        }
+    }
+
+    fn slice(&mut self, uuid: u64, open: Open, end: i64, depth: usize) {
+        let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
+        let span = Span { start: open.begin, end: end.max(open.begin) };
+        let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str()).to_owned();
+        match open.category.as_str() {
+            "kernel" if open.nccl.kernel.is_some() => self.kernel(process, &track, span, &open),
+            "kernel" => self.copy(process, span, &open),
+            "carried" => {
+                let operation = self.operation(process, &open);
+                let of = track.strip_suffix(OPERATIONS).unwrap_or(&track).to_owned();
+                self.carried.push((process, of, span, operation));
+            }
+            "operation" => {
+                let operation = self.operation(process, &open);
+                let operation = &mut self.profile.operations[operation];
+                (operation.call, operation.tid) = (Some(span), open.nccl.tid.map(i64::from));
+            }
+            "api" => self.api(uuid, process, span, &open),
+            "proxy" if track.ends_with(STEPS) => self.transfer(uuid, process, span, open, depth),
+            "cuda" => {
+                let tid = open.nccl.tid.map(i64::from).or_else(|| self.thread(uuid));
+                let call = CudaCall {
+                    process,
+                    tid: tid.unwrap_or(0),
+                    span,
+                    is_driver: track == "CUDA driver",
+                    correlation: open.nccl.correlation(),
+                    name: open.name.into(),
+                };
+                self.profile.cuda_calls.push(call);
+            }
+            "nvtx" => {
+                let range = self.range(uuid, process, span, &open.name, &open.nccl);
+                self.profile.ranges.push(range);
+            }
+            _ => {}
+        }
+    }
+
+    /// The number of the thread that a track belongs to.
+    fn thread(&self, uuid: u64) -> Option<i64> {
+        let mut at = self.tracks.get(&uuid)?;
+        loop {
+            if let Some((tid, _)) = &at.thread {
+                return Some(*tid);
+            }
+            at = self.tracks.get(&at.parent?)?;
+        }
+    }
+
+    fn range(&self, uuid: u64, process: usize, span: Span, name: &str, nccl: &Nccl) -> Range {
+        let domain = nccl.nvtx_domain.as_deref().map(Into::into);
+        Range { process, tid: self.thread(uuid), span, name: name.into(), domain }
+    }
+
+    fn kernel(&mut self, process: usize, track: &str, span: Span, open: &Open) {
+        let nccl = &open.nccl;
+        let how = match nccl.r#match() {
+            MatchedBy::ExactLaunchBracket | MatchedBy::ExactGraphNode | MatchedBy::ExactExternalId => How::Exact,
+            MatchedBy::InferredCallBracket | MatchedBy::InferredThreadOrder | MatchedBy::InferredDeviceTimer => How::Inferred,
+            MatchedBy::Unmatched | MatchedBy::MatchAbsent => How::Unknown,
+        };
+        let how = match (&self.imported, how) {
+            (Some(_), How::Exact) => How::Told,
+            (Some(_), How::Inferred) => How::Launched,
+            (_, how) => how,
+        };
+        let mut carried = Carried { count: nccl.operations(), operations: Vec::new(), how };
+        match carried.count {
+            0 => {}
+            1 => carried.operations.push(self.operation(process, open)),
+            _ => drop(self.several.insert((process, track.to_owned(), span), self.profile.kernels.len())),
+        }
+        self.profile.kernels.push(Kernel {
+            process,
+            span,
+            place: place(nccl),
+            correlation: nccl.correlation(),
+            name: nccl.kernel().into(),
+            grid: [nccl.grid(), 0, 0],
+            block: [nccl.block(), 0, 0],
+            graph_node: nccl.graph_node(),
+            carried,
+        });
+    }
+
+    fn copy(&mut self, process: usize, span: Span, open: &Open) {
+        let kind = match open.nccl.note.as_deref().unwrap_or(&open.name) {
+            "copy host → device" => CopyKind::HostToDevice,
+            "copy device → host" => CopyKind::DeviceToHost,
+            "copy on the device" => CopyKind::DeviceToDevice,
+            "copy to another device" => CopyKind::PeerToPeer,
+            "memset" => CopyKind::Set,
+            _ => CopyKind::Other(0),
+        };
+        let (place, correlation, bytes) = (place(&open.nccl), open.nccl.correlation(), open.nccl.bytes());
+        self.profile.copies.push(Copy { process, span, place, correlation, bytes, kind });
+    }
+
+    fn api(&mut self, uuid: u64, process: usize, span: Span, open: &Open) {
+        let Some(tid) = self.thread(uuid) else { return };
+        if open.name == "KernelLaunch" {
+            self.profile.launches.push(Launch { process, tid, span });
+        } else if open.nccl.count.is_some() {
+            // The call's operation: what runs of it has an entry of its own.
+            let operation = describe(process, &open.nccl, None, None);
+            let operation = Operation { call: Some(span), tid: Some(tid), ..operation };
+            let communicator = open.nccl.comm.map(|hash| self.communicator(process, hash));
+            self.profile.nccl_calls.push(NcclCall {
+                process,
+                tid,
+                span,
+                operation: Operation { communicator, ..operation },
+            });
+        }
+    }
+
+    fn transfer(&mut self, uuid: u64, process: usize, span: Span, open: Open, depth: usize) {
+        if depth > 0 {
+            self.waits.entry(uuid).or_default().push((open.name, span.duration()));
+            return;
+        }
+        let waits = self.waits.remove(&uuid).unwrap_or_default();
+        // `dp · send → 4 · steps`.
+        let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
+        let peer = track.trim_end_matches(STEPS).trim_end_matches(" · ").rsplit(' ').next().and_then(|it| it.parse().ok());
+        self.profile.transfers.push(Transfer { process, span, bytes: open.nccl.bytes, peer, waits });
+    }
+
+    fn operation(&mut self, process: usize, open: &Open) -> usize {
+        let known = open.correlation.and_then(|number| self.operations.get(&(process, number))).copied();
+        if let Some(known) = known {
+            return known;
+        }
+        let communicator = open.nccl.comm.filter(|hash| *hash != 0).map(|hash| self.communicator(process, hash));
+        let new = self.profile.operations.len();
+        self.profile.operations.push(describe(process, &open.nccl, open.correlation, communicator));
+        if let Some(number) = open.correlation {
+            self.operations.insert((process, number), new);
+        }
+        new
+    }
+
+    fn communicator(&mut self, process: usize, hash: u64) -> usize {
+        *self.communicators.entry((process, hash)).or_insert_with(|| {
+            let hash = Some(hash).filter(|hash| *hash != 0);
+            self.profile.communicators.push(Communicator { hash, ..Communicator::default() });
+            self.profile.communicators.len() - 1
+        })
+    }
+
+    fn finish(mut self) -> Result<Profile, Error> {
+        if self.processes.is_empty() {
+            return Err(Error::Foreign("this is a trace of Perfetto's that holds no process of ours".into()));
+        }
+        for (process, track, span, operation) in std::mem::take(&mut self.carried) {
+            if let Some(&kernel) = self.several.get(&(process, track, span)) {
+                self.profile.kernels[kernel].carried.operations.push(operation);
+            }
+        }
+        self.open = self.tracks.values().map(|track| track.open.len() as u64).sum();
+        let mut profile = self.profile;
+        if self.open > 0 {
+            profile.notes.push(format!("{} slices have no end and are left out", self.open));
+        }
+        profile.notes.sort();
+        profile.notes.dedup();
+        profile.host = (self.hosts.len() == 1).then(|| self.hosts.into_iter().next()).flatten();
+        profile.nccl_versions = self.versions.into_iter().collect();
+        let version = std::mem::take(&mut profile.source.version);
+        profile.source = Source { tool: Tool::Ncclscope, version, ..Source::default() };
+        profile.clock = Clock { name: "CLOCK_BOOTTIME".into(), to_utc_ns: profile.clock.to_utc_ns };
+        Ok(profile)
+    }
+}
+
+fn place(nccl: &Nccl) -> Place {
+    Place { device: nccl.device(), context: nccl.context(), stream: nccl.stream_id() }
+}
+
+/// An operation, from the arguments of a slice.
+fn describe(process: usize, nccl: &Nccl, correlation: Option<u64>, communicator: Option<usize>) -> Operation {
+    let word = |known: Option<&str>, text: &Option<String>| known.map(str::to_owned).or_else(|| text.clone());
+    let function = Some(nccl.function()).filter(|it| *it != Function::Absent);
+    let datatype = Some(nccl.datatype()).filter(|it| *it != DataType::DatatypeAbsent);
+    let algorithm = Some(nccl.algorithm()).filter(|it| *it != Algorithm::Absent);
+    let protocol = Some(nccl.protocol()).filter(|it| *it != Protocol::Absent);
+    Operation {
+        process,
+        call: None,
+        tid: None,
+        function: word(function.map(|it| it.as_str_name()), &nccl.function_text).unwrap_or_else(|| "operation".into()),
+        communicator,
+        count: nccl.count,
+        bytes: nccl.bytes,
+        datatype: word(datatype.map(|it| it.as_str_name()), &nccl.datatype_text),
+        algorithm: word(algorithm.map(|it| it.as_str_name()), &nccl.algorithm_text),
+        protocol: word(protocol.map(|it| it.as_str_name()), &nccl.protocol_text),
+        channels: nccl.channels,
+        peer: nccl.peer,
+        root: nccl.root,
+        seq: nccl.seq,
+        correlation,
+    }
+}

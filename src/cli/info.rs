@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::foreign;
+use super::import::ENDED;
 use crate::import::{self, Format};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
@@ -41,6 +42,8 @@ struct Info {
     instants: BTreeMap<String, u64>,
     notes: Vec<String>,
     ends: Vec<Nccl>,
+    /// Processes that another tool recorded, whose import is complete.
+    imported: usize,
 }
 
 impl Info {
@@ -76,6 +79,7 @@ impl Info {
                 match name.as_str() {
                     "communicator init" => self.communicators.push(communicator(&nccl)),
                     "recording ended" => self.ends.push(nccl),
+                    ENDED => self.imported += 1,
                     "recording started" => self.notes.push(nccl.note().to_owned()),
                     _ if nccl.note.is_some() => self.notes.push(format!("{name}: {}", nccl.note())),
                     _ => {}
@@ -119,8 +123,8 @@ impl Info {
         if let Some(channels) = channels(&self.ends) {
             writeln!(out, "  GPU channels  {channels}")?;
         }
-        if self.ends.len() < self.processes.len() {
-            let missing = self.processes.len() - self.ends.len();
+        if self.ends.len() + self.imported < self.processes.len() {
+            let missing = self.processes.len() - self.ends.len() - self.imported;
             writeln!(out, "  not closed    {missing} recording(s) ended without a last word: the process was killed")?;
         }
         if let Some(fault) = fault {

@@ -1,9 +1,11 @@
 //! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage.
 
 mod foreign;
+mod import;
 mod info;
 mod join;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,11 +24,24 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say what traces hold: processes, communicators, operations, losses and doubts
+    /// Say what files hold: processes, communicators, operations, losses and doubts
+    ///
+    /// Of Nsight Systems' SQLite exports and PyTorch's JSON too: what they hold, and what they know about NCCL's kernels.
     Info {
-        /// Trace files
+        /// Traces, or files of other tools
         #[arg(required = true)]
         traces: Vec<PathBuf>,
+    },
+    /// Turn another tool's file into a trace laid out like ours
+    ///
+    /// Takes an SQLite export of Nsight Systems (schema 3) or JSON of PyTorch's profiler (Kineto), plain or gzipped. What such a file does
+    /// not say is not in the trace either.
+    Import {
+        /// The file to read
+        file: PathBuf,
+        /// The trace to write; it must not exist
+        #[arg(short, long)]
+        output: PathBuf,
     },
     /// Join the traces of several processes of one host into one file
     ///
@@ -48,17 +63,31 @@ enum Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut out = io::stdout().lock();
-    let result = match arguments.command {
-        Command::Info { traces } => info::run(&traces, &mut out),
-        Command::Join { traces, output } => join::run(&traces, &output, &mut out),
-        Command::Settings => settings(&mut out).map_err(|error| format!("failed to write: {error}")),
-    };
-    match result {
+    match arguments.run(&mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("ncclscope: {reason}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Carries out a command line, the program's name first, and writes what it says to `out`.
+///
+/// # Errors
+///
+/// Why it could not be done, in one line; for wrong usage, clap's explanation.
+pub fn run<T: Into<OsString> + Clone>(line: impl IntoIterator<Item = T>, out: &mut dyn Write) -> Result<(), String> {
+    Arguments::try_parse_from(line).map_err(|error| error.to_string())?.run(out)
+}
+
+impl Arguments {
+    fn run(self, out: &mut dyn Write) -> Result<(), String> {
+        match self.command {
+            Command::Info { traces } => info::run(&traces, out),
+            Command::Import { file, output } => import::run(&file, &output, out),
+            Command::Join { traces, output } => join::run(&traces, &output, out),
+            Command::Settings => settings(out).map_err(|error| format!("failed to write: {error}")),
         }
     }
 }

@@ -17,7 +17,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Carried, Clock, Communicator, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range, Source, Span, Tool};
+use super::{
+    Carried, Clock, Communicator, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range,
+    Source, Span, Tool,
+};
 use crate::model::activity::CopyKind;
 use crate::model::word::Word;
 
@@ -227,10 +230,12 @@ impl Reader {
             serde_json::error::Category::Eof => Error::Damaged(format!(
                 "the JSON ends at {at}, {behind}: the process was killed while it wrote, or the copy is not whole"
             )),
-            _ if self.events == 0 && !self.has_events => {
+            kind if self.events == 0 && (!self.has_events || kind == serde_json::error::Category::Data) => {
                 Error::Foreign(format!("this is no trace of Kineto's: {error}, at {at}"))
             }
-            _ => Error::Damaged(format!("malformed JSON at {at}, {behind}: {error}; PyTorch's profiler has to write it again")),
+            _ => Error::Damaged(format!(
+                "malformed JSON at {at}, {behind}: {error}; PyTorch's profiler has to write it again"
+            )),
         }
     }
 
@@ -244,7 +249,8 @@ impl Reader {
         }
         let (start, duration) = (nanoseconds(event.ts.as_deref()), nanoseconds(event.dur.as_deref()));
         let (Some(start), Some(duration)) = (start, duration.filter(|duration| *duration >= 0)) else {
-            return self.complain(&format!("{} \"{}\" has no time or no duration that can be read", event.cat, event.name));
+            return self
+                .complain(&format!("{} \"{}\" has no time or no duration that can be read", event.cat, event.name));
         };
         let span = Span { start, end: start + duration };
         match event.cat.as_str() {
@@ -511,7 +517,10 @@ fn function(collective: &str) -> String {
         // A barrier of PyTorch's is an all-reduce of one element.
         ("barrier", "AllReduce"),
     ];
-    known.iter().find(|(word, _)| plain.starts_with(word)).map_or_else(|| collective.to_owned(), |(_, name)| (*name).to_owned())
+    known
+        .iter()
+        .find(|(word, _)| plain.starts_with(word))
+        .map_or_else(|| collective.to_owned(), |(_, name)| (*name).to_owned())
 }
 
 /// A datatype in NCCL's words and the bytes of an element, from PyTorch's: `Float`, `BFloat16`.
@@ -567,7 +576,8 @@ impl<'de> Visitor<'de> for Top<'_> {
                 "traceEvents" => map.next_value_seed(Events(self.0))?,
                 "baseTimeNanoseconds" => {
                     let base = map.next_value::<serde_json::Number>()?;
-                    self.0.base = Some(base.as_i64().ok_or_else(|| A::Error::custom("baseTimeNanoseconds is no time"))?);
+                    self.0.base =
+                        Some(base.as_i64().ok_or_else(|| A::Error::custom("baseTimeNanoseconds is no time"))?);
                 }
                 "schemaVersion" => self.0.schema = map.next_value::<serde_json::Value>()?.as_u64(),
                 "distributedInfo" => self.0.distributed = map.next_value()?,

@@ -37,7 +37,8 @@ pub fn facts(profile: &Profile) -> Vec<Fact> {
     };
     let fact = |what, known, remark: String| Fact { what, known, of: all, remark };
     let launches: HashSet<(usize, u32)> = profile.cuda_calls.iter().map(|it| (it.process, it.correlation)).collect();
-    let launched = kernels.iter().filter(|it| it.carried.how == How::Exact || launches.contains(&(it.process, it.correlation)));
+    let launched =
+        kernels.iter().filter(|it| it.carried.how == How::Exact || launches.contains(&(it.process, it.correlation)));
     let algorithms = of_all(&|it| it.algorithm.is_some());
     let collectives = all - point_to_point(profile).1;
     vec![
@@ -46,7 +47,10 @@ pub fn facts(profile: &Profile) -> Vec<Fact> {
         fact("size", of_all(&|it| it.bytes.is_some()), sizes(profile, &kernels)),
         fact("datatype", of_all(&|it| it.datatype.is_some()), words(profile, &kernels, |it| it.datatype.clone())),
         fact("communicator", of_all(&|it| it.communicator.is_some()), communicators(profile)),
-        Fact { of: collectives, ..fact("algorithm and protocol", algorithms, algorithm(profile, &kernels, algorithms)) },
+        Fact {
+            of: collectives,
+            ..fact("algorithm and protocol", algorithms, algorithm(profile, &kernels, algorithms))
+        },
         fact("channels", of_all(&|it| it.channels.is_some()), String::new()),
         peers(profile, &kernels),
         fact("launching call", launched.count() as u64, String::new()),
@@ -84,7 +88,8 @@ fn operations(profile: &Profile) -> String {
     if kernels > 0 {
         parts.push(format!("{kernels} kernels carry {operations} point-to-point operations between them"));
     }
-    let carried: Vec<usize> = profile.nccl_kernels().flat_map(|kernel| kernel.carried.operations.iter().copied()).collect();
+    let carried: Vec<usize> =
+        profile.nccl_kernels().flat_map(|kernel| kernel.carried.operations.iter().copied()).collect();
     if !carried.is_empty() {
         parts.push(counted(carried.iter().map(|at| profile.operations[*at].function.as_str())));
     }
@@ -165,7 +170,11 @@ fn algorithm(profile: &Profile, kernels: &[&Kernel], known: u64) -> String {
     }
     let names_one = kernels.iter().any(|kernel| kernel.name.contains("_RING_") || kernel.name.contains("_TREE_"));
     // NCCL builds kernels for a few combinations only and runs the others inside of these.
-    if names_one { "the kernel's name has those it was built for, not those that ran in it".into() } else { String::new() }
+    if names_one {
+        "the kernel's name has those it was built for, not those that ran in it".into()
+    } else {
+        String::new()
+    }
 }
 
 fn peers(profile: &Profile, kernels: &[&Kernel]) -> Fact {
@@ -173,7 +182,11 @@ fn peers(profile: &Profile, kernels: &[&Kernel]) -> Fact {
     let of = operations.clone().filter(|it| it.is_point_to_point()).count() as u64;
     let known = operations.filter(|it| it.is_point_to_point() && it.peer.is_some()).count() as u64;
     let concluded = point_to_point(profile).0.saturating_sub(of);
-    let remark = if known == 0 && of > 0 { missing(profile, "NCCL attached to its ranges").unwrap_or_default() } else { String::new() };
+    let remark = if known == 0 && of > 0 {
+        missing(profile, "NCCL attached to its ranges").unwrap_or_default()
+    } else {
+        String::new()
+    };
     Fact { what: "peers", known, of: of + concluded, remark }
 }
 
@@ -212,7 +225,14 @@ mod tests {
 
     #[test]
     fn durations_read_well() {
-        for (ns, text) in [(0.0, "0 ns"), (812.4, "812 ns"), (1520.0, "1.52 µs"), (15_240.0, "15.2 µs"), (3.41e6, "3.41 ms"), (2e9, "2.00 s")] {
+        for (ns, text) in [
+            (0.0, "0 ns"),
+            (812.4, "812 ns"),
+            (1520.0, "1.52 µs"),
+            (15_240.0, "15.2 µs"),
+            (3.41e6, "3.41 ms"),
+            (2e9, "2.00 s"),
+        ] {
             assert_eq!(duration(ns), text);
         }
         assert_eq!(duration(-1520.0), "-1.52 µs");

@@ -421,7 +421,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Io(reason) => write!(f, "failed to read it: {reason}"),
-            Error::Empty => write!(f, "the file is empty: the tool that should have written it did not finish, or ran out of disk"),
+            Error::Empty => {
+                write!(f, "the file is empty: the tool that should have written it did not finish, or ran out of disk")
+            }
             Error::Foreign(what) => write!(
                 f,
                 "{what}; known are traces of ncclscope, SQLite exports of Nsight Systems (nsys export --type sqlite report.nsys-rep) and \
@@ -478,9 +480,13 @@ pub fn format(path: &Path) -> Result<Format, Error> {
         [0x0a, ..] => Format::Perfetto,
         [b'P', b'K', ..] => return Err(Error::Foreign("this is a ZIP archive: unpack it first".into())),
         _ if head.starts_with(b"QDSTRM") || path.extension().is_some_and(|it| it == "nsys-rep" || it == "qdrep") => {
-            return Err(Error::Foreign("this is a report of Nsight Systems, in its own format: export it first".into()));
+            return Err(Error::Foreign(
+                "this is a report of Nsight Systems, in its own format: export it first".into(),
+            ));
         }
-        _ => return Err(Error::Foreign("this is no profile: its first bytes belong to no format that is known".into())),
+        _ => {
+            return Err(Error::Foreign("this is no profile: its first bytes belong to no format that is known".into()));
+        }
     })
 }
 

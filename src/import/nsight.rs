@@ -30,8 +30,9 @@ const SINCE_1970: i64 = 1_000_000_000_000_000_000;
 /// Reads an export.
 pub(super) fn read(path: &Path) -> Result<Profile, Error> {
     is_whole(path)?;
-    let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-        .map_err(|error| damaged("the database", &error))?;
+    let database =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+            .map_err(|error| damaged("the database", &error))?;
     let mut export = Export { database, strings: HashMap::new(), processes: Processes::default() };
     export.read()
 }
@@ -157,8 +158,19 @@ impl Export {
 
     fn read_kernels(&mut self, profile: &mut Profile) -> Result<(), Error> {
         let needed = [
-            "start", "end", "deviceId", "contextId", "streamId", "globalPid", "demangledName", "gridX", "gridY", "gridZ", "blockX",
-            "blockY", "blockZ",
+            "start",
+            "end",
+            "deviceId",
+            "contextId",
+            "streamId",
+            "globalPid",
+            "demangledName",
+            "gridX",
+            "gridY",
+            "gridZ",
+            "blockX",
+            "blockY",
+            "blockZ",
         ];
         let (mut processes, strings) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.strings));
         let found = self.each("CUPTI_ACTIVITY_KIND_KERNEL", &needed, &["correlationId", "graphNodeId"], |row| {
@@ -176,7 +188,8 @@ impl Export {
         });
         (self.processes, self.strings) = (processes, strings);
         if !found? {
-            let note = "no kernels: the report was recorded without CUDA, or nothing ran (nsys profile --trace=cuda,nvtx)";
+            let note =
+                "no kernels: the report was recorded without CUDA, or nothing ran (nsys profile --trace=cuda,nvtx)";
             profile.notes.push(note.into());
         }
         Ok(())
@@ -272,7 +285,9 @@ impl Export {
         });
         (self.processes, self.strings) = (processes, strings);
         if !found? {
-            profile.notes.push("no NVTX ranges: what NCCL was asked for is not known (nsys profile --trace=cuda,nvtx)".into());
+            profile
+                .notes
+                .push("no NVTX ranges: what NCCL was asked for is not known (nsys profile --trace=cuda,nvtx)".into());
         }
         if unended > 0 {
             profile.notes.push(format!("{unended} NVTX ranges have no end in the file and are left out"));
@@ -280,7 +295,8 @@ impl Export {
         // Exports of a part of a report lack the creation of domains: NCCL's is known by its texts.
         for (key, range) in of_domain {
             let range = &mut profile.ranges[range];
-            let unnamed = || if range.name.starts_with("nccl") { "NCCL".into() } else { format!("domain {}", key.1).into() };
+            let unnamed =
+                || if range.name.starts_with("nccl") { "NCCL".into() } else { format!("domain {}", key.1).into() };
             range.domain = Some(domains.get(&key).cloned().unwrap_or_else(unnamed));
         }
         Ok(())
@@ -351,7 +367,13 @@ impl Export {
 
     /// Reads a table row by row: the needed columns, then the optional ones, which are NULL where the release had none. `false` where
     /// the table is not there or empty.
-    fn each(&self, table: &str, needed: &[&str], optional: &[&str], mut each: impl FnMut(&Row<'_>)) -> Result<bool, Error> {
+    fn each(
+        &self,
+        table: &str,
+        needed: &[&str],
+        optional: &[&str],
+        mut each: impl FnMut(&Row<'_>),
+    ) -> Result<bool, Error> {
         let columns = self.columns(table)?;
         if columns.is_empty() {
             return Ok(false);
@@ -362,7 +384,8 @@ impl Export {
             )));
         }
         let all = needed.iter().map(|name| format!("\"{name}\""));
-        let more = optional.iter().map(|name| if columns.contains(*name) { format!("\"{name}\"") } else { "NULL".into() });
+        let more =
+            optional.iter().map(|name| if columns.contains(*name) { format!("\"{name}\"") } else { "NULL".into() });
         let list = all.chain(more).collect::<Vec<_>>().join(", ");
         let mut read = || {
             let mut statement = self.database.prepare(&format!("SELECT {list} FROM \"{table}\""))?;
@@ -471,7 +494,8 @@ impl Groups {
             let mut depth = 0_u32;
             let mut asked: Vec<(Span, &'static str)> = Vec::new();
             for range in ranges {
-                let operation = OPERATIONS.iter().find(|(name, _)| **name == *range.name).map(|(_, function)| *function);
+                let operation =
+                    OPERATIONS.iter().find(|(name, _)| **name == *range.name).map(|(_, function)| *function);
                 match (&*range.name, operation) {
                     ("ncclGroupStart", _) => depth += 1,
                     ("ncclGroupEnd", _) => {
@@ -518,7 +542,8 @@ impl Groups {
             };
             let groups = threads.get(&(call.process, call.tid)).map_or(&[][..], Vec::as_slice);
             let next = groups.partition_point(|group| self.groups[*group].launches.start <= call.span.start);
-            let group = groups[..next].iter().rev().take(2).find(|group| self.groups[**group].launches.contains(call.span));
+            let group =
+                groups[..next].iter().rev().take(2).find(|group| self.groups[**group].launches.contains(call.span));
             if let Some(group) = group {
                 kernels_of[*group].push(at);
             }
@@ -568,7 +593,8 @@ impl Groups {
         kinds.dedup();
         let [kind] = &kinds[..] else { return };
         for &kernel in kernels {
-            let fits = kernel_name::function(&profile.kernels[kernel].name).is_some_and(|it| kind.iter().all(|asked| carries(&it, asked)));
+            let fits = kernel_name::function(&profile.kernels[kernel].name)
+                .is_some_and(|it| kind.iter().all(|asked| carries(&it, asked)));
             if fits {
                 profile.kernels[kernel].carried =
                     Carried { count: kind.len() as u32, operations: Vec::new(), how: How::Concluded };
@@ -579,7 +605,8 @@ impl Groups {
 
 /// Whether a kernel of this name may carry an operation of this function.
 fn carries(kernel: &str, operation: &str) -> bool {
-    kernel == operation || kernel == "SendRecv" && matches!(operation, "Send" | "Recv" | "AlltoAll" | "Gather" | "Scatter")
+    kernel == operation
+        || kernel == "SendRecv" && matches!(operation, "Send" | "Recv" | "AlltoAll" | "Gather" | "Scatter")
 }
 
 /// The operations of a group that one of its kernels carried: those that its name fits, and no other kernel's of the group.

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use super::{Carried, Clock, Communicator, Copy, CudaCall, Error, How, Kernel, Launch, NcclCall, Operation, Place, Process, Profile, Range, Source, Span, Tool, Transfer};
+use super::{
+    Carried, Clock, Communicator, Copy, CudaCall, Error, How, Kernel, Launch, NcclCall, Operation, Place, Process,
+    Profile, Range, Source, Span, Tool, Transfer,
+};
 use crate::model::activity::CopyKind;
 use crate::trace::fields::clock_id;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
@@ -79,7 +82,9 @@ impl Reader {
     fn take(&mut self, packet: TracePacket) {
         let id = packet.trusted_packet_sequence_id();
         if let Some(snapshot) = &packet.clock_snapshot {
-            let clock = |id: u64| snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id).map(|it| it.timestamp() as i64);
+            let clock = |id: u64| {
+                snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id).map(|it| it.timestamp() as i64)
+            };
             if let (Some(boottime), Some(realtime)) = (clock(clock_id::BOOTTIME), clock(clock_id::REALTIME)) {
                 self.profile.clock.to_utc_ns.get_or_insert(realtime - boottime);
             }
@@ -139,7 +144,8 @@ impl Reader {
             Some(iid) => sequence.names.get(&iid).cloned().unwrap_or_default(),
             None => event.name().to_owned(),
         };
-        let category = event.category_iids.first().and_then(|iid| sequence.categories.get(iid)).cloned().unwrap_or_default();
+        let category =
+            event.category_iids.first().and_then(|iid| sequence.categories.get(iid)).cloned().unwrap_or_default();
         let (correlation, nccl) = (event.correlation_id, event.nccl.unwrap_or_default());
         match kind {
             Type::SliceBegin => {
@@ -185,7 +191,9 @@ impl Reader {
                 self.imported = Some(nccl.note().to_owned());
             }
             "recording ended" if nccl.dropped() + nccl.discarded() > 0 => {
-                self.profile.notes.push(format!("{} calls of NCCL are not in the trace", nccl.dropped() + nccl.discarded()));
+                self.profile
+                    .notes
+                    .push(format!("{} calls of NCCL are not in the trace", nccl.dropped() + nccl.discarded()));
             }
             _ if category == "nvtx" => {
                 let range = self.range(uuid, process, Span { start: time, end: time }, name, &nccl);
@@ -254,7 +262,9 @@ impl Reader {
         let nccl = &open.nccl;
         let how = match nccl.r#match() {
             MatchedBy::ExactLaunchBracket | MatchedBy::ExactGraphNode | MatchedBy::ExactExternalId => How::Exact,
-            MatchedBy::InferredCallBracket | MatchedBy::InferredThreadOrder | MatchedBy::InferredDeviceTimer => How::Inferred,
+            MatchedBy::InferredCallBracket | MatchedBy::InferredThreadOrder | MatchedBy::InferredDeviceTimer => {
+                How::Inferred
+            }
             MatchedBy::Unmatched | MatchedBy::MatchAbsent => How::Unknown,
         };
         let how = match (&self.imported, how) {
@@ -320,7 +330,8 @@ impl Reader {
         let waits = self.waits.remove(&uuid).unwrap_or_default();
         // `dp · send → 4 · steps`.
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
-        let peer = track.trim_end_matches(STEPS).trim_end_matches(" · ").rsplit(' ').next().and_then(|it| it.parse().ok());
+        let peer =
+            track.trim_end_matches(STEPS).trim_end_matches(" · ").rsplit(' ').next().and_then(|it| it.parse().ok());
         self.profile.transfers.push(Transfer { process, span, bytes: open.nccl.bytes, peer, waits });
     }
 

@@ -50,6 +50,11 @@ pub struct Span {
     pub error_ns: u32,
 }
 
+impl Span {
+    /// The error of times of which nothing is known: those of other tools.
+    pub const UNKNOWN_ERROR: u32 = u32::MAX;
+}
+
 /// Where something ran. CUPTI numbers streams per context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {

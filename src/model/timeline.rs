@@ -640,6 +640,13 @@ impl Operation {
         }
     }
 
+    /// Whether its size is known. NCCL always says it; other tools may know no more than the function.
+    #[must_use]
+    pub fn has_size(&self) -> bool {
+        let datatype = self.texts.as_ref().is_some_and(|texts| texts.datatype.is_some());
+        self.count() > 0 || datatype || self.datatype() != Word::ABSENT
+    }
+
     /// Bytes: elements times their size; `None` where NCCL does not say the datatype.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {

@@ -116,9 +116,14 @@ impl Args {
             self.uint(nccl::BYTES, bytes);
         }
         let texts = operation.texts.as_deref();
-        self.uint(nccl::COUNT, operation.count())
-            .word(Table::Function, operation.func(), texts.and_then(|texts| texts.func.as_deref()))
-            .word(Table::DataType, operation.datatype(), texts.and_then(|texts| texts.datatype.as_deref()));
+        if operation.has_size() {
+            self.uint(nccl::COUNT, operation.count());
+        }
+        self.word(Table::Function, operation.func(), texts.and_then(|texts| texts.func.as_deref())).word(
+            Table::DataType,
+            operation.datatype(),
+            texts.and_then(|texts| texts.datatype.as_deref()),
+        );
         let (algorithm, protocol, variant, variant_field) = match &operation.event {
             Event::Coll(coll) => (coll.algorithm, coll.protocol, coll.variant, nccl::VARIANT),
             Event::CeColl(coll) => (Word::ABSENT, Word::ABSENT, coll.sync_strategy, nccl::SYNC_STRATEGY),
@@ -176,7 +181,7 @@ impl Args {
     /// The root, for the functions that have one: NCCL fills the field for all.
     fn root(&mut self, func: Word, root: i32) -> &mut Args {
         let rooted = matches!(func, Word::BROADCAST | Word::REDUCE | Word::GATHER | Word::SCATTER) || func.is_text();
-        if rooted { self.int(nccl::ROOT, root) } else { self }
+        if rooted && root >= 0 { self.int(nccl::ROOT, root) } else { self }
     }
 
     /// A call on a host thread, beyond the operation it asks for.
@@ -225,6 +230,8 @@ impl Args {
     /// Which communicator, as a part of another event.
     pub fn of_comm(&mut self, comm: Option<&Comm>) -> &mut Args {
         match comm {
+            // Process groups of other tools have a name and no hash.
+            Some(Comm { hash: 0, name: Some(name), .. }) => self.text(nccl::COMM_NAME, name),
             Some(comm) => self.nonzero(nccl::COMM, comm.hash),
             None => self,
         }
@@ -317,7 +324,12 @@ impl Args {
         self.uint(nccl::DEVICE, u64::from(place.device))
             .uint(nccl::CONTEXT, u64::from(place.context))
             .uint(nccl::STREAM_ID, u64::from(place.stream))
-            .uint(nccl::TIME_ERROR_NS, u64::from(span.error_ns))
+            .time_error(span.error_ns)
+    }
+
+    /// How far times may be off, in ns; nothing where that is not known.
+    pub fn time_error(&mut self, error_ns: u32) -> &mut Args {
+        if error_ns == Span::UNKNOWN_ERROR { self } else { self.uint(nccl::TIME_ERROR_NS, u64::from(error_ns)) }
     }
 
     /// How something on the GPU was matched to what it carried.

@@ -70,10 +70,7 @@ impl Tracks {
             Api::Runtime => families.runtime = Some(family),
             Api::Driver => families.driver = Some(family),
         }
-        self.args
-            .clear()
-            .uint(nccl::CORRELATION, u64::from(call.correlation))
-            .uint(nccl::TIME_ERROR_NS, u64::from(call.span.error_ns));
+        self.args.clear().uint(nccl::CORRELATION, u64::from(call.correlation)).time_error(call.span.error_ns);
         if call.result != 0 {
             self.args.uint(nccl::RESULT, u64::from(call.result));
         }
@@ -86,7 +83,7 @@ impl Tracks {
     /// A range of NVTX, or a mark. Ranges are drawn when they have ended, inner ones first.
     pub(super) fn range(&mut self, marker: &Marker, end: Option<HostNs>, is_open: bool) {
         let family = self.ranges_of(marker);
-        self.args.clear().uint(nccl::TIME_ERROR_NS, u64::from(marker.error_ns));
+        self.args.clear().time_error(marker.error_ns);
         if let Some(domain) = &marker.domain {
             self.args.text(nccl::NVTX_DOMAIN, domain);
         }

@@ -129,9 +129,10 @@ fn write_operation(operation: &Operation, text: &mut String) {
             text.push(' ');
             write_size(bytes, text);
         }
-        None => {
+        None if operation.has_size() => {
             let _ = write!(text, " {} elements", operation.count());
         }
+        None => {}
     }
     // For AllGather and Broadcast NCCL counts bytes, whatever the application passed.
     let counts_bytes = matches!(operation.event, Event::Coll(_))

@@ -1,0 +1,314 @@
+//! `ncclscope import`: another tool's file as a trace laid out like ours, as far as its data goes.
+//!
+//! The same code draws it that draws our recordings, so tracks, names and arguments are the same. What a tool does not know is left out:
+//! no time has an error bound, and there are no communicator, proxy or channel tracks. The trace says where it came from in its first
+//! and last remark.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::foreign::utc;
+use crate::import::{self, How, Profile, Tool};
+use crate::model::activity::{self, Api, Edge};
+use crate::model::event::{CollApi, Event, P2p, P2pApi};
+use crate::model::ids::{Handle, ProcessTag};
+use crate::model::time::HostNs;
+use crate::model::timeline::{Comm, Entry, Method, Operation, Owner, Texts, Unmatched, What};
+use crate::model::word::Word;
+use crate::sys;
+use crate::trace::names;
+use crate::trace::tracks::{ProcessInfo, Tracks};
+use crate::trace::writer::Clocks;
+
+/// Packets that are kept in memory before they are written, in bytes.
+const CHUNK: usize = 1 << 20;
+/// The first and the last remark of an imported trace.
+pub(super) const STARTED: &str = "import started";
+pub(super) const ENDED: &str = "import ended";
+
+pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), String> {
+    let profile = import::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
+    if profile.source.tool == Tool::Ncclscope {
+        return Err(format!("{}: this is a trace of ncclscope already", input.display()));
+    }
+    let Some(extent) = profile.extent() else {
+        return Err(format!("{}: nothing in it could be drawn: {}", input.display(), profile.notes.join("; ")));
+    };
+    if extent.start < 0 {
+        return Err(format!(
+            "{}: its times begin before the zero of their clock, at {} ns",
+            input.display(),
+            extent.start
+        ));
+    }
+    let failed = |error| format!("failed to write {}: {error}", output.display());
+    let mut file = OpenOptions::new().write(true).create_new(true).open(output).map_err(failed)?;
+    for process in 0..profile.processes.len() {
+        Drawing::new(&profile, process, extent.start).draw(extent.end, &mut file).map_err(failed)?;
+    }
+    let size = file.metadata().map_or(0, |data| data.len());
+    let _ = writeln!(
+        out,
+        "{}: {} processes, {} kernels, {} copies, {} calls into CUDA, {} ranges, {}",
+        output.display(),
+        profile.processes.len(),
+        profile.kernels.len(),
+        profile.copies.len(),
+        profile.cuda_calls.len(),
+        profile.ranges.len(),
+        names::size(size)
+    );
+    Ok(())
+}
+
+/// One process, as it is drawn.
+struct Drawing<'a> {
+    profile: &'a Profile,
+    process: usize,
+    tracks: Tracks,
+    comms: Vec<Comm>,
+}
+
+/// One thing to draw, by its place in the profile.
+#[derive(Clone, Copy)]
+enum Item {
+    Kernel(usize),
+    Copy(usize),
+    CudaCall(usize),
+}
+
+impl<'a> Drawing<'a> {
+    fn new(profile: &'a Profile, process: usize, start: i64) -> Drawing<'a> {
+        let about = &profile.processes[process];
+        let time = HostNs(start as u64);
+        let realtime = start + profile.clock.to_utc_ns.unwrap_or(0);
+        let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
+        let source = format!("{} {}", profile.source.tool, profile.source.version);
+        let who = match about.rank {
+            Some(rank) => format!("rank {rank}"),
+            None if about.name.is_empty() => "process".into(),
+            None => about.name.clone(),
+        };
+        let name = match &profile.host {
+            Some(host) => format!("{who} · {host}"),
+            None => who,
+        };
+        let labels = vec![format!("imported from {source}")];
+        let info = ProcessInfo { pid: i32::try_from(about.pid).unwrap_or(0), name, labels };
+        let mut tracks = Tracks::new(ProcessTag::from_random(sys::random()), clocks, &info);
+        let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
+        let clock = match profile.clock.to_utc_ns {
+            Some(offset) => format!("its times begin at {}", utc(start + offset)),
+            None => "its times are related to no other clock".into(),
+        };
+        let note = format!(
+            "by ncclscope {} from {file}, by {source}; {clock}, on {}; how far they are off is not known",
+            env!("CARGO_PKG_VERSION"),
+            profile.clock.name
+        );
+        tracks.note(time, STARTED, &note);
+        for communicator in &profile.communicators {
+            let said = [
+                communicator.name.clone(),
+                communicator.ranks.map(|ranks| format!("{ranks} ranks")),
+                communicator.rank.map(|rank| format!("rank {rank}")),
+                communicator.members.as_ref().map(|members| format!("world ranks {members}")),
+            ];
+            tracks.note(time, "process group", &said.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        }
+        for note in &profile.notes {
+            tracks.note(time, "note of the import", note);
+        }
+        let comms = profile.communicators.iter().enumerate().map(|(at, it)| comm(profile, at, it)).collect();
+        Drawing { profile, process, tracks, comms }
+    }
+
+    fn draw(mut self, end: i64, file: &mut File) -> std::io::Result<()> {
+        let profile = self.profile;
+        let own = |process: usize| process == self.process;
+        let mut items: Vec<(i64, Item)> = Vec::new();
+        let kernels = profile.kernels.iter().enumerate().filter(|(_, it)| own(it.process));
+        items.extend(kernels.map(|(at, it)| (it.span.start, Item::Kernel(at))));
+        let copies = profile.copies.iter().enumerate().filter(|(_, it)| own(it.process));
+        items.extend(copies.map(|(at, it)| (it.span.start, Item::Copy(at))));
+        let calls = profile.cuda_calls.iter().enumerate().filter(|(_, it)| own(it.process));
+        items.extend(calls.map(|(at, it)| (it.span.start, Item::CudaCall(at))));
+        items.sort_by_key(|(start, _)| *start);
+        // Inner ranges first, as the tracks take them.
+        let mut ranges: Vec<usize> = (0..profile.ranges.len()).filter(|at| own(profile.ranges[*at].process)).collect();
+        ranges.sort_by_key(|at| (profile.ranges[*at].span.end, Reverse(profile.ranges[*at].span.start)));
+
+        let operations = Operations::of(profile);
+        for (_, item) in items {
+            match item {
+                Item::Kernel(at) => self.kernel(at, &operations),
+                Item::Copy(at) => self.copy(at),
+                Item::CudaCall(at) => self.cuda_call(at),
+            }
+            self.write(CHUNK, file)?;
+        }
+        for at in ranges {
+            self.range(at);
+            self.write(CHUNK, file)?;
+        }
+        self.tracks.note(HostNs(end as u64), ENDED, "everything that could be read is drawn");
+        self.write(0, file)
+    }
+
+    fn write(&mut self, above: usize, file: &mut File) -> std::io::Result<()> {
+        if self.tracks.pending_bytes() > above { file.write_all(&self.tracks.take()) } else { Ok(()) }
+    }
+
+    fn entry(&mut self, start: i64, what: What<'_>) {
+        self.tracks.draw(&Entry { time: HostNs(start as u64), what });
+    }
+
+    fn kernel(&mut self, at: usize, operations: &Operations) {
+        let (profile, kernel) = (self.profile, &self.profile.kernels[at]);
+        let model = activity::Kernel {
+            span: span(kernel.span),
+            place: place(kernel.place),
+            correlation: kernel.correlation,
+            graph_node: kernel.graph_node,
+            graph: 0,
+            grid: kernel.grid,
+            block: kernel.block,
+            name: Arc::clone(&kernel.name),
+        };
+        let carried: Vec<Arc<Operation>> = kernel.carried.operations.iter().map(|at| operations.get(*at)).collect();
+        let first = kernel.carried.operations.first().and_then(|at| profile.operations[*at].communicator);
+        let comms = std::mem::take(&mut self.comms);
+        let owner = match kernel.carried.how {
+            _ if !kernel.is_nccl() => Owner::Application,
+            _ if carried.is_empty() => Owner::Unmatched(Unmatched::NoLaunch),
+            how => Owner::Operations {
+                // Kineto ties them by CUPTI's external ids; launches inside of a group's range are ours to infer.
+                method: if how == How::Told { Method::External } else { Method::ApiBracket },
+                comm: first.map(|at| &comms[at]),
+                operations: &carried,
+                launch: None,
+                replay: None,
+                untold: 0,
+            },
+        };
+        self.tracks.draw(&Entry { time: model.span.start, what: What::Kernel { kernel: &model, owner } });
+        self.comms = comms;
+    }
+
+    fn copy(&mut self, at: usize) {
+        let copy = &self.profile.copies[at];
+        let model = activity::Copy {
+            span: span(copy.span),
+            place: place(copy.place),
+            correlation: copy.correlation,
+            graph_node: 0,
+            bytes: copy.bytes,
+            kind: copy.kind,
+        };
+        self.entry(copy.span.start, What::Copy { copy: &model, of: None });
+    }
+
+    fn thread_name(&self, tid: i64) -> Arc<str> {
+        self.profile.processes[self.process].threads.get(&tid).map_or("", String::as_str).into()
+    }
+
+    fn cuda_call(&mut self, at: usize) {
+        let call = &self.profile.cuda_calls[at];
+        let model = activity::CudaCall {
+            span: span(call.span),
+            api: if call.is_driver { Api::Driver } else { Api::Runtime },
+            name: Arc::clone(&call.name),
+            tid: i32::try_from(call.tid).unwrap_or(0),
+            thread: self.thread_name(call.tid),
+            correlation: call.correlation,
+            result: 0,
+        };
+        self.entry(call.span.start, What::CudaCall(&model));
+    }
+
+    fn range(&mut self, at: usize) {
+        let range = &self.profile.ranges[at];
+        let is_mark = range.span.start == range.span.end;
+        let marker = activity::Marker {
+            time: HostNs(range.span.start as u64),
+            error_ns: activity::Span::UNKNOWN_ERROR,
+            id: 0,
+            edge: if is_mark { Edge::Mark } else { Edge::Begin },
+            tid: range.tid.map(|tid| i32::try_from(tid).unwrap_or(0)),
+            thread: range.tid.map_or_else(|| "".into(), |tid| self.thread_name(tid)),
+            name: Arc::clone(&range.name),
+            domain: range.domain.clone(),
+        };
+        let end = (!is_mark).then_some(HostNs(range.span.end as u64));
+        self.entry(range.span.start, What::Range { marker: &marker, end, is_open: false });
+    }
+}
+
+fn span(span: import::Span) -> activity::Span {
+    let (start, end) = (HostNs(span.start as u64), HostNs(span.end.max(span.start) as u64));
+    activity::Span { start, end, error_ns: activity::Span::UNKNOWN_ERROR }
+}
+
+fn place(place: import::Place) -> activity::Place {
+    activity::Place { device: place.device, context: place.context, stream: place.stream }
+}
+
+fn comm(profile: &Profile, at: usize, communicator: &import::Communicator) -> Comm {
+    let digits = |version: &String| {
+        let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        let mut next = || parts.next().unwrap_or(0);
+        next() * 10_000 + next() * 100 + next()
+    };
+    Comm {
+        context: Handle(at as u64 + 1),
+        number: at as u32 + 1,
+        hash: communicator.hash.unwrap_or(0),
+        name: communicator.name.as_deref().map(Into::into),
+        rank: communicator.rank.unwrap_or(-1),
+        ranks: communicator.ranks.unwrap_or(-1),
+        nodes: -1,
+        interface: 0,
+        version: profile.nccl_versions.first().map_or(0, digits),
+        device: None,
+    }
+}
+
+/// The operations in the trace's own terms, each made once.
+struct Operations(HashMap<usize, Arc<Operation>>);
+
+impl Operations {
+    fn of(profile: &Profile) -> Operations {
+        let carried = profile.kernels.iter().flat_map(|kernel| &kernel.carried.operations);
+        Operations(carried.map(|at| (*at, Arc::new(operation(&profile.operations[*at])))).collect())
+    }
+
+    fn get(&self, at: usize) -> Arc<Operation> {
+        Arc::clone(&self.0[&at])
+    }
+}
+
+/// An operation as a call of the application, which is what other tools know: nothing is said that a hand-over alone would say.
+fn operation(of: &import::Operation) -> Operation {
+    let func = Word::known(of.function.as_bytes()).unwrap_or(Word::ABSENT);
+    let datatype = of.datatype.as_deref().and_then(|name| Word::known(name.as_bytes())).unwrap_or(Word::ABSENT);
+    let text = |word: Word, text: Option<&str>| text.filter(|_| word == Word::ABSENT).map(Into::into);
+    let texts = Texts {
+        func: text(func, Some(&of.function)),
+        datatype: text(datatype, of.datatype.as_deref()),
+        ..Texts::default()
+    };
+    let has_texts = texts.func.is_some() || texts.datatype.is_some();
+    let count = of.count.unwrap_or(0);
+    let event = match (of.is_point_to_point(), of.peer) {
+        (true, Some(peer)) => Event::P2p(P2p { count, peer, func, datatype, ..P2p::default() }),
+        (true, None) => Event::P2pApi(P2pApi { count, func, datatype, ..P2pApi::default() }),
+        (false, _) => {
+            Event::CollApi(CollApi { count, func, datatype, root: of.root.unwrap_or(-1), ..CollApi::default() })
+        }
+    };
+    Operation { event, texts: has_texts.then(|| Box::new(texts)), p2p_number: 0 }
+}

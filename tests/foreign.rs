@@ -1,0 +1,325 @@
+//! Files of other tools, recorded on real GPUs: what they hold is found, told and drawn, and what is broken is refused with the reason.
+
+use ncclscope::cli;
+use ncclscope::import::{self, Error, How, Profile};
+use ncclscope_tests::perfetto::Trace;
+use ncclscope_tests::recording::assert_sound;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
+}
+
+fn unpacked(name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(fs::File::open(data(name)).unwrap()).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// The export of Nsight Systems, in a folder of its own.
+fn nsight() -> (TempDir, PathBuf) {
+    written("nsys.sqlite", &unpacked("nsys_2xh100_alltoall.sqlite.gz"))
+}
+
+fn kineto() -> PathBuf {
+    data("kineto_1rank_nccl.json.gz")
+}
+
+fn written(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    (folder, path)
+}
+
+/// What `ncclscope` says.
+fn ncclscope(words: &[&str], paths: &[&Path]) -> Result<String, String> {
+    let line = ["ncclscope"].iter().chain(words).map(|word| (*word).into());
+    let line = line.chain(paths.iter().map(|path| path.as_os_str().to_owned()));
+    let mut out = Vec::new();
+    cli::run(line, &mut out)?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+fn imported(path: &Path) -> Trace {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("imported.perfetto-trace");
+    ncclscope(&["import", "-o"], &[&output, path]).unwrap();
+    let trace = Trace::open(&output).unwrap();
+    assert_sound(&trace, 0);
+    trace
+}
+
+fn one(trace: &Trace, sql: &str) -> i64 {
+    trace.rows(sql)[0].i64("n")
+}
+
+#[test]
+fn nsight_says_which_kernels_carry_which_operations() {
+    let (_folder, path) = nsight();
+    let profile = import::open(&path).unwrap();
+    assert_eq!(profile.host.as_deref(), Some("modal"));
+    assert_eq!(profile.kernels.len(), 4010);
+    assert_eq!((profile.copies.len(), profile.cuda_calls.len(), profile.ranges.len()), (1289, 7466, 19118));
+    let pids: Vec<_> = profile.processes.iter().map(|process| process.pid).collect();
+    assert_eq!(pids, [145, 144]);
+
+    let kernels: Vec<_> = profile.nccl_kernels().collect();
+    assert_eq!(kernels.len(), 66);
+    let carried = |how| {
+        let those = kernels.iter().filter(|kernel| kernel.carried.how == how);
+        (those.clone().count(), those.map(|kernel| kernel.carried.count).sum::<u32>())
+    };
+    // Of two kernels the launch lies before the part of the report that the file holds.
+    assert_eq!(carried(How::Launched), (64, 256));
+    assert_eq!(carried(How::Concluded), (2, 8));
+    assert_eq!(import::knowledge::point_to_point(&profile), (264, 66));
+
+    for kernel in kernels.iter().filter(|kernel| kernel.carried.how == How::Launched) {
+        let operations: Vec<_> = kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect();
+        let mut functions: Vec<_> = operations.iter().map(|operation| operation.function.as_str()).collect();
+        functions.sort_unstable();
+        assert_eq!(functions, ["Recv", "Recv", "Send", "Send"]);
+        for operation in operations {
+            assert_eq!(operation.process, kernel.process);
+            assert!(operation.call.unwrap().end < kernel.span.start, "asked for before it ran");
+            assert_eq!((operation.bytes, operation.peer, operation.communicator), (None, None, None));
+        }
+    }
+    // No operation is carried twice.
+    let mut all: Vec<_> = kernels.iter().flat_map(|kernel| kernel.carried.operations.clone()).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 256);
+    assert_eq!(profile.operations.len(), 264);
+}
+
+#[test]
+fn kineto_says_which_process_group_its_kernels_worked_for() {
+    let profile = import::open(&kineto()).unwrap();
+    assert_eq!(profile.kernels.len(), 2700);
+    assert_eq!((profile.processes[0].pid, profile.processes[0].rank, profile.world), (2_910_249, Some(0), Some(2)));
+    assert_eq!(profile.nccl_versions, ["2.17.1"]);
+    let kernels: Vec<_> = profile.nccl_kernels().collect();
+    assert_eq!(kernels.len(), 21);
+    for kernel in &kernels {
+        let operation = &profile.operations[kernel.carried.operations[0]];
+        let group = &profile.communicators[operation.communicator.unwrap()];
+        assert_eq!(group.name.as_deref(), Some("default_pg (0)"));
+        assert_eq!((group.ranks, group.rank, group.members.as_deref()), (Some(2), Some(0), Some("[0, 1]")));
+    }
+    // "ts": 4458677009853.422, "dur": 2636.669, behind 1711964646 s; 6637568 floats.
+    let kernel = kernels.iter().find(|kernel| kernel.correlation == 60047).unwrap();
+    assert_eq!((kernel.span.start, kernel.span.duration()), (4_458_677_009_853_422, 2_636_669));
+    assert_eq!(profile.clock.to_utc_ns, Some(1_711_964_646_000_000_000));
+    let operation = &profile.operations[kernel.carried.operations[0]];
+    assert_eq!((operation.function.as_str(), operation.bytes), ("AllReduce", Some(4 * 6_637_568)));
+    assert_eq!((operation.datatype.as_deref(), operation.algorithm.as_deref()), (Some("ncclFloat32"), None));
+    assert_eq!(kernel.grid, [8, 1, 1]);
+}
+
+#[test]
+fn info_says_what_they_hold() {
+    let (_folder, path) = nsight();
+    let text = ncclscope(&["info"], &[&path]).unwrap();
+    for part in [
+        "Nsight Systems 2026.2.1.210, schema 3.25.0",
+        "66 kernels carry 264 point-to-point operations between them",
+        "the export leaves binary payloads out",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let text = ncclscope(&["info"], &[&kineto()]).unwrap();
+    for part in
+        ["2700 kernels, 21 of them NCCL's", "21 of 21: default_pg (0), 2 ranks [0, 1]", "2.17.1, a job of 2 ranks"]
+    {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
+
+#[test]
+fn nsight_is_drawn_like_a_recording_of_ours() {
+    let (_folder, path) = nsight();
+    let trace = imported(&path);
+    let kernels =
+        "FROM slice s JOIN args k ON s.arg_set_id = k.arg_set_id AND k.key = 'nccl.kernel' WHERE s.category = 'kernel'";
+    assert_eq!(one(&trace, &format!("SELECT count(*) AS n {kernels}")), 4010);
+    assert_eq!(one(&trace, &format!("SELECT count(*) AS n {kernels} AND s.name = 'Send and 3 more'")), 64);
+    assert_eq!(
+        one(&trace, &format!("SELECT count(*) AS n {kernels} AND k.string_value LIKE 'ncclDevKernel_SendRecv%'")),
+        66
+    );
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'carried'"), 256);
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'nvtx'"), 19118);
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'cuda'"), 7466);
+    // Nothing is said that the file does not say.
+    for key in ["count", "bytes", "peer", "time_error_ns", "channels", "seq"] {
+        let sql = format!(
+            "SELECT count(*) AS n FROM slice s JOIN args a ON s.arg_set_id = a.arg_set_id \
+             WHERE s.category = 'carried' AND a.key = 'nccl.{key}'"
+        );
+        assert_eq!(one(&trace, &sql), 0, "{key}");
+    }
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM args WHERE key = 'nccl.time_error_ns'"), 0);
+    assert_eq!(one(&trace, "SELECT count(DISTINCT pid) AS n FROM process WHERE pid > 0"), 2);
+    let note = trace.rows(
+        "SELECT a.string_value AS note FROM slice s JOIN args a ON s.arg_set_id = a.arg_set_id \
+         WHERE s.name = 'import started' AND a.key = 'nccl.note' LIMIT 1",
+    );
+    assert!(note[0].str("note").contains("from nsys.sqlite, by Nsight Systems 2026.2.1.210, schema 3.25.0"));
+    // The first of NCCL's kernels whose launch is in the file, to the nanosecond.
+    let sql = format!("SELECT count(*) AS n {kernels} AND s.ts = 60127005302 AND s.name = 'Send and 3 more'");
+    assert_eq!(one(&trace, &sql), 1);
+}
+
+#[test]
+fn kineto_is_drawn_like_a_recording_of_ours() {
+    let trace = imported(&kineto());
+    let with_group = "SELECT count(*) AS n FROM slice s JOIN args a ON s.arg_set_id = a.arg_set_id \
+                      WHERE s.category = 'kernel' AND a.key = 'nccl.comm_name' AND a.string_value = 'default_pg (0)'";
+    assert_eq!(one(&trace, with_group), 21);
+    assert_eq!(
+        one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'kernel' AND name LIKE 'AllReduce % f32'"),
+        15
+    );
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'kernel' AND name LIKE 'Broadcast %'"), 6);
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'nvtx'"), 14388);
+}
+
+#[test]
+fn an_import_is_read_back_as_what_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("imported.perfetto-trace");
+    ncclscope(&["import", "-o"], &[&output, &kineto()]).unwrap();
+    let (before, after) = (import::open(&kineto()).unwrap(), import::open(&output).unwrap());
+    let spans =
+        |profile: &Profile| profile.kernels.iter().map(|kernel| (kernel.span, kernel.place)).collect::<Vec<_>>();
+    assert_eq!(spans(&before), spans(&after));
+    assert_eq!(before.nccl_kernels().count(), after.nccl_kernels().count());
+    let text = ncclscope(&["info"], &[&output]).unwrap();
+    assert!(!text.contains("not closed"), "{text}");
+    // It is not written over.
+    let error = ncclscope(&["import", "-o"], &[&output, &kineto()]).unwrap_err();
+    assert!(error.contains("failed to write"), "{error}");
+}
+
+/// The error of a file of these bytes.
+fn refused(name: &str, bytes: &[u8]) -> Error {
+    let (_folder, path) = written(name, bytes);
+    import::open(&path).unwrap_err()
+}
+
+#[test]
+fn what_is_no_profile_is_refused() {
+    assert_eq!(refused("empty.json", b""), Error::Empty);
+    for (name, bytes, says) in [
+        ("notes.txt", &b"the cluster was slow on Monday"[..], "no profile"),
+        ("report.nsys-rep", b"\x01\x02\x03\x04", "export it first"),
+        ("archive.zip", b"PK\x03\x04", "unpack it first"),
+        ("other.json", b"{\"loss\": [1, 2, 3]}", "no traceEvents"),
+        ("number.json", b"[1, 2]", "no trace of Kineto's"),
+    ] {
+        let error = refused(name, bytes);
+        assert!(matches!(error, Error::Foreign(_) | Error::Damaged(_)), "{name}: {error:?}");
+        assert!(error.to_string().contains(says), "{name}: {error}");
+    }
+    let database = written("other.sqlite", &[]);
+    empty_database(&database.1);
+    let error = import::open(&database.1).unwrap_err().to_string();
+    assert!(error.contains("no export of Nsight Systems"), "{error}");
+    let error = import::open(Path::new("/nonexistent/trace.json")).unwrap_err();
+    assert!(matches!(error, Error::Io(_)), "{error}");
+}
+
+/// An SQLite database of one page without tables, byte by byte.
+fn empty_database(path: &Path) {
+    let mut page = vec![0_u8; 4096];
+    page[..16].copy_from_slice(b"SQLite format 3\0");
+    page[16..24].copy_from_slice(&[0x10, 0, 1, 1, 0, 64, 32, 32]);
+    page[28..32].copy_from_slice(&1_u32.to_be_bytes());
+    page[44..48].copy_from_slice(&4_u32.to_be_bytes());
+    page[56..60].copy_from_slice(&1_u32.to_be_bytes());
+    page[100] = 13;
+    page[105..107].copy_from_slice(&4096_u16.to_be_bytes());
+    fs::write(path, page).unwrap();
+}
+
+#[test]
+fn a_cut_export_says_where_it_ends() {
+    let whole = unpacked("nsys_2xh100_alltoall.sqlite.gz");
+    for length in [20, 99, 4096, whole.len() / 2, whole.len() - 1] {
+        let error = refused("cut.sqlite", &whole[..length]);
+        assert!(matches!(error, Error::Damaged(_)), "{length}: {error:?}");
+        assert!(error.to_string().contains(&format!("at byte {length}")), "{length}: {error}");
+    }
+}
+
+#[test]
+fn an_export_whose_pages_are_overwritten_is_refused_or_read_in_full() {
+    let whole = unpacked("nsys_2xh100_alltoall.sqlite.gz");
+    let mut refusals = 0;
+    for part in 1..16 {
+        let mut bytes = whole.clone();
+        let at = whole.len() / 16 * part;
+        bytes[at..at + 8192].fill(0xff);
+        let (_folder, path) = written("damaged.sqlite", &bytes);
+        if let Err(error) = import::open(&path) {
+            refusals += 1;
+            assert!(matches!(error, Error::Damaged(_) | Error::Foreign(_) | Error::Unsupported(_)), "{error:?}");
+            assert!(error.to_string().contains("export"), "{error}");
+        }
+    }
+    assert!(refusals > 3, "only {refusals} of 15 were noticed");
+}
+
+#[test]
+fn malformed_json_is_located() {
+    let text = unpacked("kineto_1rank_nccl.json.gz");
+    for length in [50, 5000, text.len() / 2, text.len() - 3] {
+        let error = refused("cut.json", &text[..length]);
+        assert!(matches!(error, Error::Damaged(_)), "{length}: {error:?}");
+        assert!(error.to_string().contains(&format!("at byte {length} (")), "{length}: {error}");
+    }
+    // A quote that is not escaped, as releases of Kineto's have left in names.
+    let mut broken = text.clone();
+    let at = text.len() / 3;
+    let quote = at + text[at..].windows(9).position(|part| part == b"\"name\": \"").unwrap() + 9;
+    broken.insert(quote, b'"');
+    let error = refused("broken.json", &broken);
+    let Error::Damaged(reason) = &error else { panic!("{error:?}") };
+    let position: usize = reason.split("at byte ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(position.abs_diff(quote) < 16, "{quote}: {reason}");
+    assert!(reason.contains("behind event "), "{reason}");
+    // Packed files are cut off too.
+    let packed = fs::read(kineto()).unwrap();
+    let error = refused("cut.json.gz", &packed[..packed.len() / 2]);
+    assert!(error.to_string().contains("of the unpacked text"), "{error}");
+}
+
+#[test]
+fn faulty_events_are_left_out_and_named() {
+    let text = r#"{"traceEvents": [
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10.5, "dur": 2, "args": {"device": 0, "stream": "seven"}},
+        {"ph": "X", "cat": "kernel", "name": "late", "pid": 0, "tid": 7, "dur": 2, "args": {}},
+        {"ph": "X", "cat": "kernel", "name": "back", "pid": 0, "tid": 7, "ts": 11, "dur": -1, "args": {}}
+    ]}"#;
+    let (_folder, path) = written("faulty.json", text.as_bytes());
+    let profile = import::open(&path).unwrap();
+    assert_eq!(profile.kernels.len(), 1);
+    assert_eq!((profile.kernels[0].span.start, profile.kernels[0].place.stream), (10_500, 7));
+    let faults: Vec<_> = profile.notes.iter().filter(|note| note.starts_with("left out: event ")).collect();
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert!(faults[0].contains("event 2 (it ends at byte ") && faults[0].contains("\"late\""), "{faults:?}");
+}
+
+#[test]
+fn plain_and_packed_json_are_the_same() {
+    let mut plain = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+    plain.write_all(&unpacked("kineto_1rank_nccl.json.gz")).unwrap();
+    let (one, other) = (import::open(plain.path()).unwrap(), import::open(&kineto()).unwrap());
+    assert_eq!(one.kernels.len(), other.kernels.len());
+    assert_eq!(one.extent(), other.extent());
+}

@@ -1,5 +1,6 @@
 //! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage.
 
+mod compare;
 mod foreign;
 mod import;
 mod info;
@@ -32,6 +33,11 @@ enum Command {
         #[arg(required = true)]
         traces: Vec<PathBuf>,
     },
+    /// Compare a trace with a file of Nsight Systems or PyTorch's profiler, or with a trace of another run
+    ///
+    /// Times, hosts and processes say whether the two are of one run or of two. Of one run, moments are compared, on clocks that are put
+    /// together by the launches that both saw. Of two, counts and durations are; of two traces of ncclscope also what got slower.
+    Compare(compare::Wish),
     /// Turn another tool's file into a trace laid out like ours
     ///
     /// Takes an SQLite export of Nsight Systems (schema 3) or JSON of PyTorch's profiler (Kineto), plain or gzipped. What such a file does
@@ -85,6 +91,7 @@ impl Arguments {
     fn run(self, out: &mut dyn Write) -> Result<(), String> {
         match self.command {
             Command::Info { traces } => info::run(&traces, out),
+            Command::Compare(wish) => compare::run(&wish, out),
             Command::Import { file, output } => import::run(&file, &output, out),
             Command::Join { traces, output } => join::run(&traces, &output, out),
             Command::Settings => settings(out).map_err(|error| format!("failed to write: {error}")),

@@ -1,0 +1,191 @@
+//! Whether two files are of one run or of two, from their times, hosts and processes; and which pairs make no sense.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::cli::foreign::utc;
+use crate::import::{Profile, Span, Tool};
+
+/// What two files are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Case {
+    /// The same processes, recorded by two tools at once: moments can be compared.
+    SameRun,
+    /// Two runs: only counts and durations can.
+    TwoRuns,
+}
+
+/// The case, and how it was recognised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Recognised {
+    pub(crate) case: Case,
+    pub(crate) reason: String,
+}
+
+/// Recognises the case; `said` is what the person says it is.
+///
+/// # Errors
+///
+/// Why the two cannot be compared.
+pub(crate) fn recognise(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Recognised, String> {
+    comparable(a, b)?;
+    let found = find(a, b);
+    match (said, found) {
+        (Some(case), Ok(found)) if case == found.case => Ok(found),
+        (Some(Case::SameRun), Ok(found)) => Err(format!("--as same-run contradicts the files: {}", found.reason)),
+        (Some(case), Ok(found)) => {
+            Ok(Recognised { case, reason: format!("said so; the files say otherwise: {}", found.reason) })
+        }
+        (Some(Case::TwoRuns), Err(reason)) => {
+            Ok(Recognised { case: Case::TwoRuns, reason: format!("said so; otherwise refused: {reason}") })
+        }
+        (Some(Case::SameRun), Err(reason)) => Err(reason),
+        (None, found) => found,
+    }
+}
+
+/// Refuses what can have nothing in common.
+fn comparable(a: &Profile, b: &Profile) -> Result<(), String> {
+    let name = |profile: &Profile| profile.source.path.display().to_string();
+    if a.source.tool != Tool::Ncclscope {
+        let hint = if b.source.tool == Tool::Ncclscope {
+            "name them the other way round"
+        } else {
+            "ncclscope info FILE reports on one file"
+        };
+        return Err(format!(
+            "{} is of {}, and the first file has to be a trace of ncclscope: {hint}",
+            name(a),
+            a.source.tool
+        ));
+    }
+    for profile in [a, b] {
+        if profile.extent().is_none() {
+            return Err(format!("{} holds nothing to compare: {}", name(profile), profile.notes.join("; ")));
+        }
+    }
+    if same_recording(a, b) {
+        return Err(format!("{} and {} are the same recording", name(a), name(b)));
+    }
+    Ok(())
+}
+
+/// Whether two traces of ours hold the very same things.
+fn same_recording(a: &Profile, b: &Profile) -> bool {
+    let pids = |profile: &Profile| profile.processes.iter().map(|process| process.pid).collect::<Vec<_>>();
+    b.source.tool == Tool::Ncclscope && pids(a) == pids(b) && utc_extent(a) == utc_extent(b) && utc_extent(a).is_some()
+}
+
+fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
+    let two = |reason: String| Ok(Recognised { case: Case::TwoRuns, reason });
+    let (Some(times_a), Some(times_b)) = (utc_extent(a), utc_extent(b)) else {
+        return two("the times of one of them are related to no other clock, so they are taken for two runs".into());
+    };
+    if times_a.end < times_b.start || times_b.end < times_a.start {
+        return two(format!("their times do not overlap: from {} and from {}", utc(times_a.start), utc(times_b.start)));
+    }
+    if let (Some(host), Some(other)) = (&a.host, &b.host)
+        && host != other
+    {
+        return Err(format!(
+            "they were recorded at the same time on different hosts, {host} and {other}, so they are neither one process nor two runs; \
+             --as two-runs compares counts and durations all the same"
+        ));
+    }
+    let common: Vec<i64> = pids(a).into_iter().filter(|pid| pids(b).contains(pid)).collect();
+    match (&common[..], b.source.tool) {
+        ([], tool) => {
+            let hint = if tool == Tool::Ncclscope { "ncclscope join puts them on one timeline; " } else { "" };
+            Err(format!(
+                "they were recorded at the same time and have no process in common ({} and {}); {hint}--as two-runs compares counts and \
+                 durations all the same",
+                list(&pids(a)),
+                list(&pids(b))
+            ))
+        }
+        (_, Tool::Ncclscope) => Err(format!(
+            "both are recordings of the same run, of process {}: there is nothing to compare; name traces of two runs",
+            list(&common)
+        )),
+        (common, tool) => Ok(Recognised {
+            case: Case::SameRun,
+            reason: format!("their times overlap and process {} is in both, beside ncclscope by {tool}", list(common)),
+        }),
+    }
+}
+
+/// From the first to the last thing, since 1970.
+fn utc_extent(profile: &Profile) -> Option<Span> {
+    let (extent, offset) = (profile.extent()?, profile.clock.to_utc_ns?);
+    Some(Span { start: extent.start + offset, end: extent.end + offset })
+}
+
+fn pids(profile: &Profile) -> Vec<i64> {
+    profile.processes.iter().map(|process| process.pid).filter(|pid| *pid != 0).collect()
+}
+
+fn list(pids: &[i64]) -> String {
+    let shown: Vec<String> = pids.iter().take(8).map(ToString::to_string).collect();
+    let more = if pids.len() > 8 { ", …" } else { "" };
+    format!("{}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::{Clock, Launch, Process, Source};
+
+    fn profile(tool: Tool, host: Option<&str>, pid: i64, start: i64) -> Profile {
+        let process = Process { pid, name: String::new(), rank: None, threads: std::collections::BTreeMap::new() };
+        Profile {
+            source: Source { tool, ..Source::default() },
+            host: host.map(Into::into),
+            clock: Clock { name: String::new(), to_utc_ns: Some(1_000) },
+            processes: vec![process],
+            launches: vec![Launch { process: 0, tid: pid, span: Span { start, end: start + 100 } }],
+            ..Profile::default()
+        }
+    }
+
+    #[test]
+    fn one_process_seen_by_two_tools_is_one_run() {
+        let (ours, theirs) = (profile(Tool::Ncclscope, Some("n1"), 7, 0), profile(Tool::Kineto, None, 7, 50));
+        assert_eq!(recognise(&ours, &theirs, None).unwrap().case, Case::SameRun);
+        assert_eq!(recognise(&ours, &theirs, Some(Case::TwoRuns)).unwrap().case, Case::TwoRuns);
+    }
+
+    #[test]
+    fn other_times_are_another_run() {
+        let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
+        for tool in [Tool::Ncclscope, Tool::Nsight, Tool::Kineto] {
+            let other = profile(tool, Some("n1"), 7, 500);
+            assert_eq!(recognise(&ours, &other, None).unwrap().case, Case::TwoRuns);
+            assert!(recognise(&ours, &other, Some(Case::SameRun)).is_err());
+        }
+        let mut unrelated = profile(Tool::Nsight, None, 7, 0);
+        unrelated.clock.to_utc_ns = None;
+        assert_eq!(recognise(&ours, &unrelated, None).unwrap().case, Case::TwoRuns);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_reason() {
+        let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
+        for (a, b, reason) in [
+            (&ours, profile(Tool::Nsight, Some("n2"), 7, 0), "different hosts"),
+            (&ours, profile(Tool::Nsight, Some("n1"), 8, 0), "no process in common"),
+            (&ours, profile(Tool::Ncclscope, Some("n1"), 8, 0), "ncclscope join"),
+            (&ours, profile(Tool::Ncclscope, Some("n1"), 7, 10), "the same run"),
+            (&ours, ours.clone(), "the same recording"),
+            (&profile(Tool::Kineto, None, 7, 0), ours.clone(), "the other way round"),
+            (&profile(Tool::Kineto, None, 7, 0), profile(Tool::Nsight, None, 7, 0), "ncclscope info"),
+            (&ours, Profile { launches: Vec::new(), ..profile(Tool::Kineto, None, 7, 0) }, "nothing to compare"),
+        ] {
+            let error = recognise(a, &b, None).unwrap_err();
+            assert!(error.contains(reason), "{reason}: {error}");
+        }
+        // Two processes of one time may be compared by their durations, if one says so.
+        let other = profile(Tool::Ncclscope, Some("n1"), 8, 0);
+        assert_eq!(recognise(&ours, &other, Some(Case::TwoRuns)).unwrap().case, Case::TwoRuns);
+    }
+}

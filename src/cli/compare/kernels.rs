@@ -1,0 +1,118 @@
+//! Kernels of two files, paired by name and order: counts and durations.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::statistics::Distribution;
+use crate::import::{Kernel, Operation, Profile, kernel_name};
+use crate::trace::names;
+
+/// The kernels of one name on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Row {
+    /// The name, without parameters.
+    pub(crate) name: String,
+    /// Whether NCCL made it.
+    pub(crate) nccl: bool,
+    /// Durations of the first file's, ns.
+    pub(crate) a: Option<Distribution>,
+    /// Durations of the second file's, ns.
+    pub(crate) b: Option<Distribution>,
+    /// The second's duration by the first's, kernel by kernel in the order of their start, where both have as many.
+    pub(crate) ratio: Option<Distribution>,
+}
+
+/// All kernels by their names; NCCL's first, then by the time they took.
+pub(crate) fn by_name(a: &Profile, b: &Profile) -> Vec<Row> {
+    rows(a, b, |_, kernel| Some(kernel_name::common(&kernel.name)))
+}
+
+/// NCCL's by what they carry, where both sides know sizes.
+pub(crate) fn by_operation(a: &Profile, b: &Profile) -> Vec<Row> {
+    let rows = rows(a, b, |profile, kernel| carried(profile, kernel).filter(|_| kernel.is_nccl()));
+    let on = |side: fn(&Row) -> bool| rows.iter().any(side);
+    if on(|row| row.a.is_some()) && on(|row| row.b.is_some()) { rows } else { Vec::new() }
+}
+
+/// What a kernel carries, in words that do not depend on the tool; `None` where its sizes are not known.
+pub(crate) fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
+    let operations: Vec<&Operation> = kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect();
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    for operation in &operations {
+        *kinds.entry(format!("{} {}", operation.function, names::size(operation.bytes?))).or_default() += 1;
+    }
+    let untold = u64::from(kernel.carried.count).saturating_sub(operations.len() as u64);
+    let mut parts: Vec<String> =
+        kinds.iter().map(|(kind, count)| if *count > 1 { format!("{count} {kind}") } else { kind.clone() }).collect();
+    if untold > 0 {
+        parts.push(format!("{untold} more"));
+    }
+    (!operations.is_empty()).then(|| parts.join(" + "))
+}
+
+fn rows(a: &Profile, b: &Profile, key: impl Fn(&Profile, &Kernel) -> Option<String>) -> Vec<Row> {
+    // By name: durations of both sides, in the order of their start.
+    let mut names: BTreeMap<String, (bool, [Vec<f64>; 2])> = BTreeMap::new();
+    // Kernels have few names, and to find the common one of each takes a while.
+    for (side, profile) in [a, b].into_iter().enumerate() {
+        let mut known: BTreeMap<&str, Option<String>> = BTreeMap::new();
+        for kernel in &profile.kernels {
+            let name = match kernel.is_nccl() {
+                true => key(profile, kernel),
+                false => known.entry(&kernel.name).or_insert_with(|| key(profile, kernel)).clone(),
+            };
+            let Some(name) = name else { continue };
+            let entry = names.entry(name).or_insert_with(|| (kernel.is_nccl(), Default::default()));
+            entry.1[side].push(kernel.span.duration() as f64);
+        }
+    }
+    let mut rows: Vec<Row> = (names.into_iter())
+        .map(|(name, (nccl, [a, b]))| {
+            let paired = if a.len() == b.len() { &a[..] } else { &[] };
+            let ratios: Vec<f64> = paired.iter().zip(&b).filter(|(a, _)| **a > 0.0).map(|(a, b)| b / a).collect();
+            Row { name, nccl, a: Distribution::of(&a), b: Distribution::of(&b), ratio: Distribution::of(&ratios) }
+        })
+        .collect();
+    let weight = |row: &Row| row.a.iter().chain(&row.b).map(|it| it.sum).fold(0.0, f64::max);
+    rows.sort_by(|one, other| other.nccl.cmp(&one.nccl).then(weight(other).total_cmp(&weight(one))));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::{Carried, Place, Span};
+
+    fn profile(kernels: &[(&str, i64, i64)]) -> Profile {
+        let kernel = |(name, start, end): &(&str, i64, i64)| Kernel {
+            process: 0,
+            span: Span { start: *start, end: *end },
+            place: Place::default(),
+            correlation: 0,
+            name: (*name).into(),
+            grid: [1, 1, 1],
+            block: [1, 1, 1],
+            graph_node: 0,
+            carried: Carried::default(),
+        };
+        Profile { kernels: kernels.iter().map(kernel).collect(), ..Profile::default() }
+    }
+
+    #[test]
+    fn kernels_pair_by_name_and_order() {
+        let a = profile(&[("_Z4stepPf", 0, 10), ("_Z4stepPf", 20, 40), ("ncclDevKernel_SendRecv", 50, 55)]);
+        let b = profile(&[("void step(float*)", 0, 20), ("void step(float*)", 30, 70), ("only()", 80, 90)]);
+        let rows = by_name(&a, &b);
+        assert_eq!(
+            rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(),
+            ["ncclDevKernel_SendRecv", "step", "only"]
+        );
+        assert!(rows[0].nccl && rows[0].b.is_none() && rows[0].ratio.is_none());
+        let step = &rows[1];
+        assert_eq!((step.a.unwrap().median, step.b.unwrap().median), (15.0, 30.0));
+        assert_eq!((step.ratio.unwrap().count, step.ratio.unwrap().min, step.ratio.unwrap().max), (2, 2.0, 2.0));
+        // Nothing is known of sizes, so there is nothing to show by them.
+        assert!(by_operation(&a, &b).is_empty());
+    }
+}

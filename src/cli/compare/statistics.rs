@@ -1,0 +1,245 @@
+//! The statistics of a comparison, in full: distributions, the test of two samples, and the correction for making many tests.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Samples of both sides together up to which the test is exact.
+const EXACT: usize = 60;
+
+/// How values are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Distribution {
+    /// How many there are.
+    pub(crate) count: u64,
+    /// The least.
+    pub(crate) min: f64,
+    /// A tenth lies below.
+    pub(crate) p10: f64,
+    /// Half lies below.
+    pub(crate) median: f64,
+    /// A tenth lies above.
+    pub(crate) p90: f64,
+    /// The greatest.
+    pub(crate) max: f64,
+    /// All together.
+    pub(crate) sum: f64,
+}
+
+impl Distribution {
+    /// Of these values; `None` of none.
+    pub(crate) fn of(values: &[f64]) -> Option<Distribution> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let at = |part| quantile(&sorted, part);
+        Some(Distribution {
+            count: sorted.len() as u64,
+            min,
+            p10: at(0.1),
+            median: at(0.5),
+            p90: at(0.9),
+            max,
+            sum: sorted.iter().sum(),
+        })
+    }
+}
+
+/// A quantile of sorted values, by a straight line between the two nearest (Hyndman and Fan's type 7).
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let at = part * (sorted.len() - 1) as f64;
+    let below = at.floor() as usize;
+    let above = (below + 1).min(sorted.len() - 1);
+    sorted[below] + (sorted[above] - sorted[below]) * (at - below as f64)
+}
+
+/// The probability that two samples of one distribution differ as much as these or more, by the test of Mann and Whitney, two-sided.
+///
+/// Up to 60 values together it is exact, ties included: the sum of ranks is compared with that of every way to divide the values. Above,
+/// it is the normal approximation with the corrections for ties and continuity. It assumes that the values are independent. `None` where a
+/// side is empty.
+pub(crate) fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
+    if a.is_empty() || b.is_empty() {
+        return None;
+    }
+    let mut all: Vec<(f64, bool)> =
+        a.iter().map(|value| (*value, true)).chain(b.iter().map(|value| (*value, false))).collect();
+    all.sort_by(|one, other| one.0.total_cmp(&other.0));
+    // Twice the rank, so that the middle rank of ties is a whole number.
+    let mut doubled = Vec::with_capacity(all.len());
+    let mut ties = 0.0;
+    let mut at = 0;
+    while at < all.len() {
+        let length = all[at..].iter().take_while(|it| it.0 == all[at].0).count();
+        let rank = (2 * at + length + 1) as u64;
+        doubled.extend(std::iter::repeat_n(rank, length));
+        ties += (length as f64).powi(3) - length as f64;
+        at += length;
+    }
+    let sum: u64 = all.iter().zip(&doubled).filter(|((_, of_a), _)| *of_a).map(|(_, rank)| rank).sum();
+    let (n, m) = (a.len(), b.len());
+    Some(if n + m <= EXACT { exact(&doubled, n, sum) } else { approximate(n as f64, m as f64, sum as f64 / 2.0, ties) })
+}
+
+/// How many of all choices of `n` ranks have a sum that is at least as far from the middle as `sum`, as a part of all.
+fn exact(ranks: &[u64], n: usize, sum: u64) -> f64 {
+    // Choices of so many ranks with such a sum: as floating-point numbers, since there are up to 10^17.
+    let mut choices: Vec<BTreeMap<u64, f64>> = vec![BTreeMap::new(); n + 1];
+    choices[0].insert(0, 1.0);
+    for rank in ranks {
+        for size in (1..=n).rev() {
+            let more: Vec<(u64, f64)> = choices[size - 1].iter().map(|(sum, count)| (sum + rank, *count)).collect();
+            for (sum, count) in more {
+                *choices[size].entry(sum).or_default() += count;
+            }
+        }
+    }
+    // Twice the ranks' mean is their number and one; times the choice's size it is the middle.
+    let middle = (n * (ranks.len() + 1)) as f64;
+    let distance = |sum: u64| (sum as f64 - middle).abs();
+    let all: f64 = choices[n].values().sum();
+    let far: f64 =
+        choices[n].iter().filter(|(other, _)| distance(**other) >= distance(sum)).map(|(_, count)| count).sum();
+    (far / all).min(1.0)
+}
+
+fn approximate(n: f64, m: f64, sum: f64, ties: f64) -> f64 {
+    let all = n + m;
+    let middle = n * (all + 1.0) / 2.0;
+    let variance = n * m / 12.0 * (all + 1.0 - ties / (all * (all - 1.0)));
+    if variance <= 0.0 {
+        return 1.0;
+    }
+    let distance = ((sum - middle).abs() - 0.5).max(0.0) / variance.sqrt();
+    (2.0 * upper_tail(distance)).min(1.0)
+}
+
+/// The part of the normal distribution above `z`, for `z` from 0 on.
+///
+/// Up to 6 by the series around 0, which is exact to double precision there, and above by the continued fraction of Mills's ratio.
+fn upper_tail(z: f64) -> f64 {
+    let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    if z > 6.0 {
+        let ratio = (1..=60).rev().fold(z, |below, step| z + f64::from(step) / below);
+        return density / ratio;
+    }
+    let (mut term, mut series) = (z, z);
+    let mut step = 1.0;
+    while term > series * 1e-17 && step < 500.0 {
+        term *= z * z / (2.0 * step + 1.0);
+        series += term;
+        step += 1.0;
+    }
+    (0.5 - density * series).max(0.0)
+}
+
+/// Corrects probabilities for being the result of many tests, after Holm: one below a level is significant at that level among all.
+pub(crate) fn holm(probabilities: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..probabilities.len()).collect();
+    order.sort_by(|one, other| probabilities[*one].total_cmp(&probabilities[*other]));
+    let mut corrected = vec![0.0; probabilities.len()];
+    let mut greatest = 0.0_f64;
+    for (place, &at) in order.iter().enumerate() {
+        greatest = greatest.max((probabilities[at] * (probabilities.len() - place) as f64).min(1.0));
+        corrected[at] = greatest;
+    }
+    corrected
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(value: f64, expected: f64) {
+        assert!((value - expected).abs() < 1e-9 + expected.abs() * 1e-6, "{value} is not {expected}");
+    }
+
+    #[test]
+    fn quantiles_are_those_of_type_7() {
+        let distribution = Distribution::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+        near(distribution.median, 2.5);
+        near(distribution.p10, 1.3);
+        near(distribution.p90, 3.7);
+        assert_eq!((distribution.count, distribution.min, distribution.max, distribution.sum), (4, 1.0, 4.0, 10.0));
+        assert_eq!(Distribution::of(&[7.0]).unwrap().p90, 7.0);
+        assert_eq!(Distribution::of(&[]), None);
+    }
+
+    #[test]
+    fn small_samples_are_tested_exactly() {
+        // All of one side above all of the other: 2 of all 252 ways to choose 5 of 10.
+        let (low, high) = ([1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]);
+        near(mann_whitney(&low, &high).unwrap(), 2.0 / 252.0);
+        near(mann_whitney(&high, &low).unwrap(), 2.0 / 252.0);
+        // Counted by hand: of the 6 choices of 2 of {1, 2, 3, 4} the sums are 3, 4, 5, 5, 6, 7 around 5; 4 and 6, and what is farther, are 4.
+        near(mann_whitney(&[1.0, 3.0], &[2.0, 4.0]).unwrap(), 4.0 / 6.0);
+        near(mann_whitney(&[1.0], &[2.0]).unwrap(), 1.0);
+    }
+
+    #[test]
+    fn ties_count_as_half() {
+        // Ranks 1, 2.5, 2.5, 4: sums of two are 3.5, 3.5, 5, 5, 6.5, 6.5 around 5; the choice {1, 2.5} has 3.5.
+        near(mann_whitney(&[1.0, 2.0], &[2.0, 3.0]).unwrap(), 4.0 / 6.0);
+        near(mann_whitney(&[5.0; 8], &[5.0; 9]).unwrap(), 1.0);
+        near(mann_whitney(&[5.0; 80], &[5.0; 90]).unwrap(), 1.0);
+    }
+
+    #[test]
+    fn the_approximation_meets_the_exact_test() {
+        // 30 of each side, interleaved with a shift: both ways near each other, farther down the tail less so.
+        let a: Vec<f64> = (0..30).map(f64::from).collect();
+        for shift in [0.5, 3.5, 5.5, 7.5] {
+            let b: Vec<f64> = a.iter().map(|value| value + shift).collect();
+            let exact = mann_whitney(&a, &b).unwrap();
+            let ranks: f64 =
+                a.iter().map(|value| 1.0 + value + b.iter().filter(|other| *other < value).count() as f64).sum();
+            let approximate = approximate(30.0, 30.0, ranks, 0.0);
+            assert!((approximate / exact - 1.0).abs() < 0.2, "{shift}: {approximate} and {exact}");
+        }
+    }
+
+    #[test]
+    fn the_normal_distribution_has_its_tail() {
+        // From tables of the normal distribution.
+        for (z, part) in [
+            (0.0, 0.5),
+            (1.0, 0.158_655_253_931),
+            (1.959_963_984_54, 0.025),
+            (3.0, 1.349_898_031_6e-3),
+            (5.0, 2.866_515_719e-7),
+        ] {
+            assert!((upper_tail(z) / part - 1.0).abs() < 1e-6, "{z}: {}", upper_tail(z));
+        }
+        assert!((upper_tail(8.0) / 6.220_960_574e-16 - 1.0).abs() < 1e-6, "{}", upper_tail(8.0));
+        assert!((upper_tail(6.000_001) / upper_tail(6.0) - 1.0).abs() < 1e-4);
+    }
+
+    #[test]
+    fn equal_distributions_are_rarely_found_to_differ() {
+        // A generator of fixed seed: of 2000 pairs of samples of one distribution, near 5 % lie below 0.05, and no more.
+        let mut state = 7_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as f64
+        };
+        for (n, m, runs) in [(8, 9, 2000), (50, 60, 2000)] {
+            let found = (0..runs).filter(|_| {
+                let a: Vec<f64> = (0..n).map(|_| random()).collect();
+                let b: Vec<f64> = (0..m).map(|_| random()).collect();
+                mann_whitney(&a, &b).unwrap() < 0.05
+            });
+            let part = found.count() as f64 / f64::from(runs);
+            assert!(part > 0.03 && part < 0.065, "{n} and {m}: {part}");
+        }
+    }
+
+    #[test]
+    fn many_tests_ask_for_more() {
+        let corrected = holm(&[0.01, 0.04, 0.03]);
+        for (value, expected) in corrected.iter().zip([0.03, 0.06, 0.06]) {
+            near(*value, expected);
+        }
+        assert!(holm(&[]).is_empty());
+        near(holm(&[0.7, 0.6])[0], 1.0);
+    }
+}

@@ -42,8 +42,8 @@ struct Reader {
     processes: HashMap<u64, usize>,
     hosts: BTreeSet<String>,
     communicators: HashMap<(usize, u64), usize>,
-    /// Operations by process and the number that every rank has for them.
-    operations: HashMap<(usize, u64), usize>,
+    /// Operations by process, the number that every rank has for them, and the function: what a rank sends itself has one number twice.
+    operations: HashMap<(usize, u64, Option<i32>), usize>,
     /// Kernels with several operations, by where and when they ran.
     several: HashMap<(usize, String, Span), usize>,
     carried: Vec<(usize, String, Span, usize)>,
@@ -336,15 +336,16 @@ impl Reader {
     }
 
     fn operation(&mut self, process: usize, open: &Open) -> usize {
-        let known = open.correlation.and_then(|number| self.operations.get(&(process, number))).copied();
+        let key = open.correlation.map(|number| (process, number, open.nccl.function));
+        let known = key.and_then(|key| self.operations.get(&key)).copied();
         if let Some(known) = known {
             return known;
         }
         let communicator = open.nccl.comm.filter(|hash| *hash != 0).map(|hash| self.communicator(process, hash));
         let new = self.profile.operations.len();
         self.profile.operations.push(describe(process, &open.nccl, open.correlation, communicator));
-        if let Some(number) = open.correlation {
-            self.operations.insert((process, number), new);
+        if let Some(key) = key {
+            self.operations.insert(key, new);
         }
         new
     }

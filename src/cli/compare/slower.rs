@@ -186,7 +186,7 @@ fn samples(profile: &Profile) -> BTreeMap<Kind, Vec<(i64, f64)>> {
         let Some(first) = operations.first() else { continue };
         let Some(arguments) = arguments(&operations, kernel.carried.count) else { continue };
         let communicator = communicator(profile, first);
-        match first.correlation.filter(|_| ranks > 1) {
+        match first.correlation.filter(|_| ranks > 1 && !first.is_point_to_point()) {
             // The same operation on another rank has the same number. A replay of a graph has the number of its capture: in its turn.
             Some(number) => on_ranks.entry((communicator, arguments, number)).or_default().push(kernel.span),
             None => add(Metric::Kernel, communicator, arguments, kernel.span.start, kernel.span.duration()),

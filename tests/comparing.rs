@@ -1,0 +1,215 @@
+//! `ncclscope compare`: our traces with files of other tools recorded on real GPUs, with a file of the same run, and with another run.
+
+use ncclscope::cli;
+use ncclscope::import::{self, Profile};
+use ncclscope_tests::recording::Recording;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A process that calls AllReduce so often, each launch taking 80 µs.
+fn recorded(operations: usize, count: &str) -> Recording {
+    let mut script = "user init world comm=0x5c09e rank=0 nranks=2 nodes=2 name=dp\n".to_owned();
+    for number in 0..operations {
+        let _ = write!(
+            script,
+            "user start g{number} world GroupApi groupDepth=1\n\
+             user start api{number} world CollApi parent=g{number} func=AllReduce count={count} datatype=ncclFloat32 stream=0x10\n\
+             user stop api{number}\n\
+             user start launch{number} world KernelLaunch parent=g{number} stream=0x10\n\
+             user sleep 80us\n\
+             user stop launch{number}\n\
+             user stop g{number}\n\
+             user sleep {}us\n",
+            200 + number * number * 31 % 400
+        );
+    }
+    script.push_str("user finalize world\n");
+    Recording::of(&script)
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn compare(words: &[&str], a: &Path, b: &Path) -> Result<String, String> {
+    let line = ["ncclscope", "compare"].iter().chain(words).map(|word| (*word).into());
+    let line = line.chain([a, b].into_iter().map(|path| path.as_os_str().to_owned()));
+    let mut out = Vec::new();
+    cli::run(line, &mut out)?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+/// The report as data, and as text.
+#[track_caller]
+fn report(words: &[&str], a: &Path, b: &Path) -> (Value, String) {
+    let folder = folder();
+    let json = folder.path().join("report.json");
+    let words: Vec<&str> = words.iter().copied().chain(["--json", json.to_str().unwrap()]).collect();
+    let text = compare(&words, a, b).unwrap_or_else(|error| panic!("{error}"));
+    (serde_json::from_slice(&fs::read(&json).unwrap()).unwrap(), text)
+}
+
+fn fact<'a>(report: &'a Value, what: &str, side: &str) -> &'a Value {
+    let all = report["knowledge"].as_array().unwrap();
+    &all.iter().find(|fact| fact["what"] == what).unwrap_or_else(|| panic!("nothing about {what}"))[side]
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
+}
+
+#[test]
+fn nsight_of_another_run_says_less_of_each_kernel() {
+    let ours = recorded(3, "1Mi");
+    let folder = folder();
+    let theirs = folder.path().join("report.sqlite");
+    let mut bytes = Vec::new();
+    let packed = fs::File::open(data("nsys_2xh100_alltoall.sqlite.gz")).unwrap();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+    fs::write(&theirs, bytes).unwrap();
+    let markdown = folder.path().join("report.md");
+    let (report, text) = report(&["--markdown", markdown.to_str().unwrap()], &ours.traces.file(), &theirs);
+    assert_eq!(report["case"], "two-runs");
+    assert_eq!(report["b"]["nccl_kernels"], 66);
+    let operations = fact(&report, "operations", "b");
+    assert_eq!((operations["known"].as_u64(), operations["of"].as_u64()), (Some(66), Some(66)));
+    assert!(
+        operations["remark"].as_str().unwrap().contains("66 kernels carry 264 point-to-point operations between them")
+    );
+    for (what, known, of) in [("size", 0, 66), ("communicator", 0, 66), ("peers", 0, 264), ("launching call", 64, 66)] {
+        assert_eq!(
+            (fact(&report, what, "b")["known"].as_u64(), fact(&report, what, "b")["of"].as_u64()),
+            (Some(known), Some(of)),
+            "{what}"
+        );
+    }
+    // Moments of two runs are not compared, and nothing of theirs got slower.
+    assert!(report.get("starts").is_none() && report.get("slower").is_none());
+    assert!(!text.contains("STARTS"), "{text}");
+    let send_recv =
+        report["kernels"].as_array().unwrap().iter().find(|row| row["name"] == "ncclDevKernel_SendRecv").unwrap();
+    assert_eq!((send_recv["b"]["count"].as_u64(), send_recv["a"].is_null()), (Some(66), true));
+    assert!(fs::read_to_string(markdown).unwrap().contains("| ncclDevKernel_SendRecv "));
+}
+
+#[test]
+fn kineto_of_another_run_knows_process_groups() {
+    let ours = recorded(3, "1Mi");
+    let (report, text) = report(&[], &ours.traces.file(), &data("kineto_1rank_nccl.json.gz"));
+    assert_eq!((report["case"].as_str(), report["b"]["nccl_kernels"].as_u64()), (Some("two-runs"), Some(21)));
+    let groups = fact(&report, "communicator", "b");
+    assert_eq!(
+        (groups["known"].as_u64(), groups["remark"].as_str()),
+        (Some(21), Some("default_pg (0), 2 ranks [0, 1]"))
+    );
+    assert!(
+        text.contains("They differ: NCCL: ")
+            || text.contains("They differ: hosts")
+            || text.contains("They differ: communicators"),
+        "{text}"
+    );
+}
+
+/// What Kineto would have written beside us: a call into CUDA inside of each launch of ours, and its kernel. Its clock is ahead by so much,
+/// and it sees only some of the launches.
+fn kineto_beside(ours: &Profile, ahead_ns: i64, seen: std::ops::Range<usize>) -> Value {
+    let pid = ours.processes[0].pid;
+    let to_utc = ours.clock.to_utc_ns.unwrap();
+    let micros = |ns: i64| serde_json::from_str::<Value>(&format!("{}.{:03}", ns / 1000, ns % 1000)).unwrap();
+    let mut events = Vec::new();
+    for (number, launch) in ours.launches.iter().enumerate().filter(|(number, _)| seen.contains(number)) {
+        let start = launch.span.start + to_utc + ahead_ns + 10_000;
+        events
+            .push(json!({"ph": "X", "cat": "cuda_runtime", "name": "cuLaunchKernelExC", "pid": pid, "tid": launch.tid,
+            "ts": micros(start), "dur": micros(20_000), "args": {"correlation": number + 1}}));
+        events.push(json!({"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", "pid": 0, "tid": 7,
+            "ts": micros(start + 35_000), "dur": micros(50_000), "args": {"device": 0, "stream": 7, "correlation": number + 1}}));
+    }
+    json!({"schemaVersion": 1, "traceEvents": events})
+}
+
+#[test]
+fn one_run_is_put_on_one_clock_by_its_launches() {
+    let recording = recorded(12, "1Mi");
+    let ours = import::open(&recording.traces.file()).unwrap();
+    assert_eq!(ours.launches.len(), 12);
+    let folder = folder();
+    for (name, ahead_ns, seen) in [("ahead.json", 3_000_000, 0..12), ("behind.json", -700_000, 4..11)] {
+        let theirs = folder.path().join(name);
+        let launches = seen.len() as u64;
+        fs::write(&theirs, kineto_beside(&ours, ahead_ns, seen).to_string()).unwrap();
+        let (report, text) = report(&[], &recording.traces.file(), &theirs);
+        assert_eq!(report["case"], "same-run");
+        let offset = &report["starts"]["offset"];
+        assert_eq!(offset["launches"].as_u64(), Some(launches), "{text}");
+        let (beyond, error) = (offset["beyond_wall_clocks_ns"].as_i64().unwrap(), offset["error_ns"].as_i64().unwrap());
+        assert!(error > 0 && error < 100_000, "{offset}");
+        assert!((beyond + ahead_ns).abs() <= error, "{beyond} ± {error} is not {}", -ahead_ns);
+        // 45 µs behind the start of the launch, to within what is said of the clocks.
+        let moments = report["starts"]["differences"].as_array().unwrap();
+        let kernels =
+            moments.iter().find(|it| it["what"] == "their kernel starts after our KernelLaunch starts").unwrap();
+        assert!((kernels["ns"]["median"].as_f64().unwrap() - 45_000.0).abs() <= error as f64, "{kernels} {offset}");
+        assert!(text.contains("One run, recorded by two tools"), "{text}");
+    }
+    // A recording of other processes at the same time is neither.
+    let mut others = kineto_beside(&ours, 0, 0..12);
+    for event in others["traceEvents"].as_array_mut().unwrap() {
+        event["pid"] = json!(if event["cat"] == "kernel" { 0 } else { 1 });
+    }
+    let theirs = folder.path().join("others.json");
+    fs::write(&theirs, others.to_string()).unwrap();
+    let error = compare(&[], &recording.traces.file(), &theirs).unwrap_err();
+    assert!(error.contains("no process in common"), "{error}");
+    assert!(compare(&["--as", "two-runs"], &recording.traces.file(), &theirs).is_ok());
+}
+
+#[test]
+fn two_runs_of_ours_are_compared_by_communicator_and_arguments() {
+    let (first, second) = (recorded(20, "1Mi"), recorded(20, "1Mi"));
+    let (report, text) = report(&[], &first.traces.file(), &second.traces.file());
+    assert_eq!(report["case"], "two-runs");
+    assert_eq!(report["differences"], json!([]), "{text}");
+    let rows = report["slower"].as_array().unwrap();
+    let call = rows.iter().find(|row| row["metric"] == "call").unwrap_or_else(|| panic!("no calls in {rows:?}"));
+    assert_eq!(
+        (call["communicator"].as_str(), call["arguments"].as_str()),
+        (Some("dp (2 ranks)"), Some("AllReduce 4 MiB float32"))
+    );
+    // Of 20 two are warm-up.
+    assert_eq!((call["a"]["count"].as_u64(), call["b"]["count"].as_u64()), (Some(18), Some(18)));
+    assert!(call["probability"].is_f64(), "{call}");
+
+    // Other sizes have nothing to be compared with, which is said before any verdict.
+    let other = recorded(20, "2Mi");
+    let (report, text) = self::report(&[], &first.traces.file(), &other.traces.file());
+    let differences = report["differences"].to_string();
+    assert!(differences.contains("only A has AllReduce 4 MiB float32 on dp (2 ranks)"), "{differences}");
+    assert!(differences.contains("only B has AllReduce 8 MiB float32 on dp (2 ranks)"), "{differences}");
+    let (said, verdicts) = (text.find("They differ:").unwrap(), text.find("WHAT GOT SLOWER").unwrap());
+    assert!(said < verdicts, "{text}");
+    assert!(text.contains("nothing in common"), "{text}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let ours = recorded(3, "1Mi");
+    let file = ours.traces.file();
+    let kineto = data("kineto_1rank_nccl.json.gz");
+    for (a, b, reason) in [
+        (&file, &file, "the same recording"),
+        (&kineto, &file, "the other way round"),
+        (&kineto, &kineto, "ncclscope info"),
+    ] {
+        let error = compare(&[], a, b).unwrap_err();
+        assert!(error.contains(reason), "{reason}: {error}");
+    }
+    let error = compare(&[], &file, Path::new("/nonexistent/report.sqlite")).unwrap_err();
+    assert!(error.starts_with("/nonexistent/report.sqlite: failed to read it"), "{error}");
+    let error = compare(&["--as", "same-run"], &file, &kineto).unwrap_err();
+    assert!(error.contains("do not overlap"), "{error}");
+}

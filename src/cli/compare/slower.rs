@@ -305,11 +305,11 @@ mod tests {
 
     #[test]
     fn what_got_slower_is_found() {
-        let (fast, slow) = (durations(40, 10_000), durations(40, 12_000));
-        assert_eq!(verdicts(&[fast.clone()], &[slow.clone()]), [(Metric::Kernel, Verdict::Slower)]);
-        assert_eq!(verdicts(&[slow], &[fast.clone()]), [(Metric::Kernel, Verdict::Faster)]);
-        assert_eq!(verdicts(&[fast.clone()], &[fast.clone()]), [(Metric::Kernel, Verdict::NoneShown)]);
-        assert_eq!(verdicts(&[fast], &[durations(40, 10_110)]), [(Metric::Kernel, Verdict::Little)]);
+        let verdict = |a, b| verdicts(&[durations(40, a)], &[durations(40, b)]);
+        assert_eq!(verdict(10_000, 12_000), [(Metric::Kernel, Verdict::Slower)]);
+        assert_eq!(verdict(12_000, 10_000), [(Metric::Kernel, Verdict::Faster)]);
+        assert_eq!(verdict(10_000, 10_000), [(Metric::Kernel, Verdict::NoneShown)]);
+        assert_eq!(verdict(10_000, 10_110), [(Metric::Kernel, Verdict::Little)]);
     }
 
     #[test]

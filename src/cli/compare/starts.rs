@@ -60,7 +60,7 @@ pub(crate) fn compare(a: &Profile, b: &Profile) -> Starts {
         return none("the second file has no call into CUDA that launched one of NCCL's kernels");
     }
     let wall = a.clock.to_utc_ns.zip(b.clock.to_utc_ns).map(|(a, b)| b - a);
-    let Some((pairs, low, high)) = align(&brackets(a), &calls, wall) else {
+    let Some(Aligned { pairs, low, high }) = align(&brackets(a), &calls, wall) else {
         return none(
             "no single difference of the clocks puts the second file's launches into the first one's: records are missing on a side, or \
              a clock drifted or was set",
@@ -108,31 +108,36 @@ fn launching_calls(b: &Profile) -> BTreeMap<Thread, Vec<Call>> {
     threads
 }
 
-/// The launches that both saw, pair by pair, and the bounds of the difference of the clocks.
+/// Launches that both saw, pair by pair, and the bounds that they set on the difference of the clocks.
+struct Aligned {
+    pairs: Vec<(Span, Call)>,
+    low: i64,
+    high: i64,
+}
+
+/// Pairs the launches that both saw; `None` where no difference of the clocks fits.
 fn align(
     ours: &BTreeMap<Thread, Vec<Span>>,
     theirs: &BTreeMap<Thread, Vec<Call>>,
     wall: Option<i64>,
-) -> Option<(Vec<(Span, Call)>, i64, i64)> {
+) -> Option<Aligned> {
     // The thread with the most launches decides on the shift; the others must agree.
     let common = theirs.iter().filter_map(|(thread, calls)| Some((calls, ours.get(thread)?)));
     let mut common: Vec<_> = common.collect();
     common.sort_by_key(|(calls, brackets)| usize::MAX - calls.len().min(brackets.len()));
     let (calls, brackets) = common.first()?;
-    let mut best: Option<(Vec<(Span, Call)>, i64, i64)> = None;
+    let mut best: Option<Aligned> = None;
     for shift in -(calls.len() as i64).min(SHIFTS)..(brackets.len() as i64).min(SHIFTS) {
-        let Some((pairs, low, high)) = fit(calls, brackets, shift) else { continue };
-        let is_better = best.as_ref().is_none_or(|(best, best_low, _)| {
-            let far = |low: i64| wall.map_or(0, |wall| low.abs_diff(wall));
-            (pairs.len(), u64::MAX - far(low)) > (best.len(), u64::MAX - far(*best_low))
-        });
-        if is_better {
-            best = Some((pairs, low, high));
+        let Some(found) = fit(calls, brackets, shift) else { continue };
+        // As many pairs as possible, then as near to the wall clocks as possible.
+        let rank = |it: &Aligned| (it.pairs.len(), u64::MAX - wall.map_or(0, |wall| it.low.abs_diff(wall)));
+        if best.as_ref().is_none_or(|best| rank(&found) > rank(best)) {
+            best = Some(found);
         }
     }
     let fewer = calls.len().min(brackets.len());
     let enough = fewer.div_ceil(PART).max(ENOUGH.min(fewer));
-    let (mut pairs, mut low, mut high) = best.filter(|(pairs, ..)| pairs.len() >= enough)?;
+    let Aligned { mut pairs, mut low, mut high } = best.filter(|best| best.pairs.len() >= enough)?;
     for (calls, brackets) in &common[1..] {
         // Those of the other threads by the difference that is known now.
         for call in *calls {
@@ -145,7 +150,7 @@ fn align(
             }
         }
     }
-    Some((pairs, low, high))
+    Some(Aligned { pairs, low, high })
 }
 
 /// Differences of the clocks that put a call into a bracket.
@@ -154,7 +159,7 @@ fn bounds(bracket: Span, call: Span) -> (i64, i64) {
 }
 
 /// Every launch that both have, if the order is shifted by so much; `None` where no difference of the clocks fits all of them.
-fn fit(calls: &[Call], brackets: &[Span], shift: i64) -> Option<(Vec<(Span, Call)>, i64, i64)> {
+fn fit(calls: &[Call], brackets: &[Span], shift: i64) -> Option<Aligned> {
     let first_bracket = shift.max(0) as usize;
     let first_call = (-shift).max(0) as usize;
     let (mut low, mut high) = (i64::MIN, i64::MAX);
@@ -167,7 +172,7 @@ fn fit(calls: &[Call], brackets: &[Span], shift: i64) -> Option<(Vec<(Span, Call
         }
         pairs.push((*bracket, *call));
     }
-    (!pairs.is_empty()).then_some((pairs, low, high))
+    (!pairs.is_empty()).then_some(Aligned { pairs, low, high })
 }
 
 fn differences(a: &Profile, b: &Profile, pairs: &[(Span, Call)], offset: i64) -> Vec<Difference> {
@@ -225,7 +230,7 @@ mod tests {
 
     fn of(brackets: &[Span], calls: &[Call]) -> Option<(usize, i64, i64)> {
         let (ours, theirs) = ([((1, 2), brackets.to_vec())].into(), [((1, 2), calls.to_vec())].into());
-        align(&ours, &theirs, Some(OFFSET + 90_000)).map(|(pairs, low, high)| (pairs.len(), low, high))
+        align(&ours, &theirs, Some(OFFSET + 90_000)).map(|it| (it.pairs.len(), it.low, it.high))
     }
 
     #[test]

@@ -192,8 +192,9 @@ fn starts(starts: &Starts) -> Section {
                 None => String::new(),
             };
             lines.push(format!(
-                "B's clock is put on A's by {} launches that both saw, to ±{}{wall}.",
+                "B's clock is put on A's by {} of B's {} launches, which A saw too, to ±{}{wall}.",
                 offset.launches,
+                offset.launches_of_b,
                 duration(offset.error_ns as f64)
             ));
         }

@@ -2,7 +2,7 @@
 //!
 //! Both saw NCCL launch its kernels: we as a KernelLaunch from its start to its stop, the other tool as the call into CUDA that lies inside
 //! of it. So every launch bounds the difference of the two clocks from both sides, and all of them together bound it more tightly. This
-//! assumes one difference for the whole recording; where there is none that fits all launches, the report says so.
+//! assumes one difference for the whole recording; where none fits more than half of the launches, the report says so.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,12 +11,10 @@ use serde::Serialize;
 use super::statistics::Distribution;
 use crate::import::{Profile, Span};
 
-/// Shifts of the order that are tried: the tools begin at different moments, so the first launch of one need not be the other's.
-const SHIFTS: i64 = 100_000;
-/// Launches that must fit at least, where there are so many.
-const ENOUGH: usize = 3;
-/// What part of the launches of the side that has fewer must fit: fewer may do so by chance.
-const PART: usize = 2;
+/// How far the wall clocks that two tools read on one host may lie apart, ns.
+const WALL_CLOCKS: i64 = 2_000_000_000;
+/// Pairs of a call and a bracket that vote on the difference of the clocks, about.
+const VOTES: usize = 4_000_000;
 
 /// How the clocks of two files relate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -29,6 +27,8 @@ pub(crate) struct Offset {
     pub(crate) beyond_wall_clocks_ns: Option<i64>,
     /// Launches that bound it.
     pub(crate) launches: u64,
+    /// Launches of NCCL's kernels in the second file.
+    pub(crate) launches_of_b: u64,
 }
 
 /// What the moments of one run say.
@@ -60,20 +60,22 @@ pub(crate) fn compare(a: &Profile, b: &Profile) -> Starts {
         return none("the second file has no call into CUDA that launched one of NCCL's kernels");
     }
     let wall = a.clock.to_utc_ns.zip(b.clock.to_utc_ns).map(|(a, b)| b - a);
-    let Some(Aligned { pairs, low, high }) = align(&brackets(a), &calls, wall) else {
+    let Some(aligned) = align(&brackets(a), &calls, wall) else {
         return none(
-            "no single difference of the clocks puts the second file's launches into the first one's: records are missing on a side, or \
-             a clock drifted or was set",
+            "no single difference of the clocks puts more than half of the second file's launches into the first one's: records are \
+             missing on a side, or a clock drifted or was set",
         );
     };
-    let ns = low + (high - low) / 2;
+    let ns = aligned.offset();
     let offset = Offset {
         ns,
-        error_ns: (high - low + 1) / 2,
+        error_ns: aligned.error(),
         beyond_wall_clocks_ns: wall.map(|wall| ns - wall),
-        launches: pairs.len() as u64,
+        launches: aligned.pairs.len() as u64,
+        launches_of_b: calls.values().map(|calls| calls.len() as u64).sum(),
     };
-    Starts { offset: Some(offset), reason: String::new(), differences: differences(a, b, &pairs, ns) }
+    let pairs = &aligned.pairs;
+    Starts { offset: Some(offset), reason: String::new(), differences: differences(a, b, pairs, ns) }
 }
 
 /// A thread, by the numbers of its process and its own.
@@ -90,9 +92,9 @@ fn brackets(a: &Profile) -> BTreeMap<Thread, Vec<Span>> {
 
 /// A call that launched one of NCCL's kernels, and the kernel by its place.
 #[derive(Clone, Copy)]
-struct Call {
-    span: Span,
-    kernel: usize,
+pub(crate) struct Call {
+    pub(crate) span: Span,
+    pub(crate) kernel: usize,
 }
 
 fn launching_calls(b: &Profile) -> BTreeMap<Thread, Vec<Call>> {
@@ -109,70 +111,82 @@ fn launching_calls(b: &Profile) -> BTreeMap<Thread, Vec<Call>> {
 }
 
 /// Launches that both saw, pair by pair, and the bounds that they set on the difference of the clocks.
-struct Aligned {
-    pairs: Vec<(Span, Call)>,
-    low: i64,
-    high: i64,
+pub(crate) struct Aligned {
+    pub(crate) pairs: Vec<(Span, Call)>,
+    pub(crate) low: i64,
+    pub(crate) high: i64,
 }
 
-/// Pairs the launches that both saw; `None` where no difference of the clocks fits.
+impl Aligned {
+    /// Nanoseconds to add to the second file's times.
+    pub(crate) fn offset(&self) -> i64 {
+        self.low + (self.high - self.low) / 2
+    }
+
+    /// How far that may be off, ns.
+    pub(crate) fn error(&self) -> i64 {
+        (self.high - self.low + 1) / 2
+    }
+}
+
+/// Finds the difference of the clocks that puts the most calls into brackets; `None` where it puts no more than half there.
+///
+/// Each call could lie in each bracket of its thread, which would bound the difference; the one that the most calls agree on is taken, the
+/// nearest to the wall clocks of several. So neither has to see every launch, nor in step with the other.
 fn align(
     ours: &BTreeMap<Thread, Vec<Span>>,
     theirs: &BTreeMap<Thread, Vec<Call>>,
     wall: Option<i64>,
 ) -> Option<Aligned> {
-    // The thread with the most launches decides on the shift; the others must agree.
-    let common = theirs.iter().filter_map(|(thread, calls)| Some((calls, ours.get(thread)?)));
-    let mut common: Vec<_> = common.collect();
-    common.sort_by_key(|(calls, brackets)| usize::MAX - calls.len().min(brackets.len()));
-    let (calls, brackets) = common.first()?;
-    let mut best: Option<Aligned> = None;
-    for shift in -(calls.len() as i64).min(SHIFTS)..(brackets.len() as i64).min(SHIFTS) {
-        let Some(found) = fit(calls, brackets, shift) else { continue };
-        // As many pairs as possible, then as near to the wall clocks as possible.
-        let rank = |it: &Aligned| (it.pairs.len(), u64::MAX - wall.map_or(0, |wall| it.low.abs_diff(wall)));
-        if best.as_ref().is_none_or(|best| rank(&found) > rank(best)) {
-            best = Some(found);
-        }
-    }
-    let fewer = calls.len().min(brackets.len());
-    let enough = fewer.div_ceil(PART).max(ENOUGH.min(fewer));
-    let Aligned { mut pairs, mut low, mut high } = best.filter(|best| best.pairs.len() >= enough)?;
-    for (calls, brackets) in &common[1..] {
-        // Those of the other threads by the difference that is known now.
-        for call in *calls {
-            let near = brackets.partition_point(|bracket| bracket.start <= call.span.start + high);
-            let Some(bracket) = near.checked_sub(1).map(|at| brackets[at]) else { continue };
-            let (more_low, more_high) = bounds(bracket, call.span);
-            if more_low.max(low) <= more_high.min(high) {
-                (low, high) = (more_low.max(low), more_high.min(high));
-                pairs.push((bracket, *call));
+    let common: Vec<(&Vec<Call>, &Vec<Span>)> =
+        theirs.iter().filter_map(|(thread, calls)| Some((calls, ours.get(thread)?))).collect();
+    let calls: usize = common.iter().map(|(calls, _)| calls.len()).sum();
+    let brackets: usize = common.iter().map(|(_, brackets)| brackets.len()).sum();
+    // The calls that vote; all are asked afterwards.
+    let step = (calls * brackets.max(1)).div_ceil(VOTES).max(1);
+    let mut edges: Vec<(i64, i64)> = Vec::new();
+    for (calls, brackets) in &common {
+        for call in calls.iter().step_by(step) {
+            for (low, high) in brackets.iter().map(|bracket| bounds(*bracket, call.span)) {
+                let is_near = wall.is_none_or(|wall| high >= wall - WALL_CLOCKS && low <= wall + WALL_CLOCKS);
+                if low <= high && is_near {
+                    edges.extend([(low, 1), (high + 1, -1)]);
+                }
             }
         }
     }
-    Some(Aligned { pairs, low, high })
+    edges.sort_unstable();
+    let far = |at: i64| wall.map_or(0, |wall| at.abs_diff(wall));
+    let (mut depth, mut best): (i64, Option<(i64, i64)>) = (0, None);
+    for (at, (from, change)) in edges.iter().enumerate() {
+        depth += change;
+        if best.is_none_or(|(most, place)| depth > most || depth == most && far(*from) < far(place))
+            && edges.get(at + 1).is_none_or(|next| next.0 > *from)
+        {
+            best = Some((depth, *from));
+        }
+    }
+    let (_, place) = best.filter(|(depth, _)| *depth > 0)?;
+    // Everything that lies in a bracket there narrows it down.
+    let mut aligned = Aligned { pairs: Vec::new(), low: i64::MIN, high: i64::MAX };
+    for (calls, brackets) in common {
+        for call in calls {
+            let next = brackets.partition_point(|bracket| bracket.start <= call.span.start + place);
+            let Some(bracket) = next.checked_sub(1).map(|at| brackets[at]) else { continue };
+            let (low, high) = bounds(bracket, call.span);
+            if low <= place && place <= high {
+                aligned.low = aligned.low.max(low);
+                aligned.high = aligned.high.min(high);
+                aligned.pairs.push((bracket, *call));
+            }
+        }
+    }
+    (aligned.pairs.len() * 2 > calls.min(brackets)).then_some(aligned)
 }
 
 /// Differences of the clocks that put a call into a bracket.
 fn bounds(bracket: Span, call: Span) -> (i64, i64) {
     (bracket.start - call.start, bracket.end - call.end)
-}
-
-/// Every launch that both have, if the order is shifted by so much; `None` where no difference of the clocks fits all of them.
-fn fit(calls: &[Call], brackets: &[Span], shift: i64) -> Option<Aligned> {
-    let first_bracket = shift.max(0) as usize;
-    let first_call = (-shift).max(0) as usize;
-    let (mut low, mut high) = (i64::MIN, i64::MAX);
-    let mut pairs = Vec::new();
-    for (call, bracket) in calls.get(first_call..)?.iter().zip(brackets.get(first_bracket..)?) {
-        let (more_low, more_high) = bounds(*bracket, call.span);
-        (low, high) = (low.max(more_low), high.min(more_high));
-        if low > high {
-            return None;
-        }
-        pairs.push((*bracket, *call));
-    }
-    (!pairs.is_empty()).then_some(Aligned { pairs, low, high })
 }
 
 fn differences(a: &Profile, b: &Profile, pairs: &[(Span, Call)], offset: i64) -> Vec<Difference> {

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,11 +66,13 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
 }
 
 /// One process, as it is drawn.
-struct Drawing<'a> {
+pub(super) struct Drawing<'a> {
     profile: &'a Profile,
     process: usize,
     tracks: Tracks,
     comms: Vec<Comm>,
+    /// Kernels are drawn by somebody else.
+    without_kernels: bool,
 }
 
 /// One thing to draw, by its place in the profile.
@@ -84,10 +86,6 @@ enum Item {
 impl<'a> Drawing<'a> {
     fn new(profile: &'a Profile, process: usize, start: i64) -> Drawing<'a> {
         let about = &profile.processes[process];
-        let time = HostNs(start as u64);
-        let realtime = start + profile.clock.to_utc_ns.unwrap_or(0);
-        let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
-        let source = format!("{} {}", profile.source.tool, profile.source.version);
         let who = match about.rank {
             Some(rank) => format!("rank {rank}"),
             None if about.name.is_empty() => "process".into(),
@@ -97,16 +95,49 @@ impl<'a> Drawing<'a> {
             Some(host) => format!("{who} · {host}"),
             None => who,
         };
+        let tag = ProcessTag::from_random(sys::random());
+        Drawing::named(profile, process, start, tag, &name, "how far they are off is not known")
+    }
+
+    /// A process under a name that it has already; its kernels are drawn by who calls this.
+    pub(super) fn beside(
+        profile: &'a Profile,
+        process: usize,
+        start: i64,
+        tag: ProcessTag,
+        name: &str,
+        error: &str,
+    ) -> Drawing<'a> {
+        Drawing { without_kernels: true, ..Drawing::named(profile, process, start, tag, name, error) }
+    }
+
+    pub(super) fn tracks(&mut self) -> &mut Tracks {
+        &mut self.tracks
+    }
+
+    fn named(
+        profile: &'a Profile,
+        process: usize,
+        start: i64,
+        tag: ProcessTag,
+        name: &str,
+        error: &str,
+    ) -> Drawing<'a> {
+        let about = &profile.processes[process];
+        let time = HostNs(start as u64);
+        let realtime = start + profile.clock.to_utc_ns.unwrap_or(0);
+        let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
+        let source = format!("{} {}", profile.source.tool, profile.source.version);
         let labels = vec![format!("imported from {source}")];
-        let info = ProcessInfo { pid: i32::try_from(about.pid).unwrap_or(0), name, labels };
-        let mut tracks = Tracks::new(ProcessTag::from_random(sys::random()), clocks, &info);
+        let info = ProcessInfo { pid: i32::try_from(about.pid).unwrap_or(0), name: name.to_owned(), labels };
+        let mut tracks = Tracks::new(tag, clocks, &info);
         let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
         let clock = match profile.clock.to_utc_ns {
             Some(offset) => format!("its times begin at {}", utc(start + offset)),
             None => "its times are related to no other clock".into(),
         };
         let note = format!(
-            "by ncclscope {} from {file}, by {source}; {clock}, on {}; how far they are off is not known",
+            "by ncclscope {} from {file}, by {source}; {clock}, on {}; {error}",
             env!("CARGO_PKG_VERSION"),
             profile.clock.name
         );
@@ -124,14 +155,16 @@ impl<'a> Drawing<'a> {
             tracks.note(time, "note of the import", note);
         }
         let comms = profile.communicators.iter().enumerate().map(|(at, it)| comm(profile, at, it)).collect();
-        Drawing { profile, process, tracks, comms }
+        Drawing { profile, process, tracks, comms, without_kernels: false }
     }
 
-    fn draw(mut self, end: i64, file: &mut File) -> std::io::Result<()> {
+    /// Draws what there is, up to `end`.
+    pub(super) fn draw(mut self, end: i64, file: &mut dyn Write) -> std::io::Result<()> {
         let profile = self.profile;
         let own = |process: usize| process == self.process;
         let mut items: Vec<(i64, Item)> = Vec::new();
-        let kernels = profile.kernels.iter().enumerate().filter(|(_, it)| own(it.process));
+        let kernels = if self.without_kernels { &[] } else { &profile.kernels[..] };
+        let kernels = kernels.iter().enumerate().filter(|(_, it)| own(it.process));
         items.extend(kernels.map(|(at, it)| (it.span.start, Item::Kernel(at))));
         let copies = profile.copies.iter().enumerate().filter(|(_, it)| own(it.process));
         items.extend(copies.map(|(at, it)| (it.span.start, Item::Copy(at))));
@@ -159,7 +192,7 @@ impl<'a> Drawing<'a> {
         self.write(0, file)
     }
 
-    fn write(&mut self, above: usize, file: &mut File) -> std::io::Result<()> {
+    fn write(&mut self, above: usize, file: &mut dyn Write) -> std::io::Result<()> {
         if self.tracks.pending_bytes() > above { file.write_all(&self.tracks.take()) } else { Ok(()) }
     }
 

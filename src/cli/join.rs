@@ -5,6 +5,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::beside::{self, Joined};
+use crate::import::{self, Format};
 use crate::trace::names;
 use crate::trace::reader;
 
@@ -12,6 +14,51 @@ use crate::trace::reader;
 const TRACK_BITS: u32 = 16;
 
 pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), String> {
+    let format = |path: &PathBuf| import::format(path).map_err(|error| format!("{}: {error}", path.display()));
+    let (mut own, mut foreign) = (Vec::new(), Vec::new());
+    for path in traces {
+        if format(path)? == Format::Perfetto { own.push(path) } else { foreign.push(path) }
+    }
+    let mut joined = concatenated(&own, out)?;
+    match foreign[..] {
+        [] => {}
+        [theirs] if !own.is_empty() => joined.extend(beside(&joined, theirs, out)?),
+        [theirs] => {
+            return Err(format!(
+                "{}: there is no trace of ncclscope to join it with; ncclscope import makes a trace of it alone",
+                theirs.display()
+            ));
+        }
+        _ => return Err("only one file of another tool can be joined at a time".into()),
+    }
+    let failed = |error| format!("failed to write {}: {error}", output.display());
+    let mut file = OpenOptions::new().write(true).create_new(true).open(output).map_err(failed)?;
+    file.write_all(&joined).map_err(failed)?;
+    let _ = writeln!(out, "{}: {} files, {}", output.display(), traces.len(), names::size(joined.len() as u64));
+    Ok(())
+}
+
+/// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
+fn beside(own: &[u8], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, String> {
+    let ours = import::open_trace(own).map_err(|error| error.to_string())?;
+    let mut profile = import::open(theirs).map_err(|error| format!("{}: {error}", theirs.display()))?;
+    let (packets, joined) =
+        beside::packets(&ours, &mut profile).map_err(|error| format!("{}: {error}", theirs.display()))?;
+    for Joined { pid, clock, matches } in joined {
+        let exact = matches.matched.iter().sum::<u64>();
+        let _ = writeln!(
+            out,
+            "{}: process {pid}: {exact} kernels of NCCL matched, {} unmatched, {} of the application; {clock}",
+            theirs.display(),
+            matches.unmatched,
+            matches.application
+        );
+    }
+    Ok(packets)
+}
+
+/// The traces one after the other.
+fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, String> {
     let mut joined = Vec::new();
     let mut owners: HashMap<u64, &Path> = HashMap::new();
     for path in traces {
@@ -26,7 +73,7 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
         }
         for tag in tags(&bytes).map_err(|error| format!("{}: {error}", path.display()))? {
             if let Some(other) = owners.insert(tag, path)
-                && other != path
+                && other != path.as_path()
             {
                 return Err(format!(
                     "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
@@ -38,11 +85,7 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
         }
         joined.extend_from_slice(&bytes);
     }
-    let failed = |error| format!("failed to write {}: {error}", output.display());
-    let mut file = OpenOptions::new().write(true).create_new(true).open(output).map_err(failed)?;
-    file.write_all(&joined).map_err(failed)?;
-    let _ = writeln!(out, "{}: {} traces, {}", output.display(), traces.len(), names::size(joined.len() as u64));
-    Ok(())
+    Ok(joined)
 }
 
 /// The process tags of a trace.

@@ -1,5 +1,6 @@
 //! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage.
 
+mod beside;
 mod compare;
 mod foreign;
 mod import;
@@ -53,6 +54,9 @@ enum Command {
     ///
     /// They must share a clock: processes of one host since its boot. A file that was cut off, because its process
     /// was killed while writing, loses its unfinished last packet.
+    ///
+    /// One of the files may be of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler): its kernels come under the
+    /// operations of ours, on one clock.
     Join {
         /// Trace files
         #[arg(required = true)]

@@ -354,10 +354,9 @@ impl Reader {
         let description = args.group_description.as_deref().filter(|text| !text.is_empty());
         self.profile.communicators.push(Communicator {
             name: Some(group_name(name, description.unwrap_or_default())),
-            hash: None,
             ranks: args.group_size,
-            rank: None,
             members: args.group_ranks.clone().filter(|ranks| !ranks.is_empty()),
+            ..Communicator::default()
         });
         let new = self.profile.communicators.len() - 1;
         self.groups.insert(name.clone(), new);
@@ -449,10 +448,10 @@ impl Reader {
                 }
                 None => profile.communicators.push(Communicator {
                     name: Some(group_name(&config.pg_name, &config.pg_desc)),
-                    hash: None,
                     ranks: config.pg_size,
                     rank: own,
                     members: (!config.ranks.is_empty()).then_some(members),
+                    ..Communicator::default()
                 }),
             }
         }

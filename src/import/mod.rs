@@ -53,6 +53,10 @@ pub struct Profile {
     pub operations: Vec<Operation>,
     /// When NCCL launched kernels, by their start: what ours calls KernelLaunch.
     pub launches: Vec<Launch>,
+    /// Hand-overs of plans, by their start: what ours calls Group.
+    pub plans: Vec<Launch>,
+    /// Groups of calls, or lone ones, by their start: what ours calls GroupApi.
+    pub groups: Vec<Launch>,
     /// Calls of the application into NCCL as ours records them, by their start.
     pub nccl_calls: Vec<NcclCall>,
     /// Transfers over the network.
@@ -285,6 +289,14 @@ pub struct Communicator {
     pub ranks: Option<i32>,
     /// This process's rank.
     pub rank: Option<i32>,
+    /// Hosts, as NCCL counts them.
+    pub nodes: Option<i32>,
+    /// The profiler interface that NCCL chose.
+    pub interface: Option<u32>,
+    /// NCCL's version as a number: 23007 is 2.30.7.
+    pub version: Option<u32>,
+    /// Its GPU.
+    pub device: Option<u32>,
     /// World ranks of its members, as the tool has them.
     pub members: Option<String>,
 }
@@ -332,7 +344,7 @@ impl Operation {
     }
 }
 
-/// A launch of NCCL's.
+/// A launch of NCCL's, or what surrounds or follows it on its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The process, by its place in [`Profile::processes`].
@@ -341,6 +353,10 @@ pub struct Launch {
     pub tid: i64,
     /// From its start to its stop.
     pub span: Span,
+    /// The communicator, by its place in [`Profile::communicators`].
+    pub communicator: Option<usize>,
+    /// The `cudaStream_t`, or 0.
+    pub stream: u64,
 }
 
 /// A call of the application into NCCL.
@@ -397,6 +413,8 @@ impl Profile {
         self.cuda_calls.sort_by_key(|it| it.span);
         self.ranges.sort_by_key(|it| it.span);
         self.launches.sort_by_key(|it| it.span);
+        self.plans.sort_by_key(|it| it.span);
+        self.groups.sort_by_key(|it| it.span);
         self.nccl_calls.sort_by_key(|it| it.span);
         self.transfers.sort_by_key(|it| it.span);
     }
@@ -502,6 +520,17 @@ pub fn open(path: &Path) -> Result<Profile, Error> {
         Format::Perfetto => ours::read(path)?,
     };
     profile.source.path = path.to_owned();
+    profile.sort();
+    Ok(profile)
+}
+
+/// Reads a trace of ours that is in memory.
+///
+/// # Errors
+///
+/// See [`Error`].
+pub fn open_trace(bytes: &[u8]) -> Result<Profile, Error> {
+    let mut profile = ours::read_bytes(bytes)?;
     profile.sort();
     Ok(profile)
 }

@@ -21,9 +21,13 @@ const STEPS: &str = "steps";
 
 /// Reads a trace.
 pub(super) fn read(path: &Path) -> Result<Profile, Error> {
-    let bytes = std::fs::read(path)?;
+    read_bytes(&std::fs::read(path)?)
+}
+
+/// Reads a trace that is in memory.
+pub(super) fn read_bytes(bytes: &[u8]) -> Result<Profile, Error> {
     let mut reader = Reader::default();
-    match reader::packets(&bytes, |packet| reader.take(packet)) {
+    match reader::packets(bytes, |packet| reader.take(packet)) {
         Ok(()) => {}
         Err(reader::Error::NotATrace) => return Err(Error::Foreign(reader::Error::NotATrace.to_string())),
         // A killed process leaves one: everything before is good.
@@ -173,6 +177,10 @@ impl Reader {
                 communicator.name = nccl.comm_name.clone();
                 communicator.rank = nccl.rank;
                 communicator.ranks = nccl.ranks;
+                communicator.nodes = nccl.nodes;
+                communicator.interface = nccl.interface;
+                communicator.version = nccl.nccl_version;
+                communicator.device = nccl.device;
                 let version = nccl.nccl_version();
                 if version > 0 {
                     self.versions.insert(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));
@@ -306,13 +314,20 @@ impl Reader {
 
     fn api(&mut self, uuid: u64, process: usize, span: Span, open: &Open) {
         let Some(tid) = self.thread(uuid) else { return };
-        if open.name == "KernelLaunch" {
-            self.profile.launches.push(Launch { process, tid, span });
+        let communicator = open.nccl.comm.filter(|hash| *hash != 0).map(|hash| self.communicator(process, hash));
+        let launch = Launch { process, tid, span, communicator, stream: open.nccl.stream() };
+        let list = match open.name.as_str() {
+            "KernelLaunch" => Some(&mut self.profile.launches),
+            "Group" => Some(&mut self.profile.plans),
+            "GroupApi" => Some(&mut self.profile.groups),
+            _ => None,
+        };
+        if let Some(list) = list {
+            list.push(launch);
         } else if open.nccl.count.is_some() {
             // The call's operation: what runs of it has an entry of its own.
             let operation = describe(process, &open.nccl, None, None);
             let operation = Operation { call: Some(span), tid: Some(tid), ..operation };
-            let communicator = open.nccl.comm.map(|hash| self.communicator(process, hash));
             self.profile.nccl_calls.push(NcclCall {
                 process,
                 tid,

@@ -143,7 +143,13 @@ mod tests {
             host: host.map(Into::into),
             clock: Clock { name: String::new(), to_utc_ns: Some(1_000) },
             processes: vec![process],
-            launches: vec![Launch { process: 0, tid: pid, span: Span { start, end: start + 100 } }],
+            launches: vec![Launch {
+                process: 0,
+                tid: pid,
+                span: Span { start, end: start + 100 },
+                communicator: None,
+                stream: 0,
+            }],
             ..Profile::default()
         }
     }

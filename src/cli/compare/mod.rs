@@ -3,11 +3,11 @@
 //! [`case`] says what the two files are to each other; [`kernels`], [`starts`] and [`slower`] compare, with the means of [`statistics`];
 //! [`report`] words it.
 
-mod case;
+pub(super) mod case;
 mod kernels;
 mod report;
 mod slower;
-mod starts;
+pub(super) mod starts;
 mod statistics;
 
 use std::collections::BTreeSet;

@@ -79,10 +79,10 @@ pub(crate) fn compare(a: &Profile, b: &Profile) -> Starts {
 }
 
 /// A thread, by the numbers of its process and its own.
-type Thread = (i64, i64);
+pub(crate) type Thread = (i64, i64);
 
 /// Our launches by thread.
-fn brackets(a: &Profile) -> BTreeMap<Thread, Vec<Span>> {
+pub(crate) fn brackets(a: &Profile) -> BTreeMap<Thread, Vec<Span>> {
     let mut threads: BTreeMap<Thread, Vec<Span>> = BTreeMap::new();
     for launch in &a.launches {
         threads.entry((a.processes[launch.process].pid, launch.tid)).or_default().push(launch.span);
@@ -97,7 +97,7 @@ pub(crate) struct Call {
     pub(crate) kernel: usize,
 }
 
-fn launching_calls(b: &Profile) -> BTreeMap<Thread, Vec<Call>> {
+pub(crate) fn launching_calls(b: &Profile) -> BTreeMap<Thread, Vec<Call>> {
     let kernels = b.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl() && kernel.graph_node == 0);
     let kernels: HashMap<(usize, u32), usize> = kernels.map(|(at, it)| ((it.process, it.correlation), at)).collect();
     let mut threads: BTreeMap<Thread, Vec<Call>> = BTreeMap::new();
@@ -133,7 +133,7 @@ impl Aligned {
 ///
 /// Each call could lie in each bracket of its thread, which would bound the difference; the one that the most calls agree on is taken, the
 /// nearest to the wall clocks of several. So neither has to see every launch, nor in step with the other.
-fn align(
+pub(crate) fn align(
     ours: &BTreeMap<Thread, Vec<Span>>,
     theirs: &BTreeMap<Thread, Vec<Call>>,
     wall: Option<i64>,

@@ -1,0 +1,355 @@
+//! `ncclscope join` of traces of ours and a file of the tool that held CUPTI in the same run: its kernels come under our operations.
+//!
+//! The clocks are put together by the launches that both saw (`compare::starts`). What our trace says of the host becomes the correlator's
+//! records again, with the other tool's launching calls where CUPTI's callback would have put them, and the correlator decides which kernel
+//! carried what, as it does in the process. Kernels of CUDA graphs stay unmatched: how their nodes came to be is in no file.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use super::compare::case::{self, Case};
+use super::compare::starts::{self, Aligned, Call};
+use super::import::Drawing;
+use crate::correlate::Correlator;
+use crate::import::knowledge::duration;
+use crate::import::{self, Launch, NcclCall, Operation, Profile, Span};
+use crate::model::activity::{self, Activity};
+use crate::model::event::{Body, Coll, CollApi, CommInit, Event, Group, GroupApi, KernelLaunch, P2p, P2pApi, Record};
+use crate::model::ids::{Handle, ProcessTag, RingId};
+use crate::model::time::{HostNs, Ticks};
+use crate::model::timeline::{Entry, Matches, What};
+use crate::model::word::Word;
+use crate::sys;
+
+/// What became of the kernels of one process.
+pub(super) struct Joined {
+    pub(super) pid: i64,
+    /// How the clocks were put together, in words.
+    pub(super) clock: String,
+    pub(super) matches: Matches,
+}
+
+/// The packets that put `theirs` beside `ours`, and what became of the kernels.
+///
+/// # Errors
+///
+/// Why the two cannot be put together.
+pub(super) fn packets(ours: &Profile, theirs: &mut Profile) -> Result<(Vec<u8>, Vec<Joined>), String> {
+    let recognised = case::recognise(ours, theirs, None)?;
+    if recognised.case != Case::SameRun {
+        return Err(format!("they are not of one run: {}; ncclscope compare compares two runs", recognised.reason));
+    }
+    let calls = starts::launching_calls(theirs);
+    let wall = ours.clock.to_utc_ns.zip(theirs.clock.to_utc_ns).map(|(ours, theirs)| theirs - ours);
+    let aligned = starts::align(&starts::brackets(ours), &calls, wall).ok_or(
+        "their clocks cannot be put together: more than half of the launches would have to lie in a KernelLaunch of ours, which NCCL \
+         reports from 2.28 on",
+    )?;
+    let clock = format!(
+        "put on the host's clock by {} launches, to ±{}",
+        aligned.pairs.len(),
+        duration(aligned.error() as f64)
+    );
+    shift(theirs, aligned.offset(), ours);
+    let extent = theirs.extent().unwrap_or_default();
+    let (mut bytes, mut joined) = (Vec::new(), Vec::new());
+    for (process, about) in theirs.processes.iter().enumerate() {
+        let Some(own) = ours.processes.iter().position(|it| it.pid == about.pid) else { continue };
+        let tag = ProcessTag::from_random(sys::random());
+        let error = format!("{clock}, and its own error is not known");
+        let mut drawing = Drawing::beside(theirs, process, extent.start, tag, &ours.processes[own].name, &error);
+        let matches = correlate(ours, own, theirs, process, &aligned, tag, &mut |entry| drawing.tracks().draw(entry));
+        drawing.draw(extent.end, &mut bytes).map_err(|error| format!("failed to write: {error}"))?;
+        joined.push(Joined { pid: about.pid, clock: clock.clone(), matches });
+    }
+    Ok((bytes, joined))
+}
+
+/// Moves everything onto our clock.
+fn shift(theirs: &mut Profile, offset: i64, ours: &Profile) {
+    let spans = (theirs.kernels.iter_mut().map(|it| &mut it.span))
+        .chain(theirs.copies.iter_mut().map(|it| &mut it.span))
+        .chain(theirs.cuda_calls.iter_mut().map(|it| &mut it.span))
+        .chain(theirs.ranges.iter_mut().map(|it| &mut it.span));
+    for span in spans {
+        *span = Span { start: span.start + offset, end: span.end + offset };
+    }
+    theirs.clock = ours.clock.clone();
+}
+
+/// Gives the kernels of a process to the correlator, with the records that our trace stands for.
+fn correlate(
+    ours: &Profile,
+    own: usize,
+    theirs: &Profile,
+    process: usize,
+    aligned: &Aligned,
+    tag: ProcessTag,
+    draw: &mut dyn FnMut(&Entry<'_>),
+) -> Matches {
+    let mut records = Records { profile: ours, process: own, tag, next: 0, list: Vec::new(), rings: Vec::new() };
+    let texts = records.all(&launches(theirs, process));
+    let mut correlator = Correlator::new(tag, i32::try_from(ours.processes[own].pid).unwrap_or(0));
+    let mut sink = |entry: &Entry<'_>| {
+        if matches!(entry.what, What::Kernel { .. }) {
+            draw(entry);
+        }
+    };
+    let first = records.list.first().map_or(0, |record| record.time);
+    for (word, text) in &texts {
+        let body = Body::Text { word: *word, text: text.as_bytes() };
+        correlator.push(RingId(0), HostNs(first as u64), &Record { ticks: Ticks(0), body }, &mut sink);
+    }
+    for Recorded { time, ring, body, .. } in &records.list {
+        correlator.push(*ring, HostNs(*time as u64), &Record { ticks: Ticks(0), body: *body }, &mut sink);
+    }
+    let mut kernels: Vec<&import::Kernel> = theirs.kernels.iter().filter(|kernel| kernel.process == process).collect();
+    kernels.sort_by_key(|kernel| kernel.span.end);
+    for kernel in kernels {
+        let span = activity::Span {
+            start: HostNs(kernel.span.start as u64),
+            end: HostNs(kernel.span.end.max(kernel.span.start) as u64),
+            error_ns: u32::try_from(aligned.error()).unwrap_or(activity::Span::UNKNOWN_ERROR),
+        };
+        let place = kernel.place;
+        let kernel = activity::Kernel {
+            span,
+            place: activity::Place { device: place.device, context: place.context, stream: place.stream },
+            correlation: kernel.correlation,
+            graph_node: kernel.graph_node,
+            graph: 0,
+            grid: kernel.grid,
+            block: kernel.block,
+            name: kernel.name.clone(),
+        };
+        correlator.push_activity(&Activity::Kernel(kernel), &mut sink);
+    }
+    correlator.finish(&mut sink);
+    correlator.matches()
+}
+
+/// Their calls that launched NCCL's kernels, by thread, with the correlation id; on our clock already.
+fn launches(theirs: &Profile, process: usize) -> Vec<(i64, Span, u32)> {
+    let threads = starts::launching_calls(theirs);
+    let own = threads.into_iter().filter(|((pid, _), _)| *pid == theirs.processes[process].pid);
+    let of = |tid: i64, call: Call| (tid, call.span, theirs.kernels[call.kernel].correlation);
+    own.flat_map(|((_, tid), calls)| calls.into_iter().map(move |call| (tid, call)))
+        .map(|(tid, call)| of(tid, call))
+        .collect()
+}
+
+/// The correlator's records, made from what a trace shows.
+struct Records<'a> {
+    profile: &'a Profile,
+    process: usize,
+    tag: ProcessTag,
+    next: u64,
+    list: Vec<Recorded>,
+    /// Threads, by the number of their ring.
+    rings: Vec<i64>,
+}
+
+struct Recorded {
+    time: i64,
+    /// Of several at one time: ends come first, inner ones before outer ones, then begins, outer ones before inner ones.
+    order: (u8, i64),
+    ring: RingId,
+    body: Body<'static>,
+}
+
+/// Something on a thread that has a handle.
+#[derive(Clone, Copy)]
+struct Known {
+    tid: i64,
+    span: Span,
+    handle: Handle,
+}
+
+impl Records<'_> {
+    /// Makes them, in the order of time; the answer is the texts that they refer to.
+    fn all(&mut self, calls: &[(i64, Span, u32)]) -> Vec<(Word, String)> {
+        let own = |process: usize| process == self.process;
+        let profile = self.profile;
+        let groups: Vec<Launch> = profile.groups.iter().filter(|it| own(it.process)).copied().collect();
+        let launches: Vec<Launch> = profile.launches.iter().filter(|it| own(it.process)).copied().collect();
+        let plans: Vec<Launch> = profile.plans.iter().filter(|it| own(it.process)).copied().collect();
+        let asked: Vec<&NcclCall> = profile.nccl_calls.iter().filter(|it| own(it.process)).collect();
+        let operations: Vec<&Operation> = profile.operations.iter().filter(|it| own(it.process)).collect();
+
+        let begin = groups.iter().chain(&launches).chain(&plans).map(|it| it.span.start).min().unwrap_or(0);
+        let tids: BTreeSet<i64> = groups
+            .iter()
+            .chain(&launches)
+            .chain(&plans)
+            .map(|it| it.tid)
+            .chain(asked.iter().map(|it| it.tid))
+            .collect();
+        self.rings = tids.into_iter().collect();
+        for (ring, tid) in self.rings.clone().into_iter().enumerate() {
+            let body = Body::Thread { tid: i32::try_from(tid).unwrap_or(0), name: [0; 16] };
+            self.list.push(Recorded { time: begin, order: (0, 0), ring: RingId(ring as u32), body });
+        }
+        let (contexts, texts) = self.communicators(begin);
+        let context = |at: Option<usize>| at.and_then(|at| contexts.get(&at)).copied().unwrap_or(Handle::NONE);
+
+        let groups: Vec<Known> = groups
+            .iter()
+            .map(|it| {
+                self.event(
+                    it.tid,
+                    it.span,
+                    Handle::NONE,
+                    context(it.communicator),
+                    Event::GroupApi(GroupApi { depth: 1, ..GroupApi::default() }),
+                )
+            })
+            .collect();
+        // Calls by communicator and function, oldest first: the operations that follow from them come in that order.
+        let mut open: HashMap<(Option<usize>, &str), VecDeque<Known>> = HashMap::new();
+        for call in asked {
+            let parent = around(&groups, call.tid, call.span);
+            let known =
+                self.event(call.tid, call.span, parent, context(call.operation.communicator), called(&call.operation));
+            open.entry((call.operation.communicator, call.operation.function.as_str())).or_default().push_back(known);
+        }
+        let launches: Vec<Known> = (launches.iter())
+            .map(|it| {
+                let event = Event::KernelLaunch(KernelLaunch { stream: it.stream });
+                self.event(it.tid, it.span, around(&groups, it.tid, it.span), context(it.communicator), event)
+            })
+            .collect();
+        let plans: Vec<Known> = (plans.iter())
+            .map(|it| {
+                self.event(it.tid, it.span, Handle::NONE, context(it.communicator), Event::Group(Group::default()))
+            })
+            .collect();
+        for operation in operations {
+            let (Some(span), Some(tid)) = (operation.call, operation.tid) else { continue };
+            let calls = open.get_mut(&(operation.communicator, operation.function.as_str()));
+            let has_begun =
+                |calls: &&mut VecDeque<Known>| calls.front().is_some_and(|call| call.span.start <= span.start);
+            let call = calls.filter(has_begun).and_then(VecDeque::pop_front);
+            let parent = call.map_or(Handle::NONE, |call| call.handle);
+            self.event(
+                tid,
+                span,
+                parent,
+                context(operation.communicator),
+                handed_over(operation, around(&plans, tid, span)),
+            );
+        }
+        for &(tid, span, correlation) in calls {
+            let (launch, group) = (around(&launches, tid, span), around(&groups, tid, span));
+            let Some(ring) = self.ring(tid) else { continue };
+            let body = Body::Launch { correlation, nccl: true, launch, group };
+            self.list.push(Recorded { time: span.start, order: (2, 0), ring, body });
+        }
+        self.list.sort_by_key(|record| (record.time, record.order));
+        texts
+    }
+
+    /// The communicators, by their places in the profile.
+    fn communicators(&mut self, begin: i64) -> (HashMap<usize, Handle>, Vec<(Word, String)>) {
+        let profile = self.profile;
+        let mut used: BTreeSet<usize> = BTreeSet::new();
+        used.extend(profile.operations.iter().filter(|it| it.process == self.process).filter_map(|it| it.communicator));
+        let all = profile.launches.iter().chain(&profile.plans).chain(&profile.groups);
+        used.extend(all.filter(|it| it.process == self.process).filter_map(|it| it.communicator));
+        let (mut contexts, mut texts) = (HashMap::new(), Vec::new());
+        for at in used {
+            let communicator = &profile.communicators[at];
+            let context = self.handle();
+            let name = match &communicator.name {
+                Some(name) => {
+                    let word = Word(Word::FIRST_TEXT.0.saturating_add(texts.len() as u16));
+                    texts.push((word, name.clone()));
+                    word
+                }
+                None => Word::ABSENT,
+            };
+            let body = Body::CommInit(CommInit {
+                context,
+                hash: communicator.hash.unwrap_or(0),
+                rank: communicator.rank.unwrap_or(-1),
+                ranks: communicator.ranks.unwrap_or(-1),
+                nodes: communicator.nodes.unwrap_or(-1),
+                name,
+                interface: communicator.interface.and_then(|it| u8::try_from(it).ok()).unwrap_or(0),
+                version: communicator.version.unwrap_or(0),
+                device_plus_one: communicator.device.map_or(0, |device| device + 1),
+                ..CommInit::default()
+            });
+            self.list.push(Recorded { time: begin, order: (0, 1), ring: RingId(0), body });
+            contexts.insert(at, context);
+        }
+        (contexts, texts)
+    }
+
+    fn handle(&mut self) -> Handle {
+        self.next += 1;
+        Handle(self.tag.base() + self.next)
+    }
+
+    fn ring(&self, tid: i64) -> Option<RingId> {
+        self.rings.binary_search(&tid).ok().map(|ring| RingId(ring as u32))
+    }
+
+    /// Start and stop of an event.
+    fn event(&mut self, tid: i64, span: Span, parent: Handle, context: Handle, event: Event) -> Known {
+        let handle = self.handle();
+        if let Some(ring) = self.ring(tid) {
+            // A stop at the time of its start would come before it.
+            let end = span.end.max(span.start + 1);
+            let start = Body::Start { handle, parent, context, rank: 0, event };
+            self.list.push(Recorded { time: span.start, order: (1, -end), ring, body: start });
+            self.list.push(Recorded { time: end, order: (0, -span.start), ring, body: Body::Stop { handle } });
+        }
+        Known { tid, span, handle }
+    }
+}
+
+/// The last one on a thread that surrounds a span, in the order of their start.
+fn around(all: &[Known], tid: i64, span: Span) -> Handle {
+    let next = all.partition_point(|it| it.span.start <= span.start);
+    let near = all[..next].iter().rev().filter(|it| it.tid == tid);
+    // Groups nest only in programs that nest them; a few steps back are enough.
+    near.take(8).find(|it| it.span.contains(span)).map_or(Handle::NONE, |it| it.handle)
+}
+
+fn word(text: Option<&str>) -> Word {
+    text.and_then(|text| Word::known(text.as_bytes())).unwrap_or(Word::ABSENT)
+}
+
+/// The call that asks for an operation.
+fn called(operation: &Operation) -> Event {
+    let (func, datatype) = (word(Some(&operation.function)), word(operation.datatype.as_deref()));
+    let count = operation.count.unwrap_or(0);
+    if operation.is_point_to_point() {
+        Event::P2pApi(P2pApi { count, func, datatype, ..P2pApi::default() })
+    } else {
+        Event::CollApi(CollApi { count, func, datatype, root: operation.root.unwrap_or(-1), ..CollApi::default() })
+    }
+}
+
+/// The hand-over of an operation in a plan.
+fn handed_over(operation: &Operation, group: Handle) -> Event {
+    let (func, datatype) = (word(Some(&operation.function)), word(operation.datatype.as_deref()));
+    let count = operation.count.unwrap_or(0);
+    let channels = operation.channels.and_then(|it| u8::try_from(it).ok()).unwrap_or(0);
+    if operation.is_point_to_point() {
+        let peer = operation.peer.unwrap_or(-1);
+        return Event::P2p(P2p { count, group, peer, func, datatype, channels, ..P2p::default() });
+    }
+    Event::Coll(Coll {
+        seq: operation.seq.unwrap_or(0),
+        count,
+        group,
+        root: operation.root.unwrap_or(-1),
+        reduction: -1,
+        func,
+        datatype,
+        algorithm: word(operation.algorithm.as_deref()),
+        protocol: word(operation.protocol.as_deref()),
+        channels,
+        ..Coll::default()
+    })
+}

@@ -62,6 +62,16 @@ fn kernels(nccl: &str) {
     }
 }
 
+/// The same from the file of another tool that held CUPTI, joined with ours, whichever way its clock is off.
+fn kernels_of_another_tool(nccl: &str) {
+    for (scenario, ahead) in [("small", 0), ("groups", 4_000_000), ("all_to_all", -900_000)] {
+        let job = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").run().succeeded();
+        for played in job.joined_with_another_tool(ahead) {
+            played.check_kernels();
+        }
+    }
+}
+
 /// The same with the plugin injected into CUDA, from the same file and from a copy.
 fn injected(nccl: &str) {
     let plugin = ncclscope_tests::play::plugin_path().unwrap();
@@ -241,10 +251,14 @@ release!(
     "2.30.7",
     [
         every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, kernel_channels, kernels,
-        kernels_of_several_gpus, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
+        kernels_of_several_gpus, kernels_of_another_tool, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
     ]
 );
-release!(always nccl_2_32_3, "2.32.3", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, injected]);
+release!(
+    always nccl_2_32_3,
+    "2.32.3",
+    [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, kernels_of_another_tool, injected]
+);
 
 // 2.23.4 and 2.24.3 cannot be aborted: when a peer has closed its connection, the proxy thread tries again for ever without a look at the
 // abort flag, and ncclCommAbort waits for it.

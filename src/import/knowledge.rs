@@ -161,7 +161,7 @@ fn communicators(profile: &Profile) -> String {
 }
 
 fn algorithm(profile: &Profile, kernels: &[&Kernel], known: u64) -> String {
-    if point_to_point(profile).1 == kernels.len() as u64 {
+    if !kernels.is_empty() && point_to_point(profile).1 == kernels.len() as u64 {
         return "sends and receives have none".into();
     }
     if known > 0 {

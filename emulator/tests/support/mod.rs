@@ -172,6 +172,33 @@ impl Job {
     }
 }
 
+impl Job {
+    /// What happened in each process, with the trace that `ncclscope join` makes of its own and of what another tool would have recorded of
+    /// its kernels, on a clock that is ahead by so many ns.
+    #[track_caller]
+    pub(crate) fn joined_with_another_tool(&self, ahead: i64) -> Vec<Played> {
+        let mut processes = self.processes();
+        for path in files(&self.folder.path().join("traces"), ".perfetto-trace") {
+            let profile = ncclscope::import::open(&path).unwrap_or_else(|error| panic!("{error}"));
+            let pid = profile.processes[0].pid;
+            let played = processes.iter_mut().find(|played| i64::from(played.process.pid) == pid);
+            let played = played.unwrap_or_else(|| panic!("no truth about process {pid}"));
+            let (theirs, joined) = (path.with_extension("json"), path.with_extension("joined"));
+            let offset = profile.clock.to_utc_ns.expect("a trace relates its clocks") + ahead;
+            std::fs::write(&theirs, played.kineto(offset)).expect("room for a file");
+            let words: [&std::ffi::OsStr; 4] = ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_ref()];
+            let line = words.into_iter().chain([path.as_os_str(), theirs.as_os_str()]);
+            let mut out = Vec::new();
+            ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));
+            println!("{}", String::from_utf8_lossy(&out));
+            let trace = Trace::open(&joined).unwrap_or_else(|error| panic!("{error}"));
+            assert_sound(&trace, 0);
+            played.trace = Some(trace);
+        }
+        processes
+    }
+}
+
 /// Puts the emulated driver and CUPTI into a folder, under the names that a profiler looks for.
 fn place_cupti(folder: &Path, release: &str) {
     let built = |name: &str| {
@@ -519,6 +546,35 @@ impl Played {
             self.check_match(kernel, row);
         }
         assert!(found.is_empty(), "kernels that never ran: {found:?}");
+    }
+
+    /// The kernels and the calls that launched them as Kineto writes them, at true times and so many ns.
+    fn kineto(&self, offset: i64) -> String {
+        let micros = |ns: i64| format!("{}.{:03}", ns / 1000, ns % 1000);
+        let time = |at: u64| {
+            let clocks = &self.process.clocks;
+            micros(at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64) + offset)
+        };
+        let mut events = Vec::new();
+        for kernel in &self.kernels {
+            let Kernel { correlation, device, context, stream, grid, symbol, thread, .. } = kernel;
+            let node = kernel.graph.map_or_else(String::new, |place| format!(", \"graph node id\": {}", place.node));
+            events.push(format!(
+                "{{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"{symbol}\", \"pid\": {device}, \"tid\": {stream}, \"ts\": {}, \"dur\": {}, \
+                 \"args\": {{\"device\": {device}, \"context\": {context}, \"stream\": {stream}, \"correlation\": {correlation}, \
+                 \"grid\": [{grid}, 1, 1]{node}}}}}",
+                time(kernel.start),
+                micros((kernel.end - kernel.start) as i64)
+            ));
+            events.push(format!(
+                "{{\"ph\": \"X\", \"cat\": \"cuda_driver\", \"name\": \"cuLaunchKernelEx\", \"pid\": {}, \"tid\": {thread}, \"ts\": {}, \
+                 \"dur\": {}, \"args\": {{\"correlation\": {correlation}}}}}",
+                self.process.pid,
+                time(kernel.called),
+                micros((kernel.returned - kernel.called) as i64)
+            ));
+        }
+        format!("{{\"schemaVersion\": 1, \"traceEvents\": [{}]}}", events.join(",\n"))
     }
 
     /// What the trace says a kernel carried is what it carried.

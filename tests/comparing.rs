@@ -213,3 +213,39 @@ fn what_makes_no_sense_is_refused() {
     let error = compare(&["--as", "same-run"], &file, &kineto).unwrap_err();
     assert!(error.contains("do not overlap"), "{error}");
 }
+
+fn join(files: &[&Path]) -> Result<String, String> {
+    let folder = folder();
+    let output = folder.path().join("joined.perfetto-trace");
+    let line = ["ncclscope".into(), "join".into(), "-o".into(), output.as_os_str().to_owned()];
+    let mut out = Vec::new();
+    cli::run(line.into_iter().chain(files.iter().map(|path| path.as_os_str().to_owned())), &mut out)?;
+    assert!(output.is_file());
+    Ok(String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn only_a_file_of_the_same_run_is_joined() {
+    let recording = recorded(5, "1Mi");
+    let ours = recording.traces.file();
+    let kineto = data("kineto_1rank_nccl.json.gz");
+    for (files, reason) in [
+        (&[&*ours, &*kineto][..], "not of one run"),
+        (&[&*kineto], "ncclscope import"),
+        (&[&*ours, &*kineto, &*kineto], "one file of another tool"),
+    ] {
+        let error = join(files).unwrap_err();
+        assert!(error.contains(reason), "{reason}: {error}");
+    }
+    // A launch in each KernelLaunch; nothing was handed over for them.
+    let folder = folder();
+    let theirs = folder.path().join("theirs.json");
+    fs::write(&theirs, kineto_beside(&import::open(&ours).unwrap(), 0, 0..5).to_string()).unwrap();
+    let said = join(&[&ours, &theirs]).unwrap();
+    assert!(
+        said.contains(
+            "0 kernels of NCCL matched, 5 unmatched, 0 of the application; put on the host's clock by 5 launches"
+        ),
+        "{said}"
+    );
+}

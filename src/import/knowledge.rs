@@ -12,7 +12,7 @@ use crate::trace::names;
 pub struct Fact {
     /// What it is about.
     pub what: &'static str,
-    /// Of how many kernels it is known (for `peers` and `waits`: operations and transfers).
+    /// Of how many kernels it is known; for `peers` of how many sends and receives, for `transfers and waits` of how many transfers.
     pub known: u64,
     /// Of how many there are.
     pub of: u64,
@@ -20,56 +20,110 @@ pub struct Fact {
     pub remark: String,
 }
 
-/// Everything a profile knows about NCCL's kernels. The same facts in the same order for every profile.
+/// Everything a profile knows about NCCL's kernels; where it has none, about the operations that it saw on the host. The same facts in the
+/// same order for every profile.
 #[must_use]
 pub fn facts(profile: &Profile) -> Vec<Fact> {
     let kernels: Vec<&Kernel> = profile.nccl_kernels().collect();
-    let all = kernels.len() as u64;
-    // Of a kernel something is known when it is of all its operations.
-    let of_all = |knows: &dyn Fn(&Operation) -> bool| {
-        let complete = |kernel: &&&Kernel| {
-            let operations = &kernel.carried.operations;
-            !operations.is_empty()
-                && operations.len() >= kernel.carried.count.min(16) as usize
-                && operations.iter().all(|at| knows(&profile.operations[*at]))
-        };
-        kernels.iter().filter(complete).count() as u64
-    };
-    let fact = |what, known, remark: String| Fact { what, known, of: all, remark };
+    let units = Units::of(profile, &kernels);
+    let fact = |what, known, remark: String| Fact { what, known, of: units.all.len() as u64, remark };
     let launches: HashSet<(usize, u32)> = profile.cuda_calls.iter().map(|it| (it.process, it.correlation)).collect();
-    let launched =
-        kernels.iter().filter(|it| it.carried.how == How::Exact || launches.contains(&(it.process, it.correlation)));
-    let algorithms = of_all(&|it| it.algorithm.is_some());
-    let collectives = all - point_to_point(profile).1;
+    let is_launched = |it: &&&Kernel| it.carried.how == How::Exact || launches.contains(&(it.process, it.correlation));
+    let launched = match kernels.is_empty() {
+        true => units.count(&|it| it.call.is_some()),
+        false => kernels.iter().filter(is_launched).count() as u64,
+    };
+    let collectives = units.all.iter().filter(|unit| !unit.is_point_to_point).count() as u64;
     vec![
-        fact("kernel", all, kinds(&kernels)),
-        fact("operations", kernels.iter().filter(|it| it.carried.count > 0).count() as u64, operations(profile)),
-        fact("size", of_all(&|it| it.bytes.is_some()), sizes(profile, &kernels)),
-        fact("datatype", of_all(&|it| it.datatype.is_some()), words(profile, &kernels, |it| it.datatype.clone())),
-        fact("communicator", of_all(&|it| it.communicator.is_some()), communicators(profile)),
+        Fact { what: "kernel", known: kernels.len() as u64, of: kernels.len() as u64, remark: kinds(&kernels) },
+        fact(
+            "operations",
+            units.all.iter().filter(|unit| unit.count > 0).count() as u64,
+            operations(profile, &kernels),
+        ),
+        fact("size", units.count(&|it| it.bytes.is_some()), sizes(profile, &units)),
+        fact("datatype", units.count(&|it| it.datatype.is_some()), units.words(|it| it.datatype.clone())),
+        fact("communicator", units.count(&|it| it.communicator.is_some()), communicators(profile)),
         Fact {
             of: collectives,
-            ..fact("algorithm and protocol", algorithms, algorithm(profile, &kernels, algorithms))
+            ..fact(
+                "algorithm and protocol",
+                units.count(&|it| it.algorithm.is_some()),
+                algorithm(&units, &kernels, collectives),
+            )
         },
-        fact("channels", of_all(&|it| it.channels.is_some()), String::new()),
-        peers(profile, &kernels),
-        fact("launching call", launched.count() as u64, String::new()),
+        fact("channels", units.count(&|it| it.channels.is_some()), String::new()),
+        peers(profile, &units),
+        fact("launching call", launched, String::new()),
         waits(profile),
     ]
+}
+
+/// What facts are counted of: a kernel with its operations, or an operation alone.
+struct Units<'a> {
+    all: Vec<Unit<'a>>,
+}
+
+struct Unit<'a> {
+    /// How many there are; some may not be in the list.
+    count: u32,
+    operations: Vec<&'a Operation>,
+    is_point_to_point: bool,
+}
+
+impl<'a> Units<'a> {
+    fn of(profile: &'a Profile, kernels: &[&Kernel]) -> Units<'a> {
+        let of_kernel = |kernel: &&Kernel| Unit {
+            count: kernel.carried.count,
+            operations: kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect(),
+            is_point_to_point: is_send_recv(profile, kernel),
+        };
+        let alone = |operation: &'a Operation| Unit {
+            count: 1,
+            operations: vec![operation],
+            is_point_to_point: operation.is_point_to_point(),
+        };
+        let all = match kernels {
+            [] => profile.operations.iter().map(alone).collect(),
+            kernels => kernels.iter().map(of_kernel).collect(),
+        };
+        Units { all }
+    }
+
+    /// Of how many something is known: of all of the operations of each.
+    fn count(&self, knows: &dyn Fn(&Operation) -> bool) -> u64 {
+        // A trace of ours draws sixteen operations of a kernel and counts the others.
+        let complete = |unit: &&Unit<'_>| {
+            !unit.operations.is_empty()
+                && unit.operations.len() >= unit.count.min(16) as usize
+                && unit.operations.iter().all(|it| knows(it))
+        };
+        self.all.iter().filter(complete).count() as u64
+    }
+
+    fn operations(&self) -> impl Iterator<Item = &'a Operation> {
+        self.all.iter().flat_map(|unit| unit.operations.iter().copied())
+    }
+
+    fn words(&self, word: impl Fn(&Operation) -> Option<String>) -> String {
+        counted(self.operations().filter_map(word))
+    }
 }
 
 /// Point-to-point operations that the kernels carry between them, and kernels that carry some.
 #[must_use]
 pub fn point_to_point(profile: &Profile) -> (u64, u64) {
-    let is_send_recv = |kernel: &&Kernel| {
-        kernel.carried.count > 0
-            && match kernel.carried.operations.first() {
-                Some(first) => profile.operations[*first].is_point_to_point(),
-                None => kernel_name::function(&kernel.name).as_deref() == Some("SendRecv"),
-            }
-    };
-    let carrying: Vec<_> = profile.nccl_kernels().filter(is_send_recv).collect();
+    let carrying: Vec<_> = profile.nccl_kernels().filter(|kernel| is_send_recv(profile, kernel)).collect();
     (carrying.iter().map(|kernel| u64::from(kernel.carried.count)).sum(), carrying.len() as u64)
+}
+
+/// Whether a kernel carries sends and receives.
+fn is_send_recv(profile: &Profile, kernel: &Kernel) -> bool {
+    kernel.carried.count > 0
+        && match kernel.carried.operations.first() {
+            Some(first) => profile.operations[*first].is_point_to_point(),
+            None => kernel_name::function(&kernel.name).as_deref() == Some("SendRecv"),
+        }
 }
 
 fn counted<T: Ord + std::fmt::Display>(all: impl Iterator<Item = T>) -> String {
@@ -82,7 +136,7 @@ fn kinds(kernels: &[&Kernel]) -> String {
     counted(kernels.iter().map(|kernel| kernel_name::base(&kernel.name)))
 }
 
-fn operations(profile: &Profile) -> String {
+fn operations(profile: &Profile, nccl: &[&Kernel]) -> String {
     let mut parts = Vec::new();
     let (operations, kernels) = point_to_point(profile);
     if kernels > 0 {
@@ -107,17 +161,17 @@ fn operations(profile: &Profile) -> String {
     }
     let with_kernel: HashSet<usize> = carried.into_iter().collect();
     let without = profile.operations.len() - with_kernel.len();
-    if without > 0 {
+    if nccl.is_empty() && without > 0 {
+        let functions = counted(profile.operations.iter().map(|operation| operation.function.as_str()));
+        parts.push(format!("no kernels; seen on the host: {functions}"));
+    } else if without > 0 {
         parts.push(format!("{without} more were asked for whose kernel is not in the file"));
     }
     parts.join("; ")
 }
 
-fn sizes(profile: &Profile, kernels: &[&Kernel]) -> String {
-    let bytes: Vec<u64> = (kernels.iter())
-        .flat_map(|kernel| &kernel.carried.operations)
-        .filter_map(|at| profile.operations[*at].bytes)
-        .collect();
+fn sizes(profile: &Profile, units: &Units<'_>) -> String {
+    let bytes: Vec<u64> = units.operations().filter_map(|operation| operation.bytes).collect();
     match (bytes.iter().min(), bytes.iter().max()) {
         (Some(least), Some(most)) => {
             let all = names::size(bytes.iter().sum());
@@ -131,11 +185,6 @@ fn sizes(profile: &Profile, kernels: &[&Kernel]) -> String {
 fn missing(profile: &Profile, begins: &str) -> Option<String> {
     let note = profile.notes.iter().find(|note| note.starts_with(begins))?;
     note.split_once("; ").map(|(_, why)| why.to_owned())
-}
-
-fn words(profile: &Profile, kernels: &[&Kernel], word: impl Fn(&Operation) -> Option<String>) -> String {
-    let operations = kernels.iter().flat_map(|kernel| &kernel.carried.operations);
-    counted(operations.filter_map(|at| word(&profile.operations[*at])))
 }
 
 fn communicators(profile: &Profile) -> String {
@@ -160,34 +209,31 @@ fn communicators(profile: &Profile) -> String {
     }
 }
 
-fn algorithm(profile: &Profile, kernels: &[&Kernel], known: u64) -> String {
-    if !kernels.is_empty() && point_to_point(profile).1 == kernels.len() as u64 {
+fn algorithm(units: &Units<'_>, kernels: &[&Kernel], collectives: u64) -> String {
+    if collectives == 0 && !units.all.is_empty() {
         return "sends and receives have none".into();
     }
-    if known > 0 {
-        let word = |it: &Operation| Some(format!("{} {}", it.algorithm.as_ref()?, it.protocol.as_ref()?));
-        return words(profile, kernels, word);
-    }
+    let said = units.words(|it| Some(format!("{} {}", it.algorithm.as_ref()?, it.protocol.as_ref()?)));
     let names_one = kernels.iter().any(|kernel| kernel.name.contains("_RING_") || kernel.name.contains("_TREE_"));
     // NCCL builds kernels for a few combinations only and runs the others inside of these.
-    if names_one {
+    if said.is_empty() && names_one {
         "the kernel's name has those it was built for, not those that ran in it".into()
     } else {
-        String::new()
+        said
     }
 }
 
-fn peers(profile: &Profile, kernels: &[&Kernel]) -> Fact {
-    let operations = kernels.iter().flat_map(|kernel| &kernel.carried.operations).map(|at| &profile.operations[*at]);
-    let of = operations.clone().filter(|it| it.is_point_to_point()).count() as u64;
-    let known = operations.filter(|it| it.is_point_to_point() && it.peer.is_some()).count() as u64;
-    let concluded = point_to_point(profile).0.saturating_sub(of);
+fn peers(profile: &Profile, units: &Units<'_>) -> Fact {
+    let of = units.operations().filter(|it| it.is_point_to_point()).count() as u64;
+    let known = units.operations().filter(|it| it.is_point_to_point() && it.peer.is_some()).count() as u64;
+    // Those that are concluded, or beyond the drawn ones, are in no list.
+    let unlisted = point_to_point(profile).0.saturating_sub(of);
     let remark = if known == 0 && of > 0 {
         missing(profile, "NCCL attached to its ranges").unwrap_or_default()
     } else {
         String::new()
     };
-    Fact { what: "peers", known, of: of + concluded, remark }
+    Fact { what: "peers", known, of: of + unlisted, remark }
 }
 
 fn waits(profile: &Profile) -> Fact {

@@ -323,3 +323,53 @@ fn plain_and_packed_json_are_the_same() {
     assert_eq!(one.kernels.len(), other.kernels.len());
     assert_eq!(one.extent(), other.extent());
 }
+
+/// Whatever stands in a file: it is read or refused, and nothing else happens.
+#[test]
+fn changed_files_are_read_or_refused() {
+    let json = r#"{"schemaVersion": 1, "baseTimeNanoseconds": 1711964646000000000, "traceEvents": [
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "ts": 9.25, "dur": 1, "args": {"correlation": 1}},
+        {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllReduce_RING_LL_Sum_float(int)", "pid": 0, "tid": 7, "ts": 10.5, "dur": 2,
+         "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [8, 1, 1], "Collective name": "allreduce", "In msg nelems": 4,
+                  "dtype": "Float", "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2}}
+    ], "distributedInfo": {"rank": 0, "world_size": 2, "nccl_version": "2.17.1"}}"#;
+    let script = "user init world comm=0x5c09e rank=0 nranks=2 name=dp\n\
+                  user start launch world KernelLaunch\nuser stop launch\n\
+                  user start plan world Group\n\
+                  user start coll world Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32\n\
+                  user stop coll\nuser stop plan\nuser finalize world\n";
+    let play = ncclscope_tests::play::Play::new(script).env("NCCLSCOPE_COMPRESS", "0");
+    let recording = ncclscope_tests::recording::Recording::by(play);
+    let trace = fs::read(recording.traces.file()).unwrap();
+    assert!(import::open(&recording.traces.file()).is_ok());
+    let mut state = 11_u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let (folder, path) = written("changed", b"");
+    for original in [json.as_bytes(), &trace] {
+        let (mut read, mut refused) = (0, 0);
+        for round in 0..300 {
+            let mut bytes = original.to_vec();
+            for _ in 0..1 + round % 3 {
+                let at = random(bytes.len());
+                // Digits, so that numbers of any size come up, and anything.
+                bytes[at] = if round % 2 == 0 { b'9' } else { random(256) as u8 };
+            }
+            fs::write(&path, &bytes).unwrap();
+            let output = folder.path().join("imported");
+            match import::open(&path) {
+                Ok(_) => read += 1,
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    refused += 1;
+                }
+            }
+            let _ = ncclscope(&["info"], &[&path]);
+            let _ = ncclscope(&["import", "-o"], &[&output, &path]);
+            let _ = fs::remove_file(&output);
+        }
+        assert!(read > 10 && refused > 10, "{read} read, {refused} refused");
+    }
+}

@@ -39,7 +39,7 @@ pub(super) fn packets(ours: &Profile, theirs: &mut Profile) -> Result<(Vec<u8>, 
         return Err(format!("they are not of one run: {}; ncclscope compare compares two runs", recognised.reason));
     }
     let calls = starts::launching_calls(theirs);
-    let wall = ours.clock.to_utc_ns.zip(theirs.clock.to_utc_ns).map(|(ours, theirs)| theirs - ours);
+    let wall = ours.clock.to_utc_ns.zip(theirs.clock.to_utc_ns).map(|(ours, theirs)| theirs.saturating_sub(ours));
     let aligned = starts::align(&starts::brackets(ours), &calls, wall).ok_or(
         "their clocks cannot be put together: more than half of the launches would have to lie in a KernelLaunch of ours, which NCCL \
          reports from 2.28 on",
@@ -71,7 +71,7 @@ fn shift(theirs: &mut Profile, offset: i64, ours: &Profile) {
         .chain(theirs.cuda_calls.iter_mut().map(|it| &mut it.span))
         .chain(theirs.ranges.iter_mut().map(|it| &mut it.span));
     for span in spans {
-        *span = Span { start: span.start + offset, end: span.end + offset };
+        *span = span.moved(offset);
     }
     theirs.clock = ours.clock.clone();
 }

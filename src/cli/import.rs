@@ -125,7 +125,7 @@ impl<'a> Drawing<'a> {
     ) -> Drawing<'a> {
         let about = &profile.processes[process];
         let time = HostNs(start as u64);
-        let realtime = start + profile.clock.to_utc_ns.unwrap_or(0);
+        let realtime = start.saturating_add(profile.clock.to_utc_ns.unwrap_or(0));
         let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
         let source = format!("{} {}", profile.source.tool, profile.source.version);
         let labels = vec![format!("imported from {source}")];
@@ -133,7 +133,7 @@ impl<'a> Drawing<'a> {
         let mut tracks = Tracks::new(tag, clocks, &info);
         let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
         let clock = match profile.clock.to_utc_ns {
-            Some(offset) => format!("its times begin at {}", utc(start + offset)),
+            Some(offset) => format!("its times begin at {}", utc(start.saturating_add(offset))),
             None => "its times are related to no other clock".into(),
         };
         let note = format!(

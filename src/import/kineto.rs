@@ -252,7 +252,10 @@ impl Reader {
             return self
                 .complain(&format!("{} \"{}\" has no time or no duration that can be read", event.cat, event.name));
         };
-        let span = Span { start, end: start + duration };
+        let Some(end) = start.checked_add(duration) else {
+            return self.complain(&format!("{} \"{}\" ends beyond all time", event.cat, event.name));
+        };
+        let span = Span { start, end };
         match event.cat.as_str() {
             "kernel" => self.kernel(event, span),
             "gpu_memcpy" | "gpu_memset" => self.copy(event, span),

@@ -136,6 +136,12 @@ impl Span {
         u64::try_from(self.end.saturating_sub(self.start)).unwrap_or(0)
     }
 
+    /// The same so many nanoseconds later.
+    #[must_use]
+    pub fn moved(self, ns: i64) -> Span {
+        Span { start: self.start.saturating_add(ns), end: self.end.saturating_add(ns) }
+    }
+
     /// Whether `inner` lies in it.
     #[must_use]
     pub fn contains(self, inner: Span) -> bool {

@@ -313,7 +313,7 @@ impl Export {
             (Some(epoch), began) => Clock {
                 name: "the target's clock, by Nsight Systems".into(),
                 // The session began at `startTime` of this clock; where the table is missing, at 0.
-                to_utc_ns: Some(epoch - began.unwrap_or(0)),
+                to_utc_ns: Some(epoch.saturating_sub(began.unwrap_or(0))),
             },
             (None, _) => Clock { name: "the target's clock, by Nsight Systems".into(), to_utc_ns: None },
         };

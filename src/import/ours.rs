@@ -90,7 +90,7 @@ impl Reader {
                 snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id).map(|it| it.timestamp() as i64)
             };
             if let (Some(boottime), Some(realtime)) = (clock(clock_id::BOOTTIME), clock(clock_id::REALTIME)) {
-                self.profile.clock.to_utc_ns.get_or_insert(realtime - boottime);
+                self.profile.clock.to_utc_ns.get_or_insert(realtime.saturating_sub(boottime));
             }
             if let Some(base) = clock(clock_id::DELTA) {
                 self.sequences.entry(id).or_default().last = base;
@@ -123,7 +123,7 @@ impl Reader {
         let time = match packet.timestamp_clock_id {
             Some(_) => packet.timestamp.unwrap_or(0) as i64,
             None => {
-                sequence.last += packet.timestamp.unwrap_or(0) as i64;
+                sequence.last = sequence.last.saturating_add(packet.timestamp.unwrap_or(0) as i64);
                 sequence.last
             }
         };

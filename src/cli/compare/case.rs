@@ -118,7 +118,7 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
 /// From the first to the last thing, since 1970.
 fn utc_extent(profile: &Profile) -> Option<Span> {
     let (extent, offset) = (profile.extent()?, profile.clock.to_utc_ns?);
-    Some(Span { start: extent.start + offset, end: extent.end + offset })
+    Some(extent.moved(offset))
 }
 
 fn pids(profile: &Profile) -> Vec<i64> {

@@ -19,7 +19,7 @@ pub(crate) struct Row {
     pub(crate) a: Option<Distribution>,
     /// Durations of the second file's, ns.
     pub(crate) b: Option<Distribution>,
-    /// The second's duration by the first's, kernel by kernel in the order of their start, where both have as many.
+    /// The second's duration by the first's, kernel by kernel, rank by rank in the order of their start, where both have as many.
     pub(crate) ratio: Option<Distribution>,
 }
 
@@ -52,12 +52,12 @@ pub(crate) fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
 }
 
 fn rows(a: &Profile, b: &Profile, key: impl Fn(&Profile, &Kernel) -> Option<String>) -> Vec<Row> {
-    // By name: durations of both sides, in the order of their start.
+    // By name: durations of both sides, rank by rank in the order of their start.
     let mut names: BTreeMap<String, (bool, [Vec<f64>; 2])> = BTreeMap::new();
     // Kernels have few names, and to find the common one of each takes a while.
     for (side, profile) in [a, b].into_iter().enumerate() {
         let mut known: BTreeMap<&str, Option<String>> = BTreeMap::new();
-        for kernel in &profile.kernels {
+        for kernel in by_rank(profile) {
             let name = match kernel.is_nccl() {
                 true => key(profile, kernel),
                 false => known.entry(&kernel.name).or_insert_with(|| key(profile, kernel)).clone(),
@@ -79,10 +79,19 @@ fn rows(a: &Profile, b: &Profile, key: impl Fn(&Profile, &Kernel) -> Option<Stri
     rows
 }
 
+/// The kernels rank by rank, each rank's in the order of their start: so those of one rank pair with those of the same.
+fn by_rank(profile: &Profile) -> Vec<&Kernel> {
+    let about = |kernel: &Kernel| profile.processes.get(kernel.process).map(|it| (it.rank.unwrap_or(i32::MAX), it.pid));
+    let mut kernels: Vec<&Kernel> = profile.kernels.iter().collect();
+    // Stable: they are in the order of their start.
+    kernels.sort_by_cached_key(|kernel| about(kernel));
+    kernels
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::{Carried, Place, Span};
+    use crate::import::{Carried, Place, Process, Span};
 
     fn profile(kernels: &[(&str, i64, i64)]) -> Profile {
         let kernel = |(name, start, end): &(&str, i64, i64)| Kernel {
@@ -112,6 +121,17 @@ mod tests {
         let step = &rows[1];
         assert_eq!((step.a.unwrap().median, step.b.unwrap().median), (15.0, 30.0));
         assert_eq!((step.ratio.unwrap().count, step.ratio.unwrap().min, step.ratio.unwrap().max), (2, 2.0, 2.0));
+        // Rank by rank, whichever rank began first.
+        let ranks = |first: i32| {
+            let process = |rank| Process { pid: 1, name: String::new(), rank: Some(rank), threads: BTreeMap::new() };
+            let mut profile = profile(&[("k", 0, 10), ("k", 5, 25)]);
+            profile.processes = vec![process(first), process(1 - first)];
+            profile.kernels[1].process = 1;
+            profile
+        };
+        let ratio = |a: i32, b: i32| by_name(&ranks(a), &ranks(b))[0].ratio.unwrap();
+        assert_eq!((ratio(0, 0).min, ratio(0, 0).max), (1.0, 1.0));
+        assert_eq!((ratio(0, 1).min, ratio(0, 1).max), (0.5, 2.0));
         // Nothing is known of sizes, so there is nothing to show by them.
         assert!(by_operation(&a, &b).is_empty());
     }

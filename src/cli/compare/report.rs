@@ -237,7 +237,8 @@ fn kernels(title: &'static str, rows: &[KernelRow]) -> Section {
     let mut lines = Vec::new();
     if rows.iter().any(|row| row.a.is_some()) && rows.iter().any(|row| row.b.is_some()) {
         lines.push(
-            "B/A is the median of the ratios, kernel by kernel in their order, where both have as many.".to_owned(),
+            "B/A is the median of the ratios, kernel by kernel, rank by rank in their order, where both have as many."
+                .to_owned(),
         );
     } else {
         lines.push("Only one side has kernels.".to_owned());

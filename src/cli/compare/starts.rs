@@ -59,7 +59,7 @@ pub(crate) fn compare(a: &Profile, b: &Profile) -> Starts {
     if calls.is_empty() {
         return none("the second file has no call into CUDA that launched one of NCCL's kernels");
     }
-    let wall = a.clock.to_utc_ns.zip(b.clock.to_utc_ns).map(|(a, b)| b - a);
+    let wall = a.clock.to_utc_ns.zip(b.clock.to_utc_ns).map(|(a, b)| b.saturating_sub(a));
     let Some(aligned) = align(&brackets(a), &calls, wall) else {
         return none(
             "no single difference of the clocks puts more than half of the second file's launches into the first one's: records are \
@@ -148,9 +148,11 @@ pub(crate) fn align(
     for (calls, brackets) in &common {
         for call in calls.iter().step_by(step) {
             for (low, high) in brackets.iter().map(|bracket| bounds(*bracket, call.span)) {
-                let is_near = wall.is_none_or(|wall| high >= wall - WALL_CLOCKS && low <= wall + WALL_CLOCKS);
+                let is_near = wall.is_none_or(|wall| {
+                    high >= wall.saturating_sub(WALL_CLOCKS) && low <= wall.saturating_add(WALL_CLOCKS)
+                });
                 if low <= high && is_near {
-                    edges.extend([(low, 1), (high + 1, -1)]);
+                    edges.extend([(low, 1), (high.saturating_add(1), -1)]);
                 }
             }
         }
@@ -171,7 +173,7 @@ pub(crate) fn align(
     let mut aligned = Aligned { pairs: Vec::new(), low: i64::MIN, high: i64::MAX };
     for (calls, brackets) in common {
         for call in calls {
-            let next = brackets.partition_point(|bracket| bracket.start <= call.span.start + place);
+            let next = brackets.partition_point(|bracket| bracket.start <= call.span.start.saturating_add(place));
             let Some(bracket) = next.checked_sub(1).map(|at| brackets[at]) else { continue };
             let (low, high) = bounds(bracket, call.span);
             if low <= place && place <= high {
@@ -186,7 +188,7 @@ pub(crate) fn align(
 
 /// Differences of the clocks that put a call into a bracket.
 fn bounds(bracket: Span, call: Span) -> (i64, i64) {
-    (bracket.start - call.start, bracket.end - call.end)
+    (bracket.start.saturating_sub(call.start), bracket.end.saturating_sub(call.end))
 }
 
 fn differences(a: &Profile, b: &Profile, pairs: &[(Span, Call)], offset: i64) -> Vec<Difference> {

@@ -147,7 +147,7 @@ fn one_run_is_put_on_one_clock_by_its_launches() {
         let offset = &report["starts"]["offset"];
         assert_eq!(offset["launches"].as_u64(), Some(launches), "{text}");
         let (beyond, error) = (offset["beyond_wall_clocks_ns"].as_i64().unwrap(), offset["error_ns"].as_i64().unwrap());
-        assert!(error > 0 && error < 100_000, "{offset}");
+        assert!(error > 0 && error < 1_000_000, "{offset}");
         assert!((beyond + ahead_ns).abs() <= error, "{beyond} ± {error} is not {}", -ahead_ns);
         // 45 µs behind the start of the launch, to within what is said of the clocks.
         let moments = report["starts"]["differences"].as_array().unwrap();

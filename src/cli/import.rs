@@ -69,6 +69,7 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
 pub(super) struct Drawing<'a> {
     profile: &'a Profile,
     process: usize,
+    tag: ProcessTag,
     tracks: Tracks,
     comms: Vec<Comm>,
     /// Kernels are drawn by somebody else.
@@ -129,7 +130,11 @@ impl<'a> Drawing<'a> {
         let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
         let source = format!("{} {}", profile.source.tool, profile.source.version);
         let labels = vec![format!("imported from {source}")];
-        let info = ProcessInfo { pid: i32::try_from(about.pid).unwrap_or(0), name: name.to_owned(), labels };
+        let world = about
+            .rank
+            .zip(profile.world)
+            .and_then(|(rank, world)| Some((rank.try_into().ok()?, world.try_into().ok()?)));
+        let info = ProcessInfo { pid: i32::try_from(about.pid).unwrap_or(0), name: name.to_owned(), labels, world };
         let mut tracks = Tracks::new(tag, clocks, &info);
         let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
         let clock = match profile.clock.to_utc_ns {
@@ -155,7 +160,7 @@ impl<'a> Drawing<'a> {
             tracks.note(time, "note of the import", note);
         }
         let comms = profile.communicators.iter().enumerate().map(|(at, it)| comm(profile, at, it)).collect();
-        Drawing { profile, process, tracks, comms, without_kernels: false }
+        Drawing { profile, process, tag, tracks, comms, without_kernels: false }
     }
 
     /// Draws what there is, up to `end`.
@@ -175,7 +180,7 @@ impl<'a> Drawing<'a> {
         let mut ranges: Vec<usize> = (0..profile.ranges.len()).filter(|at| own(profile.ranges[*at].process)).collect();
         ranges.sort_by_key(|at| (profile.ranges[*at].span.end, Reverse(profile.ranges[*at].span.start)));
 
-        let operations = Operations::of(profile);
+        let operations = Operations::of(profile, self.tag);
         for (_, item) in items {
             match item {
                 Item::Kernel(at) => self.kernel(at, &operations),
@@ -223,6 +228,7 @@ impl<'a> Drawing<'a> {
                 method: if how == How::Told { Method::External } else { Method::ApiBracket },
                 comm: first.map(|at| &comms[at]),
                 operations: &carried,
+                channels: &[],
                 launch: None,
                 replay: None,
                 untold: 0,
@@ -314,9 +320,11 @@ fn comm(profile: &Profile, at: usize, communicator: &import::Communicator) -> Co
 struct Operations(HashMap<usize, Arc<Operation>>);
 
 impl Operations {
-    fn of(profile: &Profile) -> Operations {
+    fn of(profile: &Profile, tag: ProcessTag) -> Operations {
         let carried = profile.kernels.iter().flat_map(|kernel| &kernel.carried.operations);
-        Operations(carried.map(|at| (*at, Arc::new(operation(&profile.operations[*at])))).collect())
+        // A number of its own for each: arrows are drawn between equal ones.
+        let made = |at: usize| Arc::new(operation(&profile.operations[at], Handle(tag.base() + at as u64 + 1)));
+        Operations(carried.map(|at| (*at, made(*at))).collect())
     }
 
     fn get(&self, at: usize) -> Arc<Operation> {
@@ -325,7 +333,7 @@ impl Operations {
 }
 
 /// An operation as a call of the application, which is what other tools know: nothing is said that a hand-over alone would say.
-fn operation(of: &import::Operation) -> Operation {
+fn operation(of: &import::Operation, id: Handle) -> Operation {
     let func = Word::known(of.function.as_bytes()).unwrap_or(Word::ABSENT);
     let datatype = of.datatype.as_deref().and_then(|name| Word::known(name.as_bytes())).unwrap_or(Word::ABSENT);
     let text = |word: Word, text: Option<&str>| text.filter(|_| word == Word::ABSENT).map(Into::into);
@@ -343,5 +351,6 @@ fn operation(of: &import::Operation) -> Operation {
             Event::CollApi(CollApi { count, func, datatype, root: of.root.unwrap_or(-1), ..CollApi::default() })
         }
     };
-    Operation { event, texts: has_texts.then(|| Box::new(texts)), p2p_number: 0 }
+    let since = HostNs(of.call.map_or(0, |call| call.start as u64));
+    Operation { id, since, event, texts: has_texts.then(|| Box::new(texts)), p2p_number: 0 }
 }

@@ -141,6 +141,10 @@ fn communicator(nccl: &Nccl) -> String {
         0 => "NCCL of unknown version".to_owned(),
         number => format!("NCCL {}", names::nccl_version(number)),
     };
+    // A process group of another tool's has neither hash nor interface.
+    if nccl.interface.is_none() {
+        return format!("{name}: rank {} of {}, {version}", unknown(nccl.rank), unknown(nccl.ranks));
+    }
     let hosts = if nccl.nodes == Some(1) { "host" } else { "hosts" };
     format!(
         "{:016x} {name}: rank {} of {} on {} {hosts}, {version}, interface v{}",

@@ -529,7 +529,7 @@ pub struct Channel<'a> {
 pub struct Operation {
     /// Its event; of one that NCCL does not hand over, the call that asked for it.
     pub id: Handle,
-    /// When that began: the operation was handed over, or asked for.
+    /// When that began: the operation was handed over, or asked for. 0 where it is not known, as in files of other tools.
     pub since: HostNs,
     /// NCCL's facts.
     pub event: Event,

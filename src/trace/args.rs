@@ -214,7 +214,7 @@ impl Args {
             self.uint(nccl::DEVICE, u64::from(device));
         }
         self.nonzero(nccl::COMM, comm.hash)
-            .uint(nccl::INTERFACE, u64::from(comm.interface))
+            .nonzero(nccl::INTERFACE, u64::from(comm.interface))
             .nonzero(nccl::NCCL_VERSION, u64::from(comm.version));
         if let Some(name) = &comm.name {
             self.text(nccl::COMM_NAME, name);

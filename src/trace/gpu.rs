@@ -103,10 +103,12 @@ impl Tracks {
             self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method);
             match replay {
                 Some(replay) => self.args.uint(nccl::REPLAY, *replay),
+                // Of an operation in another tool's file this may not be known.
+                None if operation.since == HostNs(0) => &mut self.args,
                 // What NCCL says of a replay may be of another one.
                 None => self.args.uint(nccl::QUEUED_NS, kernel.span.start.since(operation.since)),
             };
-            self.args.uint(nccl::TIME_ERROR_NS, u64::from(kernel.span.error_ns));
+            self.args.time_error(kernel.span.error_ns);
             let name = OperationName { operation, prefix: "" };
             let arrow = [flows::from(operation.id)];
             let look = Look::new(Category::Run, &name).of(operation.correlation(Some(comm))).with(&arrow);

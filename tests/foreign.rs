@@ -40,7 +40,7 @@ fn ncclscope(words: &[&str], paths: &[&Path]) -> Result<String, String> {
     let line = ["ncclscope"].iter().chain(words).map(|word| (*word).into());
     let line = line.chain(paths.iter().map(|path| path.as_os_str().to_owned()));
     let mut out = Vec::new();
-    cli::run(line, &mut out)?;
+    cli::run(line, &mut out).map_err(|failure| failure.to_string())?;
     Ok(String::from_utf8(out).unwrap())
 }
 

@@ -75,17 +75,22 @@ fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, Str
             if let Some(other) = owners.insert(tag, path)
                 && other != path.as_path()
             {
-                return Err(format!(
-                    "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
-                     or a rare coincidence (one in a million a pair); join them in separate files",
-                    other.display(),
-                    path.display()
-                ));
+                return Err(twins(other, path));
             }
         }
         joined.extend_from_slice(&bytes);
     }
     Ok(joined)
+}
+
+/// Why two traces cannot be one.
+pub(super) fn twins(one: &Path, other: &Path) -> String {
+    format!(
+        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
+         or a rare coincidence (one in a million a pair); join them in separate files",
+        one.display(),
+        other.display()
+    )
 }
 
 /// The process tags of a trace.

@@ -2,15 +2,23 @@
 
 mod beside;
 mod compare;
+mod cut;
+mod events;
 mod foreign;
 mod import;
 mod info;
 mod join;
+mod open;
+mod packets;
+mod survey;
+mod wire;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -26,6 +34,33 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Cut a part out of a trace: a stretch of time, some ranks, a communicator
+    ///
+    /// The part is a trace like any other. A slice that reaches across an edge of the stretch keeps its true begin and
+    /// end. What the recording says of itself, the communicators and the GPUs are kept in every cut.
+    Cut {
+        /// The trace
+        trace: PathBuf,
+        /// The file to write; it must not exist
+        #[arg(short, long)]
+        output: PathBuf,
+        /// From when to when, counted from the trace's start as the viewer does: 1.5s..2s, 300ms..400ms, 10s.. or ..1min
+        ///
+        /// Units: ns, us, ms, s, min, h.
+        #[arg(long, value_name = "A..B")]
+        time: Option<cut::Window>,
+        /// Ranks in the job, as a list with ranges: 0,4,8-12
+        #[arg(long)]
+        ranks: Option<cut::Ranks>,
+        /// A communicator, by its name or its hash; may be given more than once
+        ///
+        /// Left out is what belongs to others. What belongs to none stays: the application's kernels, its ranges.
+        #[arg(long = "comm", value_name = "NAME")]
+        communicators: Vec<String>,
+        /// Leave out the single transfers of the network proxy, which are most of a large trace
+        #[arg(long)]
+        no_steps: bool,
+    },
     /// Say what files hold: processes, communicators, operations, losses and doubts
     ///
     /// Of Nsight Systems' SQLite exports and PyTorch's JSON too: what they hold, and what they know about NCCL's kernels.
@@ -65,42 +100,85 @@ enum Command {
         #[arg(short, long)]
         output: PathBuf,
     },
+    /// Open a trace in Perfetto's viewer, without giving it to anybody else
+    ///
+    /// The viewer, ui.perfetto.dev, is a page that works in your browser alone. It reads the trace from this machine, below
+    /// a path that nobody can guess, and once. The link shows the busiest part of the trace with its communicators
+    /// pinned. Of a trace of more than 3 million slices a part is proposed: the viewer takes some 12 seconds a million.
+    Open {
+        /// Trace files; several, of processes of one host, are shown as one
+        #[arg(required = true)]
+        traces: Vec<PathBuf>,
+        /// A folder with a copy of the viewer, instead of ui.perfetto.dev
+        #[arg(long, value_name = "FOLDER")]
+        ui: Option<PathBuf>,
+        /// Another port than 9001, with --ui; ui.perfetto.dev may read from no other
+        #[arg(long, requires = "ui", default_value_t = open::PORT)]
+        port: u16,
+        /// How long to wait for the trace to be read
+        #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = cut::nanoseconds)]
+        patience: u64,
+        /// Only say the link, even where there is a desktop
+        #[arg(long)]
+        no_browser: bool,
+    },
     /// List the environment variables of the plugin
     Settings,
+}
+
+/// Why a command was not carried out.
+#[derive(Debug)]
+pub enum Failure {
+    /// It was not understood; or it asked for help, which is the answer.
+    Usage(clap::Error),
+    /// It could not be done: what was wrong, where, and what to do.
+    Reason(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(error) => error.fmt(f),
+            Failure::Reason(reason) => f.write_str(reason),
+        }
+    }
 }
 
 /// Parses the command line and carries it out.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match arguments.run(&mut io::stdout().lock()) {
+    match run(std::env::args_os(), &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
+        Err(Failure::Usage(error)) => error.exit(),
+        Err(Failure::Reason(reason)) => {
             eprintln!("ncclscope: {reason}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Carries out a command line, the program's name first, and writes what it says to `out`.
+/// Carries out a command: the program's name and the words behind it. What it has to say goes to `out`.
 ///
 /// # Errors
 ///
-/// Why it could not be done, in one line; for wrong usage, clap's explanation.
-pub fn run<T: Into<OsString> + Clone>(line: impl IntoIterator<Item = T>, out: &mut dyn Write) -> Result<(), String> {
-    Arguments::try_parse_from(line).map_err(|error| error.to_string())?.run(out)
-}
-
-impl Arguments {
-    fn run(self, out: &mut dyn Write) -> Result<(), String> {
-        match self.command {
-            Command::Info { traces } => info::run(&traces, out),
-            Command::Compare(wish) => compare::run(&wish, out),
-            Command::Import { file, output } => import::run(&file, &output, out),
-            Command::Join { traces, output } => join::run(&traces, &output, out),
-            Command::Settings => settings(out).map_err(|error| format!("failed to write: {error}")),
+/// When it is not understood, or cannot be done.
+pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &mut dyn Write) -> Result<(), Failure> {
+    let arguments = Arguments::try_parse_from(words).map_err(Failure::Usage)?;
+    let result = match arguments.command {
+        Command::Cut { trace, output, time, ranks, communicators, no_steps } => {
+            cut::run(&trace, &output, &cut::Wish { window: time, ranks, communicators, no_steps }, out)
         }
-    }
+        Command::Compare(wish) => compare::run(&wish, out),
+        Command::Import { file, output } => import::run(&file, &output, out),
+        Command::Info { traces } => info::run(&traces, out),
+        Command::Join { traces, output } => join::run(&traces, &output, out),
+        Command::Open { traces, ui, port, patience, no_browser } => {
+            let patience = Duration::from_nanos(patience);
+            open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)
+        }
+        Command::Settings => settings(out).map_err(|error| format!("failed to write: {error}")),
+    };
+    result.map_err(Failure::Reason)
 }
 
 fn settings(out: &mut dyn Write) -> io::Result<()> {

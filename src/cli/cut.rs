@@ -1,0 +1,124 @@
+//! `ncclscope cut`: a part of a trace as a trace.
+//!
+//! The file is read three times and never held: to learn when it is and what is in it, to choose what is kept, and to
+//! copy that. What is kept is copied as it stands, fields included that this build does not know. Rewritten are only
+//! times, because they count from the packet before; interned names, which move to the packet that now is the first
+//! to use them; and arrows that have lost their other end.
+
+mod choose;
+mod copy;
+mod wish;
+
+use std::fs::OpenOptions;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use super::survey::{Survey, label};
+use crate::trace::names;
+use choose::{Choice, Filter};
+pub(super) use wish::{Ranks, Window, duration, nanoseconds};
+
+/// What is to be kept; everything where nothing is said.
+#[derive(Debug, Default)]
+pub(super) struct Wish {
+    pub(super) window: Option<Window>,
+    pub(super) ranks: Option<Ranks>,
+    pub(super) communicators: Vec<String>,
+    pub(super) no_steps: bool,
+}
+
+pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
+    let failed = |error| format!("failed to write {}: {error}", output.display());
+    if output.exists() {
+        return Err(format!("{} exists already; name another file with -o, or remove it", output.display()));
+    }
+    let survey = Survey::of(&[path.to_owned()])?;
+    let filter = filter(path, &survey, wish)?;
+    let choice = Choice::make(path, &survey, &filter)?;
+    if choice.slices == 0 {
+        return Err(format!("no slice of {} is in this cut; {}", path.display(), contents(&survey)));
+    }
+    let file = OpenOptions::new().write(true).create_new(true).open(output).map_err(failed)?;
+    let copied = copy::copy(path, &choice, &filter, &mut BufWriter::new(file));
+    let bytes = copied.map_err(|reason| {
+        // Half a cut is of no use to anybody; that it cannot be removed is not the news.
+        let _ = std::fs::remove_file(output);
+        reason.unwrap_or_else(failed)
+    })?;
+    for (path, extent) in survey.extents.iter().filter(|(_, extent)| extent.unfinished > 0) {
+        let _ = writeln!(out, "{}: left out an unfinished packet of {} bytes", path.display(), extent.unfinished);
+    }
+    let _ = writeln!(
+        out,
+        "{}: {} of {} slices, {} of {} tracks, {}",
+        output.display(),
+        choice.slices,
+        survey.slices,
+        choice.tracks.len(),
+        survey.tracks.len(),
+        names::size(bytes)
+    );
+    Ok(())
+}
+
+/// Holds the wish against the trace.
+fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, String> {
+    let (first, last) = survey.span.ok_or_else(|| format!("{}: nothing in this trace has a time", path.display()))?;
+    let (begin, end) = match &wish.window {
+        None => (0, u64::MAX),
+        Some(window) if window.begin > last - first => {
+            return Err(format!("--time {window}: the trace is over by then; {}", contents(survey)));
+        }
+        Some(window) => (first + window.begin, window.end.map_or(u64::MAX, |end| first.saturating_add(end))),
+    };
+    let mut filter = Filter { begin, end, no_steps: wish.no_steps, ..Filter::default() };
+    if let Some(wanted) = &wish.ranks {
+        let ranks = survey.ranks();
+        if ranks.values().all(Option::is_none) {
+            return Err(format!(
+                "--ranks: no process of {} knows its rank in the job; it was neither started by torchrun, mpirun or \
+                 srun nor told with NCCLSCOPE_RANK",
+                path.display()
+            ));
+        }
+        let kept = ranks.iter().filter(|(_, rank)| rank.is_some_and(|rank| wanted.contains(rank)));
+        let kept: Vec<u64> = kept.map(|(process, _)| *process).collect();
+        if kept.is_empty() {
+            return Err(format!("--ranks {wanted}: none of them is in the trace; {}", contents(survey)));
+        }
+        filter.processes = Some(kept);
+    }
+    for name in &wish.communicators {
+        let same = |(hash, comm): &(&u64, &super::survey::Communicator)| {
+            comm.name.as_deref() == Some(name) || is_hash(**hash, name)
+        };
+        let found: Vec<u64> = survey.communicators.iter().filter(same).map(|(hash, _)| *hash).collect();
+        if found.is_empty() {
+            return Err(format!("--comm {name}: there is no such communicator in the trace; {}", contents(survey)));
+        }
+        filter.communicators.get_or_insert_default().extend(found);
+    }
+    Ok(filter)
+}
+
+/// Whether a word means a communicator's hash: all of its digits, or the eight that its track shows.
+fn is_hash(hash: u64, word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let word = word.strip_prefix("0x").unwrap_or(&word);
+    word == format!("{hash:016x}") || word == format!("{:08x}", (hash ^ hash >> 32) as u32)
+}
+
+/// What there is to choose from.
+fn contents(survey: &Survey) -> String {
+    let duration = wish::duration(survey.duration());
+    let ranks: Vec<u32> = survey.ranks().into_values().flatten().collect();
+    let ranks = match Ranks::of(ranks) {
+        ranks if ranks.is_empty() => "no known ranks".to_owned(),
+        ranks => format!("ranks {ranks}"),
+    };
+    let comms: Vec<_> = survey.communicators.iter().map(|(hash, comm)| label(*hash, comm)).collect();
+    match &comms[..] {
+        [] => format!("it lasts {duration} and has {ranks} and no communicator"),
+        comms => format!("it lasts {duration} and has {ranks} and the communicators {}", comms.join(", ")),
+    }
+}

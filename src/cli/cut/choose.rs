@@ -1,0 +1,299 @@
+//! What of a trace is kept.
+//!
+//! A slice is kept, with its true begin and end, if it overlaps the window and nothing else speaks against it, or if
+//! one inside of it is kept. What says of the recording what everything else rests on (its first and last words,
+//! communicators, GPUs) is kept always, and drawn at the window's edge where it lies outside. So is a counter's last
+//! value before the window.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use super::super::events::{Event, Sequences};
+use super::super::packets::packets;
+use super::super::survey::Survey;
+use crate::trace::fields::nccl;
+use crate::trace::fields::track_event::r#type as kind;
+
+/// What is to be kept, in terms of this trace.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    /// The window, in the trace's time: what begins until `end` and ends after `begin`.
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    /// Processes by their tracks; all if not said.
+    pub(super) processes: Option<Vec<u64>>,
+    /// Communicators by their hashes; all if not said.
+    pub(super) communicators: Option<HashSet<u64>>,
+    pub(super) no_steps: bool,
+}
+
+/// What is kept of one trace: its events by their number in the file.
+#[derive(Default)]
+pub(super) struct Choice {
+    kept: Vec<u64>,
+    /// Counters' last values before the window.
+    counters: HashSet<usize>,
+    /// Tracks with something on them, and those above them.
+    pub(super) tracks: HashSet<u64>,
+    /// Sequences that these events are in.
+    pub(super) sequences: HashSet<u64>,
+    /// Kept ends of arrows, by the arrow.
+    pub(super) flows: HashMap<u64, u32>,
+    /// Slices kept.
+    pub(super) slices: u64,
+}
+
+/// What becomes of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Left,
+    Kept,
+    /// Kept, and drawn where the window begins or ends.
+    Moved,
+}
+
+impl Choice {
+    /// Looks through a trace for what a filter keeps.
+    pub(super) fn make(path: &Path, survey: &Survey, filter: &Filter) -> Result<Choice, String> {
+        let mut chooser = Chooser {
+            filter,
+            scopes: scopes(survey, filter),
+            open: HashMap::new(),
+            values: HashMap::new(),
+            begun: HashSet::new(),
+            introduced: HashSet::new(),
+            choice: Choice::default(),
+        };
+        let mut sequences = Sequences::default();
+        let mut number = 0;
+        packets(path, |raw| {
+            let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
+            if let Some(event) = &packet.event {
+                let category = sequences.category(packet.sequence, event);
+                chooser.event((number, packet.sequence), event, packet.time.unwrap_or_default(), &category);
+                number += 1;
+            } else if packet.time.is_some() {
+                // Of these the window alone decides, when they are copied.
+                chooser.choice.sequences.insert(packet.sequence);
+            }
+            Ok(())
+        })?;
+        chooser.finish();
+        let mut choice = chooser.choice;
+        choice.add_parents(survey);
+        Ok(choice)
+    }
+
+    pub(super) fn fate(&self, number: usize, time: u64, filter: &Filter, event: &Event<'_>) -> Fate {
+        if self.counters.contains(&number) {
+            return Fate::Moved;
+        }
+        if self.kept.get(number / 64).is_none_or(|word| word & 1 << (number % 64) == 0) {
+            return Fate::Left;
+        }
+        let inside = (filter.begin..=filter.end).contains(&time);
+        if event.kind == kind::TYPE_INSTANT && !inside { Fate::Moved } else { Fate::Kept }
+    }
+
+    fn keep(&mut self, number: usize, event: &Held) {
+        let word = number / 64;
+        if self.kept.len() <= word {
+            self.kept.resize(word + 1, 0);
+        }
+        self.kept[word] |= 1 << (number % 64);
+        self.tracks.insert(event.track);
+        self.sequences.insert(event.sequence);
+        for flow in &event.flows {
+            *self.flows.entry(*flow).or_default() += 1;
+        }
+    }
+
+    /// A track is shown within those above it, a thread within its process.
+    fn add_parents(&mut self, survey: &Survey) {
+        for track in self.tracks.clone() {
+            self.tracks.extend(survey.process(track));
+            let mut at = track;
+            while let Some(parent) = survey.tracks.get(&at).and_then(|track| track.parent)
+                && self.tracks.insert(parent)
+            {
+                at = parent;
+            }
+        }
+    }
+}
+
+/// What a track says of the slices on it that say nothing themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// It belongs to a process that is left out.
+    Left,
+    /// Its slices belong to a communicator that is not wanted.
+    Unwanted,
+    Wanted,
+}
+
+fn scopes(survey: &Survey, filter: &Filter) -> HashMap<u64, Scope> {
+    let scope = |uuid: u64| {
+        if let Some(processes) = &filter.processes
+            && survey.process(uuid).is_some_and(|process| !processes.contains(&process))
+        {
+            return Scope::Left;
+        }
+        let Some(wanted) = &filter.communicators else { return Scope::Wanted };
+        match belongs(survey, uuid) {
+            Some(hash) if !wanted.contains(&hash) => Scope::Unwanted,
+            _ => Scope::Wanted,
+        }
+    };
+    survey.tracks.keys().map(|uuid| (*uuid, scope(*uuid))).collect()
+}
+
+/// The communicator of a track whose slices name none: that of the sibling whose name its own begins with, as the
+/// transfers to a peer are drawn beside the operations that they are of.
+fn belongs(survey: &Survey, uuid: u64) -> Option<u64> {
+    let track = survey.tracks.get(&uuid)?;
+    if !track.communicators.is_empty() {
+        return None;
+    }
+    let siblings = survey.tracks.iter().filter(|(other, sibling)| {
+        **other != uuid
+            && sibling.parent == track.parent
+            && !sibling.name.is_empty()
+            && track.name.starts_with(&sibling.name)
+            && !sibling.communicators.is_empty()
+    });
+    let (_, nearest) = siblings.max_by_key(|(_, sibling)| sibling.name.len())?;
+    match nearest.communicators[..] {
+        [hash] => Some(hash),
+        _ => None,
+    }
+}
+
+struct Chooser<'a> {
+    filter: &'a Filter,
+    scopes: HashMap<u64, Scope>,
+    /// The open slices of each track, outermost first.
+    open: HashMap<u64, Vec<Held>>,
+    /// The last value of each counter before the window, and when that was.
+    values: HashMap<u64, (u64, usize, u64)>,
+    /// Tracks that had an instant of the recording's own.
+    begun: HashSet<u64>,
+    /// Communicators that were introduced, by the process's track of them.
+    introduced: HashSet<(u64, u64)>,
+    choice: Choice,
+}
+
+/// What is remembered of an event.
+struct Held {
+    number: usize,
+    sequence: u64,
+    track: u64,
+    begin: u64,
+    flows: Vec<u64>,
+    /// It is a transfer, or a part of one, and these are left out.
+    is_left_out: bool,
+    /// Nothing but time may speak against it.
+    is_wanted: bool,
+    /// One inside of it is kept.
+    holds_kept: bool,
+}
+
+impl Chooser<'_> {
+    fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: u64, category: &str) {
+        let scope = self.scopes.get(&event.track).copied().unwrap_or(Scope::Wanted);
+        if scope == Scope::Left {
+            return;
+        }
+        let around = self.open.get(&event.track).and_then(|open| open.last());
+        let is_step = category == "net" || category == "proxy" && event.arg(nccl::STEP).is_some();
+        let is_left_out = self.filter.no_steps && is_step || around.is_some_and(|around| around.is_left_out);
+        let is_wanted = !is_left_out
+            && match (&self.filter.communicators, event.uint(nccl::COMM), around) {
+                (Some(wanted), Some(hash), _) => wanted.contains(&hash),
+                (_, _, Some(around)) => around.is_wanted,
+                (_, _, None) => scope == Scope::Wanted,
+            };
+        let flows = event.flows.clone();
+        let held = Held {
+            number,
+            sequence,
+            track: event.track,
+            begin: time,
+            flows,
+            is_left_out,
+            is_wanted,
+            holds_kept: false,
+        };
+        let inside = (self.filter.begin..=self.filter.end).contains(&time);
+        match event.kind {
+            kind::TYPE_SLICE_BEGIN => self.open.entry(event.track).or_default().push(held),
+            kind::TYPE_SLICE_END => {
+                let slice = self.open.get_mut(&event.track).and_then(Vec::pop);
+                if let Some(slice) = slice {
+                    self.close(slice, Some((time, held)));
+                }
+            }
+            kind::TYPE_COUNTER if time < self.filter.begin => {
+                let last = self.values.entry(event.track).or_insert((time, number, sequence));
+                if time >= last.0 {
+                    *last = (time, number, sequence);
+                }
+            }
+            kind::TYPE_COUNTER => {
+                if inside {
+                    self.choice.keep(number, &held);
+                }
+            }
+            _ => {
+                let is_lasting = self.is_lasting(event, category);
+                if is_wanted && (inside || is_lasting) {
+                    self.choice.keep(number, &held);
+                    if inside && let Some(around) = self.open.get_mut(&event.track).and_then(|open| open.last_mut()) {
+                        around.holds_kept = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether what an instant says holds from there on, or for the whole recording.
+    fn is_lasting(&mut self, event: &Event<'_>, category: &str) -> bool {
+        let is_first = category == "ncclscope" && self.begun.insert(event.track);
+        let introduces = event.arg(nccl::INTERFACE).and(event.uint(nccl::COMM));
+        let introduces = introduces.is_some_and(|hash| self.introduced.insert((event.track, hash)));
+        is_first || introduces || [nccl::RECORDED, nccl::UUID].iter().any(|number| event.arg(*number).is_some())
+    }
+
+    fn close(&mut self, slice: Held, end: Option<(u64, Held)>) {
+        let time = end.as_ref().map_or(u64::MAX, |(time, _)| *time);
+        let Filter { begin, end: until, .. } = *self.filter;
+        let overlaps = slice.begin <= until && (time > begin || slice.begin >= begin);
+        let is_kept = slice.holds_kept || overlaps && slice.is_wanted;
+        if !is_kept {
+            return;
+        }
+        self.choice.slices += 1;
+        self.choice.keep(slice.number, &slice);
+        if let Some((_, end)) = end {
+            self.choice.keep(end.number, &end);
+        }
+        if let Some(around) = self.open.get_mut(&slice.track).and_then(|open| open.last_mut()) {
+            around.holds_kept = true;
+        }
+    }
+
+    /// The file is over: what is open stays open, and the counters' values are known.
+    fn finish(&mut self) {
+        let tracks: Vec<u64> = self.open.keys().copied().collect();
+        for track in tracks {
+            while let Some(slice) = self.open.get_mut(&track).and_then(Vec::pop) {
+                self.close(slice, None);
+            }
+        }
+        for (track, (_, number, sequence)) in std::mem::take(&mut self.values) {
+            self.choice.counters.insert(number);
+            self.choice.sequences.insert(sequence);
+            self.choice.tracks.insert(track);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Copies what was chosen.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+
+use super::super::events::{Packet, Sequences, TERMINATING_FLOW_IDS};
+use super::super::packets::packets;
+use super::super::wire::{Field, Value, fields, put_bytes, put_uint};
+use super::choose::{Choice, Fate, Filter};
+use super::wish::duration;
+use crate::trace::fields::{
+    clock_id, interned_data, nccl, trace, trace_packet, track_descriptor, track_event, track_event::r#type as kind,
+};
+
+/// Packets that are compressed together, in bytes: Perfetto wants less than 512 KiB.
+const CHUNK: usize = 256 << 10;
+
+/// Copies the chosen part of a trace; answers how many bytes it takes.
+pub(super) fn copy(path: &Path, choice: &Choice, filter: &Filter, output: &mut dyn Write) -> Result<u64, CopyError> {
+    let mut copier = Copier {
+        choice,
+        filter,
+        sequences: Sequences::default(),
+        states: HashMap::new(),
+        number: 0,
+        pending: Vec::new(),
+        output,
+        written: 0,
+        failed: None,
+    };
+    let read = packets(path, |raw| {
+        copier.packet(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
+        if copier.pending.len() >= CHUNK { copier.flush() } else { Ok(()) }
+    });
+    let flushed = read.and_then(|_| copier.flush()).and_then(|()| copier.end());
+    match (copier.failed, flushed) {
+        (Some(error), _) => Err(CopyError(Some(error), String::new())),
+        (None, Err(reason)) => Err(CopyError(None, reason)),
+        (None, Ok(())) => Ok(copier.written),
+    }
+}
+
+/// Why there is no copy: the output cannot be written, or the trace not be read.
+#[derive(Debug)]
+pub(super) struct CopyError(Option<io::Error>, String);
+
+impl CopyError {
+    /// The reason, or what `failed` makes of the output's error.
+    pub(super) fn unwrap_or_else(self, failed: impl FnOnce(io::Error) -> String) -> String {
+        self.0.map_or(self.1, failed)
+    }
+}
+
+struct Copier<'a> {
+    choice: &'a Choice,
+    filter: &'a Filter,
+    sequences: Sequences,
+    states: HashMap<u64, State>,
+    /// Of the next event in the file.
+    number: usize,
+    pending: Vec<u8>,
+    output: &'a mut dyn Write,
+    written: u64,
+    failed: Option<io::Error>,
+}
+
+/// A sequence in the copy.
+#[derive(Default)]
+struct State {
+    /// What its delta clock reads.
+    clock: u64,
+    /// Interned entries that it has.
+    interned: HashSet<(u32, u64)>,
+}
+
+impl Copier<'_> {
+    fn packet(&mut self, raw: &[u8]) -> Result<(), String> {
+        let packet = self.sequences.take(raw)?;
+        if packet.clears_state || packet.has_defaults {
+            let clock = self.sequences.delta_clock(packet.sequence).unwrap_or_default();
+            self.states.insert(packet.sequence, State { clock, ..State::default() });
+        }
+        if let Some(event) = &packet.event {
+            let time = packet.time.unwrap_or_default();
+            let fate = self.choice.fate(self.number, time, self.filter, event);
+            self.number += 1;
+            match fate {
+                Fate::Left => {}
+                Fate::Kept => self.write(&packet, None),
+                Fate::Moved => self.write(&packet, Some(time.clamp(self.filter.begin, self.filter.end))),
+            }
+        } else if let Some(descriptor) = packet.descriptor {
+            let uuid = fields(descriptor).find(|field| field.number == track_descriptor::UUID);
+            let uuid = uuid.map_or(0, |field| field.uint());
+            // The root says how processes are ordered.
+            if uuid == 0 || self.choice.tracks.contains(&uuid) {
+                self.write(&packet, None);
+            }
+        } else if packet.has_defaults {
+            // In its place: clocks must not run backwards from one to the next.
+            if self.choice.sequences.contains(&packet.sequence) {
+                self.write(&packet, None);
+            }
+        } else if packet.time.is_none_or(|time| (self.filter.begin..=self.filter.end).contains(&time)) {
+            self.write(&packet, None);
+        }
+        Ok(())
+    }
+
+    /// Writes a packet of the file, at another time if one is given.
+    fn write(&mut self, packet: &Packet<'_>, at: Option<u64>) {
+        let state = self.states.entry(packet.sequence).or_default();
+        let interned = self.sequences.missing(packet, &mut state.interned);
+        let mut out = Vec::new();
+        match (at, packet.time) {
+            (Some(at), _) => {
+                put_uint(&mut out, trace_packet::TIMESTAMP, at);
+                put_uint(&mut out, trace_packet::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
+            }
+            (None, Some(time)) if packet.is_delta => {
+                put_uint(&mut out, trace_packet::TIMESTAMP, time.saturating_sub(state.clock));
+                state.clock = time;
+            }
+            (None, _) => {
+                let timing = |field: &Field<'_>| {
+                    [trace_packet::TIMESTAMP, trace_packet::TIMESTAMP_CLOCK_ID].contains(&field.number)
+                };
+                fields(packet.raw).filter(timing).for_each(|field| out.extend_from_slice(field.raw));
+            }
+        }
+        if !interned.is_empty() {
+            put_bytes(&mut out, trace_packet::INTERNED_DATA, &interned);
+        }
+        for field in fields(packet.raw) {
+            match field.number {
+                trace_packet::TIMESTAMP | trace_packet::TIMESTAMP_CLOCK_ID | trace_packet::INTERNED_DATA => {}
+                trace_packet::TRACK_EVENT => {
+                    let moved = at.zip(packet.time).filter(|(at, time)| at != time);
+                    put_bytes(&mut out, field.number, &self.event(field.bytes(), moved));
+                }
+                _ => out.extend_from_slice(field.raw),
+            }
+        }
+        put_bytes(&mut self.pending, trace::PACKET, &out);
+    }
+
+    /// An event without arrows that lead nowhere; with a remark, where it was moved.
+    fn event(&self, event: &[u8], moved: Option<(u64, u64)>) -> Vec<u8> {
+        let mut out = Vec::new();
+        let is_counter =
+            fields(event).any(|field| field.number == track_event::TYPE && field.uint() == kind::TYPE_COUNTER);
+        let mut args: &[u8] = &[];
+        for field in fields(event) {
+            match field.number {
+                track_event::FLOW_IDS | TERMINATING_FLOW_IDS if matches!(field.value, Value::Fixed(_)) => {
+                    if self.choice.flows.get(&field.uint()).is_some_and(|ends| *ends > 1) {
+                        out.extend_from_slice(field.raw);
+                    }
+                }
+                track_event::NCCL if moved.is_some() => args = field.bytes(),
+                _ => out.extend_from_slice(field.raw),
+            }
+        }
+        if let Some((at, time)) = moved
+            && !is_counter
+        {
+            put_bytes(&mut out, track_event::NCCL, &with_remark(args, at, time));
+        }
+        out
+    }
+
+    /// Compresses what waits, and hands it on.
+    fn flush(&mut self) -> Result<(), String> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let packed = || {
+            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(&self.pending)?;
+            encoder.finish()
+        };
+        let written = packed().and_then(|packed| {
+            let (mut inner, mut packet) = (Vec::new(), Vec::new());
+            put_bytes(&mut inner, trace_packet::COMPRESSED_PACKETS, &packed);
+            put_bytes(&mut packet, trace::PACKET, &inner);
+            self.written += packet.len() as u64;
+            self.output.write_all(&packet)
+        });
+        self.pending.clear();
+        self.note(written)
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        let flushed = self.output.flush();
+        self.note(flushed)
+    }
+
+    /// Keeps the output's error apart from those of the trace.
+    fn note(&mut self, result: io::Result<()>) -> Result<(), String> {
+        result.map_err(|error| {
+            let reason = error.to_string();
+            self.failed = Some(error);
+            reason
+        })
+    }
+}
+
+impl Sequences {
+    /// The interned entries that a packet needs and its sequence does not have yet; `has` then has them.
+    fn missing(&self, packet: &Packet<'_>, has: &mut HashSet<(u32, u64)>) -> Vec<u8> {
+        let event = fields(packet.raw).find(|field| field.number == trace_packet::TRACK_EVENT);
+        let named = fields(event.map_or(&[], |event| event.bytes())).filter_map(|field| match field.number {
+            track_event::NAME_IID => Some((interned_data::EVENT_NAMES, field.uint())),
+            track_event::CATEGORY_IIDS => Some((interned_data::EVENT_CATEGORIES, field.uint())),
+            _ => None,
+        });
+        let mut missing = Vec::new();
+        // Which event uses an entry of another dictionary is not known here, so that all of them go with the first.
+        for (dictionary, iid) in named.chain(self.other_interned(packet.sequence)) {
+            if has.insert((dictionary, iid)) {
+                missing.extend_from_slice(self.interned(packet.sequence, dictionary, iid).unwrap_or_default());
+            }
+        }
+        missing
+    }
+}
+
+/// Arguments with a word on where the event was.
+fn with_remark(args: &[u8], at: u64, time: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut note = String::new();
+    for field in fields(args) {
+        match field.number {
+            nccl::NOTE => note = String::from_utf8_lossy(field.bytes()).into_owned() + "; ",
+            _ => out.extend_from_slice(field.raw),
+        }
+    }
+    let direction = if time < at { "earlier" } else { "later" };
+    note.push_str(&format!("it was {} {direction}, outside of what ncclscope cut kept", duration(at.abs_diff(time))));
+    put_bytes(&mut out, nccl::NOTE, note.as_bytes());
+    out
+}

@@ -1,0 +1,164 @@
+//! `ncclscope open`: a trace in Perfetto's viewer, without giving it away.
+//!
+//! The viewer is a page that works in the browser alone. It is handed the trace by a server of ours on the loopback
+//! interface, below a path that nobody can guess, and once. The link carries what a trace cannot: what to pin, what
+//! to compute, where to look first.
+
+mod link;
+mod port;
+mod serve;
+
+use std::env;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::cut::{Window, duration};
+use super::survey::Survey;
+use crate::sys;
+use crate::trace::names;
+
+/// The only port of this machine that the viewer at ui.perfetto.dev may read from.
+pub(super) const PORT: u16 = 9001;
+
+/// Slices of a trace above which a part of it is proposed: the viewer takes some 12 s a million to show them, and its
+/// memory ends at some ten million.
+const MANY_SLICES: u64 = 3_000_000;
+
+/// How a trace is to be opened.
+pub(super) struct Wish {
+    /// A copy of the viewer instead of ui.perfetto.dev.
+    pub(super) ui: Option<PathBuf>,
+    pub(super) port: u16,
+    /// How long to wait for the trace to be read.
+    pub(super) patience: Duration,
+    pub(super) no_browser: bool,
+}
+
+pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
+    let survey = Survey::of(traces)?;
+    let Some(span) = survey.span else {
+        return Err(format!("{}: there is nothing in this trace that could be shown", traces[0].display()));
+    };
+    let ui = wish.ui.as_deref().map(serve::viewer).transpose()?;
+    let listener = port::listen(wish.port)?;
+    let shared = serve::Shared::new(&survey, ui);
+    let said = |error| format!("failed to write: {error}");
+
+    let busy = link::busy(&survey, span);
+    let link = link::link(&survey, busy, wish.port, &shared.path, wish.ui.is_some());
+    introduce(traces, &survey, (busy.0 - span.0, busy.1 - span.0), out).map_err(said)?;
+    let has_browser = !wish.no_browser && browse(&link);
+    explain(&link, has_browser, wish, out).map_err(said)?;
+
+    let on_read = || {
+        let _ = match wish.ui {
+            None => writeln!(out, "It was read. It is nowhere else now but in the browser's memory."),
+            Some(_) => writeln!(out, "It was read. The viewer's own files stay for a while, for what it loads later."),
+        };
+    };
+    match serve::serve(listener, shared, wish.patience, on_read)? {
+        serve::End::Read => Ok(()),
+        serve::End::Never => Err(format!(
+            "nobody read the trace within {}; run the command again, and with --for 1h if that was too short",
+            duration(wish.patience.as_nanos() as u64)
+        )),
+    }
+}
+
+/// Says what is opened, and what to do where it is too much for the viewer.
+fn introduce(traces: &[PathBuf], survey: &Survey, busy: (u64, u64), out: &mut dyn Write) -> std::io::Result<()> {
+    let bytes = survey.extents.iter().map(|(_, extent)| extent.whole).sum();
+    let name = match traces {
+        [trace] => trace.display().to_string(),
+        traces => format!("{} traces as one", traces.len()),
+    };
+    writeln!(out, "{name}: {}, {} slices, {}", names::size(bytes), survey.slices, duration(survey.duration()))?;
+    for (path, extent) in survey.extents.iter().filter(|(_, extent)| extent.unfinished > 0) {
+        writeln!(out, "{}: without its unfinished last packet of {} bytes", path.display(), extent.unfinished)?;
+    }
+    if survey.slices > MANY_SLICES {
+        let window = Window::between(busy.0, busy.1);
+        let trace = traces[0].display();
+        writeln!(
+            out,
+            "That is much for a browser: it takes minutes to load, and its memory may not suffice. A part is quicker:\n  \
+             ncclscope cut {trace} -o part.perfetto-trace --time {window} --no-steps"
+        )?;
+    }
+    Ok(())
+}
+
+/// Says where to go, from this machine or from another.
+fn explain(link: &str, has_browser: bool, wish: &Wish, out: &mut dyn Write) -> std::io::Result<()> {
+    if has_browser {
+        writeln!(out, "A browser is opening it. If none does, the link is:")?;
+    } else if has_desktop() {
+        writeln!(out, "Open this link in a browser on this machine:")?;
+    } else {
+        let (port, host) = (wish.port, sys::host_name());
+        let user = env::var("USER").or_else(|_| env::var("LOGNAME")).map_or_else(|_| String::new(), |user| user + "@");
+        writeln!(
+            out,
+            "This machine has no desktop. On the one before you, bring the port there, then open the link:\n  \
+             ssh -L {port}:127.0.0.1:{port} {user}{host}"
+        )?;
+    }
+    writeln!(out, "  {link}")?;
+    if wish.ui.is_none() {
+        writeln!(
+            out,
+            "The browser may ask whether ui.perfetto.dev may reach this device. It is for this trace; allow it."
+        )?;
+    }
+    writeln!(
+        out,
+        "The trace can be read once, by whoever has the link; this waits {} for that. Ctrl-C ends it.",
+        duration(wish.patience.as_nanos() as u64)
+    )?;
+    out.flush()
+}
+
+fn has_desktop() -> bool {
+    ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))
+}
+
+/// Opens a link as a click on it would, where there is a desktop. Whether a browser was found to do so.
+fn browse(link: &str) -> bool {
+    let found =
+        |name: &str| env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|at| at.join(name).is_file());
+    if !has_desktop() || !found("xdg-open") {
+        return false;
+    }
+    let mut command = Command::new("xdg-open");
+    command.arg(link).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
+}
+
+/// The name under which the viewer is to know what is opened.
+fn title(survey: &Survey) -> String {
+    let first = survey.extents.first().and_then(|(path, _)| Path::new(path).file_name());
+    let name = first.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    name.chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn introduced(slices: u64) -> String {
+        let survey = Survey { slices, span: Some((1_000_000_000, 4_500_000_000)), ..Survey::default() };
+        let mut said = Vec::new();
+        introduce(&["a.perfetto-trace".into()], &survey, (250_000_000, 1_750_000_000), &mut said).unwrap();
+        String::from_utf8(said).unwrap()
+    }
+
+    #[test]
+    fn a_part_of_a_large_trace_is_proposed() {
+        assert_eq!(introduced(MANY_SLICES), "a.perfetto-trace: 0 B, 3000000 slices, 3.5s\n");
+        let said = introduced(MANY_SLICES + 1);
+        let proposal = "ncclscope cut a.perfetto-trace -o part.perfetto-trace --time 250ms..1.75s --no-steps";
+        assert!(said.contains(proposal), "{said}");
+    }
+}

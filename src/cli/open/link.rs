@@ -1,0 +1,189 @@
+//! The link: which trace, where to look first, what to pin, what to compute.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::super::survey::{Survey, Track};
+
+/// Tracks that are pinned: more leave no room for the others.
+const PINNED: usize = 16;
+
+/// Operations a process that the first view shows.
+const SHOWN: usize = 50;
+
+/// Where to look first, in the trace's time: where something never ended; else all that NCCL did, or where it did the
+/// most.
+pub(super) fn busy(survey: &Survey, (first, last): (u64, u64)) -> (u64, u64) {
+    // Where the GPUs were recorded, what they did; else what the host asked for.
+    let mut work = if survey.kernels.is_empty() { survey.operations.clone() } else { survey.kernels.clone() };
+    work.sort_unstable();
+    let processes = survey.tracks.values().filter(|track| track.is_process).count().max(1);
+    let count = (SHOWN * processes).min(work.len()).max(1);
+    if let Some(hang) = survey.hang {
+        // What came before it, and as much again of what has not ended.
+        work.retain(|(begin, _)| *begin <= hang);
+        let begin = work.iter().rev().take(count).next_back().map_or(hang, |(begin, _)| *begin);
+        let length = (hang - begin).max(1_000_000);
+        return (begin.saturating_sub(length / 20).max(first), (hang + length).min(last));
+    }
+    let Some(densest) = work.windows(count).min_by_key(|window| window[count - 1].0 - window[0].0) else {
+        return (first, last);
+    };
+    let begin = densest[0].0;
+    let end = densest.iter().map(|(_, end)| *end).max().unwrap_or(begin);
+    let margin = (end - begin) / 20;
+    (begin.saturating_sub(margin).max(first), (end + margin).min(last))
+}
+
+/// The link to a viewer with the trace at `path` on this port.
+pub(super) fn link(survey: &Survey, (begin, end): (u64, u64), port: u16, path: &str, is_own_viewer: bool) -> String {
+    let own = format!("http://127.0.0.1:{port}/");
+    let viewer = if is_own_viewer { &own } else { "https://ui.perfetto.dev/" };
+    let mut link = format!("{viewer}#!/?url={}", encoded(&format!("{own}{path}")));
+    // The viewer ignores a stretch that is not one, or that leaves the trace.
+    if begin < end {
+        let _ = write!(link, "&visStart={begin}&visEnd={end}");
+    }
+    let commands = commands(survey);
+    if !commands.is_empty() {
+        let _ = write!(link, "&startupCommands={}", encoded(&format!("[{}]", commands.join(","))));
+    }
+    link
+}
+
+/// What the viewer is to do with the trace, as JSON.
+fn commands(survey: &Survey) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut command = |id: &str, words: &[&str]| {
+        let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+        commands.push(format!("{{\"id\":\"dev.perfetto.{id}\",\"args\":[{}]}}", words.join(",")));
+    };
+    let pinned: Vec<_> = pinned(survey).into_iter().map(|name| escaped(&name)).collect();
+    if !pinned.is_empty() {
+        command("PinTracksByRegex", &[&format!("^({})$", pinned.join("|"))]);
+    }
+    if survey.dropped > 0 {
+        command("PinTracksByRegex", &["^records dropped$"]);
+    }
+    if survey.unfinished > 0 {
+        command("AddDebugSliceTrack", &[UNFINISHED, "Never ended"]);
+    }
+    let processes = survey.tracks.values().filter(|track| track.is_process).count();
+    if processes > 1 && !survey.operations.is_empty() {
+        let category = if survey.kernels.is_empty() { "operation" } else { "kernel" };
+        command("AddDebugSliceTrack", &[&ARRIVALS.replace("CATEGORY", category), "First to last rank"]);
+    }
+    commands
+}
+
+/// What NCCL had not ended when the recording did, one slice an operation.
+const UNFINISHED: &str = "\
+SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category IN ('operation','kernel') \
+OR extract_arg(arg_set_id,'nccl.steps') IS NOT NULL) \
+GROUP BY coalesce(extract_arg(arg_set_id,'correlation_id'),id)";
+
+/// For each operation the time from the first rank that began it to the last one, and who that was. A long one is a
+/// straggler's, or says that the hosts' clocks were not merged.
+const ARRIVALS: &str = "\
+WITH o AS (SELECT s.ts, s.name, p.name AS process, extract_arg(s.arg_set_id,'correlation_id') AS id,\
+extract_arg(s.arg_set_id,'nccl.seq') AS seq \
+FROM slice s JOIN process_track t ON s.track_id=t.id JOIN process p USING(upid) WHERE s.category='CATEGORY'),\
+l AS (SELECT min(ts) OVER w AS first, ts, name, process, row_number() OVER (w ORDER BY ts DESC) AS place,\
+count() OVER w AS ranks FROM o WHERE seq IS NOT NULL WINDOW w AS (PARTITION BY id)) \
+SELECT first AS ts, ts-first AS dur, name||' · last '||process AS name FROM l WHERE place=1 AND ranks>1";
+
+/// The communicators' tracks by name, those with the most traffic first. Where operations are drawn while the GPU worked
+/// on them, those tracks.
+fn pinned(survey: &Survey) -> BTreeSet<String> {
+    let mut by_name: BTreeMap<&str, (u64, u64, BTreeSet<Option<u64>>)> = BTreeMap::new();
+    let has_runs = survey.tracks.values().any(|track| track.runs > 0);
+    let is_drawn = |track: &Track| if has_runs { track.runs > 0 } else { track.operations > 0 };
+    let drawn = survey.tracks.iter().filter(|(_, track)| is_drawn(track) && !track.name.is_empty());
+    for (uuid, Track { name, bytes, operations, .. }) in drawn {
+        let entry = by_name.entry(name).or_default();
+        entry.0 += bytes;
+        entry.1 += operations;
+        entry.2.insert(survey.process(*uuid));
+    }
+    let mut names: Vec<_> = by_name.into_iter().collect();
+    names.sort_by_key(|(_, (bytes, operations, _))| std::cmp::Reverse((*bytes, *operations)));
+    let mut room = PINNED;
+    let fits = names.into_iter().filter(|(_, (.., processes))| {
+        let fits = processes.len() <= room;
+        room -= if fits { processes.len() } else { 0 };
+        fits
+    });
+    fits.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// A text as a pattern that matches it and nothing else.
+fn escaped(text: &str) -> String {
+    let mut pattern = String::new();
+    for c in text.chars() {
+        if "\\^$.|?*+()[]{}/".contains(c) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+/// A text as JSON.
+fn quoted(text: &str) -> String {
+    let mut json = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => json.extend(['\\', c]),
+            c if c < ' ' => {
+                let _ = write!(json, "\\u{:04x}", u32::from(c));
+            }
+            c => json.push(c),
+        }
+    }
+    json.push('"');
+    json
+}
+
+/// A text as the value in a link.
+fn encoded(text: &str) -> String {
+    let mut link = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => link.push(char::from(byte)),
+            _ => {
+                let _ = write!(link, "%{byte:02X}");
+            }
+        }
+    }
+    link
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_escaped_as_each_place_asks() {
+        assert_eq!(escaped("dp (a|b) · 1.5"), "dp \\(a\\|b\\) · 1\\.5");
+        assert_eq!(quoted("a \"b\" \\ \n"), "\"a \\\"b\\\" \\\\ \\u000a\"");
+        assert_eq!(encoded("a b·/[]"), "a%20b%C2%B7%2F%5B%5D");
+    }
+
+    #[test]
+    fn the_first_view_is_where_operations_are_densest() {
+        let survey = |begins: Vec<u64>| Survey {
+            operations: begins.into_iter().map(|begin| (begin, begin + 1000)).collect(),
+            ..Survey::default()
+        };
+        // Fifty a millisecond apart, then fifty ten times as dense, then one far away.
+        let dense = (0..50).map(|n| n * 1_000_000).chain((0..50).map(|n| 100_000_000 + n * 100_000));
+        let (begin, end) = busy(&survey(dense.chain([900_000_000]).collect()), (0, 1_000_000_000));
+        assert_eq!((begin, end), (100_000_000 - 245_050, 104_901_000 + 245_050));
+        // Something hangs: up to there, and as much behind.
+        let hang = Survey { hang: Some(500_000_000), ..survey(vec![100_000_000, 400_000_000, 600_000_000]) };
+        assert_eq!(busy(&hang, (0, 1_000_000_000)), (80_000_000, 900_000_000));
+        // Few: all of them. None: everything.
+        assert_eq!(busy(&survey(vec![500, 700]), (0, 2000)), (440, 1760));
+        assert_eq!(busy(&survey(vec![]), (5, 1000)), (5, 1000));
+    }
+}

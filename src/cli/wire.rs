@@ -1,0 +1,126 @@
+//! Protobuf's wire format for reading field by field: what is copied from one trace to another is copied as it stands,
+//! fields included that this build does not know.
+
+use prost::encoding::{self, decode_varint};
+
+/// The fields of a message, in their order. Ends early where the bytes are no message.
+pub(super) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+/// One field of a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Field<'a> {
+    /// Its number.
+    pub(super) number: u32,
+    /// What it holds.
+    pub(super) value: Value<'a>,
+    /// The field as it stands, number included.
+    pub(super) raw: &'a [u8],
+}
+
+/// A field's value, by its wire type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Value<'a> {
+    /// Integers, enums and booleans.
+    Varint(u64),
+    /// Numbers of a fixed size.
+    Fixed(u64),
+    /// Messages, strings and bytes.
+    Bytes(&'a [u8]),
+}
+
+pub(super) fn fields(message: &[u8]) -> Fields<'_> {
+    Fields { rest: message }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    fn next(&mut self) -> Option<Field<'a>> {
+        let start = self.rest;
+        let field = self.field();
+        if field.is_none() {
+            self.rest = &[];
+        }
+        let (number, value) = field?;
+        Some(Field { number, value, raw: &start[..start.len() - self.rest.len()] })
+    }
+}
+
+impl<'a> Fields<'a> {
+    fn field(&mut self) -> Option<(u32, Value<'a>)> {
+        let tag = decode_varint(&mut self.rest).ok()?;
+        let value = match tag & 7 {
+            0 => Value::Varint(decode_varint(&mut self.rest).ok()?),
+            1 => Value::Fixed(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            2 => {
+                let length = usize::try_from(decode_varint(&mut self.rest).ok()?).ok()?;
+                Value::Bytes(self.take(length)?)
+            }
+            5 => Value::Fixed(u64::from(u32::from_le_bytes(self.take(4)?.try_into().ok()?))),
+            _ => return None,
+        };
+        Some((u32::try_from(tag >> 3).ok()?, value))
+    }
+
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(taken)
+    }
+}
+
+impl<'a> Field<'a> {
+    /// The integer in it, 0 where it holds none.
+    pub(super) fn uint(&self) -> u64 {
+        match self.value {
+            Value::Varint(number) | Value::Fixed(number) => number,
+            Value::Bytes(_) => 0,
+        }
+    }
+
+    /// The bytes in it, none where it holds a number.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        match self.value {
+            Value::Bytes(bytes) => bytes,
+            Value::Varint(_) | Value::Fixed(_) => &[],
+        }
+    }
+}
+
+/// Appends a number field.
+pub(super) fn put_uint(out: &mut Vec<u8>, number: u32, value: u64) {
+    encoding::uint64::encode(number, &value, out);
+}
+
+/// Appends a message, string or bytes field.
+pub(super) fn put_bytes(out: &mut Vec<u8>, number: u32, value: &[u8]) {
+    encoding::encode_key(number, encoding::WireType::LengthDelimited, out);
+    encoding::encode_varint(value.len() as u64, out);
+    out.extend_from_slice(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_and_stand_as_they_were() {
+        let message = [0x08, 0x96, 0x01, 0x12, 0x02, b'h', b'i', 0x19, 1, 0, 0, 0, 0, 0, 0, 0];
+        let found: Vec<_> = fields(&message).collect();
+        assert_eq!(found.len(), 3);
+        assert_eq!((found[0].number, found[0].uint()), (1, 150));
+        assert_eq!((found[1].number, found[1].bytes()), (2, &b"hi"[..]));
+        assert_eq!((found[2].number, found[2].uint()), (3, 1));
+        let again: Vec<u8> = found.iter().flat_map(|field| field.raw).copied().collect();
+        assert_eq!(again, message);
+    }
+
+    #[test]
+    fn what_is_no_message_ends_early() {
+        assert_eq!(fields(&[0x12, 0x05, 1]).count(), 0);
+        assert_eq!(fields(&[0x08, 1, 0x0b]).count(), 1);
+        assert_eq!(fields(&[0x08]).count(), 0);
+    }
+}

@@ -1,0 +1,20 @@
+//! The program `ncclscope`, in this process: what it does is in the library.
+
+use std::ffi::OsStr;
+
+use ncclscope::cli::{Failure, run};
+
+/// Carries out a command; answers what it said.
+///
+/// # Errors
+///
+/// When it was not understood, or could not be done: with what it says of that.
+pub(crate) fn ncclscope(words: &[impl AsRef<OsStr>]) -> Result<String, String> {
+    let mut said = Vec::new();
+    let words = [OsStr::new("ncclscope")].into_iter().chain(words.iter().map(AsRef::as_ref));
+    match run(words, &mut said) {
+        Ok(()) => Ok(String::from_utf8_lossy(&said).into_owned()),
+        Err(Failure::Usage(error)) => Err(error.to_string()),
+        Err(Failure::Reason(reason)) => Err(reason),
+    }
+}

@@ -1,0 +1,295 @@
+//! Traces in Perfetto's own user interface, in a browser: what a person sees of them.
+//!
+//! These need Chromium; without it they say so and are left out, except in continuous integration.
+
+mod command;
+
+use command::ncclscope;
+use ncclscope_tests::perfetto::Trace;
+use ncclscope_tests::play::Play;
+use ncclscope_tests::recording::Recording;
+use ncclscope_tests::timeline::difference;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Scenarios whose tracks are the same in every run, by rank.
+const SCENARIOS: [&str; 8] =
+    ["copy_engine", "eager_allreduce", "graph_replay", "grouped", "kernel_channels", "net_plugin", "proxy_ctrl", "pxn"];
+
+/// Lets the browser take steps; answers what it printed, or nothing where there is no browser.
+#[track_caller]
+fn browse(words: &[&str]) -> Option<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/perfetto/browser.js");
+    let output = Command::new("node").arg(script).args(words).output().expect("node can be started");
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    match output.status.code() {
+        Some(0) => Some(String::from_utf8(output.stdout).unwrap()),
+        Some(3) if std::env::var_os("CI").is_none() => {
+            eprintln!("left out: {said}");
+            None
+        }
+        _ => panic!("{said}"),
+    }
+}
+
+/// The scenarios' traces as one, each of a rank of its own; the file is gone with the folder.
+fn recorded() -> (tempfile::TempDir, PathBuf) {
+    let mut bytes = Vec::new();
+    for (rank, scenario) in SCENARIOS.iter().enumerate() {
+        let path = format!("{}/scenarios/{scenario}.txt", env!("CARGO_MANIFEST_DIR"));
+        let play = Play::new(fs::read_to_string(path).unwrap()).env("NCCLSCOPE_PRESET", "full");
+        let play = play.env("NCCLSCOPE_KERNEL_CH", "force").env("NCCLSCOPE_RANK", rank.to_string());
+        bytes.extend(fs::read(Recording::by(play).traces.file()).unwrap());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("all.perfetto-trace");
+    fs::write(&file, bytes).unwrap();
+    (folder, file)
+}
+
+/// A tree of tracks without what differs from run to run: pids, tids, the host; with the scenarios' names for their
+/// ranks, and in the order of these.
+fn normal(tree: &str, file: &Path) -> String {
+    let trace = Trace::open(file).unwrap();
+    let numbers = trace.rows("SELECT pid AS n FROM process WHERE pid > 0 UNION SELECT tid FROM thread WHERE tid > 0");
+    let numbers: BTreeSet<i64> = numbers.iter().map(|row| row.i64("n")).collect();
+    let is_number = |word: &str| word.parse().is_ok_and(|number| numbers.contains(&number));
+    let mut processes: Vec<Vec<String>> = Vec::new();
+    for line in tree.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let words = line.split(' ').map(|word| {
+            let bare = word.trim_matches(['(', ')']);
+            // In brackets stand the numbers of threads without a track.
+            let is_thread = word.starts_with('(') && bare.parse::<u32>().is_ok();
+            if is_thread || is_number(bare) { word.replace(bare, "N") } else { word.to_owned() }
+        });
+        let line = words.collect::<Vec<_>>().join(" ");
+        if indent == 0 {
+            processes.push(Vec::new());
+        }
+        processes.last_mut().expect("the first line is not indented").push(line);
+    }
+    for process in &mut processes {
+        let rank = process[0].strip_prefix("rank ").and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
+        if let Some(rank) = rank {
+            process[0] = SCENARIOS[rank].to_owned();
+        }
+    }
+    processes.sort();
+    processes.concat().iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn the_tree_of_tracks_is_as_it_should_be() {
+    let (_folder, file) = recorded();
+    let Some(tree) = browse(&["--trace", file.to_str().unwrap(), "--list"]) else { return };
+    let shown = normal(&tree, &file);
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/viewer/tracks.txt");
+    if std::env::var_os("NCCLSCOPE_BLESS").is_some_and(|value| value == "1") {
+        fs::write(golden, &shown).unwrap();
+    }
+    let changed = difference(&fs::read_to_string(golden).unwrap_or_default(), &shown);
+    assert!(
+        changed.is_empty(),
+        "the viewer shows other tracks than {golden} says; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}"
+    );
+}
+
+/// What `ncclscope open` says goes to whoever waits for it.
+struct Said(mpsc::Sender<String>);
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.send(String::from_utf8_lossy(bytes).into_owned());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `ncclscope open` on a thread of its own, which ends with the process.
+struct Opened {
+    port: u16,
+    /// All that it said up to the last line before it waits.
+    said: String,
+    /// What it says then.
+    lines: mpsc::Receiver<String>,
+}
+
+impl Opened {
+    fn new(file: &Path, ui: &Path) -> Opened {
+        // Somebody else may be faster on a port that was free a moment ago.
+        let mut reason = String::new();
+        for _ in 0..5 {
+            match Opened::try_new(file, ui) {
+                Ok(opened) => return opened,
+                Err(found) => reason = found,
+            }
+        }
+        panic!("{reason}");
+    }
+
+    fn try_new(file: &Path, ui: &Path) -> Result<Opened, String> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let (sender, lines) = mpsc::channel();
+        let port_text = port.to_string();
+        let words =
+            ["ncclscope", "open", file.to_str().unwrap(), "--no-browser", "--for", "5min", "--port", &port_text];
+        let mut words: Vec<_> = words.map(str::to_owned).into();
+        words.extend(["--ui".to_owned(), ui.to_str().unwrap().to_owned()]);
+        let done = thread::spawn(move || {
+            ncclscope::cli::run(words, &mut Said(sender)).map_err(|failure| format!("{failure:?}"))
+        });
+        let mut said = String::new();
+        while !said.contains("Ctrl-C") {
+            match lines.recv_timeout(Duration::from_secs(60)) {
+                Ok(line) => said += &line,
+                Err(_) => return Err(format!("it said {said}, then: {:?}", done.join())),
+            }
+        }
+        Ok(Opened { port, said, lines })
+    }
+
+    /// Waits for it to say something more.
+    fn says(&self, what: &str) {
+        let mut said = String::new();
+        while !said.contains(what) {
+            said += &self.lines.recv_timeout(Duration::from_secs(60)).expect("it says something more");
+        }
+    }
+
+    fn link(&self) -> &str {
+        let start = self.said.find("http://127.0.0.1").expect("a link");
+        self.said[start..].split_whitespace().next().unwrap()
+    }
+
+    /// The path of the trace.
+    fn path(&self) -> String {
+        let link = self.link().replace("%3A", ":").replace("%2F", "/");
+        let url = link.split("url=").nth(1).unwrap().split('&').next().unwrap();
+        url.strip_prefix(&format!("http://127.0.0.1:{}", self.port)).unwrap().to_owned()
+    }
+
+    /// One request; the answer's first line and headers, and its body.
+    fn ask(&self, method: &str, path: &str, headers: &str) -> (String, Vec<u8>) {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        let host = if headers.contains("Host:") { String::new() } else { format!("Host: 127.0.0.1:{}\r\n", self.port) };
+        write!(stream, "{method} {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("an answer");
+        (String::from_utf8_lossy(&answer[..end]).into_owned(), answer[end + 4..].to_vec())
+    }
+}
+
+#[test]
+fn the_trace_is_given_once_and_only_to_the_viewer() {
+    let (folder, file) = recorded();
+    let ui = folder.path().join("ui");
+    fs::create_dir(&ui).unwrap();
+    fs::write(ui.join("index.html"), "<p>").unwrap();
+    fs::write(ui.join("a b.wasm"), "w").unwrap();
+    fs::write(folder.path().join("secret"), "s").unwrap();
+    std::os::unix::fs::symlink(folder.path().join("secret"), ui.join("link")).unwrap();
+    let opened = Opened::new(&file, &ui);
+    let path = opened.path();
+    assert!(path.len() > 32 + "/all.perfetto-trace".len() && path.ends_with("/all.perfetto-trace"), "{path}");
+    const VIEWER: &str = "Origin: https://ui.perfetto.dev\r\n";
+
+    let (head, _) = opened.ask("OPTIONS", &path, VIEWER);
+    assert!(head.starts_with("HTTP/1.1 204") && head.contains("Access-Control-Allow-Private-Network: true"), "{head}");
+    let (head, body) = opened.ask("HEAD", &path, VIEWER);
+    assert!(head.starts_with("HTTP/1.1 200") && body.is_empty(), "{head}");
+    for (method, path, headers, status) in [
+        ("GET", "/all.perfetto-trace", VIEWER, 404),
+        ("GET", &path[..path.len() - 1], VIEWER, 404),
+        ("GET", &path, "Origin: https://example.com\r\n", 403),
+        ("GET", &path, "Host: example.com\r\n", 403),
+        ("POST", &path, VIEWER, 405),
+        ("GET", "/", "", 200),
+        ("GET", "/a%20b.wasm", "", 200),
+        ("GET", "/../secret", "", 404),
+        ("GET", "/%2e%2e/secret", "", 404),
+        ("GET", "//etc/passwd", "", 404),
+        ("GET", "/link", "", 404),
+        ("POST", "/", "", 404),
+    ] {
+        let (head, _) = opened.ask(method, path, headers);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{method} {path} {headers}: {head}");
+    }
+    let (head, _) = opened.ask("GET", "/a%20b.wasm", "");
+    assert!(head.contains("Content-Type: application/wasm"), "{head}");
+
+    let (head, body) = opened.ask("GET", &path, VIEWER);
+    assert!(head.contains("Access-Control-Allow-Origin: https://ui.perfetto.dev"), "{head}");
+    assert_eq!(body, fs::read(&file).unwrap());
+    // Until it knows that all of it arrived, a browser may try again.
+    opened.says("It was read");
+    let (head, _) = opened.ask("GET", &path, VIEWER);
+    assert!(head.starts_with("HTTP/1.1 410"), "{head}");
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let (folder, file) = recorded();
+    let file = file.to_str().unwrap();
+    let opened = |words: &[&str]| ncclscope(&[&["open", "--no-browser"], words].concat()).unwrap_err();
+    let reason = opened(&[file, file, "--for", "1ms"]);
+    assert!(reason.contains("the same process mark"), "{reason}");
+    let empty = folder.path().join("empty");
+    fs::write(&empty, "").unwrap();
+    let reason = opened(&[empty.to_str().unwrap()]);
+    assert!(reason.contains("nothing in this trace that could be shown"), "{reason}");
+    let reason = opened(&[file, "--ui", folder.path().to_str().unwrap()]);
+    assert!(reason.contains("no index.html"), "{reason}");
+    let reason = opened(&[file, "--port", "9002"]);
+    assert!(reason.contains("--ui"), "{reason}");
+
+    fs::write(folder.path().join("index.html"), "").unwrap();
+    let ui = folder.path().to_str().unwrap();
+    let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let reason = opened(&[file, "--ui", ui, "--port", &port]);
+    assert!(reason.contains(&format!("port {port} is taken by viewer")), "{reason}");
+    assert!(reason.contains(&format!("kill {}", std::process::id())), "{reason}");
+    drop(other);
+    let reason = opened(&[file, "--ui", ui, "--port", &port, "--for", "20ms"]);
+    assert!(reason.contains("nobody read the trace within 20ms"), "{reason}");
+}
+
+#[test]
+fn a_link_shows_the_busy_part_with_the_communicators_pinned() {
+    let (_folder, file) = recorded();
+    let opened = Opened::new(&file, &viewer());
+    let Some(shown) = browse(&["--link", opened.link(), "--view", "--pinned"]) else { return };
+    let mut lines = shown.lines();
+    let (begin, end) = lines.next().unwrap().split_once(' ').unwrap();
+    assert!(opened.link().contains(&format!("visStart={begin}&visEnd={end}&")), "{shown}{}", opened.link());
+    let pinned: BTreeSet<String> = lines.map(str::to_owned).collect();
+    let trace = Trace::open(&file).unwrap();
+    let with_operations = trace.rows(
+        "SELECT DISTINCT t.name FROM slice s JOIN track t ON s.track_id = t.id WHERE s.category = 'operation' AND s.dur > 0",
+    );
+    assert!(with_operations.len() >= 5, "{with_operations:?}");
+    for row in with_operations {
+        assert!(pinned.contains(row.str("name")), "{} is not among {pinned:?}", row.str("name"));
+    }
+}
+
+/// The folder of Perfetto's user interface.
+fn viewer() -> PathBuf {
+    let script =
+        concat!("process.stdout.write(require('", env!("CARGO_MANIFEST_DIR"), "/perfetto/viewer.js').pages())");
+    let output = Command::new("node").args(["-e", script]).output().expect("node can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    PathBuf::from(String::from_utf8(output.stdout).unwrap())
+}

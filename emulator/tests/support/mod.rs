@@ -128,6 +128,14 @@ impl Job {
         text
     }
 
+    /// The traces of all its processes as one.
+    #[track_caller]
+    pub(crate) fn trace(&self) -> Trace {
+        let files = files(&self.folder.path().join("traces"), ".perfetto-trace");
+        let bytes: Vec<u8> = files.iter().flat_map(|path| std::fs::read(path).expect("a trace")).collect();
+        Trace::from_bytes(bytes).unwrap_or_else(|error| panic!("{error}"))
+    }
+
     /// The truth about each of its processes and where that is, with its trace.
     #[track_caller]
     pub(crate) fn told(&self) -> Vec<(PathBuf, Vec<Line>, Option<Trace>)> {

@@ -1,0 +1,176 @@
+//! The questions of docs/queries.md, asked of jobs of the real NCCL of which the answers are known.
+
+mod support;
+
+use ncclscope_tests::perfetto::{Row, Trace};
+use support::Plan;
+
+const NCCL: &str = "2.30.7";
+const CUPTI: &str = "13.0";
+
+const TABLES: &str = include_str!("../../sql/ncclscope.sql");
+const QUESTIONS: &str = include_str!("../../docs/queries.md");
+
+/// The SQL below the heading that begins with this number, in the order of the page.
+fn sql(number: u32) -> Vec<&'static str> {
+    let heading = format!("\n## {number}. ");
+    let section = QUESTIONS.split(&heading).nth(1).expect("the question is on the page");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    section.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+/// A trace that knows the tables.
+struct Asked(Trace);
+
+impl Asked {
+    #[track_caller]
+    fn new(plan: Plan) -> Asked {
+        let trace = plan.run().trace();
+        trace.query(TABLES).unwrap_or_else(|error| panic!("{error}"));
+        Asked(trace)
+    }
+
+    /// The rows that answer a question, its last one where it has several.
+    #[track_caller]
+    fn ask(&self, number: u32) -> Vec<Row> {
+        let sql = sql(number);
+        let answers: Vec<_> = sql.iter().map(|sql| self.0.rows(sql)).collect();
+        println!("{number}: {}", self.0.text(sql.last().expect("the question has SQL")));
+        answers.into_iter().next_back().unwrap_or_default()
+    }
+}
+
+fn rank(row: &Row, column: &str) -> i64 {
+    let name = row.str(column);
+    let digits = name.strip_prefix("rank ").and_then(|rest| rest.split(' ').next());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{name} has no rank"))
+}
+
+#[test]
+fn a_straggler_comes_last_and_sizes_and_bandwidths_add_up() {
+    let trace = Asked::new(Plan::new(NCCL, "straggler").with_cupti(CUPTI));
+    let late = trace.ask(1);
+    assert_eq!(late.len(), 4);
+    assert_eq!(rank(&late[0], "process"), 2, "rank 2 computes 1.6 times as long");
+    assert!(late.iter().all(|row| row.i64("operations") == 8));
+    assert!(late[0].f64("late_us") > 1.2 * late[1].f64("late_us"), "{late:?}");
+
+    let largest = trace.ask(7);
+    assert_eq!(largest.len(), 1);
+    assert_eq!((largest[0].str("function"), largest[0].i64("bytes")), ("AllReduce", 2 << 20));
+    assert_eq!((largest[0].i64("times"), largest[0].str("communicator")), (32, "world"));
+    assert!(largest[0].f64("shortest_us") < largest[0].f64("longest_us"));
+
+    let bandwidth = trace.ask(8);
+    assert_eq!((bandwidth.len(), bandwidth[0].i64("ranks"), bandwidth[0].i64("executions")), (1, 4, 32));
+    let (algorithm, bus) = (bandwidth[0].f64("algorithm_gb_per_s"), bandwidth[0].f64("bus_gb_per_s"));
+    assert!((bus / algorithm - 1.5).abs() < 1e-6, "twice three quarters: {algorithm} {bus}");
+    // Every execution had 2 MiB.
+    let time = trace.0.rows("SELECT sum(dur) AS ns FROM nccl_execution")[0].i64("ns");
+    assert!((algorithm - 32.0 * f64::from(2 << 20) / time as f64).abs() < 1e-6);
+
+    assert_eq!(trace.ask(6), [], "nothing was lost");
+    assert_eq!(trace.ask(5), [], "every kernel is matched by NCCL's own word");
+    assert_eq!(trace.ask(10), [], "nothing hangs");
+}
+
+#[test]
+fn a_slow_link_is_found_and_what_waits_for_it() {
+    let trace = Asked::new(Plan::new(NCCL, "network").with_cupti(CUPTI));
+    // Three hosts of two ranks; host 1 sends to host 2 at a tenth of the others' speed.
+    let links = trace.ask(2);
+    assert_eq!(links.len(), 3);
+    let slow = &links[0];
+    assert_eq!((rank(slow, "sender"), slow.i64("peer")), (3, 4));
+    assert!(links[1].f64("mb_per_s") > 2.0 * slow.f64("mb_per_s"), "{links:?}");
+    assert!(slow.f64("longest_us") > 90_000.0, "it stands still for 100 ms");
+
+    let waits = trace.ask(3);
+    let of = |direction: &str, process: i64| {
+        let found = waits.iter().find(|row| row.str("direction") == direction && rank(row, "process") == process);
+        found.unwrap_or_else(|| panic!("no row of {process}, {direction}")).f64("network_percent")
+    };
+    assert!(of("send", 3) > of("send", 1) && of("send", 3) > of("send", 5), "{waits:?}");
+    for row in &waits {
+        let sum: f64 = ["gpu", "peer", "network", "flush"].iter().map(|what| row.f64(&format!("{what}_percent"))).sum();
+        assert!((97.0..=103.0).contains(&sum), "{row:?}");
+    }
+}
+
+#[test]
+fn a_gpu_that_waits_for_its_host_is_told_from_one_that_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = |name: &str, pause: &str| {
+        let text = format!(
+            "title = \"{name}\"\nabout = \"{name}\"\n[job]\nhosts = 1\nranks_per_host = 2\nprogram = \"\"\"\n\
+             repeat 6 {{\n  compute forward 4 ms\n  all_reduce 256 KiB f32 sum\n  wait world\n}}\n{pause}sync\n\"\"\"\n"
+        );
+        let path = folder.path().join(format!("{name}.toml"));
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let paused = "repeat 5 {\n  compute forward 2 ms\n  wait world\n  sync\n  sleep 40 ms\n}\ncompute forward 1 ms\n";
+    let idle = |name, pause| {
+        let trace = Asked::new(Plan::new(NCCL, &scenario(name, pause)).with_cupti(CUPTI));
+        let rows = trace.ask(4);
+        assert_eq!(rows.len(), 2, "{rows:?}");
+        rows.iter().map(|row| row.f64("idle_percent")).fold(0.0, f64::max)
+    };
+    let (host_bound, busy) = (idle("paused", paused), idle("busy", ""));
+    assert!(host_bound > 50.0 && busy < host_bound / 2.0, "{host_bound} {busy}");
+}
+
+#[test]
+fn unmatched_kernels_and_losses_say_why() {
+    let trace = Asked::new(Plan::new(NCCL, "graphs").with_cupti(CUPTI).misbehaving("withhold"));
+    let unmatched = trace.ask(5);
+    let reasons: Vec<&str> = unmatched.iter().map(|row| row.str("doubt")).collect();
+    assert!(reasons.contains(&"its graph was captured unseen"), "{reasons:?}");
+    assert!(reasons.contains(&"its launch was not seen"), "{reasons:?}");
+    let kernels: i64 = unmatched.iter().map(|row| row.i64("kernels")).sum();
+    let lost = trace.ask(6);
+    let told: i64 = lost.iter().filter(|row| row.str("what") == "kernels_unmatched").map(|row| row.i64("count")).sum();
+    assert_eq!(told, kernels, "{lost:?}");
+}
+
+#[test]
+fn replays_of_graphs_are_counted() {
+    let trace = Asked::new(Plan::new(NCCL, "graphs").with_cupti(CUPTI));
+    let replays = trace.ask(9);
+    // Two captured steps, replayed 13 and 8 times.
+    assert_eq!(replays.len(), 4, "{replays:?}");
+    for process in [0, 1] {
+        let of_rank = replays.iter().filter(|row| rank(row, "process") == process);
+        let counts: Vec<_> = of_rank.map(|row| row.i64("replays")).collect();
+        assert_eq!(counts, [13, 8], "{replays:?}");
+    }
+    let whole = trace.0.rows("SELECT count() AS n FROM nccl_kernel WHERE replay IS NOT NULL")[0].i64("n");
+    assert_eq!(replays.iter().map(|row| row.i64("kernels")).sum::<i64>(), whole);
+}
+
+#[test]
+fn a_hang_names_the_operation_and_who_is_missing() {
+    let trace = Asked::new(Plan::new(NCCL, "hang").with_cupti(CUPTI));
+    let missing = trace.0.rows(sql(10)[0]);
+    assert_eq!(missing.len(), 1, "{missing:?}");
+    assert_eq!(
+        (missing[0].i64("seq"), missing[0].str("missing_ranks")),
+        (3, "1"),
+        "the fourth, and rank 1 never comes"
+    );
+    assert!(missing[0].str("operation").contains("AllReduce"));
+    let waiting = trace.ask(10);
+    assert!(!waiting.is_empty() && waiting.iter().all(|row| rank(row, "process") == 0), "{waiting:?}");
+    assert!(waiting.iter().any(|row| row.f64("network_ms") > 400.0), "it waits until it is killed: {waiting:?}");
+    let lost = trace.ask(6);
+    let killed: Vec<_> = lost.iter().filter(|row| row.str("what") == "no last word").collect();
+    assert_eq!(killed.len(), 2, "both were killed: {lost:?}");
+}
+
+#[test]
+fn ten_questions_are_asked() {
+    assert_eq!(QUESTIONS.matches("\n## ").count(), 10);
+    for number in 1..=10 {
+        assert!(!sql(number).is_empty(), "{number}");
+    }
+}

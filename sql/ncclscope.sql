@@ -1,0 +1,239 @@
+-- What ncclscope draws, as tables: operations, kernels, proxy operations, transfers, communicators, losses.
+--
+-- In ui.perfetto.dev, paste this file into "Query (SQL)" and run it once; the views then stay until the page is closed.
+-- With Perfetto's trace processor, it is a file of statements to run before your own:
+--
+--   cat sql/ncclscope.sql my-question.sql > both.sql && trace_processor_shell -q both.sql job.perfetto-trace
+--
+-- docs/queries.md asks ten questions with it. Times and durations are nanoseconds; `dur` is -1 where something had not
+-- ended when the recording did. The views rest on the categories of events and on their typed arguments, which are
+-- documented in proto/ncclscope.proto, not on the names in the picture. Only the direction and the waits of a transfer
+-- are told by names.
+
+-- The processes of the job. `rank` is the rank in the job, NULL where the process does not know it.
+CREATE PERFETTO VIEW nccl_process AS
+SELECT
+  upid,
+  pid,
+  name,
+  iif(name GLOB 'rank [0-9]*', cast(substr(name, 6) AS INT), NULL) AS world_rank
+FROM process
+WHERE pid > 0;
+
+-- All slices and instants, with their process.
+CREATE PERFETTO VIEW nccl_slice AS
+SELECT
+  slice.id,
+  slice.ts,
+  slice.dur,
+  slice.name,
+  slice.category,
+  slice.arg_set_id,
+  slice.parent_id,
+  slice.track_id,
+  track.name AS track,
+  track.parent_id AS group_id,
+  coalesce(process_track.upid, thread.upid) AS upid
+FROM slice
+JOIN track ON track.id = slice.track_id
+LEFT JOIN process_track ON process_track.id = slice.track_id
+LEFT JOIN thread_track ON thread_track.id = slice.track_id
+LEFT JOIN thread ON thread.utid = thread_track.utid;
+
+-- The communicators, one row a process and communicator. `comm` is NCCL's hash, the same on all ranks; `rank` the
+-- rank in the communicator.
+CREATE PERFETTO VIEW nccl_communicator AS
+SELECT
+  upid,
+  extract_arg(arg_set_id, 'nccl.comm') AS comm,
+  printf('%016x', extract_arg(arg_set_id, 'nccl.comm')) AS hash,
+  extract_arg(arg_set_id, 'nccl.comm_name') AS name,
+  extract_arg(arg_set_id, 'nccl.rank') AS rank,
+  extract_arg(arg_set_id, 'nccl.ranks') AS ranks,
+  extract_arg(arg_set_id, 'nccl.nodes') AS hosts,
+  extract_arg(arg_set_id, 'nccl.device') AS device,
+  extract_arg(arg_set_id, 'nccl.nccl_version') AS nccl_version,
+  extract_arg(arg_set_id, 'nccl.interface') AS interface,
+  min(ts) AS ts
+FROM nccl_slice
+WHERE dur = 0 AND extract_arg(arg_set_id, 'nccl.interface') IS NOT NULL
+GROUP BY upid, comm, rank;
+
+-- The operations that the application asked for, as NCCL took them over: one row a rank. Rows of one operation have the
+-- same `operation` on all ranks. `bytes` is the payload: count times the size of the datatype.
+CREATE PERFETTO VIEW nccl_operation AS
+SELECT
+  id,
+  ts,
+  dur,
+  name,
+  upid,
+  extract_arg(arg_set_id, 'correlation_id') AS operation,
+  extract_arg(arg_set_id, 'nccl.comm') AS comm,
+  coalesce(extract_arg(arg_set_id, 'nccl.function'), extract_arg(arg_set_id, 'nccl.function_text')) AS function,
+  extract_arg(arg_set_id, 'nccl.seq') AS seq,
+  extract_arg(arg_set_id, 'nccl.replay') AS replay,
+  extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
+  extract_arg(arg_set_id, 'nccl.datatype') AS datatype,
+  extract_arg(arg_set_id, 'nccl.algorithm') AS algorithm,
+  extract_arg(arg_set_id, 'nccl.protocol') AS protocol,
+  extract_arg(arg_set_id, 'nccl.channels') AS channels,
+  extract_arg(arg_set_id, 'nccl.peer') AS peer,
+  extract_arg(arg_set_id, 'nccl.doubt') AS doubt
+FROM nccl_slice
+WHERE category = 'operation' AND extract_arg(arg_set_id, 'nccl.count') IS NOT NULL;
+
+-- The kernels of all streams. `match` says how a kernel of NCCL's was tied to what it carried; it is NULL for kernels of
+-- the application and 'unmatched' where nothing says what it carried, with the reason in `doubt`.
+CREATE PERFETTO VIEW nccl_kernel AS
+SELECT
+  id,
+  ts,
+  dur,
+  name,
+  upid,
+  extract_arg(arg_set_id, 'nccl.kernel') AS kernel,
+  extract_arg(arg_set_id, 'nccl.match') AS match,
+  extract_arg(arg_set_id, 'nccl.doubt') AS doubt,
+  extract_arg(arg_set_id, 'nccl.comm') AS comm,
+  extract_arg(arg_set_id, 'nccl.operations') AS operations,
+  extract_arg(arg_set_id, 'nccl.device') AS device,
+  extract_arg(arg_set_id, 'nccl.stream_id') AS stream,
+  extract_arg(arg_set_id, 'nccl.graph') AS graph,
+  extract_arg(arg_set_id, 'nccl.graph_node') AS graph_node,
+  extract_arg(arg_set_id, 'nccl.replay') AS replay,
+  extract_arg(arg_set_id, 'nccl.time_error_ns') AS time_error
+FROM nccl_slice
+WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.kernel') IS NOT NULL;
+
+-- The operations while the GPU worked on them: from the begin to the end of the kernel that carried them. An operation in a
+-- replayed graph has a row for each run. `bus_bytes` is what each rank moves at least, by which operations of different
+-- kinds and sizes can be compared with the hardware; NULL where the number of ranks is not known.
+CREATE PERFETTO VIEW nccl_execution AS
+WITH execution AS (
+  SELECT
+    id,
+    ts,
+    dur,
+    name,
+    upid,
+    extract_arg(arg_set_id, 'correlation_id') AS operation,
+    extract_arg(arg_set_id, 'nccl.comm') AS comm,
+    coalesce(extract_arg(arg_set_id, 'nccl.function'), extract_arg(arg_set_id, 'nccl.function_text')) AS function,
+    extract_arg(arg_set_id, 'nccl.seq') AS seq,
+    extract_arg(arg_set_id, 'nccl.replay') AS replay,
+    extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
+    extract_arg(arg_set_id, 'nccl.peer') AS peer
+  FROM nccl_slice
+  WHERE category IN ('kernel', 'carried')
+    AND extract_arg(arg_set_id, 'nccl.count') IS NOT NULL
+    AND coalesce(extract_arg(arg_set_id, 'nccl.operations'), 1) = 1
+)
+SELECT
+  execution.*,
+  size.ranks,
+  CASE
+    WHEN size.ranks IS NULL THEN NULL
+    WHEN function = 'AllReduce' THEN bytes * 2 * (size.ranks - 1) / size.ranks
+    WHEN function IN ('AllGather', 'ReduceScatter', 'AlltoAll') THEN bytes * (size.ranks - 1)
+    ELSE bytes
+  END AS bus_bytes
+FROM execution
+LEFT JOIN (SELECT comm, max(ranks) AS ranks FROM nccl_communicator GROUP BY comm) AS size USING (comm);
+
+-- The network proxy's work on operations: one row a channel, peer and direction. `queued` is how long it lay with the
+-- progress thread before its first sign of progress.
+CREATE PERFETTO VIEW nccl_proxy_operation AS
+SELECT
+  id,
+  ts,
+  dur,
+  name,
+  upid,
+  track,
+  group_id,
+  extract_arg(arg_set_id, 'correlation_id') AS operation,
+  extract_arg(arg_set_id, 'nccl.comm') AS comm,
+  extract_arg(arg_set_id, 'nccl.channel') AS channel,
+  extract_arg(arg_set_id, 'nccl.peer') AS peer,
+  CASE WHEN track LIKE '%receive%' THEN 'receive' WHEN track LIKE '%send%' THEN 'send' END AS direction,
+  extract_arg(arg_set_id, 'nccl.steps') AS steps,
+  extract_arg(arg_set_id, 'nccl.bytes') AS operation_bytes,
+  extract_arg(arg_set_id, 'nccl.queued_ns') AS queued,
+  extract_arg(arg_set_id, 'nccl.doubt') AS doubt
+FROM nccl_slice
+WHERE category = 'proxy' AND extract_arg(arg_set_id, 'nccl.steps') IS NOT NULL AND parent_id IS NULL;
+
+-- The single transfers of the proxy, with what each waited for: the GPU that fills or empties the buffer, the peer that has
+-- to make room, the network, a flush. Of a wait that had not ended, the time until the recording's end counts.
+CREATE PERFETTO VIEW nccl_step AS
+WITH step AS (
+  SELECT
+    *,
+    extract_arg(arg_set_id, 'nccl.step') AS step,
+    extract_arg(arg_set_id, 'nccl.channel') AS channel
+  FROM nccl_slice
+  WHERE category = 'proxy' AND extract_arg(arg_set_id, 'nccl.step') IS NOT NULL
+),
+-- A transfer is drawn beside the operation that it is of, on a track whose name begins with that one's.
+family AS (
+  SELECT steps.id AS track_id, operation.comm, operation.peer, operation.direction
+  FROM track AS steps
+  JOIN (
+    SELECT DISTINCT track, group_id, comm, peer, direction FROM nccl_proxy_operation
+  ) AS operation
+    ON operation.group_id = steps.parent_id AND steps.name GLOB operation.track || ' *'
+  GROUP BY steps.id
+),
+wait AS (
+  SELECT
+    parent_id AS id,
+    sum(iif(name LIKE 'GPU%', iif(dur < 0, trace_end() - ts, dur), 0)) AS gpu_wait,
+    sum(iif(name LIKE 'peer%', iif(dur < 0, trace_end() - ts, dur), 0)) AS peer_wait,
+    sum(iif(name LIKE 'network%', iif(dur < 0, trace_end() - ts, dur), 0)) AS network_wait,
+    sum(iif(name LIKE 'flush%', iif(dur < 0, trace_end() - ts, dur), 0)) AS flush_wait,
+    max(extract_arg(arg_set_id, 'nccl.bytes')) AS bytes
+  FROM slice
+  WHERE category = 'proxy' AND parent_id IS NOT NULL
+  GROUP BY parent_id
+)
+SELECT
+  step.id,
+  step.ts,
+  step.dur,
+  step.upid,
+  family.comm,
+  family.peer,
+  family.direction,
+  step.channel,
+  step.step,
+  wait.bytes,
+  coalesce(wait.gpu_wait, 0) AS gpu_wait,
+  coalesce(wait.peer_wait, 0) AS peer_wait,
+  coalesce(wait.network_wait, 0) AS network_wait,
+  coalesce(wait.flush_wait, 0) AS flush_wait
+FROM step
+LEFT JOIN wait USING (id)
+LEFT JOIN family USING (track_id);
+
+-- What the recordings lost, or doubt: one row a process and kind. A process without a last word was killed, or records still.
+CREATE PERFETTO VIEW nccl_loss AS
+SELECT upid, substr(key, 6) AS what, int_value AS count
+FROM nccl_slice
+JOIN args USING (arg_set_id)
+WHERE extract_arg(arg_set_id, 'nccl.recorded') IS NOT NULL
+  AND int_value > 0
+  AND key IN (
+    'nccl.dropped', 'nccl.discarded', 'nccl.late', 'nccl.double_stops', 'nccl.unknown_handles', 'nccl.foreign_handles',
+    'nccl.unknown_parents', 'nccl.evicted_open', 'nccl.silent_proxy_ops', 'nccl.unknown_types', 'nccl.lanes_missing',
+    'nccl.panics', 'nccl.kernels_unmatched', 'nccl.kernels_contradicted', 'nccl.launches_without_kernel',
+    'nccl.launches_lost', 'nccl.activities_implausible', 'nccl.activities_dropped', 'nccl.activities_discarded',
+    'nccl.activity_buffers_discarded', 'nccl.channels_unmapped', 'nccl.channels_implausible', 'nccl.markers_unpaired',
+    'nccl.external_ids_foreign', 'nccl.timer_contradictions'
+  )
+UNION ALL
+SELECT upid, 'no last word', 1
+FROM nccl_process
+WHERE upid NOT IN (
+  SELECT upid FROM nccl_slice WHERE extract_arg(arg_set_id, 'nccl.recorded') IS NOT NULL
+);

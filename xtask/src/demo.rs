@@ -10,7 +10,7 @@ use crate::steps::{self, Failure, Place, call};
 const DEFAULT: &str = "training";
 
 /// What the demo runs with unless told otherwise.
-const RELEASE: &str = "2.30.7";
+pub(crate) const RELEASE: &str = "2.30.7";
 
 const USAGE: &str = "\
 usage: cargo xtask demo [SCENARIO] [--nccl VERSION or PATH] [--seed N]
@@ -57,51 +57,113 @@ impl Wish {
 
 fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
     let start = Instant::now();
-    build(place)?;
-    let built = start.elapsed();
-    let release = place.target.join("release");
-    let emulator = release.join("emulator");
+    let built = Built::new(place, Profile::Release)?;
+    let after_build = start.elapsed();
     if wish.list {
-        return call(place.command(&emulator).arg("list"));
+        return call(place.command(built.program("emulator")).arg("list"));
     }
-    let library = library(place, &emulator, &wish.nccl)?;
-    let fetched = start.elapsed() - built;
-
-    let name = Path::new(&wish.scenario).file_stem().unwrap_or_default();
-    let output = place.target.join("demo").join(name);
-    let _ = std::fs::remove_dir_all(&output);
-    let traces = output.join("trace");
-    let libraries = place.target.join("demo/lib");
-    place_cupti(&release, &libraries)?;
-    let mut job = place.command(&emulator);
-    job.args(["run", &wish.scenario, "--plugin"]).arg(release.join("libncclscope.so"));
-    job.arg("--cupti").arg(&libraries).arg("--nccl").arg(&library).arg("--output").arg(&output);
-    job.args(wish.seed.iter().flat_map(|seed| ["--seed", seed]));
-    job.env("NCCLSCOPE_PRESET", "full");
-    call(&mut job)?;
-
-    let joined = output.join(name).with_extension("perfetto-trace");
-    let files = std::fs::read_dir(&traces).map_err(|error| format!("{}: {error}", traces.display()))?;
-    let mut files: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
-    files.sort();
-    let ncclscope = release.join("ncclscope");
-    call(place.command(&ncclscope).arg("join").arg("-o").arg(&joined).args(&files))?;
+    let library = built.library(place, &wish.nccl)?;
+    let after_fetch = start.elapsed();
+    let joined = built.play(place, &library, &wish.scenario, wish.seed.as_deref())?;
     println!();
-    call(place.command(&ncclscope).arg("info").arg(&joined))?;
-    let run = start.elapsed() - built - fetched;
+    call(place.command(built.program("ncclscope")).arg("info").arg(&joined))?;
+    let shown = joined.strip_prefix(&place.root).unwrap_or(&joined).display();
     println!(
         "\nThe real NCCL ran on emulated GPUs: its calls, threads and order are real, the times are not performance.\n\
          The trace of all ranks is {}\n\
-         Open it: https://ui.perfetto.dev, \"Open trace file\". The file stays on this machine.\n\
+         Open it: {} open {shown}\n\
+         or in https://ui.perfetto.dev, \"Open trace file\". Either way it stays on this machine.\n\
          What really happened is in {}/truth-*.jsonl.\n\
          (build {:.0} s, library {:.0} s, job and trace {:.0} s)",
         joined.display(),
-        output.display(),
-        built.as_secs_f64(),
-        fetched.as_secs_f64(),
-        run.as_secs_f64()
+        built.program("ncclscope").strip_prefix(&place.root).unwrap_or(&built.program("ncclscope")).display(),
+        joined.parent().unwrap_or(&joined).display(),
+        after_build.as_secs_f64(),
+        (after_fetch - after_build).as_secs_f64(),
+        (start.elapsed() - after_fetch).as_secs_f64()
     );
     Ok(())
+}
+
+/// How the programs are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Release,
+    /// Quicker to build; the emulated GPUs are optimised all the same.
+    Debug,
+}
+
+/// All programs and libraries that a demo takes.
+pub(crate) struct Built {
+    folder: PathBuf,
+}
+
+impl Built {
+    /// Builds them.
+    pub(crate) fn new(place: &Place, profile: Profile) -> Result<Built, Failure> {
+        println!("building (a few minutes the first time)");
+        let packages = [
+            "ncclscope",
+            "ncclscope-emulator",
+            "ncclscope-emulator-cupti",
+            "ncclscope-emulator-libcuda",
+            "ncclscope-emulator-nvml",
+        ];
+        let packages = packages.iter().flat_map(|name| ["-p", name]);
+        let (flag, folder) = match profile {
+            Profile::Release => (Some("--release"), "release"),
+            Profile::Debug => (None, "debug"),
+        };
+        call(place.cargo().args(["build", "--quiet", "--lib", "--bins"]).args(flag).args(packages))?;
+        Ok(Built { folder: place.target.join(folder) })
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The file of a release, fetched where it has to be; or the file that was named.
+    pub(crate) fn library(&self, place: &Place, nccl: &str) -> Result<PathBuf, Failure> {
+        if nccl.contains('/') {
+            return Ok(PathBuf::from(nccl));
+        }
+        let mut command = place.command(self.program("emulator"));
+        command.args(["fetch", nccl]).stderr(Stdio::inherit());
+        let output = command.output().map_err(|error| format!("failed to start the emulator: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("no NCCL {nccl}; to use one that you have: --nccl PATH/libnccl.so.2").into());
+        }
+        Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end()))
+    }
+
+    /// Runs a scenario; the trace of all its ranks. A scenario that ends with a kill on purpose has one too.
+    pub(crate) fn play(
+        &self,
+        place: &Place,
+        library: &Path,
+        scenario: &str,
+        seed: Option<&str>,
+    ) -> Result<PathBuf, Failure> {
+        let name = Path::new(scenario).file_stem().unwrap_or_default();
+        let output = place.target.join("demo").join(name);
+        let _ = std::fs::remove_dir_all(&output);
+        let traces = output.join("trace");
+        let libraries = place.target.join("demo/lib");
+        place_cupti(&self.folder, &libraries)?;
+        let mut job = place.command(self.program("emulator"));
+        job.args(["run", scenario, "--plugin"]).arg(self.program("libncclscope.so"));
+        job.arg("--cupti").arg(&libraries).arg("--nccl").arg(library).arg("--output").arg(&output);
+        job.args(seed.iter().flat_map(|seed| ["--seed", seed]));
+        job.env("NCCLSCOPE_PRESET", "full");
+        call(&mut job)?;
+
+        let joined = output.join(name).with_extension("perfetto-trace");
+        let files = std::fs::read_dir(&traces).map_err(|error| format!("{}: {error}", traces.display()))?;
+        let mut files: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        call(place.command(self.program("ncclscope")).arg("join").arg("-o").arg(&joined).args(&files))?;
+        Ok(joined)
+    }
 }
 
 /// Puts the emulated driver and CUPTI into a folder, under the names that they are looked for.
@@ -112,33 +174,6 @@ fn place_cupti(built: &Path, folder: &Path) -> Result<(), Failure> {
         std::fs::copy(built.join("libemulated_libcuda.so"), folder.join("libcuda.so.1"))
     };
     copy().map(|_| ()).map_err(|error| format!("failed to fill {}: {error}", folder.display()).into())
-}
-
-fn build(place: &Place) -> Result<(), Failure> {
-    println!("building (a few minutes the first time)");
-    let packages = [
-        "ncclscope",
-        "ncclscope-emulator",
-        "ncclscope-emulator-cupti",
-        "ncclscope-emulator-libcuda",
-        "ncclscope-emulator-nvml",
-    ];
-    let packages = packages.iter().flat_map(|name| ["-p", name]);
-    call(place.cargo().args(["build", "--release", "--quiet", "--lib", "--bins"]).args(packages))
-}
-
-/// The file of a release, fetched where it has to be; or the file that was named.
-fn library(place: &Place, emulator: &Path, nccl: &str) -> Result<PathBuf, Failure> {
-    if nccl.contains('/') {
-        return Ok(PathBuf::from(nccl));
-    }
-    let mut command = place.command(emulator);
-    command.args(["fetch", nccl]).stderr(Stdio::inherit());
-    let output = command.output().map_err(|error| format!("failed to start the emulator: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("no NCCL {nccl}; to use one that you have: --nccl PATH/libnccl.so.2").into());
-    }
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end()))
 }
 
 #[cfg(test)]

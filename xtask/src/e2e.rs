@@ -51,7 +51,10 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     }
     let mut tests = place.cargo();
     // One job at a time: each has more threads than most machines have cores.
-    tests.args(["test", "--test", "e2e", "--test", "accuracy"]).args(package).args(["--", "--test-threads=1"]);
+    tests
+        .args(["test", "--test", "e2e", "--test", "accuracy", "--test", "queries"])
+        .args(package)
+        .args(["--", "--test-threads=1"]);
     if all {
         tests.arg("--include-ignored");
     }

@@ -10,6 +10,7 @@ mod demo;
 mod e2e;
 mod elf;
 mod package;
+mod pictures;
 mod play;
 mod steps;
 
@@ -19,6 +20,7 @@ usage: cargo xtask CHORE [STEP...]
        cargo xtask bindings [--check | --fetch]
        cargo xtask demo [SCENARIO]
        cargo xtask e2e [--all]
+       cargo xtask pictures [SCENARIO...]
        cargo xtask play [SCENARIO]
 
   accuracy  how many kernels are matched rightly, in many jobs on emulated GPUs: a table
@@ -28,6 +30,7 @@ usage: cargo xtask CHORE [STEP...]
   check     everything that must hold before a change is taken
   e2e       the real NCCL on emulated GPUs against the plugin; --all with every release
   deep      sanitizers and Miri: slower, and more is needed
+  pictures  the pictures of docs/, in Perfetto's own user interface; needs Chromium
   package   the library and the program, for any Linux since glibc 2.28
 
 Each chore has steps; naming some runs only those:
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Some((name, rest)) if name == "bindings" => return bindings::run(rest),
         Some((name, rest)) if name == "demo" => return demo::run(rest),
         Some((name, rest)) if name == "e2e" => return e2e::run(rest),
+        Some((name, rest)) if name == "pictures" => return pictures::run(rest),
         Some((name, rest)) if name == "play" => return play::run(rest),
         _ => {}
     }

@@ -37,7 +37,9 @@ fn play(place: &Place, scenario: &str) -> Result<(), Failure> {
     let traces = std::fs::read_dir(&output).map_err(|error| format!("{}: {error}", output.display()))?;
     let traces: Vec<PathBuf> = traces.flatten().map(|entry| entry.path()).collect();
     call(place.command(release.join("ncclscope")).arg("info").args(&traces))?;
-    println!("\nOpen it: https://ui.perfetto.dev, \"Open trace file\". The file stays on this machine.");
+    let traces: Vec<_> =
+        traces.iter().map(|path| path.strip_prefix(&place.root).unwrap_or(path).display().to_string()).collect();
+    println!("\nOpen it: target/release/ncclscope open {}", traces.join(" "));
     Ok(())
 }
 

@@ -45,7 +45,7 @@ fn main() {
     let mut clock = HostClock::new(start);
     clock.add(Pair { ticks: Ticks(1 << 50), host: HostNs(1 << 50), error_ns: 0 });
     let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
-    let info = ProcessInfo { pid, name: "bench".into(), labels: Vec::new(), world: None };
+    let info = ProcessInfo { pid, name: "bench".into(), labels: Vec::new(), rank: None, world_size: None };
     let (mut correlator, mut tracks) = (Correlator::new(tag, pid), Tracks::new(tag, clocks, &info));
     let (context, _) = recorder::comm_init(event::CommInit { hash: 7, ranks: 16, interface: 7, ..Default::default() });
 

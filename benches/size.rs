@@ -131,7 +131,7 @@ impl Draw<'_> {
 }
 
 fn row(kind: &str, mut draw: impl FnMut(&mut Draw<'_>, u64, u64)) {
-    let info = ProcessInfo { pid: 1, name: "bench".into(), labels: Vec::new(), world: None };
+    let info = ProcessInfo { pid: 1, name: "bench".into(), labels: Vec::new(), rank: None, world_size: None };
     let mut tracks = Tracks::new(ProcessTag::from_random(42), clocks(), &info);
     let comm = comm();
     for (id, name) in [(0, "python3"), (1, "NCCL Progress")] {

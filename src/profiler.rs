@@ -460,8 +460,14 @@ fn process_info(config: &Config, process: &Process) -> ProcessInfo {
         Some((_, source)) => vec![format!("rank from {source}")],
         None => vec!["rank unknown".into()],
     };
-    let world = config.rank.map(|(rank, _)| rank).zip(config.world_size);
-    ProcessInfo { pid: process.pid, name: format!("{who} · {}", process.host), labels, world }
+    let rank = config.rank.map(|(rank, _)| rank);
+    ProcessInfo {
+        pid: process.pid,
+        name: format!("{who} · {}", process.host),
+        labels,
+        rank,
+        world_size: config.world_size,
+    }
 }
 
 fn first_words(config: &Config, source: Source, objection: Option<&str>) -> String {

@@ -130,11 +130,10 @@ impl<'a> Drawing<'a> {
         let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
         let source = format!("{} {}", profile.source.tool, profile.source.version);
         let labels = vec![format!("imported from {source}")];
-        let world = about
-            .rank
-            .zip(profile.world)
-            .and_then(|(rank, world)| Some((rank.try_into().ok()?, world.try_into().ok()?)));
-        let info = ProcessInfo { pid: i32::try_from(about.pid).unwrap_or(0), name: name.to_owned(), labels, world };
+        let pid = i32::try_from(about.pid).unwrap_or(0);
+        let rank = about.rank.and_then(|rank| rank.try_into().ok());
+        let world_size = profile.world.and_then(|size| size.try_into().ok());
+        let info = ProcessInfo { pid, name: name.to_owned(), labels, rank, world_size };
         let mut tracks = Tracks::new(tag, clocks, &info);
         let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
         let clock = match profile.clock.to_utc_ns {

@@ -93,7 +93,10 @@ impl Picture {
         for entry in packet.interned_data.iter().flat_map(|data| &data.event_categories) {
             stream.categories.insert(entry.iid(), entry.name().to_owned());
         }
-        if let Some(track) = &packet.track_descriptor {
+        if let Some(track) = &packet.track_descriptor
+            // The root is no track; it says how processes are ordered.
+            && track.uuid() != 0
+        {
             assert!(self.track(track.uuid()).is_none(), "track {} is described once", track.uuid());
             assert!(track.parent_uuid.is_none_or(|parent| self.track(parent).is_some()), "parents come first");
             self.tracks.push(track.clone());
@@ -248,7 +251,13 @@ fn clocks(boottime: u64) -> Clocks {
 }
 
 fn process() -> ProcessInfo {
-    ProcessInfo { pid: PID, name: "rank 0 · node".into(), labels: vec!["rank from RANK".into()], world: None }
+    ProcessInfo {
+        pid: PID,
+        name: "rank 0 · node".into(),
+        labels: vec!["rank from RANK".into()],
+        rank: None,
+        world_size: None,
+    }
 }
 
 /// Plays a scenario, in the language of the correlator's tests, into a trace.

@@ -76,7 +76,8 @@ pub struct Tracks {
     proxy_group: Option<Track>,
     channels_group: Option<Track>,
     own_group: Option<Track>,
-    world: Option<(u32, u32)>,
+    rank: Option<u32>,
+    world_size: Option<u32>,
     /// As the overview page has it.
     nccl_version: u32,
     /// Host and process id, which tell this recording's facts from those of others in a joined file.
@@ -118,8 +119,10 @@ pub struct ProcessInfo {
     pub name: String,
     /// Further facts, shown beside the name.
     pub labels: Vec<String>,
-    /// Its rank in the job and the job's size, if both are known.
-    pub world: Option<(u32, u32)>,
+    /// Its rank in the job, if that is known.
+    pub rank: Option<u32>,
+    /// Ranks of the job, if that is known.
+    pub world_size: Option<u32>,
 }
 
 /// The recording's own figures, for its last word.
@@ -225,7 +228,8 @@ impl Tracks {
         let mut writer = Writer::new(tag, clocks);
         let labels = &process.labels;
         let form = Form::Process { pid: process.pid, name: &process.name, labels };
-        let track = writer.track(form, Place { orders_children: true, ..Place::default() });
+        let rank = Some(process_rank(process.rank, 0));
+        let track = writer.track(form, Place { orders_children: true, rank, ..Place::default() });
         let mut group = |name, rank, description| {
             writer.track(
                 Form::Plain { name },
@@ -256,7 +260,8 @@ impl Tracks {
             proxy_group,
             channels_group,
             own_group,
-            world: process.world,
+            rank: process.rank,
+            world_size: process.world_size,
             nccl_version: 0,
             who: process.name.clone(),
             own,
@@ -669,13 +674,14 @@ impl Tracks {
         if *self.first_device.get_or_insert(device) == device || self.seats.len() >= SEATS {
             return &mut self.first;
         }
-        let Tracks { seats, lanes, who, pid, .. } = self;
+        let Tracks { seats, lanes, who, pid, rank, .. } = self;
+        let rank = Some(process_rank(*rank, device.saturating_add(1)));
         seats.entry(device).or_insert_with(|| {
             // No process of a Linux has a number of more than 22 bits.
             let made_up = (device as i32 + 1) << 22 | *pid;
             let (name, labels) = (format!("{who} · GPU {device}"), [format!("of process {pid}")]);
             let form = Form::Process { pid: made_up, name: &name, labels: &labels };
-            let process = lanes.writer.track(form, Place { orders_children: true, ..Place::default() });
+            let process = lanes.writer.track(form, Place { orders_children: true, rank, ..Place::default() });
             let place = Place { parent: process, rank: Some(COMMS_RANK), orders_children: true, ..Place::default() };
             let comms =
                 lanes.writer.track(Form::Plain { name: "Communicators" }, Place { description: COMMS, ..place });
@@ -732,7 +738,7 @@ impl Tracks {
             rank: comm_rank(comm, 0),
             description: "Operations while the GPU works on them: from the start of their kernel to its end, by CUPTI.",
         };
-        let mut label = names::short_comm(comm, self.world);
+        let mut label = names::short_comm(comm, self.rank.zip(self.world_size));
         if self.comms.values().any(|other| other.label == label) {
             label = format!("{label} #{}", comm.number);
         }
@@ -945,6 +951,13 @@ impl Tracks {
         body(self);
         self.args = saved;
     }
+}
+
+/// The place of a process among those of a file: by rank, those without one last; and of its further GPUs behind it.
+fn process_rank(rank: Option<u32>, seat: u32) -> u32 {
+    const SEAT_BITS: u32 = 7;
+    let last = u32::MAX >> 1 >> SEAT_BITS;
+    rank.unwrap_or(last).min(last) << SEAT_BITS | seat.min((1 << SEAT_BITS) - 1)
 }
 
 /// The place of one of a communicator's tracks among all of them.

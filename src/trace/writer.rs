@@ -127,7 +127,7 @@ pub enum Unit {
 pub struct Place<'a> {
     /// The group it is in.
     pub parent: Option<Track>,
-    /// Its place among its siblings, where their parent orders them.
+    /// Its place among its siblings, where their parent orders them; a process's among those of the file.
     pub rank: Option<u32>,
     /// Its children are ordered by their rank.
     pub orders_children: bool,
@@ -189,6 +189,18 @@ impl Writer {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
             out.message(trace_packet::EXTENSION_DESCRIPTOR, |out| {
                 out.bytes_field(extension_descriptor::EXTENSION_SET, EXTENSION);
+            });
+        });
+        self.out.message(trace::PACKET, |out| {
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+            out.message(trace_packet::TRACK_DESCRIPTOR, |out| {
+                // A 0 is left out elsewhere, and here it is what names the root.
+                out.varint(u64::from(track_descriptor::UUID) << 3);
+                out.varint(0);
+                out.uint(
+                    track_descriptor::PROCESS_ORDERING,
+                    track_descriptor::process_ordering::PROCESS_ORDERING_EXPLICIT,
+                );
             });
         });
     }

@@ -58,6 +58,7 @@ fn kernels(nccl: &str) {
     for scenario in ["small", "graphs", "mixed"] {
         for played in Plan::new(nccl, scenario).with_cupti("13.0").run().succeeded().processes() {
             played.check_kernels();
+            played.check_arrows();
         }
     }
 }
@@ -197,6 +198,9 @@ fn hang(nccl: &str) {
     let job = Plan::new(nccl, "hang").run().succeeded();
     let open: i64 = job.processes().iter().map(|played| played.count("dur < 0")).sum();
     assert!(open > 0, "a job that hangs leaves something open");
+    let said = job.info();
+    let hung: Vec<&str> = said.lines().filter(|line| line.contains("never ended   AllReduce")).collect();
+    assert!(hung.iter().any(|line| line.contains(", rank ") && line.contains(" s before the end")), "{said}");
 }
 
 /// Kernel channels come when asked for, exactly as many as the kernels stamped; and not otherwise.

@@ -59,6 +59,8 @@ pub(super) struct Event<'a> {
     pub(super) kind: u64,
     pub(super) track: u64,
     pub(super) category: Option<u64>,
+    name: Option<u64>,
+    inline_name: Option<&'a [u8]>,
     /// Our arguments, encoded.
     pub(super) args: Option<&'a [u8]>,
     /// Arrows that begin, pass or end here.
@@ -150,6 +152,15 @@ impl Sequences {
         event.category.map_or_else(String::new, |iid| self.text(sequence, interned_data::EVENT_CATEGORIES, iid))
     }
 
+    /// An event's name.
+    pub(super) fn name(&self, sequence: u64, event: &Event<'_>) -> String {
+        match (event.name, event.inline_name) {
+            (Some(iid), _) => self.text(sequence, interned_data::EVENT_NAMES, iid),
+            (None, Some(name)) => String::from_utf8_lossy(name).into_owned(),
+            (None, None) => String::new(),
+        }
+    }
+
     fn text(&self, sequence: u64, dictionary: u32, iid: u64) -> String {
         let entry = self.interned(sequence, dictionary, iid).and_then(|raw| fields(raw).next());
         let name = entry.and_then(|entry| fields(entry.bytes()).find(|field| field.number == event_name::NAME));
@@ -221,6 +232,8 @@ impl Sequence {
                 track_event::TYPE => found.kind = field.uint(),
                 track_event::TRACK_UUID => found.track = field.uint(),
                 track_event::CATEGORY_IIDS => found.category = Some(field.uint()),
+                track_event::NAME_IID => found.name = Some(field.uint()),
+                track_event::NAME => found.inline_name = Some(field.bytes()),
                 track_event::NCCL => found.args = Some(field.bytes()),
                 track_event::FLOW_IDS | TERMINATING_FLOW_IDS => found.flows.extend(numbers(&field)),
                 _ => {}

@@ -1,16 +1,18 @@
 //! `ncclscope info`: what a trace holds, in a page.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::foreign;
 use super::import::ENDED;
+use super::survey::Survey;
 use crate::import::{self, Format};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::{self, Nccl, TracePacket};
+use crate::trace::writer::TRACK_BITS;
 
 pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
     for path in traces {
@@ -26,13 +28,40 @@ pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String>
             return Err(format!("{}: {}", path.display(), reader::Error::NotATrace));
         }
         info.print(path, bytes.len(), fault, out).map_err(|error| format!("failed to write: {error}"))?;
+        // A trace that cannot be read to its end has said so.
+        if let Ok(survey) = Survey::of(std::slice::from_ref(path)) {
+            unfinished(&survey, out).map_err(|error| format!("failed to write: {error}"))?;
+        }
     }
     Ok(())
+}
+
+/// What NCCL had begun and not ended when the trace ended: where a job hung.
+fn unfinished(survey: &Survey, out: &mut dyn Write) -> std::io::Result<()> {
+    const SHOWN: usize = 12;
+    let Some((_, last)) = survey.span else { return Ok(()) };
+    let name = |uuid: u64| survey.tracks.get(&uuid).map_or("", |track| &track.name);
+    for slice in survey.unfinished.iter().take(SHOWN) {
+        let process = survey.process(slice.track).map_or("", name);
+        let age = (last - slice.begin) as f64 / 1e9;
+        writeln!(
+            out,
+            "  never ended   {}, on {}, {process}: begun {age:.6} s before the end",
+            slice.name,
+            name(slice.track)
+        )?;
+    }
+    match survey.unfinished.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "  never ended   {more} more; ncclscope open shows them"),
+    }
 }
 
 #[derive(Default)]
 struct Info {
     processes: Vec<String>,
+    /// The tags of the processes that were recorded; a process with several GPUs is drawn as several.
+    recordings: HashSet<u64>,
     /// Event names, by sequence and number.
     names: HashMap<(u32, u64), String>,
     communicators: Vec<String>,
@@ -52,7 +81,10 @@ impl Info {
         for name in packet.interned_data.iter().flat_map(|data| &data.event_names) {
             self.names.insert((sequence, name.iid()), name.name().to_owned());
         }
-        if let Some(process) = packet.track_descriptor.and_then(|descriptor| descriptor.process) {
+        if let Some(descriptor) = packet.track_descriptor
+            && let Some(process) = &descriptor.process
+        {
+            self.recordings.insert(descriptor.uuid() >> TRACK_BITS);
             self.processes.push(format!("{} (pid {})", process.process_name(), process.pid()));
         }
         let Some(event) = packet.track_event else { return };
@@ -123,8 +155,8 @@ impl Info {
         if let Some(channels) = channels(&self.ends) {
             writeln!(out, "  GPU channels  {channels}")?;
         }
-        if self.ends.len() + self.imported < self.processes.len() {
-            let missing = self.processes.len() - self.ends.len() - self.imported;
+        let missing = self.recordings.len().saturating_sub(self.ends.len() + self.imported);
+        if missing > 0 {
             writeln!(out, "  not closed    {missing} recording(s) ended without a last word: the process was killed")?;
         }
         if let Some(fault) = fault {

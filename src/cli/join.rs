@@ -9,9 +9,7 @@ use super::beside::{self, Joined};
 use crate::import::{self, Format};
 use crate::trace::names;
 use crate::trace::reader;
-
-/// Uuids carry the process tag above this many bits, see `trace::writer`.
-const TRACK_BITS: u32 = 16;
+use crate::trace::writer::TRACK_BITS;
 
 pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), String> {
     let format = |path: &PathBuf| import::format(path).map_err(|error| format!("{}: {error}", path.display()));

@@ -23,10 +23,8 @@ pub(super) struct Survey {
     /// has no end ends when it begins.
     pub(super) operations: Vec<(u64, u64)>,
     pub(super) kernels: Vec<(u64, u64)>,
-    /// Operations, NCCL's kernels and the proxy's work on operations that have no end.
-    pub(super) unfinished: u64,
-    /// When the first of these began.
-    pub(super) hang: Option<u64>,
+    /// Operations, NCCL's kernels and the proxy's work on operations that have no end, in the order of their begins.
+    pub(super) unfinished: Vec<Unfinished>,
     /// Records that were dropped.
     pub(super) dropped: u64,
     /// Bytes of the files that are trace.
@@ -49,8 +47,16 @@ pub(super) struct Track {
     pub(super) operations: u64,
     pub(super) bytes: u64,
     pub(super) runs: u64,
-    /// Open slices, and when they began.
-    open: Vec<(Open, u64)>,
+    open: Vec<(Open, Unfinished)>,
+}
+
+/// A slice that was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unfinished {
+    pub(super) begin: u64,
+    /// Its name, where it is the work on an operation.
+    pub(super) name: String,
+    pub(super) track: u64,
 }
 
 /// An open slice, by its place in the survey's list.
@@ -83,8 +89,8 @@ impl Survey {
             survey.extents.push((path.clone(), extent));
         }
         let open = survey.tracks.values_mut().flat_map(|track| std::mem::take(&mut track.open));
-        let unfinished: Vec<u64> = open.filter(|(open, _)| *open != Open::Other).map(|(_, begin)| begin).collect();
-        (survey.unfinished, survey.hang) = (unfinished.len() as u64, unfinished.into_iter().min());
+        survey.unfinished = open.filter(|(open, _)| *open != Open::Other).map(|(_, slice)| slice).collect();
+        survey.unfinished.sort_by(|one, other| (one.begin, &one.name).cmp(&(other.begin, &other.name)));
         Ok(survey)
     }
 
@@ -108,7 +114,7 @@ impl Survey {
                     kind::TYPE_SLICE_BEGIN => sequences.category(packet.sequence, event),
                     _ => String::new(),
                 };
-                self.event(event, time, &category);
+                self.event(event, time, &category, || sequences.name(packet.sequence, event));
             }
             Ok(())
         })
@@ -141,7 +147,7 @@ impl Survey {
         twin
     }
 
-    fn event(&mut self, event: &Event<'_>, time: u64, category: &str) {
+    fn event(&mut self, event: &Event<'_>, time: u64, category: &str, name: impl FnOnce() -> String) {
         let track = self.tracks.entry(event.track).or_default();
         match event.kind {
             kind::TYPE_SLICE_BEGIN => {
@@ -166,7 +172,8 @@ impl Survey {
                     "proxy" if event.arg(nccl::STEPS).is_some() => Open::Proxy,
                     _ => Open::Other,
                 };
-                track.open.push((open, time));
+                let name = if open == Open::Other { String::new() } else { name() };
+                track.open.push((open, Unfinished { begin: time, name, track: event.track }));
             }
             kind::TYPE_SLICE_END => match track.open.pop() {
                 Some((Open::Operation(index), _)) => self.operations[index].1 = time,

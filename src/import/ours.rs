@@ -12,9 +12,8 @@ use crate::trace::fields::clock_id;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::{self, Nccl, TracePacket, TrackEvent};
+use crate::trace::writer::TRACK_BITS;
 
-/// Uuids carry the process tag above this many bits, see `trace::writer`.
-const TRACK_BITS: u32 = 16;
 /// How a track of carried operations is named after the one of its kernels.
 const OPERATIONS: &str = " · operations";
 const STEPS: &str = "steps";

@@ -24,8 +24,8 @@ pub struct Track(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence(u16);
 
-/// Uuids and sequence ids carry the process tag, so that files joined by concatenation do not mix.
-const TRACK_BITS: u32 = 16;
+/// Uuids and sequence ids carry the process tag, so that files joined by concatenation do not mix: a track's uuid above so many bits.
+pub const TRACK_BITS: u32 = 16;
 /// Below 2^31 with the tag's 20 bits: Perfetto v52 takes a greater sequence id for a negative number when it looks
 /// for the sequence's clocks, and refuses every snapshot of them.
 const SEQUENCE_BITS: u32 = 11;

@@ -119,6 +119,15 @@ impl Job {
         self
     }
 
+    /// What `ncclscope info` says of its traces.
+    pub(crate) fn info(&self) -> String {
+        let line = ["ncclscope".into(), "info".into()].into_iter();
+        let line = line.chain(files(&self.folder.path().join("traces"), ".perfetto-trace"));
+        let mut out = Vec::new();
+        ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
     /// Everything that its processes said.
     pub(crate) fn logs(&self) -> String {
         let mut text = String::new();
@@ -583,6 +592,29 @@ impl Played {
             ));
         }
         format!("{{\"schemaVersion\": 1, \"traceEvents\": [{}]}}", events.join(",\n"))
+    }
+
+    /// Requires that an arrow leads to each kernel that was matched by its launch, from the launch that it had, and to each of its
+    /// operations on the communicator's track from where that was handed over; or to there, where the kernel had begun already.
+    #[track_caller]
+    pub(crate) fn check_arrows(&self) {
+        let arg = |of: &str, key: &str| {
+            format!("(SELECT int_value FROM args WHERE args.arg_set_id = {of}.arg_set_id AND key = 'nccl.{key}')")
+        };
+        let bare = |category: &str, from: &str, more: &str| {
+            self.trace().rows(&format!(
+                "SELECT slice.name AS name FROM slice WHERE category = '{category}' AND {} IS NULL AND extract_arg(arg_set_id, \
+                 'nccl.match') = 'exact_launch_bracket' AND NOT EXISTS (SELECT 1 FROM flow JOIN slice AS origin ON \
+                 origin.id IN (flow.slice_out, flow.slice_in) WHERE slice.id IN (flow.slice_in, flow.slice_out) AND \
+                 origin.category = '{from}' AND {more})",
+                arg("slice", "replay")
+            ))
+        };
+        let launched = "origin.name = 'KernelLaunch' AND origin.ts <= slice.ts";
+        assert!(bare("kernel", "api", launched).is_empty(), "kernels without their launch's arrow");
+        let same = format!("{} = {} AND origin.name = slice.name", arg("origin", "comm"), arg("slice", "comm"));
+        let runs = bare("run", "operation", &same);
+        assert!(runs.is_empty(), "operations without the arrow from their hand-over: {runs:?}");
     }
 
     /// What the trace says a kernel carried is what it carried.

@@ -19,7 +19,7 @@ pub(super) fn busy(survey: &Survey, (first, last): (u64, u64)) -> (u64, u64) {
     work.sort_unstable();
     let processes = survey.tracks.values().filter(|track| track.is_process).count().max(1);
     let count = (SHOWN * processes).min(work.len()).max(1);
-    if let Some(hang) = survey.hang {
+    if let Some(hang) = survey.unfinished.first().map(|slice| slice.begin) {
         // What came before it, and as much again of what has not ended.
         work.retain(|(begin, _)| *begin <= hang);
         let begin = work.iter().rev().take(count).next_back().map_or(hang, |(begin, _)| *begin);
@@ -65,7 +65,7 @@ fn commands(survey: &Survey) -> Vec<String> {
     if survey.dropped > 0 {
         command("PinTracksByRegex", &["^records dropped$"]);
     }
-    if survey.unfinished > 0 {
+    if !survey.unfinished.is_empty() {
         command("AddDebugSliceTrack", &[UNFINISHED, "Never ended"]);
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
@@ -160,6 +160,7 @@ fn encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::survey::Unfinished;
     use super::*;
 
     #[test]
@@ -180,7 +181,8 @@ mod tests {
         let (begin, end) = busy(&survey(dense.chain([900_000_000]).collect()), (0, 1_000_000_000));
         assert_eq!((begin, end), (100_000_000 - 245_050, 104_901_000 + 245_050));
         // Something hangs: up to there, and as much behind.
-        let hang = Survey { hang: Some(500_000_000), ..survey(vec![100_000_000, 400_000_000, 600_000_000]) };
+        let unfinished = Unfinished { begin: 500_000_000, name: "AllReduce".into(), track: 1 };
+        let hang = Survey { unfinished: vec![unfinished], ..survey(vec![100_000_000, 400_000_000, 600_000_000]) };
         assert_eq!(busy(&hang, (0, 1_000_000_000)), (80_000_000, 900_000_000));
         // Few: all of them. None: everything.
         assert_eq!(busy(&survey(vec![500, 700]), (0, 2000)), (440, 1760));

@@ -8,7 +8,7 @@
 //!   Communicators
 //!     dp · rank 3 of 64            operations while the GPU works on them, in lanes; init and finalize
 //!     dp · rank 3 of 64 · handed over   operations while NCCL hands them over to the GPU and the proxy
-//!     dp · rank 3 of 64 · bus bandwidth, algorithm bandwidth   of the kernels that run, as nccl-tests counts
+//!     busbw · dp · rank 3 of 64, algbw · …   bandwidth of the kernels that run, as nccl-tests counts
 //!   Proxy
 //!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
@@ -783,12 +783,12 @@ impl Tracks {
             let mut counter = |slot, of, description| {
                 let rank = Some(comm_rank(comm, slot));
                 let place = Place { parent, rank, description, ..Place::default() };
-                let name = format!("{} · {of} bandwidth", names::comm(label, comm));
+                let name = format!("{of} · {}", names::comm(label, comm));
                 Counter::new(&mut lanes.writer, &name, Unit::Count("B/s"), place, time)
             };
             Speed::new([
-                counter(3, "algorithm", "Bytes of the operations, a second of their kernel: nccl-tests' algbw."),
-                counter(2, "bus", "What each link has to carry for them, a second of their kernel: nccl-tests' busbw."),
+                counter(3, "algbw", "Algorithm bandwidth: bytes of the operations, a second of their kernel, as nccl-tests counts."),
+                counter(2, "busbw", "Bus bandwidth: what each link has to carry for them, a second of their kernel, as nccl-tests counts."),
             ])
         });
         body(speed, &mut lanes.writer);

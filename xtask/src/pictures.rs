@@ -36,6 +36,11 @@ const PICTURES: &[Picture] = &[
         steps: &["--expand", "^rank 3 .* > Proxy( >.*)?$", "--zoom-to", ALL_KERNELS, "--fit"],
     },
     Picture {
+        scenario: "host_bound",
+        size: "1600x400",
+        steps: &["--expand", "^rank 0 .* > (Communicators|GPU)$", "--zoom-to", ALL_KERNELS, "--fit"],
+    },
+    Picture {
         scenario: "hang",
         size: "1600x400",
         steps: &["--expand", "^rank 0 .* > (Communicators|GPU|Proxy)( >.*)?$", "--fit"],

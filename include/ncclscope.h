@@ -39,7 +39,8 @@ int ncclscope_release(void);
 int ncclscope_acquire(void);
 
 /* Names the communicators that are made from now on, on any thread, until it is called again; a null pointer leaves them to
- * NCCL again, which has names for them from 2.26 on where the program gives them. The string is copied, at most 255 bytes of it. */
+ * NCCL again, which has names where the program gave it some. The string is copied, at most 255 bytes of it. NCCL loads the library
+ * with the first communicator, which can therefore be named only where CUDA_INJECTION64_PATH loaded it before. */
 void ncclscope_name_comm(const char *name);
 
 /* The version of the library, such as "0.1.0". */

@@ -100,6 +100,7 @@ fn walk(buffer: &[u8]) -> f64 {
 fn run(stage: Stage, names: &[CString; 2], size: usize) -> (f64, [u64; 2]) {
     let tag = ProcessTag::from_random(42);
     let mut correlator = Correlator::new(tag, 1);
+    correlator.expect_kernels();
     let info = ProcessInfo { pid: 1, name: "bench".into(), labels: Vec::new(), rank: None, world_size: None };
     let mut tracks = Tracks::new(tag, Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 }, &info);
     let mut clock = CuptiClock::default();

@@ -20,6 +20,9 @@ use crate::model::timeline::{Entry, Matches, What};
 use crate::model::word::Word;
 use crate::sys;
 
+/// How much later than its kernel a plan may be handed over, in ns, with room to spare.
+const LATE_NS: i64 = 5_000_000_000;
+
 /// What became of the kernels of one process.
 pub(super) struct Joined {
     pub(super) pid: i64,
@@ -89,6 +92,7 @@ fn correlate(
     let mut records = Records { profile: ours, process: own, tag, next: 0, list: Vec::new(), rings: Vec::new() };
     let texts = records.all(&launches(theirs, process));
     let mut correlator = Correlator::new(tag, i32::try_from(ours.processes[own].pid).unwrap_or(0));
+    correlator.expect_kernels();
     let mut sink = |entry: &Entry<'_>| {
         if matches!(entry.what, What::Kernel { .. }) {
             draw(entry);
@@ -99,32 +103,40 @@ fn correlate(
         let body = Body::Text { word: *word, text: text.as_bytes() };
         correlator.push(RingId(0), HostNs(first as u64), &Record { ticks: Ticks(0), body }, &mut sink);
     }
-    for Recorded { time, ring, body, .. } in &records.list {
-        correlator.push(*ring, HostNs(*time as u64), &Record { ticks: Ticks(0), body: *body }, &mut sink);
-    }
+    // As in the process: a kernel comes when the records of its time have, and of a while more.
     let mut kernels: Vec<&import::Kernel> = theirs.kernels.iter().filter(|kernel| kernel.process == process).collect();
     kernels.sort_by_key(|kernel| kernel.span.end);
+    let mut kernels = kernels.into_iter().map(|kernel| this_kernel(kernel, aligned)).peekable();
+    for Recorded { time, ring, body, .. } in &records.list {
+        while let Some(kernel) = kernels.next_if(|kernel| kernel.span.end.0 as i64 <= time.saturating_sub(LATE_NS)) {
+            correlator.push_activity(&Activity::Kernel(kernel), &mut sink);
+        }
+        correlator.push(*ring, HostNs(*time as u64), &Record { ticks: Ticks(0), body: *body }, &mut sink);
+    }
     for kernel in kernels {
-        let span = activity::Span {
-            start: HostNs(kernel.span.start as u64),
-            end: HostNs(kernel.span.end.max(kernel.span.start) as u64),
-            error_ns: u32::try_from(aligned.error()).unwrap_or(activity::Span::UNKNOWN_ERROR),
-        };
-        let place = kernel.place;
-        let kernel = activity::Kernel {
-            span,
-            place: activity::Place { device: place.device, context: place.context, stream: place.stream },
-            correlation: kernel.correlation,
-            graph_node: kernel.graph_node,
-            graph: 0,
-            grid: kernel.grid,
-            block: kernel.block,
-            name: kernel.name.clone(),
-        };
         correlator.push_activity(&Activity::Kernel(kernel), &mut sink);
     }
     correlator.finish(&mut sink);
     correlator.matches()
+}
+
+/// A kernel of theirs, as CUPTI would have told of it.
+fn this_kernel(kernel: &import::Kernel, aligned: &Aligned) -> activity::Kernel {
+    let place = kernel.place;
+    activity::Kernel {
+        span: activity::Span {
+            start: HostNs(kernel.span.start as u64),
+            end: HostNs(kernel.span.end.max(kernel.span.start) as u64),
+            error_ns: u32::try_from(aligned.error()).unwrap_or(activity::Span::UNKNOWN_ERROR),
+        },
+        place: activity::Place { device: place.device, context: place.context, stream: place.stream },
+        correlation: kernel.correlation,
+        graph_node: kernel.graph_node,
+        graph: 0,
+        grid: kernel.grid,
+        block: kernel.block,
+        name: kernel.name.clone(),
+    }
 }
 
 /// Their calls that launched NCCL's kernels, by thread, with the correlation id; on our clock already.

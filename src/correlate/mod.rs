@@ -150,6 +150,7 @@ impl Correlator {
     /// Kernels are going to be reported: what hangs on them waits for them.
     pub fn expect_kernels(&mut self) {
         self.channels.expect_kernels();
+        self.plans.expect_kernels();
     }
 
     /// Launches are going to be named by external ids: a kernel without a launch waits for one.

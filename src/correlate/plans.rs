@@ -28,7 +28,9 @@ use crate::model::word::Word;
 
 /// Launches remembered until their kernels arrive: at 10,000 a second, and CUPTI's buffers stuck for seconds behind a
 /// kernel that hangs, this is enough.
-const LAUNCHES: usize = 64 << 10;
+const LAUNCHES: usize = 32 << 10;
+/// The same where no kernel is going to claim one: what follows on a launch comes soon.
+const LAUNCHES_ALONE: usize = 1024;
 /// Captured launches, whose graph may be replayed at any time.
 const CAPTURED: usize = 16 << 10;
 /// Nodes of graphs that are NCCL's.
@@ -58,6 +60,7 @@ struct Run {
 /// Launches, plans and the kernels that wait to be claimed.
 #[derive(Debug, Default)]
 pub(super) struct Plans {
+    kernels_expected: bool,
     launches: Bounded<Handle, Launch>,
     /// Launches that were captured; moved here from the others.
     captured: Bounded<Handle, Launch>,
@@ -235,6 +238,11 @@ impl Launch {
 }
 
 impl Plans {
+    /// Kernels are going to be reported.
+    pub(super) fn expect_kernels(&mut self) {
+        self.kernels_expected = true;
+    }
+
     /// A KernelLaunch begins.
     pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle, stream: u64, start: HostNs) {
         let launch = Launch {
@@ -248,7 +256,8 @@ impl Plans {
             graph: Graph::Unknown,
             gone: 0,
         };
-        self.launches.insert(id, launch, LAUNCHES);
+        let bound = if self.kernels_expected { LAUNCHES } else { LAUNCHES_ALONE };
+        self.launches.insert(id, launch, bound);
     }
 
     /// A KernelLaunch ends on its thread.
@@ -569,5 +578,25 @@ impl Plans {
 
     fn group_api_of(&self, launch: Handle) -> Option<Handle> {
         self.captured.get(&launch).or_else(|| self.launches.get(&launch)).map(|launch| launch.group_api)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_that_no_kernel_will_claim_are_forgotten_soon() {
+        for (expected, oldest) in [(false, 100_000 - LAUNCHES_ALONE), (true, 100_000 - LAUNCHES)] {
+            let mut plans = Plans::default();
+            if expected {
+                plans.expect_kernels();
+            }
+            for id in 1..=100_000 {
+                plans.launch(Handle(id), Handle(1), Handle::NONE, 0, HostNs(id));
+            }
+            let is_known = |id: usize| plans.launches.get(&Handle(id as u64)).is_some();
+            assert!(is_known(oldest + 1) && !is_known(oldest), "{expected}");
+        }
     }
 }

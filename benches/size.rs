@@ -90,7 +90,12 @@ fn main() {
         draw.at(at, what);
         draw.at(
             at + 5_000,
-            What::ChannelEnd { id: handle(n + (1 << 30)), stop: GpuNs(at + 1_795_000_000_000_005_000) },
+            What::ChannelEnd {
+                id: handle(n + (1 << 30)),
+                stop: GpuNs(at + 1_795_000_000_000_005_000),
+                timing: None,
+                doubt: None,
+            },
         );
     });
     row("a proxy operation", |draw, n, at| {

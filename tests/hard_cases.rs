@@ -586,6 +586,36 @@ fn copy_engine_events_are_kept_to_the_last_bit() {
 }
 
 #[test]
+fn the_error_of_a_channel_that_runs_for_long_is_that_of_its_end_too() {
+    // It is drawn after a second. At its end the timer is not related so well as at its begin: the clocks may have drifted apart.
+    let launched = |name: &str| {
+        format!(
+            "user start g{name} world GroupApi groupDepth=1\n\
+             user start api{name} world CollApi parent=g{name} func={name} count=1Ki datatype=ncclFloat32\n\
+             user stop api{name}\n\
+             user start launch{name} world KernelLaunch parent=g{name} stream=0x10\n\
+             user stop launch{name}\n\
+             user start plan{name} world Group\n\
+             user start coll{name} world Coll parent=api{name} group=plan{name} func={name} count=1Ki datatype=ncclFloat32\n\
+             user stop coll{name}\n\
+             user stop plan{name}\n\
+             user stop g{name}\n\
+             gpu start ch{name} world KernelCh parent=coll{name} channelId=0 pTimer=now\n"
+        )
+    };
+    let ends =
+        |name: &str, late: &str| format!("gpu state ch{name} KernelChStop value=now-{late}\ngpu stop ch{name}\n");
+    let (short, its_end) = (launched("AllReduce"), ends("AllReduce", "1ns"));
+    let (long, late_end) = (launched("AllGather"), ends("AllGather", "1ms"));
+    let timeline = shown(&format!("{short}{its_end}{long}user sleep 1500ms\n{late_end}"));
+    let channels: Vec<&Slice> = timeline.slices.iter().filter(|slice| slice.category == "gpu").collect();
+    let [_, long] = channels[..] else { panic!("{channels:?}") };
+    let error = long.int("time_error_ns").unwrap();
+    assert!(error >= 200_000, "{error} ns after 1.5 s in which clocks may drift by 200 ppm");
+    assert_eq!(long.str("doubt"), None);
+}
+
+#[test]
 fn kernel_channels_and_phases_keep_the_gpus_times() {
     // Stamps that no launch and no kernel relates to the host's clock.
     const NO_CLOCK: &str = "as NCCL saw it: the GPU's timer is not related to the host's clock";

@@ -135,7 +135,8 @@ struct Sample {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Drawn {
     No,
-    Begun,
+    /// Its begin at this time, known so.
+    Begun(HostNs, Timing),
     Whole,
 }
 
@@ -149,7 +150,7 @@ struct Newest {
 #[derive(Debug)]
 pub(super) enum Ready {
     Begin { time: HostNs, context: Handle, facts: Box<Facts>, timing: Timing, unreliable: bool },
-    End { time: HostNs, id: Handle, stop: GpuNs },
+    End { time: HostNs, id: Handle, stop: GpuNs, timing: Option<Timing>, doubt: Option<Doubt> },
     Kernel(Box<Kernel>, Result<Adopted, Unmatched>),
     Step { device: u32, after: HostNs, before: HostNs, by: i64 },
 }
@@ -171,6 +172,20 @@ impl Sample {
     /// Whether it is a channel's, not that of a phase.
     fn is_channel(&self) -> bool {
         self.facts.phase.is_none()
+    }
+
+    /// The end to be drawn where the begin was said before, and how it is known if the begin promised more: by then another
+    /// clock may be the best, and an error that was stated cannot be taken back but by a larger one.
+    fn end_after(&self, begin: HostNs, said: Timing, end: HostNs, known: Timing) -> (HostNs, Option<Timing>) {
+        match (said, known) {
+            // As the begin; the GPU's end may lie before that.
+            (Timing::Seen(_), _) => (self.seen[1], None),
+            (Timing::Gpu { .. }, Timing::Seen(_)) => (end.max(begin), Some(known)),
+            (Timing::Gpu { error_ns: said, .. }, Timing::Gpu { error_ns, .. }) => {
+                let known = Timing::Gpu { error_ns, place: None };
+                (end.max(begin), (error_ns > said).then_some(known))
+            }
+        }
     }
 
     /// Whether its stamps may be used for a clock.
@@ -302,8 +317,9 @@ impl Channels {
     /// A sample ends.
     pub(super) fn end(&mut self, key: Handle, id: Handle, now: HostNs) {
         let Some(run) = self.runs.get_mut(&key) else {
-            // Its begin was said when the plan was forgotten.
-            self.ready.push_back(Ready::End { time: now, id, stop: GpuNs(0) });
+            // Its begin was said when the plan was forgotten, and its stamp with it.
+            let timing = Some(Timing::Seen(Flaw::NoStamp));
+            self.ready.push_back(Ready::End { time: now, id, stop: GpuNs(0), timing, doubt: None });
             return;
         };
         let Some(sample) = run.samples.iter_mut().rev().find(|sample| sample.facts.id == id) else { return };
@@ -479,12 +495,11 @@ impl Channels {
             let sample = &run.samples[index];
             let due = match sample.drawn {
                 Drawn::Whole => false,
-                Drawn::Begun => sample.ended,
-                Drawn::No if last => true,
-                Drawn::No if !sample.ended => now.since(sample.seen[0]) >= OPEN_NS,
+                Drawn::Begun(..) if !sample.ended => false,
+                Drawn::No if !sample.ended && !last => now.since(sample.seen[0]) >= OPEN_NS,
                 // What is wrong in itself need not wait for a clock, and nothing will be known of what belongs to no plan.
-                Drawn::No if sample.flaw.is_some() || run.loose => true,
-                Drawn::No => {
+                _ if last || sample.flaw.is_some() || run.loose => true,
+                _ => {
                     let patience = if self.kernels_expected { HOLD_NS } else { OPEN_NS };
                     let waited = now.since(sample.seen[1]) >= patience;
                     waited || (run.told_device && self.clock_of_kernel(&run).is_some_and(DeviceClock::is_settled))
@@ -633,6 +648,9 @@ impl Channels {
     /// Says a sample, or the rest of it.
     fn draw(&mut self, run: &mut Run, index: usize) {
         let sample = &run.samples[index];
+        if sample.drawn == Drawn::Whole {
+            return;
+        }
         let judged = self.judge(run, sample);
         let since = self.unreliable.get(&(run.context, sample.facts.channel));
         let unreliable = since.is_some_and(|&since| run.number > since);
@@ -640,20 +658,23 @@ impl Channels {
             self.count(run, index, judged.map(|_| ()));
         }
         let sample = &mut run.samples[index];
-        let (mut times, timing) = match judged {
+        let (times, timing) = match judged {
             Ok((times, error_ns)) => (times, Timing::Gpu { error_ns, place: run.kernel.map(|ran| ran.place) }),
             Err(flaw) => (sample.seen, Timing::Seen(flaw)),
         };
-        if sample.drawn == Drawn::No {
-            let (time, context, facts) = (times[0], run.context, Box::new(sample.facts.clone()));
-            self.ready.push_back(Ready::Begin { time, context, facts, timing, unreliable });
-        } else if judged.is_err() {
-            times[1] = sample.seen[1];
-        }
-        sample.drawn = Drawn::Begun;
+        let (time, known_less) = match sample.drawn {
+            Drawn::Begun(begin, said) => sample.end_after(begin, said, times[1], timing),
+            _ => {
+                let (time, context, facts) = (times[0], run.context, Box::new(sample.facts.clone()));
+                self.ready.push_back(Ready::Begin { time, context, facts, timing, unreliable });
+                (times[1], None)
+            }
+        };
+        sample.drawn = Drawn::Begun(times[0], timing);
         if sample.ended {
             sample.drawn = Drawn::Whole;
-            self.ready.push_back(Ready::End { time: times[1], id: sample.facts.id, stop: sample.stop });
+            let Facts { id, doubt, .. } = sample.facts;
+            self.ready.push_back(Ready::End { time, id, stop: sample.stop, timing: known_less, doubt });
         }
     }
 }

@@ -359,7 +359,9 @@ impl Correlator {
                     };
                     (*time, what)
                 }
-                Ready::End { time, id, stop } => (*time, What::ChannelEnd { id: *id, stop: *stop }),
+                Ready::End { time, id, stop, timing, doubt } => {
+                    (*time, What::ChannelEnd { id: *id, stop: *stop, timing: *timing, doubt: *doubt })
+                }
                 Ready::Step { device, after, before, by } => {
                     (*after, What::TimerStep { device: *device, before: *before, by: *by })
                 }

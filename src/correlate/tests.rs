@@ -426,7 +426,7 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             let unreliable = if unreliable { " unreliable" } else { "" };
             format!("channel {}{comm} ch {channel}{phase} gpu {}{how}{unreliable}{of}{why}", label(id), start.0)
         }
-        What::ChannelEnd { id, stop } => format!("channel {} ends gpu {}", label(id), stop.0),
+        What::ChannelEnd { id, stop, .. } => format!("channel {} ends gpu {}", label(id), stop.0),
         What::NetBegin { id, thread, net } => format!("net {} on {} bytes {}", label(id), thread.0, net.length),
         What::NetUpdate { id, net } => format!("net {} bytes {}", label(id), net.length),
         What::NetEnd { id } => format!("net {} ends", label(id)),

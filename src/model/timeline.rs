@@ -172,6 +172,10 @@ pub enum What<'a> {
         id: Handle,
         /// The GPU's clock at the stop; 0 where NCCL did not say.
         stop: GpuNs,
+        /// How the end is known, where the begin was said before it and promised more.
+        timing: Option<Timing>,
+        /// The doubt of its begin.
+        doubt: Option<Doubt>,
     },
     /// A network event begins.
     NetBegin {

@@ -266,6 +266,11 @@ impl Args {
         if let Some((number, _)) = channel.phase {
             self.uint(nccl::PHASE, u64::from(number));
         }
+        self.timing(timing)
+    }
+
+    /// How the times of a kernel channel are known.
+    pub fn timing(&mut self, timing: Timing) -> &mut Args {
         match timing {
             Timing::Gpu { error_ns, place: None } => self.uint(nccl::TIME_ERROR_NS, u64::from(error_ns)),
             Timing::Gpu { error_ns, place: Some(place) } => self

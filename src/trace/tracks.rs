@@ -527,10 +527,14 @@ impl Tracks {
                     (None, None) => begin(&Look::new(Category::Gpu, &Fixed("unknown operation"))),
                 }
             }
-            What::ChannelEnd { id, stop } => {
+            What::ChannelEnd { id, stop, timing, doubt } => {
                 self.args.clear();
                 if stop.0 > 0 {
                     self.args.uint(nccl::GPU_STOP_NS, stop.0);
+                }
+                if let Some(timing) = timing {
+                    // Of an argument that a slice has twice, the later one counts.
+                    self.args.timing(timing).channel_doubt(timing, false, doubt);
                 }
                 self.lanes.end(id, time, &self.args);
             }

@@ -80,6 +80,11 @@ pub(crate) const RIGHT_AGAIN: &[(u64, &str)] = &[
         "channels of a communicator that sends to itself drawn as the GPU's: on 2.28.9 they may be other operations'",
     ),
     (1_795_225_008, "a broadcast of two GPUs in one group: one kernel got the calls of both"),
+    (
+        1_795_314_384,
+        "channels that ran for over a second: their end drawn by a worse clock than the error stated at their begin",
+    ),
+    (1_795_314_454, "on a loaded machine, channels that ran for over a second: as 1795314384"),
 ];
 
 /// Random jobs that come out wrong, at least now and then. `cargo xtask accuracy` plays them too.
@@ -351,9 +356,12 @@ fn channels(trace: &Trace) -> Vec<SeenChannel> {
         format!("(SELECT int_value FROM args WHERE args.arg_set_id = slice.arg_set_id AND key = 'nccl.{key}')")
     };
     let [channel, stamp, error] = ["channel", "gpu_start_ns", "time_error_ns"].map(arg);
+    // The end of what was begun by the GPU's timer may be NCCL's all the same.
+    let seen = "EXISTS (SELECT 1 FROM args WHERE args.arg_set_id = slice.arg_set_id AND key IN ('nccl.doubt', 'nccl.note') \
+                AND string_value GLOB 'as NCCL saw it*')";
     let rows = trace.rows(&format!(
-        "SELECT name, ts, dur, {channel} AS channel, {stamp} AS stamp, {error} AS error FROM slice WHERE category = 'gpu' AND \
-         {} IS NULL AND {stamp} IS NOT NULL AND {error} IS NOT NULL",
+        "SELECT name, ts, dur, {channel} AS channel, {stamp} AS stamp, {error} AS error, {seen} AS seen FROM slice \
+         WHERE category = 'gpu' AND {} IS NULL AND {stamp} IS NOT NULL AND {error} IS NOT NULL",
         arg("phase")
     ));
     let read = |row: &Row| SeenChannel {
@@ -361,7 +369,7 @@ fn channels(trace: &Trace) -> Vec<SeenChannel> {
         channel: row.i64("channel") as u32,
         timer_start: row.i64("stamp").cast_unsigned(),
         begin: row.i64("ts"),
-        end: (row.i64("dur") >= 0).then(|| row.i64("ts") + row.i64("dur")),
+        end: (row.i64("dur") >= 0 && row.i64("seen") == 0).then(|| row.i64("ts") + row.i64("dur")),
         error: row.i64("error"),
     };
     rows.iter().map(read).collect()

@@ -314,7 +314,7 @@ fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
         world.timers = vec![(59_000_000_000, 50); 2];
         world.one_gpu = true;
         let first = plan(1, BEGIN + MS, 20 * US, &mut short, &mut random);
-        let mut second = plan(0, BEGIN + 500 * MS, 1_500 * MS, &mut long, &mut random);
+        let mut second = plan(0, BEGIN + 500 * MS, 5_000 * MS, &mut long, &mut random);
         second.seen[1][1] += late;
         world.plans = vec![first, second];
         world.lost = if lost { vec![1] } else { Vec::new() };

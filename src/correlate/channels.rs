@@ -43,7 +43,7 @@ const ORPHANS: usize = 4096;
 const STREAMS: usize = 4096;
 /// How long a sample waits for its kernel, and such a kernel for its samples, in ns.
 const HOLD_NS: u64 = 4_000_000_000;
-/// After how long a channel that does not end is drawn all the same, in ns.
+/// After how long a channel that does not end is drawn all the same, where its GPU's timer is known, in ns.
 const OPEN_NS: u64 = 1_000_000_000;
 /// The error of the host's times of records, in ns, with room to spare.
 const RECORD_ERROR_NS: u32 = 500;
@@ -496,7 +496,12 @@ impl Channels {
             let due = match sample.drawn {
                 Drawn::Whole => false,
                 Drawn::Begun(..) if !sample.ended => false,
-                Drawn::No if !sample.ended && !last => now.since(sample.seen[0]) >= OPEN_NS,
+                Drawn::No if !sample.ended && !last => {
+                    // Until the timer is known well, each kernel that is still to be reported may tell much.
+                    let settled = self.clock(&run).is_some_and(DeviceClock::is_settled);
+                    let patience = if settled || !self.kernels_expected { OPEN_NS } else { HOLD_NS };
+                    now.since(sample.seen[0]) >= patience
+                }
                 // What is wrong in itself need not wait for a clock, and nothing will be known of what belongs to no plan.
                 _ if last || sample.flaw.is_some() || run.loose => true,
                 _ => {

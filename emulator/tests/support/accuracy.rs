@@ -80,15 +80,19 @@ pub(crate) const RIGHT_AGAIN: &[(u64, &str)] = &[
         "channels of a communicator that sends to itself drawn as the GPU's: on 2.28.9 they may be other operations'",
     ),
     (1_795_225_008, "a broadcast of two GPUs in one group: one kernel got the calls of both"),
-    (
-        1_795_314_384,
-        "channels that ran for over a second: their end drawn by a worse clock than the error stated at their begin",
-    ),
-    (1_795_314_454, "on a loaded machine, channels that ran for over a second: as 1795314384"),
 ];
 
 /// Random jobs that come out wrong, at least now and then. `cargo xtask accuracy` plays them too.
-pub(crate) const OPEN: &[(u64, &str)] = &[];
+pub(crate) const OPEN: &[(u64, &str)] = &[
+    (
+        1_795_314_384,
+        "on a loaded machine, a channel before the first kernels: a stated error larger than its kernel is long",
+    ),
+    (
+        1_795_314_454,
+        "the same; and before, channels of over a second whose end was drawn by another clock than their begin",
+    ),
+];
 
 /// The cases that are always the same.
 pub(crate) fn fixed() -> Vec<Case> {

@@ -80,7 +80,7 @@ pub struct Tracks {
     world_size: Option<u32>,
     /// As the overview page has it.
     nccl_version: u32,
-    /// Host and process id, which tell this recording's facts from those of others in a joined file.
+    /// The process's name: `rank 3 · node17`.
     who: String,
     pub(super) own: FamilyId,
     drops: Option<Counter>,
@@ -377,7 +377,8 @@ impl Tracks {
         self.remark(time, "recording ended");
         let lost = figures.dropped + figures.discarded + figures.launches_lost;
         let lost = lost + figures.matches.map_or(0, |it| it.dropped + it.discarded + it.discarded_buffers);
-        let (key, lost) = (format!("ncclscope.lost.{}", self.who), lost.to_string());
+        // In a joined file each recording has its own.
+        let (key, lost) = (format!("ncclscope.lost.{} {}", self.who, self.pid), lost.to_string());
         self.attributes(&[(&key, &lost)]);
     }
 

@@ -30,7 +30,7 @@ pub const GPU_STAMP_ERROR_NS: u32 = 1_000;
 pub struct Counts {
     /// Records that were decoded.
     pub decoded: u64,
-    /// Records whose times are missing, reversed, or of no clock that CUPTI was seen to have.
+    /// Records whose times are missing, reversed by more than a step of their clock explains, or of no clock that CUPTI was seen to have.
     pub implausible: u64,
     /// Records of kinds that nobody here asked for, and external ids of others.
     pub other_kinds: u64,
@@ -72,14 +72,18 @@ impl Times<'_> {
     /// When something was; `None` where it cannot be true.
     fn span(&self, start: Option<u64>, end: Option<u64>, error_ns: u32) -> Option<Span> {
         let (start, end) = (start.filter(|&ns| ns != 0)?, end.filter(|&ns| ns != 0)?);
-        if end < start {
-            return None;
-        }
         let (from, from_error) = self.clock.to_host(Stamp(start), self.now)?;
         let (until, until_error) = self.clock.to_host(Stamp(end), self.now)?;
+        // With a step of the clock between the two, the end may have the smaller stamp, or the earlier middle. What ended before it
+        // began even so is nothing.
+        let earliest = from.0.saturating_sub(u64::from(from_error));
+        let latest = until.0.saturating_add(u64::from(until_error));
+        if latest < earliest {
+            return None;
+        }
+        let (start, end) = (from.0.min(latest), until.0.max(earliest));
         let error_ns = from_error.max(until_error).saturating_add(error_ns);
-        // With a step of the clock between them their middles may be in the wrong order, within the error.
-        Some(Span { start: from, end: until.max(from), error_ns })
+        Some(Span { start: HostNs(start.min(end)), end: HostNs(end), error_ns })
     }
 }
 
@@ -354,4 +358,42 @@ fn stream(view: &View<'_, table::Stream>) -> Option<Activity> {
         // Unsigned in CUPTI's header, signed in CUDA: more urgent is less.
         priority: view.get(Of::PRIORITY)? as i32,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cupti::clock::Reading;
+
+    const MS: u64 = 1_000_000;
+    /// The wall clock's lead over the host's.
+    const LEAD: u64 = 1_795_200_300_000 * MS;
+
+    /// The wall clock was this far ahead when it was read.
+    fn read(clock: &mut CuptiClock, at: u64, lead: u64) {
+        let [boot_before, boot_after] = [HostNs(at - 50), HostNs(at + 50)];
+        let (wall_before, wall_after) = (at - 20 + lead, at + 20 + lead);
+        clock.add(&Reading { boot_before, wall_before, cupti: Some(Stamp(at + lead)), wall_after, boot_after });
+    }
+
+    #[test]
+    fn an_end_before_its_start_is_believed_only_where_the_clock_was_set_back() {
+        let (start, end) = (10_400 * MS, 10_600 * MS);
+        let stamps = [start + LEAD, end + LEAD - 300 * MS];
+        assert!(stamps[1] < stamps[0]);
+        let mut clock = CuptiClock::default();
+        read(&mut clock, 10_000 * MS, LEAD);
+        let span = |clock: &CuptiClock| {
+            Times { clock, now: HostNs(11_100 * MS) }.span(Some(stamps[0]), Some(stamps[1]), 1_000)
+        };
+        assert_eq!(span(&clock), None);
+        read(&mut clock, 11_000 * MS, LEAD - 300 * MS);
+        let span = span(&clock).expect("a span");
+        assert!(span.start <= span.end, "{span:?}");
+        for (said, true_time) in [(span.start, start), (span.end, end)] {
+            assert!(said.0.abs_diff(true_time) <= u64::from(span.error_ns), "{said:?} is not {true_time}: {span:?}");
+        }
+        // Nobody knows more than that it was within a second of the step.
+        assert!(u64::from(span.error_ns) < 1_000 * MS, "{span:?}");
+    }
 }

@@ -306,7 +306,7 @@ fn a_channel_that_hangs_is_said_after_a_second() {
 
 #[test]
 fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
-    let play = |late: u64, lost: bool| {
+    let play = |seconds: u64, lost: bool| {
         let mut random = Random(3);
         let (mut short, mut long) = ([0; 2], [0; 2]);
         let mut world = world(3, 0);
@@ -314,8 +314,8 @@ fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
         world.timers = vec![(59_000_000_000, 50); 2];
         world.one_gpu = true;
         let first = plan(1, BEGIN + MS, 20 * US, &mut short, &mut random);
-        let mut second = plan(0, BEGIN + 500 * MS, 5_000 * MS, &mut long, &mut random);
-        second.seen[1][1] += late;
+        let mut second = plan(0, BEGIN + 500 * MS, seconds * 1_000 * MS, &mut long, &mut random);
+        second.seen[1][1] += 60 * MS;
         world.plans = vec![first, second];
         world.lost = if lost { vec![1] } else { Vec::new() };
         let said = world.play();
@@ -327,12 +327,12 @@ fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
         let Timing::Gpu { error_ns, .. } = said.channels["k1.1"].2 else { panic!("{said:?}") };
         u64::from(error_ns)
     };
-    let at_begin = error(play(6 * MS, false));
+    let at_begin = error(play(5, false));
     assert!(at_begin < MS / 2, "{at_begin}");
-    // Without it NCCL's late thread bounds the end.
-    let at_end = error(play(6 * MS, true));
-    assert!(at_end > 2 * MS, "{at_end}");
-    let (world, said) = play(30 * MS, true);
+    // Without it there is the kernel before, from which the timer drifts, and NCCL's late thread.
+    let at_end = error(play(5, true));
+    assert!((MS..2 * MS).contains(&at_end), "{at_end}");
+    let (world, said) = play(80, true);
     world.check_times(&said, |n, _| n == 1);
     for channel in 0..2 {
         let (_, end, timing, _) = said.channels[&format!("k1.{channel}")];

@@ -215,14 +215,15 @@ impl Channels {
         self.devices.insert(context, device);
     }
 
-    /// From the plan at hand on NCCL may take the stamps of a communicator's operations for those of others: they prove nothing, and are
-    /// not drawn as the GPU's.
+    /// From the plan at hand on NCCL may take the stamps of a communicator's operations for those of others: they prove nothing, bound no
+    /// clock, and are not drawn as the GPU's.
     pub(super) fn distrust(&mut self, context: Handle) {
-        if let Entry::Vacant(vacant) = self.distrusted.entry(context) {
-            vacant.insert(self.count);
-            // Nor do they bound a clock: what NCCL saw when is another operation's.
-            self.by_comm.remove(&context);
-        }
+        self.distrusted.entry(context).or_insert(self.count);
+    }
+
+    /// Whether a plan's stamps may be those of another.
+    fn is_distrusted(&self, run: &Run) -> bool {
+        self.distrusted.get(&run.context).is_some_and(|&since| run.number >= since)
     }
 
     /// A communicator was finalized: what is open of it is not going to end, as after an abort.
@@ -436,7 +437,7 @@ impl Channels {
             let complete = run.kernel.is_none() && !run.loose && run.open == 0;
             let operations = &run.handover.as_ref().filter(|_| complete)?.operations;
             let doubtful = |sample: &Sample| self.unreliable.contains_key(&(run.context, sample.facts.channel));
-            if self.distrusted.contains_key(&run.context) || run.samples.iter().any(doubtful) {
+            if self.is_distrusted(run) || run.samples.iter().any(doubtful) {
                 return None;
             }
             let [first, last] = run.stamps(|sample| sample.is_sound())?;
@@ -498,7 +499,7 @@ impl Channels {
                 Drawn::Begun(..) if !sample.ended => false,
                 Drawn::No if !sample.ended && !last => {
                     // Until the timer is known well, each kernel that is still to be reported may tell much.
-                    let settled = self.clock(&run).is_some_and(DeviceClock::is_settled);
+                    let settled = self.clocks(&run).next().is_some_and(DeviceClock::is_settled);
                     let patience = if settled || !self.kernels_expected { OPEN_NS } else { HOLD_NS };
                     now.since(sample.seen[0]) >= patience
                 }
@@ -531,7 +532,7 @@ impl Channels {
         };
         let seen = run.samples.iter().filter(reliable).map(|sample| sample.seen[1]).max();
         if !run.told_comm
-            && !self.distrusted.contains_key(&run.context)
+            && !self.is_distrusted(run)
             && let (Some(start), Some(end)) = (run.since, seen)
         {
             run.told_comm = true;
@@ -543,7 +544,7 @@ impl Channels {
             && let Some(Ran { span, place }) = run.kernel
         {
             run.told_device = true;
-            if !self.distrusted.contains_key(&run.context) {
+            if !self.is_distrusted(run) {
                 self.tell_clock(place.device, Pair { host: span, device: device_stamps });
             }
         }
@@ -554,24 +555,36 @@ impl Channels {
         self.by_device.get(&run.kernel?.place.device)
     }
 
-    /// The best clock for a plan's stamps. Where few kernels are known, each bounds its own channels at least.
-    fn clock(&self, run: &Run) -> Option<&DeviceClock> {
+    /// The clocks for a plan's stamps, the most trusted first. Where few kernels are known, each bounds its own channels at least.
+    fn clocks(&self, run: &Run) -> impl Iterator<Item = &DeviceClock> {
         let device = run.kernel.map(|ran| ran.place.device).or_else(|| self.devices.get(&run.context).copied());
         let by_device = device.and_then(|device| self.by_device.get(&device));
-        let by_comm = || self.by_comm.get(&run.context);
-        by_device.filter(|clock| run.told_device || clock.is_settled()).or_else(by_comm).or(by_device)
+        let (trusted, young) = match by_device {
+            Some(clock) if run.told_device || clock.is_settled() => (by_device, None),
+            _ => (None, by_device),
+        };
+        [trusted, self.by_comm.get(&run.context), young].into_iter().flatten()
     }
 
-    /// The time of a stamp, and how far off it may be.
+    /// The time of a stamp, and how far off it may be: each clock says from when to when it may be, and all are right. One that
+    /// contradicts a more trusted one says nothing.
     fn at(&self, run: &Run, stamp: GpuNs) -> Result<(HostNs, u64), Flaw> {
         let to_host = |clock: &DeviceClock| match run.kernel {
             // What the timer says if it was not set either fits the kernel or says that nothing is certain.
             Some(_) => clock.to_host_unless_set(stamp),
             None => clock.to_host(stamp),
         };
-        let (time, error) = self.clock(run).and_then(to_host).ok_or(Flaw::ClockUnknown)?;
-        let error = error + STEP_NS;
-        if error <= WORST_ERROR_NS { Ok((time, error)) } else { Err(Flaw::ClockUnknown) }
+        let ranges = self.clocks(run).filter_map(to_host).map(|(time, error)| {
+            let error = error + STEP_NS;
+            (time.0.saturating_sub(error), time.0 + error)
+        });
+        let both = |known: (u64, u64), other: (u64, u64)| {
+            let both = (known.0.max(other.0), known.1.min(other.1));
+            if both.0 <= both.1 { both } else { known }
+        };
+        let (low, high) = ranges.reduce(both).ok_or(Flaw::ClockUnknown)?;
+        let error = (high - low).div_ceil(2);
+        if error <= WORST_ERROR_NS { Ok((HostNs(low.midpoint(high)), error)) } else { Err(Flaw::ClockUnknown) }
     }
 
     /// When a sample ran, or why that cannot be said.
@@ -582,7 +595,7 @@ impl Channels {
         if sample.facts.start.0 == 0 {
             return Err(Flaw::NoStamp);
         }
-        if self.distrusted.get(&run.context).is_some_and(|&since| run.number >= since) {
+        if self.is_distrusted(run) {
             return Err(Flaw::Miscounted);
         }
         let (start, start_error) = self.at(run, sample.facts.start)?;

@@ -267,7 +267,7 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
             None => verdict.untold.0 += 1,
         }
     }
-    verdict.judge_channels(&truth, &seen.channels);
+    verdict.judge_channels(&truth, seen);
     verdict.naive = naive(&truth, seen);
     verdict
 }
@@ -432,9 +432,11 @@ impl Verdict {
         }
     }
 
-    fn judge_channels(&mut self, truth: &Truth<'_>, seen: &[SeenChannel]) {
-        /// From when to when, and how long the kernel is.
+    fn judge_channels(&mut self, truth: &Truth<'_>, seen: &Seen) {
+        /// From when to when, and how long the kernel is that it has to fit into. Where the trace has none, there is nothing to be judged by its
+        /// time, and it may be as uncertain as it says.
         type Times = ([i64; 2], i64);
+        let shown: HashSet<Key> = seen.kernels.iter().map(|kernel| kernel.key).collect();
         let mut stamped: HashMap<(u32, u64), Vec<Times>> = HashMap::new();
         for (kernel, channel) in
             truth.kernels.iter().flat_map(|kernel| kernel.channels.iter().map(move |channel| (kernel, channel)))
@@ -444,21 +446,22 @@ impl Verdict {
                 Some(timer) => [timer.when(channel.timer_start), timer.when(channel.timer_end)],
                 None => [channel.start, channel.end],
             };
-            let times = (times.map(|time| truth.boot(time)), (kernel.end - kernel.start) as i64);
+            let room = if shown.contains(&key(kernel)) { (kernel.end - kernel.start) as i64 } else { i64::MAX };
+            let times = (times.map(|time| truth.boot(time)), room);
             stamped.entry((channel.channel, channel.timer_start)).or_default().push(times);
         }
-        for channel in seen {
+        for channel in &seen.channels {
             self.channels += 1;
             // Timers of two GPUs may show the same; then it is the one that fits better.
             let candidates = stamped.get(&(channel.channel, channel.timer_start)).into_iter().flatten();
-            let Some(([start, end], length)) = candidates.min_by_key(|([start, _], _)| (channel.begin - start).abs())
+            let Some(([start, end], room)) = candidates.min_by_key(|([start, _], _)| (channel.begin - start).abs())
             else {
                 self.unknown_channels += 1;
                 continue;
             };
             let off = [channel.begin - start, channel.end.map_or(0, |at| at - end)];
             let before = self.timer.outside;
-            self.timer.add(&off, channel.error, (*length).max(SHORTEST_CHANNEL_NS));
+            self.timer.add(&off, channel.error, (*room).max(SHORTEST_CHANNEL_NS));
             if self.timer.outside > before {
                 let SeenChannel { name, channel: number, error, .. } = channel;
                 self.example(|| format!("{name}, channel {number}: off by {off:?} ns where {error} are stated"));
@@ -1026,6 +1029,14 @@ mod tests {
         ] {
             assert_eq!(judge_as(wrong.clone()).faults(Demand::NeverWrong).len(), 1, "{wrong:?}");
         }
+        // Where no kernel is shown, it may be as uncertain as it says, not more.
+        seen.kernels.clear();
+        let mut judge_as = |channel: SeenChannel| {
+            seen.channels = vec![channel];
+            judge(&truth, &seen).timer
+        };
+        assert_eq!(judge_as(SeenChannel { error: 100_001, ..right.clone() }).wide, 0);
+        assert_eq!(judge_as(SeenChannel { error: 49, ..right.clone() }).outside, 1);
     }
 
     #[test]

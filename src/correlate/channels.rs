@@ -574,10 +574,9 @@ impl Channels {
             Some(_) => clock.to_host_unless_set(stamp),
             None => clock.to_host(stamp),
         };
-        let ranges = self.clocks(run).filter_map(to_host).map(|(time, error)| {
-            let error = error + STEP_NS;
-            (time.0.saturating_sub(error), time.0 + error)
-        });
+        // A stamp may have been taken up to a step after the instant that it names.
+        let ranges = self.clocks(run).filter_map(to_host);
+        let ranges = ranges.map(|(time, error)| (time.0.saturating_sub(error), time.0 + error + STEP_NS));
         let both = |known: (u64, u64), other: (u64, u64)| {
             let both = (known.0.max(other.0), known.1.min(other.1));
             if both.0 <= both.1 { both } else { known }

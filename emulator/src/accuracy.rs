@@ -163,6 +163,8 @@ pub struct Verdict {
     pub unknown_channels: u64,
     /// The GPUs' timers, by the times of channels.
     pub timer: Clock,
+    /// The same by those alone that began a second or more after the first on their GPU, where the trace has kernels.
+    pub later: Clock,
     /// A sentence about each of the first faults.
     pub examples: Vec<String>,
 }
@@ -353,6 +355,7 @@ impl Verdict {
         self.channels += other.channels;
         self.unknown_channels += other.unknown_channels;
         self.timer.join(&other.timer);
+        self.later.join(&other.later);
         let room = EXAMPLES.saturating_sub(self.examples.len());
         self.examples.extend(other.examples.iter().take(room).cloned());
     }
@@ -433,11 +436,18 @@ impl Verdict {
     }
 
     fn judge_channels(&mut self, truth: &Truth<'_>, seen: &Seen) {
-        /// From when to when, and how long the kernel is that it has to fit into. Where the trace has none, there is nothing to be judged by its
-        /// time, and it may be as uncertain as it says.
-        type Times = ([i64; 2], i64);
+        /// What a kernel stamped.
+        struct Stamped {
+            times: [i64; 2],
+            /// How long the kernel is that it has to fit into. Where the trace has none, there is nothing to be judged by its time, and it may be as
+            /// uncertain as it says.
+            room: Option<i64>,
+            /// A second or more after the first on this GPU.
+            later: bool,
+        }
         let shown: HashSet<Key> = seen.kernels.iter().map(|kernel| kernel.key).collect();
-        let mut stamped: HashMap<(u32, u64), Vec<Times>> = HashMap::new();
+        let mut first: HashMap<u32, i64> = HashMap::new();
+        let mut stamped: HashMap<(u32, u64), Vec<Stamped>> = HashMap::new();
         for (kernel, channel) in
             truth.kernels.iter().flat_map(|kernel| kernel.channels.iter().map(move |channel| (kernel, channel)))
         {
@@ -446,22 +456,27 @@ impl Verdict {
                 Some(timer) => [timer.when(channel.timer_start), timer.when(channel.timer_end)],
                 None => [channel.start, channel.end],
             };
-            let room = if shown.contains(&key(kernel)) { (kernel.end - kernel.start) as i64 } else { i64::MAX };
-            let times = (times.map(|time| truth.boot(time)), room);
-            stamped.entry((channel.channel, channel.timer_start)).or_default().push(times);
+            let times = times.map(|time| truth.boot(time));
+            let room = shown.contains(&key(kernel)).then(|| (kernel.end - kernel.start) as i64);
+            let later = times[0] - *first.entry(kernel.device).or_insert(times[0]) >= 1_000_000_000;
+            stamped.entry((channel.channel, channel.timer_start)).or_default().push(Stamped { times, room, later });
         }
         for channel in &seen.channels {
             self.channels += 1;
             // Timers of two GPUs may show the same; then it is the one that fits better.
             let candidates = stamped.get(&(channel.channel, channel.timer_start)).into_iter().flatten();
-            let Some(([start, end], room)) = candidates.min_by_key(|([start, _], _)| (channel.begin - start).abs())
-            else {
+            let Some(stamped) = candidates.min_by_key(|stamped| (channel.begin - stamped.times[0]).abs()) else {
                 self.unknown_channels += 1;
                 continue;
             };
+            let [start, end] = stamped.times;
             let off = [channel.begin - start, channel.end.map_or(0, |at| at - end)];
+            let room = stamped.room.map_or(i64::MAX, |room| room.max(SHORTEST_CHANNEL_NS));
             let before = self.timer.outside;
-            self.timer.add(&off, channel.error, (*room).max(SHORTEST_CHANNEL_NS));
+            self.timer.add(&off, channel.error, room);
+            if stamped.later && stamped.room.is_some() {
+                self.later.add(&off, channel.error, room);
+            }
             if self.timer.outside > before {
                 let SeenChannel { name, channel: number, error, .. } = channel;
                 self.example(|| format!("{name}, channel {number}: off by {off:?} ns where {error} are stated"));

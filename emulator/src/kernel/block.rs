@@ -68,9 +68,13 @@ impl<'k> Block<'k> {
         Block { model, gpu, comm, channel, symbol, halts, steps, aborted }
     }
 
-    /// Plays everything, and returns the truth about it.
-    pub(super) fn play(&self, share: &Share) -> Vec<truth::Channel> {
+    /// Plays everything. Returns the truth about it, and when its first and last stamp were made, or a stall before them began.
+    pub(super) fn play(&self, share: &Share) -> (Vec<truth::Channel>, [u64; 2]) {
         let mut truth = Vec::new();
+        let mut stamped = Vec::with_capacity(2 * share.batches.len() + 1);
+        if self.halts.iter().any(|halt| halt.step.is_none()) {
+            stamped.push(time::now());
+        }
         // An abort is seen by the first wait of the first work.
         let _ = self.meet(None);
         let mut profiler = Profiler::new(self);
@@ -85,6 +89,7 @@ impl<'k> Block<'k> {
                 Works::Broadcasts(protocol, works) => broadcasts::play(self, *protocol, works),
             };
             let ends = profiler.end(&starts);
+            stamped.extend(starts.iter().chain(&ends).map(|stamp| stamp.at));
             truth.extend(played.into_iter().map(|played| truth::Channel {
                 channel: self.channel,
                 operation: played.operation,
@@ -92,14 +97,15 @@ impl<'k> Block<'k> {
                 start: played.start,
                 end: played.end,
                 timer_start: starts[played.work].timer,
-                timer_end: ends[played.work],
+                timer_end: ends[played.work].timer,
             }));
             if self.is_aborted() {
                 break;
             }
         }
         profiler.leave();
-        truth
+        let now = time::now();
+        (truth, [stamped.first(), stamped.last()].map(|at| at.copied().unwrap_or(now)))
     }
 
     /// Whether the communicator was aborted, as far as this block has noticed.

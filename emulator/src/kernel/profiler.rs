@@ -36,12 +36,13 @@ struct Books {
     ring: Option<usize>,
 }
 
-/// A work has begun.
+/// A work has begun, or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// Its number, if the profiler wants to know of it.
     pub(super) counter: Option<u64>,
-    /// The device's timer.
+    /// When the device's timer was read, and what it showed.
+    pub(super) at: u64,
     pub(super) timer: u64,
 }
 
@@ -75,18 +76,18 @@ impl<'b> Profiler<'b> {
                 self.begun += 1;
             }
             let counter = (profiled && self.books.is_some()).then_some(self.begun);
-            stamps.push(Stamp { counter, timer: self.write(counter, |books| books.started) });
+            stamps.push(self.write(counter, |books| books.started));
         }
         self.tell(&stamps, |books| books.started);
         stamps
     }
 
-    /// They have all ended. Returns the device's timer for each.
-    pub(super) fn end(&mut self, stamps: &[Stamp]) -> Vec<u64> {
-        let timers = stamps.iter().map(|stamp| self.write(stamp.counter, |books| books.completed)).collect();
-        self.tell(stamps, |books| books.completed);
+    /// They have all ended.
+    pub(super) fn end(&mut self, begun: &[Stamp]) -> Vec<Stamp> {
+        let stamps = begun.iter().map(|stamp| self.write(stamp.counter, |books| books.completed)).collect();
+        self.tell(begun, |books| books.completed);
         self.ended = self.begun;
-        timers
+        stamps
     }
 
     /// The kernel ends.
@@ -97,19 +98,20 @@ impl<'b> Profiler<'b> {
     }
 
     /// Reads the timer, and writes it down in a ring.
-    fn write(&self, counter: Option<u64>, which: impl Fn(&Books) -> Place) -> u64 {
+    fn write(&self, counter: Option<u64>, which: impl Fn(&Books) -> Place) -> Stamp {
         /// `MAX_PROFILER_EVENTS_PER_CHANNEL`
         const ENTRIES: u64 = 64;
         const ENTRY: usize = 16;
 
-        let timer = self.block.gpu.timer().at(time::now());
+        let at = time::now();
+        let timer = self.block.gpu.timer().at(at);
         if let (Some(counter), Some(books)) = (counter, &self.books)
             && let Some(ring) = books.ring
         {
             let entry = (counter % ENTRIES) as usize * ENTRY;
             memory::stamp(which(books).at(ring + entry), counter, timer);
         }
-        timer
+        Stamp { counter, at, timer }
     }
 
     /// Where there is no ring, the number of the batch's last work, whether the profiler wants to know of that one or

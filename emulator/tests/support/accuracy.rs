@@ -189,8 +189,8 @@ pub(crate) fn random(seed: u64, folder: &Path) -> (Case, &'static str) {
 
 /// The table's first lines.
 pub(crate) const HEAD: &str = "\
-\x20                           |        matched rightly, by                 |                              | untold    |      | by order alone    | kernels, us        | channels, us
-scenario             NCCL   |kernels  launch   node   call  order  other | part wrong  run unmatched torn |  yes   no | lost | right wrong  none |    worst   stated  | worst  stated  result";
+\x20                           |        matched rightly, by                 |                              | untold    |      | by order alone    | kernels, us        | channels, us: after 1 s
+scenario             NCCL   |kernels  launch   node   call  order  other | part wrong  run unmatched torn |  yes   no | lost | right wrong  none |    worst   stated  | worst  stated stated  result";
 
 /// A line of the table.
 pub(crate) fn line(name: &str, nccl: &str, verdict: &Verdict, faults: &[String]) -> String {
@@ -203,10 +203,14 @@ pub(crate) fn line(name: &str, nccl: &str, verdict: &Verdict, faults: &[String])
         0 => format!("{:>6}{:>8}", "-", "-"),
         _ => format!("{:>6.1}{:>8.1}", in_us(verdict.timer.worst), in_us(verdict.timer.bound)),
     };
+    let later = match verdict.later.bound {
+        0 => format!("{:>7}", "-"),
+        bound => format!("{:>7.1}", in_us(bound)),
+    };
     let result = if faults.is_empty() { "ok".to_owned() } else { faults.join("; ") };
     format!(
         "{name:<20} {nccl:<7}|{:>6} |{:>8}{:>7}{:>7}{:>7}{other:>7} |{:>5}{:>6}{:>5}{:>10}{:>5} |{:>5}{:>5} |{:>5} |{:>6}{:>6}{:>6} |\
-         {:>9.1}{:>9.1}  |{timer}  {result}",
+         {:>9.1}{:>9.1}  |{timer}{later}  {result}",
         verdict.kernels,
         by[0],
         by[1],

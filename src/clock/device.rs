@@ -34,14 +34,14 @@ const KERNEL_STEP: i64 = 32;
 /// The most that the two clocks may drift apart, in ns per second.
 const DRIFT: f64 = 200_000.0;
 /// How long a line is asked to hold, in ns.
-const PIECE: i64 = 4_000_000_000;
+const PIECE: i64 = 2_000_000_000;
 /// How much the drift may change within that time, in ns per second.
-const CHANGE: f64 = 100.0;
+const CHANGE: f64 = 50.0;
 /// How far the truth may then be from a straight line, in ns: a rate that changes by `CHANGE` strays from the chord
 /// by a quarter of `CHANGE` times the length.
-const BEND: i64 = 100;
+const BEND: i64 = 25;
 /// Pieces kept: some minutes.
-const PIECES: usize = 64;
+const PIECES: usize = 128;
 /// Corners kept of what is feasible.
 const CORNERS: usize = 16;
 /// Pairs that must agree with each other before they stand against all the earlier ones.

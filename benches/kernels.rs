@@ -19,7 +19,7 @@ use cupti_sys::table::Kernel as Of;
 use ncclscope::collect::activities::Activities;
 use ncclscope::correlate::Correlator;
 use ncclscope::cupti::clock::{CuptiClock, Reading, Stamp};
-use ncclscope::cupti::decode::{Decoder, Times};
+use ncclscope::cupti::decode::{Asked, Decoder, Process, Times};
 use ncclscope::model::activity::Activity;
 use ncclscope::model::event::{self, Body, Event, Record};
 use ncclscope::model::ids::{Handle, ProcessTag, RingId};
@@ -104,7 +104,8 @@ fn run(stage: Stage, names: &[CString; 2], size: usize) -> (f64, [u64; 2]) {
     let info = ProcessInfo { pid: 1, name: "bench".into(), labels: Vec::new(), rank: None, world_size: None };
     let mut tracks = Tracks::new(tag, Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 }, &info);
     let mut clock = CuptiClock::default();
-    let mut decoder = Decoder::new(VERSION);
+    let mut decoder = Decoder::new(VERSION, Asked::default());
+    let mut process = Process::new(None);
     let mut activities = Activities::default();
     let context = Handle(tag.base() + 1);
     let init = event::CommInit { context, hash: 7, ranks: 8, interface: 7, ..Default::default() };
@@ -145,7 +146,8 @@ fn run(stage: Stage, names: &[CString; 2], size: usize) -> (f64, [u64; 2]) {
                 }
             };
             // SAFETY: the names in the records are C strings that live on.
-            unsafe { decoder.decode(buffer, Steps(size), times, &mut sink) };
+            let mut outside = unsafe { process.asked() };
+            decoder.decode(buffer, Steps(size), &mut outside, times, &mut sink);
         }
         while let Some(activity) = activities.pop(HostNs(u64::MAX)) {
             if stage >= Stage::Match {

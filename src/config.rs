@@ -98,6 +98,14 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting { name: "NCCLSCOPE_COMPRESS", unit: "0 | 1", default: "1", help: "compressed packets in the trace" },
     Setting {
+        name: "NCCLSCOPE_CAPTURE",
+        unit: "0 | 1",
+        default: "0",
+        help: "all that the recording reads, as it came, in a second file beside the trace that ends in .capture and grows up to \
+               NCCLSCOPE_MAX_SIZE by itself: for ncclscope replay and for bug reports. It holds more than the trace: every record and \
+               buffer of CUPTI's whole, with addresses and with what a limit left out of the trace; no data of the program's, no environment",
+    },
+    Setting {
         name: "NCCLSCOPE_CLOCK",
         unit: "auto | boottime",
         default: "auto",
@@ -191,6 +199,8 @@ pub struct Config {
     pub flush_period_ms: u64,
     /// Compressed packets.
     pub compress: bool,
+    /// A capture is made.
+    pub capture: bool,
     /// The TSC may be used.
     pub tsc: bool,
     /// Rank in the job, and the variable it came from.
@@ -263,6 +273,7 @@ impl Config {
             buffer_size: reader.size("NCCLSCOPE_BUFFER_SIZE", 32 << 20, 1 << 20..=8 << 30) as usize,
             flush_period_ms: reader.number("NCCLSCOPE_FLUSH_PERIOD", 1000, 10..=3_600_000),
             compress: reader.choice("NCCLSCOPE_COMPRESS", true, &[("1", true), ("0", false)]),
+            capture: reader.choice("NCCLSCOPE_CAPTURE", false, &[("1", true), ("0", false)]),
             tsc: reader.choice("NCCLSCOPE_CLOCK", true, &[("auto", true), ("boottime", false)]),
             rank,
             world_size: reader.world_size(rank),

@@ -13,6 +13,8 @@
 pub mod abi;
 pub mod record;
 
+#[cfg(not(loom))]
+pub mod capture;
 pub mod clock;
 #[cfg(not(loom))]
 pub mod collect;

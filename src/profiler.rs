@@ -5,16 +5,16 @@
 //! bounded time. The first `init` starts the recording, or `cuInit` where CUDA injects us; after the last `finalize` everything
 //! is in the file and the recording waits for the next `init`, which is an ordinary one; the exit of the process ends it.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::clock::align::HostClock;
 use crate::clock::host::{self, Source};
 use crate::collect::collector::{self, Collector};
 use crate::collect::file::{Options, TraceFile};
+use crate::collect::input::Begin;
 use crate::config::{self, Config, CuptiClock, KernelCh, Preset, Process};
-use crate::correlate::Correlator;
 use crate::cupti::{self, Absent, Cupti};
 use crate::model::event::CommInit;
 use crate::model::ids::{Handle, ProcessTag};
@@ -22,7 +22,7 @@ use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::record::ring::Rings;
 use crate::releases::{self, Version};
-use crate::trace::tracks::{ProcessInfo, Tracks};
+use crate::trace::tracks::ProcessInfo;
 use crate::trace::writer::Clocks;
 use crate::{message, sys};
 
@@ -285,16 +285,13 @@ impl Session {
         let folder = config.folder(&process);
         let clocks = read_clocks();
         let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
-        let options = Options { compress: config.compress, min_free: config.min_free };
+        let capture = config.capture.then_some(config.max_size);
+        let options = Options { compress: config.compress, min_free: config.min_free, capture };
         let file = TraceFile::create(&folder, &name, options)
             .map_err(|error| format!("failed to create {}: {error}", folder.join(&name).display()))?;
         let path = file.path().to_owned();
 
         let tag = ProcessTag::from_random(sys::random());
-        let mut tracks = Tracks::new(tag, clocks, &process_info(&config, &process));
-        for complaint in &config.complaints {
-            tracks.note(clocks.boottime, "bad setting", complaint);
-        }
         let buffer_size = config.buffer_size;
         let rings = recorder::switch_on(|| Rings::new(buffer_size), tag)
             .ok_or_else(|| format!("failed to allocate {buffer_size} bytes for records"))?;
@@ -304,19 +301,27 @@ impl Session {
         };
         let first_words = first_words(&config, source, objection);
         let cupti_release = cupti.as_ref().map_or("none", |cupti| cupti.facts().release());
-        tracks.attributes(&[
+        let attributes = [
             ("ncclscope.version", env!("CARGO_PKG_VERSION")),
             ("ncclscope.preset", config.preset.name()),
             ("ncclscope.job", &process.job),
             ("cupti.release", cupti_release),
-        ]);
+        ];
         let by = if moment == Moment::CudaInit { "by CUDA_INJECTION64_PATH in cuInit; " } else { "" };
-        tracks.note(clocks.boottime, "recording started", &format!("{first_words}; {by}{gpu}"));
+        let capture = file.capture().map(Path::to_owned);
+        let begin = Begin {
+            tag,
+            clocks,
+            process: process_info(&config, &process),
+            complaints: config.complaints.clone(),
+            attributes: attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            first_words: format!("{first_words}; {by}{gpu}"),
+            capture: capture.as_ref().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
+            first: host::pair(),
+        };
         let collector = Collector {
+            begin,
             rings,
-            clock: HostClock::new(host::pair()),
-            correlator: Correlator::new(tag, process.pid),
-            tracks,
             kernels,
             file,
             max_size: config.max_size,
@@ -333,6 +338,9 @@ impl Session {
         sys::on_fork_and_exit(recorder::forked, at_exit);
         if speaks {
             message::line(&format!("recording to {}", path.display()));
+            if let Some(capture) = &capture {
+                message::line(&format!("capturing to {}", capture.display()));
+            }
         }
         Ok(Some(Session { config, collector, cupti }))
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::foreign;
 use super::import::ENDED;
+use super::replay;
 use super::survey::Survey;
 use crate::import::{self, Format};
 use crate::trace::names;
@@ -16,6 +17,10 @@ use crate::trace::writer::TRACK_BITS;
 
 pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
     for path in traces {
+        if replay::is_capture(path) {
+            replay::describe(path, out)?;
+            continue;
+        }
         if import::format(path).map_err(|error| format!("{}: {error}", path.display()))? != Format::Perfetto {
             let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
             foreign::print(&profile, out).map_err(|error| format!("failed to write: {error}"))?;

@@ -15,8 +15,13 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
     let format = |path: &PathBuf| import::format(path).map_err(|error| format!("{}: {error}", path.display()));
     let (mut own, mut foreign) = (Vec::new(), Vec::new());
     for path in traces {
+        if super::replay::is_capture(path) {
+            let _ = writeln!(out, "{}: left out; ncclscope replay makes a trace of a capture", path.display());
+            continue;
+        }
         if format(path)? == Format::Perfetto { own.push(path) } else { foreign.push(path) }
     }
+    let files = own.len() + foreign.len();
     let mut joined = concatenated(&own, out)?;
     match foreign[..] {
         [] => {}
@@ -32,7 +37,7 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
     let failed = |error| format!("failed to write {}: {error}", output.display());
     let mut file = OpenOptions::new().write(true).create_new(true).open(output).map_err(failed)?;
     file.write_all(&joined).map_err(failed)?;
-    let _ = writeln!(out, "{}: {} files, {}", output.display(), traces.len(), names::size(joined.len() as u64));
+    let _ = writeln!(out, "{}: {files} files, {}", output.display(), names::size(joined.len() as u64));
     Ok(())
 }
 

@@ -10,6 +10,7 @@ mod info;
 mod join;
 mod open;
 mod packets;
+mod replay;
 mod survey;
 mod wire;
 
@@ -63,9 +64,10 @@ enum Command {
     },
     /// Say what files hold: processes, communicators, operations, losses and doubts
     ///
-    /// Of Nsight Systems' SQLite exports and PyTorch's JSON too: what they hold, and what they know about NCCL's kernels.
+    /// Of Nsight Systems' SQLite exports and PyTorch's JSON too: what they hold, and what they know about NCCL's kernels. Of captures what is in
+    /// them.
     Info {
-        /// Traces, or files of other tools
+        /// Traces, captures, or files of other tools
         #[arg(required = true)]
         traces: Vec<PathBuf>,
     },
@@ -122,6 +124,17 @@ enum Command {
         #[arg(long)]
         no_browser: bool,
     },
+    /// Make the trace again from what a recording read, as NCCLSCOPE_CAPTURE=1 keeps it
+    ///
+    /// The same version makes the same trace, byte for byte; another one reads and joins the same records in its own way. Of a capture that
+    /// was cut off, all before the cut is replayed.
+    Replay {
+        /// The capture
+        capture: PathBuf,
+        /// The trace to write; it must not exist. Without, CAPTURE with the ending .replayed.perfetto-trace
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+    },
     /// List the environment variables of the plugin
     Settings,
 }
@@ -176,6 +189,7 @@ pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &
             let patience = Duration::from_nanos(patience);
             open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)
         }
+        Command::Replay { capture, output } => replay::run(&capture, output, out),
         Command::Settings => settings(out).map_err(|error| format!("failed to write: {error}")),
     };
     result.map_err(Failure::Reason)

@@ -46,6 +46,17 @@ impl Activities {
         None
     }
 
+    /// Whether there is one to be popped: one that cannot wait for want of room, or, where it is said until when, one that ended by then.
+    #[must_use]
+    pub fn has_due(&mut self, until: Option<HostNs>) -> bool {
+        if self.excess > 0 || self.waiting.len() + self.fresh.len() > WAITING + SPARE {
+            return true;
+        }
+        let Some(until) = until else { return false };
+        self.settle();
+        self.waiting.front().is_some_and(|(end, _)| *end <= until)
+    }
+
     /// The next one that ended at or before `until`.
     pub fn pop(&mut self, until: HostNs) -> Option<Activity> {
         self.settle();
@@ -56,7 +67,7 @@ impl Activities {
         self.waiting.pop_front().map(|(_, activity)| activity)
     }
 
-    /// The next one that cannot wait for want of room. To be asked after each [`Activities::push`], until there is none.
+    /// The next one that cannot wait for want of room. To be asked until there is none, as often as some were pushed.
     pub fn pop_excess(&mut self) -> Option<Activity> {
         if self.excess == 0 {
             if self.waiting.len() + self.fresh.len() <= WAITING + SPARE {

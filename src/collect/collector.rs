@@ -1,30 +1,35 @@
-//! The collector: one thread that drains the rings in order of time and draws what it finds.
+//! The collector: one thread that drains the rings in order of time and has what it finds drawn.
 //!
 //! Records stay in their rings until nothing earlier can arrive (`WINDOW`), so holding them back costs no memory
 //! of its own. A host time needs the clock reading that closes its piece, which each pass takes before it begins.
+//!
+//! This is the reading and writing around the [`Pipeline`]: every clock, ring, buffer and limit that it depends on is looked at here
+//! and passed on as an [`Input`], also to the capture where one is made.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::activities::Activities;
+use cupti_sys::records::Walker;
+
 use super::file::{Stopped, TraceFile};
+use super::input::{Begin, Ending, Input, Level};
 use super::order::{self, Source};
-use super::watch::{Share, Watch};
-use crate::clock::align::HostClock;
+use super::pipeline::{CHUNK, Pipeline};
+use super::watch::Watch;
+use crate::capture::write::Encoder;
 use crate::clock::host;
-use crate::correlate::Correlator;
-use crate::cupti;
-use crate::model::activity::Activity;
-use crate::model::event::{self, Body, Kind, MAX_WORDS, Record};
+use crate::cupti::clock::Reading;
+use crate::cupti::decode::Outside;
+use crate::cupti::intake::Standing;
+use crate::cupti::{self, Taker};
+use crate::model::event::MAX_WORDS;
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
-use crate::model::timeline::{ChannelChecks, Matches};
 use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
-use crate::trace::tracks::{Figures, Tracks};
 use crate::{message, sys};
 
 /// How long a record waits in its ring for an earlier one from another thread. A thread publishes within
@@ -37,8 +42,6 @@ const LOW_POOL: u32 = 50;
 /// Time between passes while there is something to do, and while there is nothing.
 const BUSY_PERIOD: Duration = Duration::from_millis(10);
 const IDLE_PERIOD: Duration = Duration::from_millis(100);
-/// Bytes of packets that make a chunk; Perfetto wants compressed packets below 512 KiB.
-const CHUNK: usize = 192 << 10;
 /// The part of the size limit from which steps are left out.
 const STEPS_UNTIL_PERCENT: u64 = 80;
 /// Room at the end of the file for the ends of open slices and the last word.
@@ -46,14 +49,10 @@ const RESERVE: u64 = 128 << 10;
 
 /// What the collector works on.
 pub struct Collector {
+    /// What the recording begins with.
+    pub begin: Begin,
     /// The rings it drains.
     pub rings: &'static Rings,
-    /// The host's clock, with its first reading.
-    pub clock: HostClock,
-    /// Joins records.
-    pub correlator: Correlator,
-    /// Draws entries.
-    pub tracks: Tracks,
     /// What CUPTI returns; none where it could not be had.
     pub kernels: Option<cupti::Reader>,
     /// Where packets go.
@@ -93,16 +92,6 @@ struct RequestState {
     kernels: Option<cupti::Reader>,
 }
 
-/// How much is still drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
-    All,
-    /// The file is nearly full: the proxy's steps are left out.
-    NoSteps,
-    /// Only what is open is ended.
-    Ends,
-}
-
 struct RingSource {
     reader: Reader,
     rings: &'static Rings,
@@ -114,20 +103,27 @@ impl Source for RingSource {
     }
 }
 
-/// The collector's own state.
+/// The thread's own state.
 struct Run {
-    part: Collector,
+    out: Outlet,
+    rings: &'static Rings,
+    kernels: Option<cupti::Reader>,
+    flush_period: Duration,
     sources: Vec<RingSource>,
-    activities: Activities,
-    level: Level,
-    recorded: u64,
-    discarded: u64,
     dropped: u64,
-    clock_error_ns: u32,
-    /// Activities that came when the file was full.
-    undrawn: u64,
+    has_brackets: bool,
     watch: Watch,
+}
+
+/// Where everything that was read goes: through the pipeline into the file, and into the capture.
+struct Outlet {
+    pipeline: Pipeline,
+    capture: Option<Encoder>,
+    file: TraceFile,
+    max_size: u64,
     last_flush: Instant,
+    /// As CUPTI stood last.
+    standing: Standing,
 }
 
 impl Collector {
@@ -219,29 +215,40 @@ impl Requests {
 }
 
 impl Run {
-    fn new(mut part: Collector) -> Run {
-        if part.kernels.is_some() {
-            part.correlator.expect_kernels();
+    fn new(part: Collector) -> Run {
+        let Collector { begin, rings, kernels, file, max_size, flush_period } = part;
+        let mut capture = file.capture().map(|_| Encoder::new());
+        if let Some(capture) = &mut capture {
+            capture.begin(&begin, file.compresses());
         }
-        Run {
-            part,
+        let pipeline = Pipeline::new(&begin);
+        let standing = Standing::default();
+        let mut run = Run {
+            out: Outlet { pipeline, capture, file, max_size, last_flush: Instant::now(), standing },
+            rings,
+            kernels: None,
+            flush_period,
             sources: Vec::new(),
-            activities: Activities::default(),
-            level: Level::All,
-            recorded: 0,
-            discarded: 0,
             dropped: 0,
-            clock_error_ns: 0,
-            undrawn: 0,
+            has_brackets: false,
             watch: Watch::default(),
-            last_flush: Instant::now(),
+        };
+        run.attach(kernels);
+        run
+    }
+
+    /// Takes over what CUPTI returns, where that was not known before.
+    fn attach(&mut self, kernels: Option<cupti::Reader>) {
+        if let Some(kernels) = kernels {
+            let kernels = self.kernels.get_or_insert(kernels);
+            self.out.feed(&Input::Kernels(kernels.source()));
         }
     }
 
     fn run(mut self, requests: &Requests) {
         let mut period = BUSY_PERIOD;
         loop {
-            let (asked, take_asked, close, notes) = {
+            let (asked, take_asked, close, notes, kernels) = {
                 let state = requests.lock();
                 let wanted = |state: &RequestState| {
                     state.close || state.asked > state.carried_out || state.take_asked > state.taken
@@ -250,19 +257,16 @@ impl Run {
                     .wake
                     .wait_timeout_while(state, period, |state| !wanted(state))
                     .unwrap_or_else(PoisonError::into_inner);
-                if let Some(kernels) = state.kernels.take() {
-                    self.part.kernels.get_or_insert(kernels);
-                    self.part.correlator.expect_kernels();
-                }
-                (state.asked, state.take_asked, state.close, std::mem::take(&mut state.notes))
+                (state.asked, state.take_asked, state.close, std::mem::take(&mut state.notes), state.kernels.take())
             };
-            if self.level != Level::Ends {
-                notes.iter().for_each(|(time, name, text)| self.part.tracks.note(*time, name, text));
+            self.attach(kernels);
+            for (time, name, text) in &notes {
+                self.out.feed(&Input::Note { time: *time, name, text });
             }
             let urgent = close || asked > requests.lock().carried_out;
             let window = match () {
                 () if urgent => Duration::ZERO,
-                () if self.part.rings.free_percent() < LOW_POOL => SHORT_WINDOW,
+                () if self.rings.free_percent() < LOW_POOL => SHORT_WINDOW,
                 () => WINDOW,
             };
             let drained = self.pass(window);
@@ -272,11 +276,12 @@ impl Run {
             if close {
                 return self.finish();
             }
-            if urgent || self.last_flush.elapsed() >= self.part.flush_period {
-                self.flush();
+            if urgent || self.out.last_flush.elapsed() >= self.flush_period {
+                self.out.feed(&Input::Flush);
+                self.out.flush();
             }
             if urgent {
-                self.part.file.flush(Duration::from_secs(10));
+                self.out.file.flush(Duration::from_secs(10));
                 requests.lock().carried_out = asked;
                 requests.done.notify_all();
             }
@@ -285,145 +290,90 @@ impl Run {
 
     /// Draws what is older than `window`. Whether there was anything.
     fn pass(&mut self, window: Duration) -> bool {
-        let rings = self.part.rings;
-        let until = self.calibrate(window);
+        let rings = self.rings;
+        let before = self.out.pipeline.calls();
+        self.out.feed(&Input::Pass { pair: host::pair(), window_ns: window.as_nanos() as u64 });
         for slot in self.sources.len() as u32..rings.used_slots() {
             self.sources.push(RingSource { reader: Reader::new(slot), rings });
         }
-        let mut sources = std::mem::take(&mut self.sources);
-        let before = self.recorded + self.discarded;
         let mut buffer = [0; MAX_WORDS];
-        order::merge(&mut sources, until, |source| {
+        order::merge(&mut self.sources, self.out.pipeline.limit(), |source| {
             let ring = RingId(source.reader.slot());
             let words = source.reader.read(rings, &mut buffer);
-            self.take(ring, words);
+            self.out.feed(&Input::Record { ring, words });
         });
-        self.sources = sources;
-        let (until, _) = self.part.clock.to_host(until);
-        // Once more the window: a thread that was stopped after a launch hands its plan over when the kernel has long ended.
-        let until = HostNs(until.0.saturating_sub(window.as_nanos() as u64));
-        self.take_activities(until, |reader, sink| reader.drain(sink));
-        let Collector { correlator, tracks, .. } = &mut self.part;
-        correlator.advance(until, &mut |entry| tracks.draw(entry));
-        let now = self.part.clock.last().host;
-        let tracks = &mut self.part.tracks;
+        self.take_kernels(false);
+        self.out.feed(&Input::Advance);
+        let now = self.out.pipeline.now();
         if self.watch.is_due(now) {
-            for Share { tid, name, percent } in self.watch.look(now, &tracks.progress_threads()) {
-                tracks.cpu(now, tid, &name, percent);
-            }
+            let shares = self.watch.look(now, &self.out.pipeline.progress_threads());
+            self.out.feed(&Input::Shares(&shares));
         }
         let dropped = rings.dropped();
         if dropped > self.dropped {
-            if self.dropped == 0 {
-                message::line(
-                    "records are being dropped: NCCL's threads are faster than the recording. The trace says how \
-                     many and when; NCCLSCOPE_BUFFER_SIZE gives it more room, NCCLSCOPE_PRESET=light less to do",
-                );
-            }
             self.dropped = dropped;
-            let now = self.part.clock.last().host;
-            self.part.tracks.dropped(now, dropped);
+            self.out.feed(&Input::Dropped(dropped));
         }
-        self.recorded + self.discarded > before
+        self.out.say();
+        self.out.pipeline.calls() > before
     }
 
-    /// Reads both clocks, which closes a piece of the host's clock, and returns the time up to which records are
-    /// taken.
-    fn calibrate(&mut self, window: Duration) -> Ticks {
-        let pair = host::pair();
-        let before = self.part.clock.last();
-        self.part.clock.add(pair);
-        if window.is_zero() {
-            return pair.ticks;
+    /// Takes what CUPTI returned, and has drawn what is old enough; at the end, everything.
+    fn take_kernels(&mut self, all: bool) {
+        let Some(reader) = &mut self.kernels else { return };
+        if !self.has_brackets && recorder::has_brackets() {
+            self.has_brackets = true;
+            self.out.feed(&Input::ExternalIds);
         }
-        // Ticks of the window at the rate of the last piece: near enough for a waiting time.
-        let host_ns = pair.host.since(before.host).max(1);
-        let ticks = pair.ticks.0.saturating_sub(before.ticks.0);
-        let window = (u128::from(ticks) * window.as_nanos() / u128::from(host_ns)) as u64;
-        Ticks(pair.ticks.0.saturating_sub(window))
+        if all { reader.finish(&mut self.out) } else { reader.drain(&mut self.out) }
+        self.out.feed(&Input::Due { all });
+        self.out.draw_due();
     }
 
-    fn take(&mut self, ring: RingId, words: &[u64]) {
-        let Some(record) = Record::decode(words) else {
-            // A record of another layout cannot be in a ring of this process; if it is, it is counted.
-            self.discarded += 1;
-            return;
-        };
-        if event::is_call(words[0]) {
-            if self.level != Level::All && !self.wanted(&record) {
-                self.discarded += 1;
-                return;
-            }
-            self.recorded += 1;
+    fn finish(mut self) {
+        self.take_kernels(true);
+        self.out.feed(&Input::End(Ending {
+            dropped: self.rings.dropped(),
+            panics: recorder::panics(),
+            lost_launches: recorder::lost_launches(),
+        }));
+        self.out.flush();
+        self.out.say();
+        self.out.file.close();
+    }
+}
+
+impl Outlet {
+    #[inline]
+    fn feed(&mut self, input: &Input<'_>) {
+        self.pipeline.take(input);
+        if let Some(capture) = &mut self.capture {
+            capture.input(input);
         }
-        let (time, error) = self.part.clock.to_host(record.ticks);
-        self.clock_error_ns = self.clock_error_ns.max(error);
-        let Collector { correlator, tracks, .. } = &mut self.part;
-        correlator.push(ring, time, &record, &mut |entry| tracks.draw(entry));
-        if self.part.tracks.pending_bytes() >= CHUNK {
+        self.after();
+    }
+
+    #[inline]
+    fn after(&mut self) {
+        if self.pipeline.is_full() {
             self.flush();
         }
-    }
-
-    /// Takes what CUPTI returned, and draws what ended up to `until`: records of that time have been taken, and of some more.
-    fn take_activities(&mut self, until: HostNs, drain: impl FnOnce(&mut cupti::Reader, &mut dyn FnMut(Activity))) {
-        let Some(mut reader) = self.part.kernels.take() else { return };
-        if recorder::has_brackets() {
-            self.part.correlator.expect_external_ids();
-        }
-        drain(&mut reader, &mut |activity| {
-            if let Some(activity) = self.activities.push(activity) {
-                self.draw_activity(&activity);
-            }
-            while let Some(activity) = self.activities.pop_excess() {
-                self.draw_activity(&activity);
-            }
-        });
-        while let Some(activity) = self.activities.pop(until) {
-            self.draw_activity(&activity);
-        }
-        let now = self.part.clock.last().host;
-        for note in reader.take_notes() {
-            self.part.tracks.note(now, note.name, &note.text);
-        }
-        self.part.kernels = Some(reader);
-    }
-
-    fn draw_activity(&mut self, activity: &Activity) {
-        if self.level == Level::Ends {
-            self.undrawn += u64::from(!matches!(activity, Activity::ExternalId { .. }));
-            return;
-        }
-        let Collector { correlator, tracks, .. } = &mut self.part;
-        correlator.push_activity(activity, &mut |entry| tracks.draw(entry));
-        if self.part.tracks.pending_bytes() >= CHUNK {
-            self.flush();
+        if self.capture.as_ref().is_some_and(Encoder::is_full) {
+            self.flush_capture();
         }
     }
 
-    /// Whether a call still goes into a file that is nearly or quite full.
-    fn wanted(&self, record: &Record<'_>) -> bool {
-        match record.body {
-            Body::Start { event, .. } => {
-                let is_step = matches!(event.kind(), Kind::ProxyStep | Kind::NetPlugin);
-                self.level == Level::NoSteps && !is_step
-            }
-            Body::State { handle, .. } | Body::NetUpdate { handle, .. } => {
-                self.level == Level::NoSteps && self.part.correlator.knows(handle)
-            }
-            Body::Stop { handle } => self.part.correlator.knows(handle),
-            _ => true,
+    fn draw_due(&mut self) {
+        while self.pipeline.has_due() {
+            self.feed(&Input::Draw);
         }
     }
 
     /// Hands the packets to the file, and looks at how full it is.
     fn flush(&mut self) {
         self.last_flush = Instant::now();
-        let chunk = self.part.tracks.take();
-        self.part.file.write(chunk);
-        let now = self.part.clock.last().host;
-        let file = &self.part.file;
-        let max = self.part.max_size;
+        self.file.write(self.pipeline.chunk());
+        let (file, max) = (&self.file, self.max_size);
         let reserve = RESERVE.min(max / 8);
         let level = if file.stopped() != Stopped::No || file.size_with(CHUNK as u64) + reserve > max {
             Level::Ends
@@ -432,65 +382,72 @@ impl Run {
         } else {
             Level::All
         };
-        if level > self.level {
-            self.level = level;
-            self.say_level(now, max);
+        if level > self.pipeline.level() {
+            self.lower(level);
+        }
+        self.flush_capture();
+    }
+
+    /// Has less drawn from here on, and says why.
+    fn lower(&mut self, level: Level) {
+        let limit = names::size(self.max_size);
+        let why = match (level, self.file.stopped()) {
+            (Level::Ends, Stopped::No) => format!("NCCLSCOPE_MAX_SIZE ({limit}) reached: only open slices are ended"),
+            (Level::Ends, _) => self.file.error(),
+            _ => format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: the proxy's steps are left out"),
+        };
+        // What stopped the writing thread it has said itself.
+        if self.file.stopped() == Stopped::No {
+            message::line(&format!("{}: {why}", self.file.path().display()));
+        }
+        let input = Input::Level { level, why: &why };
+        self.pipeline.take(&input);
+        if let Some(capture) = &mut self.capture {
+            capture.input(&input);
         }
     }
 
-    fn say_level(&mut self, now: HostNs, max: u64) {
-        let path = self.part.file.path().display().to_string();
-        let limit = names::size(max);
-        let (name, note) = match (self.level, self.part.file.stopped()) {
-            (Level::All, _) => return,
-            (Level::NoSteps, _) => {
-                let note = format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: the proxy's steps are left out");
-                ("steps left out", note)
-            }
-            (Level::Ends, Stopped::No) => {
-                ("recording stopped", format!("NCCLSCOPE_MAX_SIZE ({limit}) reached: only open slices are ended"))
-            }
-            // Said by the writing thread.
-            (Level::Ends, _) => {
-                return self.part.tracks.note(now, "recording stopped", &self.part.file.error());
-            }
-        };
-        message::line(&format!("{path}: {note}"));
-        self.part.tracks.note(now, name, &note);
+    /// Hands over what was captured. A capture that has ended is not the recording's end.
+    fn flush_capture(&mut self) {
+        let Some(capture) = &mut self.capture else { return };
+        self.file.write_capture(capture.take());
+        if let Some(reason) = self.file.capture_ended() {
+            self.capture = None;
+            let time = self.pipeline.now();
+            self.pipeline.take(&Input::Note { time, name: "capture ended", text: &reason });
+        }
     }
 
-    fn finish(mut self) {
-        self.take_activities(HostNs(u64::MAX), |reader, sink| reader.finish(sink));
-        let now = self.part.clock.last().host;
-        let dropped = self.part.rings.dropped();
-        let Collector { correlator, tracks, kernels, .. } = &mut self.part;
-        // What is only now certain is counted, whether or not there is room to draw it.
-        let draws = self.level == Level::All;
-        correlator.finish(&mut |entry| {
-            if draws {
-                tracks.draw(entry);
-            }
-        });
-        let found = correlator.matches();
-        let has_channels = kernels.is_some() || found.channels != ChannelChecks::default();
-        let matches = kernels.as_ref().map(|reader| {
-            let lost = reader.losses();
-            let discarded_buffers = lost.discarded_buffers + lost.refused_requests + lost.unreadable;
-            Matches { discarded_buffers, discarded: self.undrawn, ..found }
-        });
-        let figures = Figures {
-            recorded: self.recorded,
-            dropped,
-            discarded: self.discarded,
-            panics: recorder::panics(),
-            clock_error_ns: self.clock_error_ns,
-            doubts: correlator.doubts(),
-            matches,
-            channels: has_channels.then_some(found.channels),
-            launches_lost: recorder::lost_launches(),
-        };
-        tracks.finish(now, &figures);
-        self.flush();
-        self.part.file.close();
+    /// Says what the pipeline wants to be heard.
+    fn say(&mut self) {
+        self.pipeline.take_said().iter().for_each(|text| message::line(text));
+    }
+}
+
+impl Taker for Outlet {
+    fn reading(&mut self, reading: &Reading) {
+        self.feed(&Input::Reading(*reading));
+    }
+
+    fn covers(&self, until: HostNs) -> bool {
+        self.pipeline.covers(until)
+    }
+
+    fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
+        match &mut self.capture {
+            None => self.pipeline.buffer(now, bytes, walker, outside),
+            Some(capture) => capture.buffer(now, bytes, walker, outside, |walker, outside| {
+                self.pipeline.buffer(now, bytes, walker, outside);
+            }),
+        }
+        self.after();
+        self.draw_due();
+    }
+
+    fn stands(&mut self, standing: Standing) {
+        if standing != self.standing {
+            self.standing = standing;
+            self.feed(&Input::Standing(standing));
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use flate2::{Compress, Compression, FlushCompress};
 
+use crate::capture::file::CaptureFile;
 use crate::trace::fields::{trace, trace_packet};
 use crate::trace::wire::Buf;
 use crate::{message, sys};
@@ -43,6 +44,14 @@ struct Shared {
     queued: AtomicU64,
     stopped: AtomicU8,
     error: Mutex<String>,
+    /// Why the capture has ended before the recording.
+    capture_ended: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn end_capture(&self, why: String) {
+        *self.capture_ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
 }
 
 /// Where chunks go.
@@ -50,12 +59,16 @@ pub struct TraceFile {
     sender: SyncSender<Command>,
     shared: Arc<Shared>,
     path: PathBuf,
+    compresses: bool,
+    capture: Option<PathBuf>,
     thread: Option<JoinHandle<()>>,
 }
 
 enum Command {
     /// Whole packets.
     Chunk(Vec<u8>),
+    /// Whole entries of the capture.
+    Capture(Vec<u8>),
     /// Answer once everything before this is in the file.
     Flush(Sender<()>),
 }
@@ -67,11 +80,14 @@ pub struct Options {
     pub compress: bool,
     /// Free space of the file system to leave, bytes.
     pub min_free: u64,
+    /// Where a capture is to be made, most bytes that it may have.
+    pub capture: Option<u64>,
 }
 
 impl TraceFile {
     /// Creates a new file in `folder`, readable by its owner only: `name.perfetto-trace`, or with a number behind
-    /// the name where that exists.
+    /// the name where that exists. The capture beside it has the same name and the ending `capture`; where there can be none, a line
+    /// says so, and the trace is made without.
     ///
     /// # Errors
     ///
@@ -82,19 +98,52 @@ impl TraceFile {
         let shared = Arc::new(Shared::default());
         // Not waiting for the first flush: a job may end before.
         check_space(&path, options.min_free, &shared);
+        let capture = options.capture.and_then(|max_size| {
+            let path = path.with_extension("capture");
+            let say = |error| message::line(&format!("no capture: failed to create {}: {error}", path.display()));
+            CaptureFile::create(&path, max_size).map_err(say).ok().map(|file| (file, path))
+        });
+        let (capture, capture_path) = capture.unzip();
         let (sender, receiver) = sync_channel(QUEUE);
         let thread = {
             let (shared, path) = (Arc::clone(&shared), path.clone());
-            let body = move || write_chunks(file, &path, options, &receiver, &shared);
+            let body = move || write_chunks(file, capture, &path, options, &receiver, &shared);
             sys::without_signals(|| std::thread::Builder::new().name("ncclscope write".into()).spawn(body))?
         };
-        Ok(TraceFile { sender, shared, path, thread: Some(thread) })
+        let compresses = options.compress;
+        Ok(TraceFile { sender, shared, path, compresses, capture: capture_path, thread: Some(thread) })
     }
 
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether packets are compressed.
+    #[must_use]
+    pub fn compresses(&self) -> bool {
+        self.compresses
+    }
+
+    /// Where the capture is, if one is made.
+    #[must_use]
+    pub fn capture(&self) -> Option<&Path> {
+        self.capture.as_deref()
+    }
+
+    /// Hands over whole entries of the capture; waits while too many are under way.
+    pub fn write_capture(&self, entries: Vec<u8>) {
+        if !entries.is_empty() {
+            // Fails only when the thread is gone.
+            let _ = self.sender.send(Command::Capture(entries));
+        }
+    }
+
+    /// Why the capture has ended before the recording, if it has.
+    #[must_use]
+    pub fn capture_ended(&self) -> Option<String> {
+        self.shared.capture_ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Hands over whole packets; waits while too many are under way.
@@ -176,7 +225,14 @@ fn create_new(folder: &Path, name: &str) -> std::io::Result<(File, PathBuf)> {
     }
 }
 
-fn write_chunks(mut file: File, path: &Path, options: Options, commands: &Receiver<Command>, shared: &Shared) {
+fn write_chunks(
+    mut file: File,
+    mut capture: Option<CaptureFile>,
+    path: &Path,
+    options: Options,
+    commands: &Receiver<Command>,
+    shared: &Shared,
+) {
     let mut packer = Packer::new();
     for command in commands {
         match command {
@@ -200,6 +256,20 @@ fn write_chunks(mut file: File, path: &Path, options: Options, commands: &Receiv
                 }
                 shared.queued.fetch_sub(raw, Ordering::Relaxed);
                 check_space(path, options.min_free, shared);
+            }
+            Command::Capture(entries) => {
+                if let Some(mut open) = capture.take() {
+                    let full = shared.stopped.load(Ordering::Relaxed) == Stopped::NoSpace as u8;
+                    let result = if full { Err("NCCLSCOPE_MIN_FREE is reached".into()) } else { open.append(&entries) };
+                    match result {
+                        Ok(()) => capture = Some(open),
+                        Err(why) => {
+                            message::line(&why);
+                            open.end(&why);
+                            shared.end_capture(why);
+                        }
+                    }
+                }
             }
             Command::Flush(done) => {
                 let _ = done.send(());
@@ -226,20 +296,30 @@ fn check_space(path: &Path, min_free: u64, shared: &Shared) {
     }
 }
 
-/// Wraps packets into one compressed packet.
-struct Packer {
+/// Wraps packets into one compressed packet. Equal packets make equal bytes.
+pub struct Packer {
     zlib: Compress,
     deflated: Vec<u8>,
     packet: Buf,
 }
 
+impl Default for Packer {
+    fn default() -> Packer {
+        Packer::new()
+    }
+}
+
 impl Packer {
-    fn new() -> Packer {
+    /// For a new file.
+    #[must_use]
+    pub fn new() -> Packer {
         // With zlib's header: Perfetto refuses a bare deflate stream.
         Packer { zlib: Compress::new(Compression::fast(), true), deflated: Vec::new(), packet: Buf::new() }
     }
 
-    fn pack<'p>(&'p mut self, chunk: &'p [u8]) -> &'p [u8] {
+    /// One packet with these in it; they themselves where they cannot be compressed.
+    #[must_use]
+    pub fn pack<'p>(&'p mut self, chunk: &'p [u8]) -> &'p [u8] {
         self.zlib.reset();
         self.deflated.clear();
         // More than deflate ever adds: 5 bytes a block of 16 KiB and a frame.

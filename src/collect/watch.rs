@@ -5,6 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::input::Share;
 use crate::model::time::HostNs;
 use crate::sys;
 
@@ -31,16 +32,6 @@ impl Watched {
     fn new(name: impl Into<Box<str>>) -> Watched {
         Watched { name: name.into(), before: None }
     }
-}
-
-/// What a thread took.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    /// The system's id.
-    pub(super) tid: i32,
-    pub(super) name: Box<str>,
-    /// Of one processor, since the reading before.
-    pub(super) percent: i64,
 }
 
 impl Watch {

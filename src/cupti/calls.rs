@@ -14,7 +14,6 @@ const FUNCTIONS: usize = 8192;
 const THREADS: usize = 4096;
 
 /// The names that were asked for.
-#[derive(Default)]
 pub(super) struct Calls {
     /// Whom to ask.
     function_name: Option<cupti::cuptiGetCallbackName>,
@@ -23,8 +22,8 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(function_name: cupti::cuptiGetCallbackName) -> Calls {
-        Calls { function_name: Some(function_name), functions: FxHashMap::default(), threads: FxHashMap::default() }
+    pub(super) fn new(function_name: Option<cupti::cuptiGetCallbackName>) -> Calls {
+        Calls { function_name, functions: FxHashMap::default(), threads: FxHashMap::default() }
     }
 
     /// A function of the driver or the runtime, as CUPTI spells it; its number where CUPTI does not know it.

@@ -1,10 +1,11 @@
 //! From the records in CUPTI's buffers to plain values.
 //!
 //! Nothing is believed: records are stepped over by the library that wrote them, within the buffer; fields are read where
-//! the table of this release has them; times that cannot be are refused. Only the pointers to names are followed, which
-//! CUPTI keeps valid.
+//! the table of this release has them; times that cannot be are refused. What is not in the buffer, such as the names behind
+//! pointers, is asked of an [`Outside`]: the process, or a capture of it.
 
 use std::ffi::c_char;
+use std::sync::Arc;
 
 use cupti_sys::bindings as cupti;
 use cupti_sys::records::{End, Field, Record, Table, View, Walker};
@@ -41,8 +42,6 @@ pub struct Counts {
 /// Decodes buffers.
 pub struct Decoder {
     table: Table,
-    names: Names,
-    calls: Calls,
     asked: Asked,
     /// Calls are recorded for the external ids that come with them.
     pub(super) carries_ids: bool,
@@ -51,12 +50,64 @@ pub struct Decoder {
 }
 
 /// What was asked of CUPTI beside kernels.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
     /// Calls into CUDA.
-    pub(super) calls: bool,
+    pub calls: bool,
     /// Ranges of NVTX.
-    pub(super) markers: bool,
+    pub markers: bool,
+}
+
+/// Whom the decoder asks for what records only point to.
+pub trait Outside {
+    /// The text at an address that a record has; `(unknown)` for null.
+    fn text(&mut self, address: *const c_char) -> Arc<str>;
+    /// What CUPTI calls the function with this number, in a callback domain.
+    fn function(&mut self, domain: u32, id: u32) -> Arc<str>;
+    /// What a thread is called; nothing where it has ended.
+    fn thread(&mut self, tid: i32) -> Arc<str>;
+}
+
+/// The process that recorded, which knows all of it. Each text is kept once.
+pub struct Process {
+    names: Names,
+    calls: Calls,
+}
+
+/// The [`Process`] while one buffer is decoded.
+pub struct Asking<'p>(&'p mut Process);
+
+impl Process {
+    /// A process that is asked for the first time. Without a CUPTI to ask, functions have numbers only.
+    #[must_use]
+    pub fn new(function_name: Option<cupti::cuptiGetCallbackName>) -> Process {
+        Process { names: Names::new(), calls: Calls::new(function_name) }
+    }
+
+    /// Lets a decoder ask.
+    ///
+    /// # Safety
+    ///
+    /// Until the result is dropped it is asked only for addresses that are null or those of C strings, as in a buffer that CUPTI
+    /// returned to this process and that was not given back yet.
+    pub unsafe fn asked(&mut self) -> Asking<'_> {
+        Asking(self)
+    }
+}
+
+impl Outside for Asking<'_> {
+    fn text(&mut self, address: *const c_char) -> Arc<str> {
+        // SAFETY: null or a C string, as was promised when this was made.
+        unsafe { self.0.names.intern(address) }
+    }
+
+    fn function(&mut self, domain: u32, id: u32) -> Arc<str> {
+        self.0.calls.function(domain, id)
+    }
+
+    fn thread(&mut self, tid: i32) -> Arc<str> {
+        self.0.calls.thread(tid)
+    }
 }
 
 /// Where times come from.
@@ -88,36 +139,27 @@ impl Times<'_> {
 }
 
 impl Decoder {
-    /// A decoder of the records of this version of CUPTI, for what is always asked of it.
+    /// A decoder of the records of this version of CUPTI, of which this was asked.
     #[must_use]
-    pub fn new(version: u32) -> Decoder {
-        Decoder::with(version, Asked::default(), Calls::default())
-    }
-
-    pub(super) fn with(version: u32, asked: Asked, calls: Calls) -> Decoder {
-        let table = Table::new(version);
-        Decoder { table, names: Names::new(), calls, asked, carries_ids: false, counts: Counts::default() }
+    pub fn new(version: u32, asked: Asked) -> Decoder {
+        Decoder { table: Table::new(version), asked, carries_ids: false, counts: Counts::default() }
     }
 
     /// Decodes a buffer, as far as `walker` leads.
-    ///
-    /// # Safety
-    ///
-    /// The pointers in the records are null or C strings, as in a buffer that CUPTI returned to this process.
-    pub unsafe fn decode<W: Walker>(
+    pub fn decode(
         &mut self,
         buffer: &[u8],
-        walker: W,
+        walker: impl Walker,
+        outside: &mut impl Outside,
         times: Times<'_>,
         sink: &mut dyn FnMut(Activity),
     ) {
-        let Decoder { table, names, calls, asked, carries_ids, counts } = self;
+        let Decoder { table, asked, carries_ids, counts } = self;
         let mut walk = table.walk(buffer, walker);
         for record in &mut walk {
             let activity = match record.kind() {
                 cupti::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL | cupti::CUPTI_ACTIVITY_KIND_KERNEL => {
-                    // SAFETY: the caller's promise.
-                    record.view().and_then(|view| unsafe { kernel(&view, names, times) })
+                    record.view().and_then(|view| kernel(&view, outside, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_MEMCPY => record.view().and_then(|view| memcpy(&view, times)),
                 cupti::CUPTI_ACTIVITY_KIND_MEMCPY2 => record.view().and_then(|view| memcpy_ptop(&view, times)),
@@ -126,23 +168,21 @@ impl Decoder {
                     record.view().and_then(|view| host_function(&view, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_OVERHEAD => record.view().and_then(|view| overhead(&view, times)),
-                // SAFETY: the caller's promise.
-                cupti::CUPTI_ACTIVITY_KIND_DEVICE => record.view().and_then(|view| unsafe { device(&view, names) }),
+                cupti::CUPTI_ACTIVITY_KIND_DEVICE => record.view().and_then(|view| device(&view, outside)),
                 cupti::CUPTI_ACTIVITY_KIND_CONTEXT => record.view().and_then(|view| context(&view)),
                 cupti::CUPTI_ACTIVITY_KIND_STREAM => record.view().and_then(|view| stream(&view)),
                 // The other flags are those of user-defined synchronisation.
                 cupti::CUPTI_ACTIVITY_KIND_MARKER if asked.markers && edge(&record).is_some() => {
-                    // SAFETY: the caller's promise.
-                    record.view().and_then(|view| unsafe { marker(&view, edge(&record)?, names, calls, times) })
+                    record.view().and_then(|view| marker(&view, edge(&record)?, outside, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION if is_ours(&record) => {
                     record.view().and_then(|view| external(&view))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_DRIVER if asked.calls => {
-                    record.view().and_then(|view| call(&view, Api::Driver, calls, times))
+                    record.view().and_then(|view| call(&view, Api::Driver, outside, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_RUNTIME if asked.calls => {
-                    record.view().and_then(|view| call(&view, Api::Runtime, calls, times))
+                    record.view().and_then(|view| call(&view, Api::Runtime, outside, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_DRIVER if *carries_ids => continue,
                 _ => {
@@ -163,10 +203,7 @@ impl Decoder {
     }
 }
 
-/// # Safety
-///
-/// The record's name is null or a C string.
-unsafe fn kernel(view: &View<'_, table::Kernel>, names: &mut Names, times: Times<'_>) -> Option<Activity> {
+fn kernel(view: &View<'_, table::Kernel>, outside: &mut impl Outside, times: Times<'_>) -> Option<Activity> {
     type Of = table::Kernel;
     let span = times.span(view.get(Of::START), view.get(Of::END), GPU_STAMP_ERROR_NS)?;
     let size = |field: Field<Of, i32>| view.get(field).and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
@@ -183,12 +220,11 @@ unsafe fn kernel(view: &View<'_, table::Kernel>, names: &mut Names, times: Times
         graph: view.get(Of::GRAPH_ID)?,
         grid: [size(Of::GRID_X), size(Of::GRID_Y), size(Of::GRID_Z)],
         block: [size(Of::BLOCK_X), size(Of::BLOCK_Y), size(Of::BLOCK_Z)],
-        // SAFETY: the caller's promise.
-        name: unsafe { names.intern(name) },
+        name: outside.text(name),
     }))
 }
 
-fn call(view: &View<'_, table::Api>, api: Api, calls: &mut Calls, times: Times<'_>) -> Option<Activity> {
+fn call(view: &View<'_, table::Api>, api: Api, outside: &mut impl Outside, times: Times<'_>) -> Option<Activity> {
     type Of = table::Api;
     let domain = match api {
         Api::Driver => cupti::CUPTI_CB_DOMAIN_DRIVER_API,
@@ -200,9 +236,9 @@ fn call(view: &View<'_, table::Api>, api: Api, calls: &mut Calls, times: Times<'
     Some(Activity::CudaCall(CudaCall {
         span,
         api,
-        name: calls.function(domain, view.get(Of::CBID)?),
+        name: outside.function(domain, view.get(Of::CBID)?),
         tid,
-        thread: calls.thread(tid),
+        thread: outside.thread(tid),
         correlation: view.get(Of::CORRELATION_ID)?,
         result: view.get(Of::RETURN_VALUE)?,
     }))
@@ -218,15 +254,11 @@ fn edge(record: &Record<'_>) -> Option<Edge> {
     }
 }
 
-/// # Safety
-///
-/// The record's name and domain are null or C strings. By its header CUPTI gives the text of each message there, and so also that of a
-/// registered string; nobody has seen one yet.
-unsafe fn marker(
+/// By its header CUPTI gives the text of each message in the record, and so also that of a registered string; nobody has seen one yet.
+fn marker(
     view: &View<'_, table::Marker>,
     edge: Edge,
-    names: &mut Names,
-    calls: &mut Calls,
+    outside: &mut impl Outside,
     times: Times<'_>,
 ) -> Option<Activity> {
     type Of = table::Marker;
@@ -240,11 +272,9 @@ unsafe fn marker(
         id: view.get(Of::ID)?,
         edge,
         tid,
-        thread: tid.map_or_else(|| "".into(), |tid| calls.thread(tid)),
-        // SAFETY: the caller's promise.
-        name: unsafe { names.intern(view.get(Of::NAME)?) },
-        // SAFETY: likewise.
-        domain: (!domain.is_null()).then(|| unsafe { names.intern(domain) }),
+        thread: tid.map_or_else(|| "".into(), |tid| outside.thread(tid)),
+        name: outside.text(view.get(Of::NAME)?),
+        domain: (!domain.is_null()).then(|| outside.text(domain)),
     }))
 }
 
@@ -327,16 +357,12 @@ fn overhead(view: &View<'_, table::Overhead>, times: Times<'_>) -> Option<Activi
     }))
 }
 
-/// # Safety
-///
-/// The record's name is null or a C string.
-unsafe fn device(view: &View<'_, table::Device>, names: &mut Names) -> Option<Activity> {
+fn device(view: &View<'_, table::Device>, outside: &mut impl Outside) -> Option<Activity> {
     type Of = table::Device;
     let name: *const c_char = view.get(Of::NAME)?;
     Some(Activity::Device(Device {
         device: view.get(Of::ID)?,
-        // SAFETY: the caller's promise.
-        name: unsafe { names.intern(name) },
+        name: outside.text(name),
         uuid: view.get(Of::UUID)?,
     }))
 }

@@ -21,6 +21,7 @@ pub mod decode;
 mod driver;
 mod find;
 mod flush;
+pub mod intake;
 mod names;
 mod nvtx;
 mod subscription;
@@ -33,20 +34,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cupti_sys::bindings as cupti;
-use cupti_sys::records::{self, Library};
+use cupti_sys::records::{self, Library, Walker};
 
 use self::buffers::{Pool, Taken};
 use self::callbacks::Shared;
-use self::calls::Calls;
-use self::clock::{Change, CuptiClock, Reading};
+use self::clock::Reading;
 pub use self::decode::GPU_STAMP_ERROR_NS;
-use self::decode::{Asked, Decoder, Times};
+use self::decode::{Asked, Outside, Process};
 use self::find::Found;
 use self::flush::{Desk, Flusher};
+use self::intake::{Source, Standing};
 use self::subscription::Subscription;
 use crate::config;
-use crate::message;
-use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::sys;
@@ -169,14 +168,22 @@ pub struct Cupti {
 pub struct Reader {
     shared: &'static Shared,
     desk: Arc<Desk>,
-    clock: CuptiClock,
-    decoder: Decoder,
-    /// Completed, and not decoded yet.
+    source: Source,
+    process: Process,
+    /// Completed, and not handed over yet.
     pending: Vec<Taken>,
-    notes: Vec<Note>,
-    /// What was said already.
-    dropped: u64,
-    said: Said,
+}
+
+/// Where a [`Reader`] hands over what CUPTI returned: to an [`Intake`], and to whoever keeps it besides.
+pub trait Taker {
+    /// A reading of the clocks.
+    fn reading(&mut self, reading: &Reading);
+    /// Whether times up to this can be converted as well as they ever will be.
+    fn covers(&self, until: HostNs) -> bool;
+    /// A buffer, in which nothing is later than `now`.
+    fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
+    /// What was lost so far; after the buffers.
+    fn stands(&mut self, standing: Standing);
 }
 
 /// Which CUPTI this is, and what it would not do.
@@ -228,15 +235,8 @@ pub struct Note {
     pub name: &'static str,
     /// The sentence.
     pub text: String,
-}
-
-#[derive(Default)]
-struct Said {
-    foreign: bool,
-    discarded: bool,
-    failures: u64,
-    failed_flushes: bool,
-    overdue: u64,
+    /// Whether the person at the terminal should hear it too.
+    pub aloud: bool,
 }
 
 /// Whether a subscription is under way or there.
@@ -306,16 +306,13 @@ fn start_with(
         let reader = Reader {
             shared,
             desk: Arc::clone(flusher.desk()),
-            clock: CuptiClock::default(),
-            decoder: Decoder::with(
+            source: Source {
                 version,
-                Asked { calls: options.calls, markers: options.nvtx },
-                Calls::new(shared.api.cuptiGetCallbackName),
-            ),
+                asked: Asked { calls: options.calls, markers: options.nvtx },
+                failures: shared.failures.load(Ordering::Relaxed),
+            },
+            process: Process::new(Some(shared.api.cuptiGetCallbackName)),
             pending: Vec::new(),
-            notes: Vec::new(),
-            dropped: 0,
-            said: Said { failures: shared.failures.load(Ordering::Relaxed), ..Said::default() },
         };
         let facts = Facts { version, path, remarks, refused, objection };
         let detached = shared.fatal.load(Ordering::Relaxed);
@@ -409,129 +406,58 @@ impl Cupti {
 }
 
 impl Reader {
-    /// Decodes what CUPTI has returned since the last time. Where CUPTI has a foreign clock, not before a reading of it that
+    /// What its records are.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Hands over what CUPTI has returned since the last time. Where CUPTI has a foreign clock, not before a reading of it that
     /// is later. Once CUPTI is given up, at once: its next owner may end it, and the names of kernels with it.
-    pub fn drain(&mut self, sink: &mut dyn FnMut(Activity)) {
+    pub fn drain(&mut self, taker: &mut impl Taker) {
         let is_over = self.desk.has_ended();
-        self.drain_until(sink, |reader, now, taken| {
-            is_over || reader.clock.covers(HostNs(taken.at)) || now.since(HostNs(taken.at)) > PATIENCE_NS
-        });
+        self.drain_until(taker, |taker, now, at| is_over || taker.covers(at) || now.since(at) > PATIENCE_NS);
     }
 
     /// As [`Reader::drain`], for the last time: nothing waits for anything.
-    pub fn finish(&mut self, sink: &mut dyn FnMut(Activity)) {
-        self.drain_until(sink, |_, _, _| true);
+    pub fn finish(&mut self, taker: &mut impl Taker) {
+        self.drain_until(taker, |_, _, _| true);
     }
 
-    fn drain_until(&mut self, sink: &mut dyn FnMut(Activity), is_ready: impl Fn(&Reader, HostNs, &Taken) -> bool) {
+    fn drain_until<T: Taker>(&mut self, taker: &mut T, is_ready: impl Fn(&T, HostNs, HostNs) -> bool) {
         for reading in self.desk.take_readings() {
-            self.learn(&reading);
+            taker.reading(&reading);
         }
         // The wall clock may have been set since CUPTI was flushed.
-        self.learn(&flush::read_host());
+        taker.reading(&flush::read_host());
         let now = HostNs(sys::boottime_ns());
         self.shared.pool.take(&mut self.pending);
-        self.decoder.carries_ids |= recorder::has_brackets();
-        let ready = self.pending.iter().take_while(|taken| is_ready(self, now, taken)).count();
+        let ready = self.pending.iter().take_while(|taken| is_ready(taker, now, HostNs(taken.at))).count();
         for taken in self.pending.drain(..ready) {
             // SAFETY: the library stays mapped, and it answered in this process.
             let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
-            let times = Times { clock: &self.clock, now };
             // SAFETY: CUPTI returned this buffer, and keeps the names in it.
-            unsafe { self.decoder.decode(self.shared.pool.bytes(&taken), walker, times, sink) };
+            let mut outside = unsafe { self.process.asked() };
+            taker.buffer(now, self.shared.pool.bytes(&taken), walker, &mut outside);
             self.shared.pool.give_back(taken);
         }
-        let dropped = self.desk.dropped.load(Ordering::Relaxed);
-        if dropped > self.dropped {
-            sink(Activity::Dropped(dropped - self.dropped));
-            self.dropped = dropped;
-        }
-        self.complain();
+        taker.stands(self.standing());
     }
 
-    /// What was lost so far.
-    #[must_use]
-    pub fn losses(&self) -> Losses {
-        let pool = self.shared.pool.lost();
-        let decoder = self.decoder.counts;
-        Losses {
-            decoded: decoder.decoded,
-            dropped: self.desk.dropped.load(Ordering::Relaxed),
+    fn standing(&self) -> Standing {
+        let (shared, desk, pool) = (self.shared, &self.desk, self.shared.pool.lost());
+        Standing {
+            dropped: desk.dropped.load(Ordering::Relaxed),
             discarded_buffers: pool.buffers,
             discarded_bytes: pool.bytes,
             refused_requests: pool.refused,
-            implausible: decoder.implausible,
-            other_kinds: decoder.other_kinds,
-            unreadable: decoder.unreadable,
             foreign_buffers: pool.foreign,
-            failed_flushes: self.desk.failed.load(Ordering::Relaxed),
-            failures: self.shared.failures.load(Ordering::Relaxed),
-        }
-    }
-
-    /// What the trace should say since the last time this was asked.
-    pub fn take_notes(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.notes)
-    }
-
-    fn learn(&mut self, reading: &Reading) {
-        let Some(change) = self.clock.add(reading) else { return };
-        let text = match change {
-            Change::Stepped(by) => {
-                format!("the wall clock was set by {by} ns; times of the GPU around this moment are that uncertain")
-            }
-            Change::Foreign => {
-                let text = "CUPTI's time is not the wall clock: another tool in the process gave it a clock of its own. \
-                            Times of the GPU are mapped by measurement";
-                if !self.said.foreign {
-                    self.said.foreign = true;
-                    message::line(text);
-                }
-                text.into()
-            }
-            Change::Wall => "CUPTI's time is the wall clock again".into(),
-            Change::Boottime => "CUPTI's time is CLOCK_BOOTTIME now".into(),
-        };
-        self.notes.push(Note { name: "CUPTI clock", text });
-    }
-
-    /// Says what goes wrong, once.
-    fn complain(&mut self) {
-        let losses = self.losses();
-        if losses.discarded_buffers + losses.refused_requests > 0 && !self.said.discarded {
-            self.said.discarded = true;
-            let text =
-                "records of kernels are being discarded: CUPTI is faster than the recording. The trace says how many";
-            message::line(text);
-            self.notes.push(Note { name: "kernels discarded", text: text.into() });
-        }
-        if losses.failures > self.said.failures {
-            let first = self.said.failures == 0;
-            self.said.failures = losses.failures;
-            let fatal = self.shared.fatal.load(Ordering::Relaxed) > 0;
-            let end =
-                if fatal { "; there will be no more kernels, unless ncclscope_acquire takes CUPTI again" } else { "" };
-            let error = error_name(self.shared.last_failure.load(Ordering::Relaxed));
-            let text = format!("CUPTI reports a failure of its own: {error}{end}");
-            if first {
-                message::line(&text);
-            }
-            self.notes.push(Note { name: "CUPTI failure", text });
-        }
-        if losses.failed_flushes > 0 && !self.said.failed_flushes {
-            self.said.failed_flushes = true;
-            let error = error_name(self.desk.last_failure.load(Ordering::Relaxed));
-            self.notes
-                .push(Note { name: "CUPTI failure", text: format!("CUPTI refuses to return its records: {error}") });
-        }
-        let overdue = self.desk.overdue.load(Ordering::Relaxed);
-        if overdue > self.said.overdue {
-            let text = "CUPTI does not return its records in time: the last kernels may be missing";
-            if self.said.overdue == 0 {
-                message::line(text);
-            }
-            self.said.overdue = overdue;
-            self.notes.push(Note { name: "kernels late", text: text.into() });
+            failed_flushes: desk.failed.load(Ordering::Relaxed),
+            flush_failure: desk.last_failure.load(Ordering::Relaxed),
+            overdue: desk.overdue.load(Ordering::Relaxed),
+            failures: shared.failures.load(Ordering::Relaxed),
+            fatal: shared.fatal.load(Ordering::Relaxed),
+            last_failure: shared.last_failure.load(Ordering::Relaxed),
         }
     }
 }

@@ -10,8 +10,9 @@ use bytemuck::Zeroable;
 use cupti_sys::records::{Field, Own, Table, Value};
 use cupti_sys::table;
 
+use super::intake::Intake;
 use super::*;
-use crate::model::activity::{self, Api, CopyKind, Kernel, Place};
+use crate::model::activity::{self, Activity, Api, CopyKind, Kernel, Place};
 use crate::model::event::{Body, KernelLaunch, MAX_WORDS, Record};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::record::ring::{self, Rings};
@@ -312,8 +313,56 @@ fn options() -> Options {
     Options { flush_period: Duration::from_secs(3600), pool_bytes: 2 << 20, ..Options::new(config::Cupti::Auto) }
 }
 
-fn start(options: &Options) -> Result<(Cupti, Reader), Absent> {
-    start_with(api(), "libcupti.so.13".into(), Vec::new(), options)
+/// A reader, and what becomes of what it hands over.
+struct Drained {
+    reader: Reader,
+    intake: Intake,
+}
+
+/// What an intake makes of it.
+struct Into<'i>(&'i mut Intake, &'i mut Vec<Activity>);
+
+impl Taker for Into<'_> {
+    fn reading(&mut self, reading: &Reading) {
+        self.0.learn(reading);
+    }
+
+    fn covers(&self, until: HostNs) -> bool {
+        self.0.covers(until)
+    }
+
+    fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
+        self.0.decode(now, bytes, walker, outside, &mut |activity| self.1.push(activity));
+    }
+
+    fn stands(&mut self, standing: Standing) {
+        self.0.stands(standing, &mut |activity| self.1.push(activity));
+    }
+}
+
+impl Drained {
+    fn drain(&mut self) -> Vec<Activity> {
+        let mut seen = Vec::new();
+        if recorder::has_brackets() {
+            self.intake.expect_external_ids();
+        }
+        self.reader.drain(&mut Into(&mut self.intake, &mut seen));
+        seen
+    }
+
+    fn losses(&self) -> Losses {
+        self.intake.losses()
+    }
+
+    fn take_notes(&mut self) -> Vec<Note> {
+        self.intake.take_notes()
+    }
+}
+
+fn start(options: &Options) -> Result<(Cupti, Drained), Absent> {
+    let (cupti, reader) = start_with(api(), "libcupti.so.13".into(), Vec::new(), options)?;
+    let intake = Intake::new(reader.source());
+    Ok((cupti, Drained { reader, intake }))
 }
 
 #[track_caller]
@@ -362,10 +411,8 @@ fn kernel(version: u32, correlation: u32, start: u64, end: u64, name: &CString) 
         .bytes
 }
 
-fn drain(reader: &mut Reader) -> Vec<Activity> {
-    let mut seen = Vec::new();
-    reader.drain(&mut |activity| seen.push(activity));
-    seen
+fn drain(reader: &mut Drained) -> Vec<Activity> {
+    reader.drain()
 }
 
 #[test]
@@ -376,14 +423,14 @@ fn cupti_has_our_clock_once_and_then_the_wall_clock() {
     let begun = calls();
     let at = |wanted: &str| begun.iter().position(|call| call == wanted);
     assert!(at("subscribe") < at("clock") && at("clock") < at("dump(8)"), "{begun:?}");
-    reader.drain(&mut |_| ());
+    reader.drain();
     assert!(cupti.release(Duration::from_secs(10)));
     let ended = calls();
     assert!(ended.ends_with(&["clock".into(), "unsubscribe".into()]), "{ended:?}");
     // Who comes next finds the wall clock, and so do we.
     assert_eq!(cupti.acquire(Duration::ZERO), Ok(()));
     assert!(!calls().contains(&"clock".to_owned()));
-    reader.drain(&mut |_| ());
+    reader.drain();
     let notes = reader.take_notes();
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].text.contains("wall clock"), "{notes:?}");
@@ -395,7 +442,7 @@ fn a_clock_that_cupti_refuses_costs_nothing_else() {
     let _one = fresh(28, &[("clock", cupti::CUPTI_ERROR_NOT_COMPATIBLE)]);
     let (cupti, mut reader) = start(&Options { boottime: true, ..options() }).unwrap();
     assert_eq!(cupti.facts().refused, ["a clock of our own: NOT_COMPATIBLE (14)"]);
-    reader.drain(&mut |_| ());
+    reader.drain();
     assert_eq!(reader.take_notes(), []);
     assert!(cupti.release(Duration::from_secs(10)));
     assert_eq!(calls().iter().filter(|call| *call == "clock").count(), 1);
@@ -835,8 +882,8 @@ fn markers_are_decoded_where_asked_for() {
     for nvtx in [false, true] {
         // Not through `start_with`, which would change the environment of all tests.
         let (cupti, mut reader) = start(&options()).unwrap();
-        reader.decoder =
-            Decoder::with(28, Asked { markers: nvtx, ..Asked::default() }, Calls::new(api().cuptiGetCallbackName));
+        let asked = Asked { markers: nvtx, ..Asked::default() };
+        reader.intake = Intake::new(Source { asked, ..reader.reader.source() });
         fake(|fake| fake.records = records.concat());
         assert!(cupti.sync(Duration::from_secs(10)));
         let seen = drain(&mut reader);

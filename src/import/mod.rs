@@ -502,6 +502,9 @@ pub fn format(path: &Path) -> Result<Format, Error> {
         [0x1f, 0x8b, ..] => Format::Json,
         _ if matches!(text.first(), Some(b'{' | b'[')) => Format::Json,
         [0x0a, ..] => Format::Perfetto,
+        _ if crate::capture::is_capture(head) => {
+            return Err(Error::Foreign("this is a capture of ncclscope: ncclscope replay makes a trace of it".into()));
+        }
         [b'P', b'K', ..] => return Err(Error::Foreign("this is a ZIP archive: unpack it first".into())),
         _ if head.starts_with(b"QDSTRM") || path.extension().is_some_and(|it| it == "nsys-rep" || it == "qdrep") => {
             return Err(Error::Foreign(

@@ -64,6 +64,13 @@ impl ProcessTag {
         ProcessTag(Self::FIRST + (bits % u64::from(span)) as u32)
     }
 
+    /// The tag with this number; `None` where no tag has it.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Option<ProcessTag> {
+        let bits = u32::try_from(bits).ok().filter(|bits| (Self::FIRST..1 << Self::BITS).contains(bits))?;
+        Some(ProcessTag(bits))
+    }
+
     /// The tag as a number below 2^20.
     #[must_use]
     pub fn bits(self) -> u32 {

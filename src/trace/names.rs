@@ -11,7 +11,7 @@ use crate::model::timeline::{Comm, Operation};
 use crate::model::word::Word;
 
 /// A text that is the same for all events of its kind.
-pub struct Fixed(pub &'static str);
+pub struct Fixed<'a>(pub &'a str);
 
 /// A text made for one event.
 pub struct Text<'a>(pub &'a str);
@@ -41,7 +41,7 @@ pub struct CarriedName<'a> {
 /// A word and a number: `step 3`, `channel 7`.
 pub struct Numbered(pub &'static str, pub i64);
 
-impl Name for Fixed {
+impl Name for Fixed<'_> {
     fn key(&self) -> u64 {
         hash((0_u8, self.0))
     }

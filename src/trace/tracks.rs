@@ -111,7 +111,7 @@ struct Seat {
 }
 
 /// What names a process in the picture.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Its id.
     pub pid: i32,
@@ -345,7 +345,7 @@ impl Tracks {
     }
 
     /// A remark of the recording about itself.
-    pub fn note(&mut self, time: HostNs, name: &'static str, note: &str) {
+    pub fn note(&mut self, time: HostNs, name: &str, note: &str) {
         self.args.clear().text(nccl::NOTE, note);
         self.remark(time, name);
     }
@@ -382,7 +382,7 @@ impl Tracks {
         self.attributes(&[(&key, &lost)]);
     }
 
-    fn remark(&mut self, time: HostNs, name: &'static str) {
+    fn remark(&mut self, time: HostNs, name: &str) {
         self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed(name), &self.args);
     }
 

@@ -68,7 +68,7 @@ pub struct Writer {
 }
 
 /// The clocks at one instant, for the snapshot that relates them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clocks {
     /// `CLOCK_BOOTTIME`, the time of the trace.
     pub boottime: HostNs,

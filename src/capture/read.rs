@@ -1,0 +1,528 @@
+//! Reading captures (pure but for the file): chunks, and the entries in them.
+//!
+//! A capture may come from anywhere, so nothing in it is believed: every length is held against what is there, every time against what a
+//! clock can say, and what the correlator computes with stays within the range of its numbers.
+
+use std::fmt;
+use std::io::Read;
+
+use flate2::read::ZlibDecoder;
+
+use super::dictionary::{Answer, Steps};
+use super::state::Last;
+use super::{FORMAT, Key, MAGIC, MAX_CHUNK, TELLING, key, tag};
+use crate::clock::align::Pair;
+use crate::collect::input::{Begin, Ending, Input, Level, Share};
+use crate::cupti::clock::{Reading, Stamp};
+use crate::cupti::decode::Asked;
+use crate::cupti::intake::{Source, Standing};
+use crate::model::event::{self, MAX_WORDS};
+use crate::model::ids::{ProcessTag, RingId};
+use crate::model::time::{HostNs, Ticks};
+use crate::trace::tracks::ProcessInfo;
+use crate::trace::writer::Clocks;
+
+/// Why a file is not a capture that can be read, or not to its end.
+#[derive(Debug)]
+pub enum Error {
+    /// The operating system's reason.
+    Io(std::io::Error),
+    /// There is nothing in it.
+    Empty,
+    /// It begins unlike a capture.
+    Foreign,
+    /// It begins like a capture whose bytes were changed as if they were text.
+    Mangled,
+    /// It is of a format that is not read any more.
+    Older {
+        /// The format.
+        format: u32,
+        /// The plugin that wrote it.
+        version: String,
+    },
+    /// It is of a format that is not known yet.
+    Newer {
+        /// The format.
+        format: u32,
+        /// The plugin that wrote it.
+        version: String,
+    },
+    /// It ends inside of the chunk at this byte, or of its head.
+    Cut {
+        /// Where the last whole chunk ends.
+        at: u64,
+    },
+    /// What is there was never written so.
+    Damaged {
+        /// Where the chunk begins.
+        at: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io(error) => write!(f, "failed to read it: {error}"),
+            Error::Empty => f.write_str("the file is empty: the process ended before anything was written, or the copy failed"),
+            Error::Foreign => f.write_str(
+                "this is not a capture of ncclscope: it begins with other bytes. Captures are made with NCCLSCOPE_CAPTURE=1 and end in \
+                 .capture; a trace is read by ncclscope info",
+            ),
+            Error::Mangled => f.write_str(
+                "the line ends in this capture were changed, as if it were text: copy it again in binary mode",
+            ),
+            Error::Older { format, version } => write!(
+                f,
+                "this capture has format {format}, of ncclscope {version}; this version reads format {FORMAT} only. \
+                 Replay it with that version"
+            ),
+            Error::Newer { format, version } => write!(
+                f,
+                "this capture has format {format}, of ncclscope {version}; this version reads up to format {FORMAT}. \
+                 Replay it with that version or a later one"
+            ),
+            Error::Cut { at } => write!(
+                f,
+                "the capture was cut off at byte {at}: the process was killed, or the copy is not whole. All before that is good"
+            ),
+            Error::Damaged { at, what } => write!(
+                f,
+                "the chunk at byte {at} is damaged: {what}. All before it is good; copy the file again if there is another"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The chunks of a file, one after the other.
+#[derive(Debug)]
+pub struct Chunks<R> {
+    source: R,
+    /// The plugin that wrote it.
+    version: String,
+    at: u64,
+    entries: Vec<u8>,
+}
+
+impl<R: Read> Chunks<R> {
+    /// Reads the head.
+    ///
+    /// # Errors
+    ///
+    /// What it is, if not a capture that can be read.
+    pub fn open(mut source: R) -> Result<Chunks<R>, Error> {
+        let mut head = [0; MAGIC.len() + 5];
+        let length = fill(&mut source, &mut head)?;
+        let known = length.min(MAGIC.len());
+        match () {
+            () if length == 0 => return Err(Error::Empty),
+            () if head[..known.min(TELLING)] != MAGIC[..known.min(TELLING)] => return Err(Error::Foreign),
+            () if head[..known] != MAGIC[..known] => return Err(Error::Mangled),
+            () if length < head.len() => return Err(Error::Cut { at: 0 }),
+            () => {}
+        }
+        let [.., a, b, c, d, letters] = head;
+        let format = u32::from_le_bytes([a, b, c, d]);
+        let mut version = vec![0; usize::from(letters)];
+        if fill(&mut source, &mut version)? < version.len() {
+            return Err(Error::Cut { at: 0 });
+        }
+        let at = (head.len() + version.len()) as u64;
+        let version = String::from_utf8_lossy(&version).into_owned();
+        match format {
+            FORMAT => Ok(Chunks { source, version, at, entries: Vec::new() }),
+            0..FORMAT => Err(Error::Older { format, version }),
+            _ => Err(Error::Newer { format, version }),
+        }
+    }
+
+    /// The version of the plugin that wrote it.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Where the next chunk begins.
+    #[must_use]
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The entries of the next chunk, and where in the file it begins; none at the end.
+    ///
+    /// # Errors
+    ///
+    /// Where the file is cut or damaged.
+    pub fn next_chunk(&mut self) -> Result<Option<(u64, &[u8])>, Error> {
+        let at = self.at;
+        let damaged = |what: String| Error::Damaged { at, what };
+        let mut lengths = [0; 8];
+        match fill(&mut self.source, &mut lengths)? {
+            0 => return Ok(None),
+            8 => {}
+            _ => return Err(Error::Cut { at }),
+        }
+        let [length, packed] = [0, 4].map(|from| {
+            let bytes = lengths[from..from + 4].try_into().unwrap_or_default();
+            u32::from_le_bytes(bytes) as usize
+        });
+        // Deflate adds a thousandth at most.
+        if length == 0 || length > MAX_CHUNK || packed == 0 || packed > length + length / 1000 + 64 {
+            return Err(damaged(format!("it claims {length} bytes, {packed} compressed")));
+        }
+        let mut file = (&mut self.source).take(packed as u64);
+        self.entries.clear();
+        let unpacked = ZlibDecoder::new(&mut file).take(length as u64 + 1).read_to_end(&mut self.entries);
+        // What zlib did not need of it, too, or whether the file ends before.
+        let rest = std::io::copy(&mut file, &mut std::io::sink()).map_err(Error::Io)?;
+        if file.limit() > 0 {
+            return Err(Error::Cut { at });
+        }
+        unpacked.map_err(|error| damaged(error.to_string()))?;
+        if self.entries.len() != length || rest > 0 {
+            return Err(damaged(format!("it claims {length} bytes and has another number")));
+        }
+        self.at += 8 + packed as u64;
+        Ok(Some((at, &self.entries)))
+    }
+}
+
+/// Reads until the buffer is full or the file ends; how much.
+fn fill(source: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Error> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match source.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::Io(error)),
+        }
+    }
+    Ok(length)
+}
+
+/// One entry of a capture.
+#[derive(Debug)]
+pub enum Entry<'a> {
+    /// What the recording begins with, and whether its chunks are compressed.
+    Begin(Box<Begin>, bool),
+    /// What the pipeline was told.
+    Input(Input<'a>),
+    /// A buffer of CUPTI's, in which nothing is later than `now`.
+    Buffer {
+        /// That time.
+        now: HostNs,
+        /// The buffer.
+        bytes: &'a [u8],
+        /// How the walk through it went.
+        steps: &'a Steps,
+        /// What the process answered.
+        answers: &'a [Answer],
+    },
+    /// The capture ended before the recording, for this reason.
+    CutShort(&'a str),
+}
+
+/// What is wrong with an entry.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Fault(&'static str);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Reads the entries of chunks, in the order of the file.
+pub struct Decoder {
+    last: Last,
+    words: [u64; MAX_WORDS],
+    shares: Vec<Share>,
+    steps: Steps,
+    answers: Vec<Answer>,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::new()
+    }
+}
+
+impl Decoder {
+    /// For a file from its first chunk on.
+    #[must_use]
+    pub fn new() -> Decoder {
+        Decoder {
+            last: Last::new(),
+            words: [0; MAX_WORDS],
+            shares: Vec::new(),
+            steps: Steps::default(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// The entry that `rest` begins with, which is taken off it; none at its end.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it. Nothing can be read after it.
+    pub fn next<'a, 'c: 'a>(&'a mut self, rest: &mut &'c [u8]) -> Result<Option<Entry<'a>>, Fault> {
+        let from = &mut Bytes(rest);
+        let Ok(tag) = from.byte() else { return Ok(None) };
+        let input = match tag {
+            tag::BEGIN => {
+                let is_compressed = from.flag()?;
+                return Ok(Some(Entry::Begin(Box::new(self.begin(from)?), is_compressed)));
+            }
+            tag::BUFFER => return self.buffer(from).map(Some),
+            tag::CUT_SHORT => return Ok(Some(Entry::CutShort(from.text()?))),
+            tag::RECORD => self.record(from)?,
+            tag::PASS => self.pass(from)?,
+            tag::READING => self.reading(from)?,
+            tag::STANDING => Input::Standing(standing(from)?),
+            tag::DUE => Input::Due { all: false },
+            tag::DUE_ALL => Input::Due { all: true },
+            tag::DRAW => Input::Draw,
+            tag::ADVANCE => Input::Advance,
+            tag::SHARES => self.shares(from)?,
+            tag::DROPPED => Input::Dropped(from.number()?),
+            tag::LEVEL => {
+                let level = match from.byte()? {
+                    0 => Level::All,
+                    1 => Level::NoSteps,
+                    2 => Level::Ends,
+                    _ => return Err(Fault("a level that does not exist")),
+                };
+                Input::Level { level, why: from.text()? }
+            }
+            tag::FLUSH => Input::Flush,
+            tag::NOTE => {
+                let time = HostNs(time(from.since(self.last.host)?)?);
+                Input::Note { time, name: from.text()?, text: from.text()? }
+            }
+            tag::KERNELS => {
+                let (version, asked) = (from.small()?, from.byte()?);
+                let asked = Asked { calls: asked & 1 != 0, markers: asked & 2 != 0 };
+                Input::Kernels(Source { version, asked, failures: from.number()? })
+            }
+            tag::EXTERNAL_IDS => Input::ExternalIds,
+            tag::END => {
+                let (dropped, panics) = (count(from)?, count(from)?);
+                Input::End(Ending { dropped, panics, lost_launches: count(from)? })
+            }
+            _ => return Err(Fault("an entry of unknown kind")),
+        };
+        Ok(Some(Entry::Input(input)))
+    }
+
+    fn begin(&mut self, from: &mut Bytes<'_, '_>) -> Result<Begin, Fault> {
+        let tag = from.number()?;
+        let mark = ProcessTag::from_bits(tag).ok_or(Fault("a process mark that cannot be"))?;
+        let clocks = Clocks {
+            boottime: HostNs(time(from.number()?)?),
+            monotonic: time(from.number()?)?,
+            realtime: time(from.number()?)?,
+        };
+        let process = ProcessInfo {
+            pid: from.signed_small()?,
+            name: from.text()?.into(),
+            labels: from.texts()?,
+            rank: from.optional()?,
+            world_size: from.optional()?,
+        };
+        let complaints = from.texts()?;
+        let mut attributes = Vec::new();
+        for _ in 0..from.number()? {
+            attributes.push((from.text()?.into(), from.text()?.into()));
+        }
+        let first_words = from.text()?.into();
+        let capture = if from.flag()? { Some(from.text()?.into()) } else { None };
+        let (ticks, host) = (time(from.number()?)?, time(from.number()?)?);
+        let first = Pair { ticks: Ticks(ticks), host: HostNs(host), error_ns: from.small()? };
+        (self.last.ticks, self.last.host, self.last.record) = (ticks, host, ticks);
+        Ok(Begin { tag: mark, clocks, process, complaints, attributes, first_words, capture, first })
+    }
+
+    fn record<'a>(&'a mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'a>, Fault> {
+        let (kind, length) = (from.byte()?, usize::from(from.byte()?));
+        if !(2..=MAX_WORDS).contains(&length) {
+            return Err(Fault("a record of a length that cannot be"));
+        }
+        let ring = RingId(from.small()?);
+        let small = u16::try_from(from.number()?).map_err(|_| Fault("a number that is too large"))?;
+        let wide = from.signed_small()?;
+        self.last.record = from.since(self.last.record)?;
+        let words = &mut self.words[..length];
+        words[0] = event::header(kind, length, small, wide);
+        words[1] = self.last.record;
+        for (word, before) in words[2..].iter_mut().zip(self.last.words(kind)) {
+            *before = from.since(*before)?;
+            *word = *before;
+        }
+        Ok(Input::Record { ring, words })
+    }
+
+    fn pass(&mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'static>, Fault> {
+        /// A clock that is this much faster than another is none, nor is a pass of a hundred days.
+        const RATE: u64 = 1 << 10;
+        const PASS: u64 = 1 << 53;
+        let (ticks, host) = (time(from.since(self.last.ticks)?)?, time(from.since(self.last.host)?)?);
+        let (ticked, passed) = (ticks.abs_diff(self.last.ticks), host.abs_diff(self.last.host));
+        if ticked > PASS || passed > PASS || passed / RATE > ticked || ticked / RATE > passed.max(1000) {
+            return Err(Fault("clocks that cannot be"));
+        }
+        let (error_ns, window_ns) = (from.small()?, from.number()?.min(PASS));
+        (self.last.ticks, self.last.host) = (ticks, host);
+        Ok(Input::Pass { pair: Pair { ticks: Ticks(ticks), host: HostNs(host), error_ns }, window_ns })
+    }
+
+    fn reading(&mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'static>, Fault> {
+        let has_stamp = from.flag()?;
+        let mut now = [0; 5];
+        for (now, before) in now.iter_mut().zip(self.last.reading) {
+            *now = from.since(before)?;
+        }
+        self.last.reading = now;
+        let [boot_before, wall_before, stamp, wall_after, boot_after] = now;
+        for host in [boot_before, wall_before, wall_after, boot_after] {
+            time(host)?;
+        }
+        Ok(Input::Reading(Reading {
+            boot_before: HostNs(boot_before),
+            wall_before,
+            cupti: has_stamp.then_some(Stamp(stamp)),
+            wall_after,
+            boot_after: HostNs(boot_after),
+        }))
+    }
+
+    fn shares<'a>(&'a mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'a>, Fault> {
+        self.shares.clear();
+        for _ in 0..from.number()? {
+            let (tid, name) = (from.signed_small()?, from.text()?.into());
+            self.shares.push(Share { tid, name, percent: from.signed()? });
+        }
+        Ok(Input::Shares(&self.shares))
+    }
+
+    fn buffer<'a, 'c: 'a>(&'a mut self, from: &mut Bytes<'_, 'c>) -> Result<Entry<'a>, Fault> {
+        let now = HostNs(time(from.since(self.last.host)?)?);
+        let length = from.number()?;
+        let bytes = from.take(length)?;
+        self.steps.is_whole = from.flag()?;
+        self.steps.runs.clear();
+        for _ in 0..from.number()? {
+            self.steps.runs.push((from.number()?, from.number()?));
+        }
+        self.answers.clear();
+        for _ in 0..from.number()? {
+            let lookup = from.number()?;
+            let key = match from.byte()? {
+                key::TEXT => Key::Text(from.number()?),
+                key::FUNCTION => Key::Function(from.small()?, from.small()?),
+                key::THREAD => Key::Thread(from.signed_small()?),
+                _ => return Err(Fault("an answer to an unknown question")),
+            };
+            self.answers.push((lookup, key, from.text()?.into()));
+        }
+        Ok(Entry::Buffer { now, bytes, steps: &self.steps, answers: &self.answers })
+    }
+}
+
+/// A time that clocks may say: what is computed from it stays in range.
+fn time(ns: u64) -> Result<u64, Fault> {
+    if ns < 1 << 62 { Ok(ns) } else { Err(Fault("a time that cannot be")) }
+}
+
+/// A figure that may be added to others.
+fn count(from: &mut Bytes<'_, '_>) -> Result<u64, Fault> {
+    let count = from.number()?;
+    if count < 1 << 56 { Ok(count) } else { Err(Fault("a count that cannot be")) }
+}
+
+fn standing(from: &mut Bytes<'_, '_>) -> Result<Standing, Fault> {
+    Ok(Standing {
+        dropped: count(from)?,
+        discarded_buffers: count(from)?,
+        discarded_bytes: count(from)?,
+        refused_requests: count(from)?,
+        foreign_buffers: count(from)?,
+        failed_flushes: count(from)?,
+        flush_failure: from.small()?,
+        overdue: count(from)?,
+        failures: count(from)?,
+        fatal: count(from)?,
+        last_failure: from.small()?,
+    })
+}
+
+/// Takes values off the front of a slice.
+struct Bytes<'r, 'a>(&'r mut &'a [u8]);
+
+impl<'a> Bytes<'_, 'a> {
+    fn byte(&mut self) -> Result<u8, Fault> {
+        let (&first, rest) = self.0.split_first().ok_or(Fault("it ends inside of an entry"))?;
+        *self.0 = rest;
+        Ok(first)
+    }
+
+    fn flag(&mut self) -> Result<bool, Fault> {
+        Ok(self.byte()? != 0)
+    }
+
+    fn take(&mut self, length: u64) -> Result<&'a [u8], Fault> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Fault("a length that reaches beyond the chunk"))?;
+        *self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number(&mut self) -> Result<u64, Fault> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Fault("a number that does not end"))
+    }
+
+    fn small(&mut self) -> Result<u32, Fault> {
+        u32::try_from(self.number()?).map_err(|_| Fault("a number that is too large"))
+    }
+
+    fn signed(&mut self) -> Result<i64, Fault> {
+        let value = self.number()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    fn signed_small(&mut self) -> Result<i32, Fault> {
+        i32::try_from(self.signed()?).map_err(|_| Fault("a number that is too large"))
+    }
+
+    fn since(&mut self, before: u64) -> Result<u64, Fault> {
+        Ok(before.wrapping_add(self.signed()? as u64))
+    }
+
+    fn text(&mut self) -> Result<&'a str, Fault> {
+        let length = self.number()?;
+        std::str::from_utf8(self.take(length)?).map_err(|_| Fault("a text that is not UTF-8"))
+    }
+
+    fn texts(&mut self) -> Result<Vec<String>, Fault> {
+        let mut texts = Vec::new();
+        for _ in 0..self.number()? {
+            texts.push(self.text()?.into());
+        }
+        Ok(texts)
+    }
+
+    fn optional(&mut self) -> Result<Option<u32>, Fault> {
+        if self.flag()? { self.small().map(Some) } else { Ok(None) }
+    }
+}

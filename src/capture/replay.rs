@@ -1,0 +1,119 @@
+//! Makes a recording again from its capture (pure but for the file that is read).
+
+use std::io::Read;
+
+use super::dictionary::Dictionary;
+use super::read::{Chunks, Decoder, Entry, Error};
+use crate::collect::file::Packer;
+use crate::collect::input::{Begin, Input};
+use crate::collect::pipeline::Pipeline;
+use crate::model::time::HostNs;
+
+/// How a capture came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With the recording.
+    Closed,
+    /// Before it, for this reason.
+    CutShort(String),
+    /// Without a word: the process was killed.
+    Open,
+}
+
+/// The trace of a capture, as it is made.
+#[derive(Default)]
+pub struct Replay {
+    pipeline: Option<Pipeline>,
+    dictionary: Dictionary,
+    packer: Option<Packer>,
+}
+
+/// Reads a capture from its begin to its end.
+///
+/// # Errors
+///
+/// What is wrong with it. The entries before that were handed over.
+pub fn walk(source: impl Read, mut each: impl FnMut(&Entry<'_>)) -> Result<End, Error> {
+    let mut chunks = Chunks::open(source)?;
+    let mut decoder = Decoder::new();
+    let (mut has_begun, mut end) = (false, None);
+    while let Some((at, mut entries)) = chunks.next_chunk()? {
+        let damaged = |what: &dyn std::fmt::Display| Error::Damaged { at, what: what.to_string() };
+        while let Some(entry) = decoder.next(&mut entries).map_err(|fault| damaged(&fault))? {
+            if end.is_some() {
+                return Err(damaged(&"something follows the end"));
+            }
+            match &entry {
+                Entry::Begin(..) if has_begun => return Err(damaged(&"a second begin")),
+                Entry::Begin(..) => has_begun = true,
+                _ if !has_begun => return Err(damaged(&"it does not begin with the recording's begin")),
+                Entry::Input(Input::End(_)) => end = Some(End::Closed),
+                Entry::CutShort(why) => end = Some(End::CutShort((*why).to_owned())),
+                _ => {}
+            }
+            each(&entry);
+        }
+    }
+    Ok(end.unwrap_or(End::Open))
+}
+
+impl Replay {
+    /// A trace that begins with the first entry.
+    #[must_use]
+    pub fn new() -> Replay {
+        Replay::default()
+    }
+
+    /// Takes the next entry, and hands the packets that it completes to `sink`. `remark` is drawn at the begin: where another version
+    /// replays, the trace says so.
+    pub fn take(&mut self, entry: &Entry<'_>, remark: Option<&str>, sink: &mut dyn FnMut(&[u8])) {
+        if let Entry::Begin(begin, compresses) = entry {
+            self.begin(begin, *compresses, remark);
+        }
+        let Some(pipeline) = &mut self.pipeline else { return };
+        let mut is_due = false;
+        match entry {
+            Entry::Input(input) => {
+                pipeline.take(input);
+                is_due = matches!(input, Input::Flush | Input::End(_));
+            }
+            Entry::Buffer { now, bytes, steps, answers } => {
+                pipeline.buffer(*now, bytes, steps.again(), &mut self.dictionary.answering(answers));
+            }
+            Entry::Begin(..) => {}
+            Entry::CutShort(why) => {
+                let (time, name) = (pipeline.now(), "capture ended");
+                pipeline.take(&Input::Note { time, name, text: why });
+            }
+        }
+        // What the recording said aloud it has said.
+        let _ = pipeline.take_said();
+        if is_due || pipeline.is_full() {
+            self.write(sink);
+        }
+    }
+
+    /// Hands over the packets of a capture that did not come to the recording's end.
+    pub fn finish(mut self, sink: &mut dyn FnMut(&[u8])) {
+        self.write(sink);
+    }
+
+    fn begin(&mut self, begin: &Begin, compresses: bool, remark: Option<&str>) {
+        let mut pipeline = Pipeline::new(begin);
+        if let Some(text) = remark {
+            pipeline.take(&Input::Note { time: HostNs(begin.clocks.boottime.0), name: "replayed", text });
+        }
+        self.pipeline = Some(pipeline);
+        self.packer = compresses.then(Packer::new);
+    }
+
+    fn write(&mut self, sink: &mut dyn FnMut(&[u8])) {
+        let chunk = self.pipeline.as_mut().map(Pipeline::chunk).unwrap_or_default();
+        if !chunk.is_empty() {
+            match &mut self.packer {
+                Some(packer) => sink(packer.pack(&chunk)),
+                None => sink(&chunk),
+            }
+        }
+    }
+}

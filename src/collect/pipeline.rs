@@ -1,0 +1,345 @@
+//! From what the world tells to packets (pure): the recording without its threads, clocks and files.
+//!
+//! ```text
+//!  Input, buffers of CUPTI's  ==>  clocks, correlator, tracks  ==>  chunks of packets
+//! ```
+//!
+//! The collector tells it what it reads as it reads it, and writes the chunks that come out. `ncclscope replay` tells it the
+//! same again, from a capture. Equal inputs make equal chunks, byte for byte: who drives it takes a chunk after each input
+//! that leaves it [full](Pipeline::is_full), and after [`Input::Flush`] and [`Input::End`].
+
+use cupti_sys::records::Walker;
+
+use super::activities::Activities;
+use super::input::{Begin, Ending, Input, Level};
+use crate::clock::align::{HostClock, Pair};
+use crate::correlate::Correlator;
+use crate::cupti::decode::Outside;
+use crate::cupti::intake::{Intake, Source, Standing};
+use crate::model::activity::Activity;
+use crate::model::event::{self, Body, Kind, Record};
+use crate::model::ids::RingId;
+use crate::model::time::{HostNs, Ticks};
+use crate::model::timeline::{ChannelChecks, Matches};
+use crate::trace::tracks::{Figures, Tracks};
+
+/// Bytes of packets that make a chunk; Perfetto wants compressed packets below 512 KiB.
+pub const CHUNK: usize = 192 << 10;
+
+/// The recording's own state.
+pub struct Pipeline {
+    clock: HostClock,
+    correlator: Correlator,
+    tracks: Tracks,
+    intake: Option<Intake>,
+    activities: Activities,
+    level: Level,
+    /// Up to when records are taken in this pass, and how long they wait, in ns.
+    limit: Ticks,
+    window_ns: u64,
+    /// Up to when activities may be drawn; none while they are still coming in.
+    due: Option<HostNs>,
+    recorded: u64,
+    discarded: u64,
+    dropped: u64,
+    clock_error_ns: u32,
+    /// Activities that came when the file was full.
+    undrawn: u64,
+    said: Vec<String>,
+}
+
+impl Pipeline {
+    /// A recording that begins.
+    #[must_use]
+    pub fn new(begin: &Begin) -> Pipeline {
+        let Begin { tag, clocks, process, .. } = begin;
+        let mut tracks = Tracks::new(*tag, *clocks, process);
+        begin.complaints.iter().for_each(|complaint| tracks.note(clocks.boottime, "bad setting", complaint));
+        let attributes: Vec<_> = begin.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        tracks.attributes(&attributes);
+        tracks.note(clocks.boottime, "recording started", &begin.first_words);
+        if let Some(file) = &begin.capture {
+            let text = format!("all that this recording reads is kept in {file}, from which ncclscope replay makes it again");
+            tracks.note(clocks.boottime, "capture", &text);
+        }
+        Pipeline {
+            clock: HostClock::new(begin.first),
+            correlator: Correlator::new(*tag, process.pid),
+            tracks,
+            intake: None,
+            activities: Activities::default(),
+            level: Level::All,
+            limit: begin.first.ticks,
+            window_ns: 0,
+            due: None,
+            recorded: 0,
+            discarded: 0,
+            dropped: 0,
+            clock_error_ns: 0,
+            undrawn: 0,
+            said: Vec::new(),
+        }
+    }
+
+    /// Takes what the world says.
+    #[inline]
+    pub fn take(&mut self, input: &Input<'_>) {
+        match *input {
+            Input::Record { ring, words } => self.record(ring, words),
+            ref other => self.take_other(other),
+        }
+    }
+
+    /// Whether there is as much to be written as makes a chunk.
+    #[inline]
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.tracks.pending_bytes() >= CHUNK
+    }
+
+    /// What there is to be written: whole packets.
+    #[must_use]
+    pub fn chunk(&mut self) -> Vec<u8> {
+        self.tracks.take()
+    }
+
+    /// Up to when records of this pass are taken.
+    #[must_use]
+    pub fn limit(&self) -> Ticks {
+        self.limit
+    }
+
+    /// The host's time at the newest reading.
+    #[must_use]
+    pub fn now(&self) -> HostNs {
+        self.clock.last().host
+    }
+
+    /// How much is still drawn.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Calls of NCCL's that were taken so far, drawn or left out.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.recorded + self.discarded
+    }
+
+    /// Whether times of CUPTI's up to this can be converted as well as they ever will be.
+    #[must_use]
+    pub fn covers(&self, until: HostNs) -> bool {
+        self.intake.as_ref().is_some_and(|intake| intake.covers(until))
+    }
+
+    /// Whether there is something to draw by [`Input::Draw`].
+    #[must_use]
+    pub fn has_due(&mut self) -> bool {
+        self.activities.has_due(self.due)
+    }
+
+    /// The system's ids of NCCL's progress threads, as far as they did anything.
+    #[must_use]
+    pub fn progress_threads(&self) -> Vec<i32> {
+        self.tracks.progress_threads()
+    }
+
+    /// What the person at the terminal should hear since the last time this was asked.
+    #[must_use]
+    pub fn take_said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
+    }
+
+    /// Takes a buffer of CUPTI's, in which nothing is later than `now`.
+    pub fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
+        let Some(mut intake) = self.intake.take() else { return };
+        intake.decode(now, bytes, walker, outside, &mut |activity| self.activity(activity));
+        self.intake = Some(intake);
+    }
+
+    fn take_other(&mut self, input: &Input<'_>) {
+        match *input {
+            Input::Note { time, name, text } => {
+                if self.level != Level::Ends {
+                    self.tracks.note(time, name, text);
+                }
+            }
+            Input::Kernels(source) => self.kernels(source),
+            Input::ExternalIds => {
+                self.correlator.expect_external_ids();
+                self.intake.iter_mut().for_each(Intake::expect_external_ids);
+            }
+            Input::Pass { pair, window_ns } => self.pass(pair, window_ns),
+            Input::Record { ring, words } => self.record(ring, words),
+            Input::Reading(ref reading) => self.intake.iter_mut().for_each(|intake| intake.learn(reading)),
+            Input::Standing(standing) => self.stands(standing),
+            Input::Due { all } => self.due = Some(if all { HostNs(u64::MAX) } else { self.until() }),
+            Input::Draw => {
+                while !self.is_full() && self.draw_next() {}
+            }
+            Input::Advance => {
+                self.settle();
+                let until = self.until();
+                let Pipeline { correlator, tracks, .. } = self;
+                correlator.advance(until, &mut |entry| tracks.draw(entry));
+            }
+            Input::Shares(shares) => {
+                let now = self.now();
+                shares.iter().for_each(|share| self.tracks.cpu(now, share.tid, &share.name, share.percent));
+            }
+            Input::Dropped(total) => self.lost(total),
+            Input::Level { level, why } => {
+                self.level = level;
+                let name = if level == Level::Ends { "recording stopped" } else { "steps left out" };
+                self.tracks.note(self.now(), name, why);
+            }
+            Input::Flush => {}
+            Input::End(ending) => self.end(ending),
+        }
+    }
+
+    fn kernels(&mut self, source: Source) {
+        self.intake.get_or_insert_with(|| Intake::new(source));
+        self.correlator.expect_kernels();
+    }
+
+    /// Takes a reading of both clocks, which closes a piece of the host's clock, and so says up to when records are taken.
+    fn pass(&mut self, pair: Pair, window_ns: u64) {
+        let before = self.clock.last();
+        self.clock.add(pair);
+        self.window_ns = window_ns;
+        self.due = None;
+        // Ticks of the window at the rate of the last piece: near enough for a waiting time.
+        let host_ns = pair.host.since(before.host).max(1);
+        let ticks = pair.ticks.0.saturating_sub(before.ticks.0);
+        let window = (u128::from(ticks) * u128::from(window_ns) / u128::from(host_ns)) as u64;
+        self.limit = Ticks(pair.ticks.0.saturating_sub(window));
+    }
+
+    /// Up to when the correlator has all records, and may be told of activities.
+    fn until(&self) -> HostNs {
+        let (until, _) = self.clock.to_host(self.limit);
+        // Once more the window: a thread that was stopped after a launch hands its plan over when the kernel has long ended.
+        HostNs(until.0.saturating_sub(self.window_ns))
+    }
+
+    fn record(&mut self, ring: RingId, words: &[u64]) {
+        // A record of another layout, or of a later time, cannot be in a ring of this process; if it is, it is counted.
+        let Some(record) = Record::decode(words).filter(|record| record.ticks <= self.limit) else {
+            self.discarded += 1;
+            return;
+        };
+        if event::is_call(words[0]) {
+            if self.level != Level::All && !self.wanted(&record) {
+                self.discarded += 1;
+                return;
+            }
+            self.recorded += 1;
+        }
+        let (time, error) = self.clock.to_host(record.ticks);
+        self.clock_error_ns = self.clock_error_ns.max(error);
+        let Pipeline { correlator, tracks, .. } = self;
+        correlator.push(ring, time, &record, &mut |entry| tracks.draw(entry));
+    }
+
+    /// Whether a call still goes into a file that is nearly or quite full.
+    fn wanted(&self, record: &Record<'_>) -> bool {
+        match record.body {
+            Body::Start { event, .. } => {
+                let is_step = matches!(event.kind(), Kind::ProxyStep | Kind::NetPlugin);
+                self.level == Level::NoSteps && !is_step
+            }
+            Body::State { handle, .. } | Body::NetUpdate { handle, .. } => {
+                self.level == Level::NoSteps && self.correlator.knows(handle)
+            }
+            Body::Stop { handle } => self.correlator.knows(handle),
+            _ => true,
+        }
+    }
+
+    fn stands(&mut self, standing: Standing) {
+        let Some(mut intake) = self.intake.take() else { return };
+        intake.stands(standing, &mut |activity| self.activity(activity));
+        self.intake = Some(intake);
+    }
+
+    /// What has a time waits for the records of that time.
+    fn activity(&mut self, activity: Activity) {
+        if let Some(activity) = self.activities.push(activity) {
+            self.draw(&activity);
+        }
+    }
+
+    /// Draws the next activity whose time has come; false if there is none.
+    fn draw_next(&mut self) -> bool {
+        let next = self.activities.pop_excess().or_else(|| self.activities.pop(self.due?));
+        next.is_some_and(|activity| {
+            self.draw(&activity);
+            true
+        })
+    }
+
+    fn draw(&mut self, activity: &Activity) {
+        if self.level == Level::Ends {
+            self.undrawn += u64::from(!matches!(activity, Activity::ExternalId { .. }));
+            return;
+        }
+        let Pipeline { correlator, tracks, .. } = self;
+        correlator.push_activity(activity, &mut |entry| tracks.draw(entry));
+    }
+
+    /// Draws what is still due, and what there is to say of CUPTI.
+    fn settle(&mut self) {
+        while self.draw_next() {}
+        let (now, notes) = (self.now(), self.intake.as_mut().map(Intake::take_notes).unwrap_or_default());
+        for note in notes {
+            self.tracks.note(now, note.name, &note.text);
+            if note.aloud {
+                self.said.push(note.text);
+            }
+        }
+    }
+
+    fn lost(&mut self, total: u64) {
+        if self.dropped == 0 {
+            let text = "records are being dropped: NCCL's threads are faster than the recording. The trace says how many \
+                        and when; NCCLSCOPE_BUFFER_SIZE gives it more room, NCCLSCOPE_PRESET=light less to do";
+            self.said.push(text.into());
+        }
+        self.dropped = total;
+        self.tracks.dropped(self.now(), total);
+    }
+
+    fn end(&mut self, ending: Ending) {
+        self.settle();
+        let now = self.now();
+        let Pipeline { correlator, tracks, intake, .. } = self;
+        // What is only now certain is counted, whether or not there is room to draw it.
+        let draws = self.level == Level::All;
+        correlator.finish(&mut |entry| {
+            if draws {
+                tracks.draw(entry);
+            }
+        });
+        let found = correlator.matches();
+        let has_channels = intake.is_some() || found.channels != ChannelChecks::default();
+        let matches = intake.as_ref().map(|intake| {
+            let lost = intake.losses();
+            let discarded_buffers = lost.discarded_buffers + lost.refused_requests + lost.unreadable;
+            Matches { discarded_buffers, discarded: self.undrawn, ..found }
+        });
+        let figures = Figures {
+            recorded: self.recorded,
+            dropped: ending.dropped,
+            discarded: self.discarded,
+            panics: ending.panics,
+            clock_error_ns: self.clock_error_ns,
+            doubts: correlator.doubts(),
+            matches,
+            channels: has_channels.then_some(found.channels),
+            launches_lost: ending.lost_launches,
+        };
+        tracks.finish(now, &figures);
+    }
+}

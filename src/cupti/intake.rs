@@ -1,0 +1,186 @@
+//! What becomes of what CUPTI returned (pure): its clock, its records, its losses.
+//!
+//! The process's side is [`super::Reader`]; everything that it hands over is a plain value, so a capture of these can be taken in
+//! again.
+
+use cupti_sys::records::Walker;
+
+use super::clock::{Change, CuptiClock, Reading};
+use super::decode::{Asked, Decoder, Outside, Times};
+use super::{Losses, Note, error_name};
+use crate::model::activity::Activity;
+use crate::model::time::HostNs;
+
+/// Whose records come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// What `cuptiGetVersion` answers.
+    pub version: u32,
+    /// What was asked of it.
+    pub asked: Asked,
+    /// Failures that CUPTI had reported of itself before.
+    pub failures: u64,
+}
+
+/// What CUPTI and its buffers have come to, all counted from the start of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Records that CUPTI dropped by its own account.
+    pub dropped: u64,
+    /// Buffers whose content was lost because no other was free, and bytes in them.
+    pub discarded_buffers: u64,
+    /// See there.
+    pub discarded_bytes: u64,
+    /// Requests for a buffer that got none at all.
+    pub refused_requests: u64,
+    /// Buffers that came back and were not ours.
+    pub foreign_buffers: u64,
+    /// Flushes that failed, and the code of the last.
+    pub failed_flushes: u64,
+    /// See there.
+    pub flush_failure: u32,
+    /// Flushes that somebody waited for in vain.
+    pub overdue: u64,
+    /// Failures that CUPTI reported of itself, how many of them were fatal, and the code of the last.
+    pub failures: u64,
+    /// See there.
+    pub fatal: u64,
+    /// See there.
+    pub last_failure: u32,
+}
+
+/// Takes it in.
+pub struct Intake {
+    clock: CuptiClock,
+    decoder: Decoder,
+    standing: Standing,
+    notes: Vec<Note>,
+    /// What was said already.
+    said: Said,
+}
+
+#[derive(Default)]
+struct Said {
+    foreign: bool,
+    discarded: bool,
+    failures: u64,
+    failed_flushes: bool,
+    overdue: u64,
+}
+
+impl Intake {
+    /// For the records of this CUPTI.
+    #[must_use]
+    pub fn new(source: Source) -> Intake {
+        Intake {
+            clock: CuptiClock::default(),
+            decoder: Decoder::new(source.version, source.asked),
+            standing: Standing { failures: source.failures, ..Standing::default() },
+            notes: Vec::new(),
+            said: Said { failures: source.failures, ..Said::default() },
+        }
+    }
+
+    /// Calls are recorded for the external ids that come with them.
+    pub fn expect_external_ids(&mut self) {
+        self.decoder.carries_ids = true;
+    }
+
+    /// Takes a reading of the clocks.
+    pub fn learn(&mut self, reading: &Reading) {
+        let Some(change) = self.clock.add(reading) else { return };
+        let (text, aloud) = match change {
+            Change::Stepped(by) => {
+                let text =
+                    format!("the wall clock was set by {by} ns; times of the GPU around this moment are that uncertain");
+                (text, false)
+            }
+            Change::Foreign => {
+                let text = "CUPTI's time is not the wall clock: another tool in the process gave it a clock of its own. \
+                            Times of the GPU are mapped by measurement";
+                (text.into(), !std::mem::replace(&mut self.said.foreign, true))
+            }
+            Change::Wall => ("CUPTI's time is the wall clock again".into(), false),
+            Change::Boottime => ("CUPTI's time is CLOCK_BOOTTIME now".into(), false),
+        };
+        self.notes.push(Note { name: "CUPTI clock", text, aloud });
+    }
+
+    /// Whether times up to this can be converted as well as they ever will be.
+    #[must_use]
+    pub fn covers(&self, until: HostNs) -> bool {
+        self.clock.covers(until)
+    }
+
+    /// Decodes a buffer. Nothing in it is later than `now`.
+    pub fn decode(
+        &mut self,
+        now: HostNs,
+        bytes: &[u8],
+        walker: impl Walker,
+        outside: &mut impl Outside,
+        sink: &mut dyn FnMut(Activity),
+    ) {
+        let times = Times { clock: &self.clock, now };
+        self.decoder.decode(bytes, walker, outside, times, sink);
+    }
+
+    /// Takes note of what was lost meanwhile, and says what goes wrong, once.
+    pub fn stands(&mut self, now: Standing, sink: &mut dyn FnMut(Activity)) {
+        if now.dropped > self.standing.dropped {
+            sink(Activity::Dropped(now.dropped - self.standing.dropped));
+        }
+        self.standing = now;
+        if now.discarded_buffers > 0 || now.refused_requests > 0 {
+            let text =
+                "records of kernels are being discarded: CUPTI is faster than the recording. The trace says how many";
+            if !std::mem::replace(&mut self.said.discarded, true) {
+                self.notes.push(Note { name: "kernels discarded", text: text.into(), aloud: true });
+            }
+        }
+        if now.failures > self.said.failures {
+            let aloud = self.said.failures == 0;
+            self.said.failures = now.failures;
+            let end = match now.fatal {
+                0 => "",
+                _ => "; there will be no more kernels, unless ncclscope_acquire takes CUPTI again",
+            };
+            let text = format!("CUPTI reports a failure of its own: {}{end}", error_name(now.last_failure));
+            self.notes.push(Note { name: "CUPTI failure", text, aloud });
+        }
+        if now.failed_flushes > 0 && !std::mem::replace(&mut self.said.failed_flushes, true) {
+            let text = format!("CUPTI refuses to return its records: {}", error_name(now.flush_failure));
+            self.notes.push(Note { name: "CUPTI failure", text, aloud: false });
+        }
+        if now.overdue > self.said.overdue {
+            let aloud = self.said.overdue == 0;
+            self.said.overdue = now.overdue;
+            let text = "CUPTI does not return its records in time: the last kernels may be missing";
+            self.notes.push(Note { name: "kernels late", text: text.into(), aloud });
+        }
+    }
+
+    /// What was lost so far.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        let (standing, decoder) = (&self.standing, self.decoder.counts);
+        Losses {
+            decoded: decoder.decoded,
+            dropped: standing.dropped,
+            discarded_buffers: standing.discarded_buffers,
+            discarded_bytes: standing.discarded_bytes,
+            refused_requests: standing.refused_requests,
+            implausible: decoder.implausible,
+            other_kinds: decoder.other_kinds,
+            unreadable: decoder.unreadable,
+            foreign_buffers: standing.foreign_buffers,
+            failed_flushes: standing.failed_flushes,
+            failures: standing.failures,
+        }
+    }
+
+    /// What the trace should say since the last time this was asked.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+}

@@ -7,7 +7,6 @@ use super::read::{Chunks, Decoder, Entry, Error};
 use crate::collect::file::Packer;
 use crate::collect::input::{Begin, Input};
 use crate::collect::pipeline::Pipeline;
-use crate::model::time::HostNs;
 
 /// How a capture came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,10 +80,7 @@ impl Replay {
                 pipeline.buffer(*now, bytes, steps.again(), &mut self.dictionary.answering(answers));
             }
             Entry::Begin(..) => {}
-            Entry::CutShort(why) => {
-                let (time, name) = (pipeline.now(), "capture ended");
-                pipeline.take(&Input::Note { time, name, text: why });
-            }
+            Entry::CutShort(why) => pipeline.remark("capture ended", why),
         }
         // What the recording said aloud it has said.
         let _ = pipeline.take_said();
@@ -101,7 +97,7 @@ impl Replay {
     fn begin(&mut self, begin: &Begin, compresses: bool, remark: Option<&str>) {
         let mut pipeline = Pipeline::new(begin);
         if let Some(text) = remark {
-            pipeline.take(&Input::Note { time: HostNs(begin.clocks.boottime.0), name: "replayed", text });
+            pipeline.remark("replayed", text);
         }
         self.pipeline = Some(pipeline);
         self.packer = compresses.then(Packer::new);

@@ -413,8 +413,7 @@ impl Outlet {
         self.file.write_capture(capture.take());
         if let Some(reason) = self.file.capture_ended() {
             self.capture = None;
-            let time = self.pipeline.now();
-            self.pipeline.take(&Input::Note { time, name: "capture ended", text: &reason });
+            self.pipeline.remark("capture ended", &reason);
         }
     }
 

@@ -151,6 +151,11 @@ impl Pipeline {
         std::mem::take(&mut self.said)
     }
 
+    /// Draws a remark about now, however full the file is. For what is said once.
+    pub fn remark(&mut self, name: &str, text: &str) {
+        self.tracks.note(self.now(), name, text);
+    }
+
     /// Takes a buffer of CUPTI's, in which nothing is later than `now`.
     pub fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
         let Some(mut intake) = self.intake.take() else { return };

@@ -1,0 +1,164 @@
+//! Changed captures: whatever stands in one, it is replayed or refused, and nothing else happens. The bytes of CUPTI's buffers are in
+//! them, so the walk through these and their fields are meant too.
+//!
+//! A change to the file rarely gets past zlib's checksum, so most are made below it, to the entries. `NCCLSCOPE_MUTATIONS` says how many.
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use ncclscope::capture::read::{Chunks, Error};
+use ncclscope::capture::replay::{self, Replay};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Changes to each capture where nobody says how many.
+const MUTATIONS: usize = 1500;
+/// Most memory that a replay may take: what the correlator remembers at most, and a chunk.
+const MEMORY: usize = 256 << 20;
+/// A replay of a small capture that takes this long hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Counts what is allocated now, and at most.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is the system's own; only sizes are added up beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        MOST.fetch_max(NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(place, layout) };
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Numbers that look random; the same ones for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound.max(1)
+    }
+}
+
+/// A capture as its head and the entries of its chunks.
+struct Open {
+    head: Vec<u8>,
+    chunks: Vec<Vec<u8>>,
+}
+
+impl Open {
+    fn of(file: &[u8]) -> Open {
+        let mut chunks = Chunks::open(file).unwrap();
+        let head = file[..chunks.at() as usize].to_vec();
+        let mut entries = Vec::new();
+        while let Some((_, chunk)) = chunks.next_chunk().unwrap() {
+            entries.push(chunk.to_vec());
+        }
+        Open { head, chunks: entries }
+    }
+
+    fn file(&self) -> Vec<u8> {
+        let mut file = self.head.clone();
+        for entries in self.chunks.iter().filter(|entries| !entries.is_empty()) {
+            let mut zlib = ZlibEncoder::new(Vec::new(), Compression::none());
+            zlib.write_all(entries).unwrap();
+            let packed = zlib.finish().unwrap();
+            file.extend((entries.len() as u32).to_le_bytes());
+            file.extend((packed.len() as u32).to_le_bytes());
+            file.extend(packed);
+        }
+        file
+    }
+}
+
+/// Changes some of the bytes: to others, away, twice, or to the largest numbers there are.
+fn change(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..=random.below(4) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = random.below(bytes.len());
+        let until = (at + 1 + random.below(16)).min(bytes.len());
+        match random.below(8) {
+            0 | 1 => bytes[at] = random.below(256) as u8,
+            2 => bytes[at] ^= 1 << random.below(8),
+            3 => bytes[at..until].fill(0xff),
+            4 => drop(bytes.drain(at..until)),
+            5 => {
+                let again = bytes[at..until].to_vec();
+                bytes.splice(at..at, again);
+            }
+            6 => bytes[at..until].fill(0),
+            _ => bytes.truncate(until),
+        }
+    }
+}
+
+/// Replays, into nothing; whether to the end.
+fn survives(file: &[u8]) -> bool {
+    let (begin, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
+    MOST.store(before, Ordering::Relaxed);
+    let mut bytes = 0;
+    let mut sink = |packets: &[u8]| bytes += packets.len();
+    let mut trace = Replay::new();
+    let end = replay::walk(file, |entry| trace.take(entry, None, &mut sink));
+    trace.finish(&mut sink);
+    let took = MOST.load(Ordering::Relaxed).saturating_sub(before);
+    assert!(took < MEMORY, "{took} bytes");
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    if let Err(error) = &end {
+        let said = error.to_string();
+        assert!(!said.is_empty() && !matches!(error, Error::Io(_)), "{said}");
+    }
+    end.is_ok()
+}
+
+#[test]
+fn changed_captures_are_replayed_or_refused() {
+    let mutations = std::env::var("NCCLSCOPE_MUTATIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(MUTATIONS);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
+    let mut captures: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    captures.retain(|path| path.extension().is_some_and(|extension| extension == "capture"));
+    captures.sort();
+    assert!(!captures.is_empty());
+    for (seed, path) in captures.iter().enumerate() {
+        let original = std::fs::read(path).unwrap();
+        assert!(survives(&original), "{}", path.display());
+        let mut random = Random(seed as u64 + 11);
+        let (mut replayed, mut refused) = (0, 0);
+        for round in 0..mutations {
+            let changed = if round % 8 == 0 {
+                let mut file = original.clone();
+                change(&mut file, &mut random);
+                file
+            } else {
+                let mut open = Open::of(&original);
+                let chunk = random.below(open.chunks.len());
+                change(&mut open.chunks[chunk], &mut random);
+                open.file()
+            };
+            // To see a failing one again.
+            let name = std::env::temp_dir().join("ncclscope-mutated.capture");
+            if std::env::var_os("NCCLSCOPE_KEEP").is_some() {
+                std::fs::write(&name, &changed).unwrap();
+            }
+            if survives(&changed) { replayed += 1 } else { refused += 1 }
+        }
+        println!("{}: {replayed} replayed, {refused} refused", path.display());
+        assert!(replayed > mutations / 50 && refused > mutations / 50, "{replayed} replayed, {refused} refused");
+    }
+}

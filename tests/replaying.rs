@@ -1,0 +1,358 @@
+//! Captures: the trace of a recording is made again from what it read, byte for byte; and what is no capture is told so.
+
+mod command;
+
+use command::ncclscope;
+use emulated_cupti::release::Release;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use ncclscope::capture::read::Chunks;
+use ncclscope_tests::play::Play;
+use ncclscope_tests::recording::{Load, Recording, Traces, assert_sound};
+use ncclscope_tests::timeline::difference;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// The capture beside the only trace.
+#[track_caller]
+fn capture(traces: &Traces) -> PathBuf {
+    let path = traces.file().with_extension("capture");
+    assert!(path.is_file(), "no capture beside {}", traces.file().display());
+    path
+}
+
+/// What `ncclscope replay` makes of a capture: the trace, and what it said.
+#[track_caller]
+fn replay(capture: &Path) -> (Vec<u8>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("again.perfetto-trace");
+    let said = ncclscope(&[Path::new("replay"), capture, Path::new("-o"), &output]).unwrap_or_else(|why| panic!("{why}"));
+    (fs::read(&output).unwrap(), said)
+}
+
+/// Requires that the capture beside a trace makes it again; answers what the command said.
+#[track_caller]
+fn check(traces: &Traces) -> String {
+    let (again, said) = replay(&capture(traces));
+    let live = fs::read(traces.file()).unwrap();
+    let differs = live.iter().zip(&again).position(|(live, again)| live != again);
+    assert!(live == again, "{} and {} bytes, which differ from byte {differs:?} on\n{said}", live.len(), again.len());
+    said
+}
+
+#[test]
+fn every_scenario_is_replayed_byte_for_byte() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut played = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let script = fs::read_to_string(&path).unwrap();
+        for (interface, compress) in [(7, "1"), (7, "0"), (3, "1")] {
+            let play = Play::new(script.as_str()).interface(interface).env("NCCLSCOPE_PRESET", "full");
+            let recording = Recording::by(play.env("NCCLSCOPE_CAPTURE", "1").env("NCCLSCOPE_COMPRESS", compress));
+            println!("{} v{interface}, compress {compress}", path.display());
+            check(&recording.traces);
+            played += 1;
+        }
+    }
+    assert!(played >= 30, "{played} plays");
+}
+
+/// A folder with the emulated driver and CUPTI, under the names that a profiler looks for.
+fn libraries() -> TempDir {
+    let built = |name: &str| std::env::current_exe().unwrap().with_file_name(name);
+    let folder = tempfile::tempdir().unwrap();
+    emulated_cupti::place(&built("libemulated_cupti.so"), folder.path(), Release::V13_0).unwrap();
+    fs::copy(built("libemulated_libcuda.so"), folder.path().join("libcuda.so.1")).unwrap();
+    folder
+}
+
+/// Kernels, calls into CUDA, ranges, and CUPTI that is lent and taken again.
+const KERNELS: &str = "\
+main call cuInit library=libcuda.so.1
+user init world comm=0xabc rank=0 nranks=2 name=dp
+user start launch world KernelLaunch stream=0x10
+user kernel ncclDevKernel_AllReduce_Sum_f32_RING_LL for=1ms
+user stop launch
+user start plan world Group
+user start coll world Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32
+user stop coll
+user stop plan
+user kernel gemm for=200us
+user call ncclscope_release
+user sleep 20ms
+user call ncclscope_acquire
+user kernel ncclDevKernel_AllReduce_Sum_f32_RING_LL for=1ms
+user kernel gemm for=200us
+user finalize world
+";
+
+#[test]
+fn kernels_are_replayed_byte_for_byte() {
+    let libraries = libraries();
+    for (name, value) in
+        [("NCCLSCOPE_PRESET", "full"), ("NCCLSCOPE_CUDA_API", "1"), ("EMULATED_CUPTI", "refuse=35@cuptiEnableCallback"), ("EMULATED_CUPTI", "clock=ticks@1ms")]
+    {
+        let play = Play::new(KERNELS).env("LD_LIBRARY_PATH", libraries.path()).env("NCCLSCOPE_CAPTURE", "1");
+        let recording = Recording::by(play.env(name, value));
+        assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
+        assert_sound(&recording.traces.open(), 0);
+        let said = check(&recording.traces);
+        assert!(said.contains("  GPU kernels   ") && said.contains(" of the application"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn what_a_limit_leaves_out_is_left_out_again() {
+    for (compress, limit, told) in [("0", "4M", "steps left out: "), ("1", "1M", "recording stopped: ")] {
+        let settings = [("NCCLSCOPE_CAPTURE", "1"), ("NCCLSCOPE_MAX_SIZE", limit), ("NCCLSCOPE_COMPRESS", compress)];
+        let load = Load::send("--interface 7 --threads 2 --events 150000 --kind mixed", &settings);
+        let said = check(&load.traces);
+        assert!(said.contains(told) && said.contains(" left out at the size limit"), "{said}");
+    }
+}
+
+#[test]
+fn a_capture_ends_at_its_limit_and_the_recording_goes_on() {
+    let settings = [("NCCLSCOPE_CAPTURE", "1"), ("NCCLSCOPE_MAX_SIZE", "1M"), ("NCCLSCOPE_BUFFER_SIZE", "256M")];
+    let load = Load::send("--interface 7 --threads 2 --events 700000 --kind mixed", &settings);
+    let path = capture(&load.traces);
+    let size = fs::metadata(&path).unwrap().len();
+    assert!(size <= (1 << 20) + 1024, "{size} bytes");
+    assert!(load.stderr.contains("reached; the capture ends here, the recording goes on"), "{}", load.stderr);
+    let live = ncclscope(&[Path::new("info"), &load.traces.file()]).unwrap();
+    assert!(live.contains("capture ended: ") && live.contains("  recorded      "), "{live}");
+    let (again, said) = replay(&path);
+    assert!(said.contains("  ended early   ") && said.contains("NCCLSCOPE_MAX_SIZE (1 MiB) reached"), "{said}");
+    assert!(said.contains("  not closed  "), "no last word is made up: {said}");
+    // Equal as far as both go: the last chunk was not full yet when the capture ended.
+    let live = fs::read(load.traces.file()).unwrap();
+    let equal = live.iter().zip(&again).take_while(|(live, again)| live == again).count();
+    assert!(equal * 2 > again.len(), "{equal} of {} bytes", again.len());
+}
+
+#[test]
+fn a_killed_process_leaves_a_capture_up_to_its_end() {
+    let script = "user init world comm=1 rank=0 nranks=2\n\
+                  user start call world CollApi func=AllReduce count=1 datatype=ncclFloat32\n\
+                  user sleep 400ms\n\
+                  user kill SIGKILL\n";
+    let play = Play::new(script).env("NCCLSCOPE_CAPTURE", "1").env("NCCLSCOPE_FLUSH_PERIOD", "20");
+    let recording = Recording::by(play);
+    assert_eq!(recording.outcome.signal, Some(libc::SIGKILL));
+    let (again, said) = replay(&capture(&recording.traces));
+    assert!(said.contains("the process was killed"), "{said}");
+    // One of the two files may have a flush more.
+    let live = fs::read(recording.traces.file()).unwrap();
+    let shorter = live.len().min(again.len());
+    assert!(shorter > 1000 && live[..shorter] == again[..shorter], "{} and {} bytes", live.len(), again.len());
+    assert!(said.contains("perfetto-trace: ") && said.contains(", 1 slices"), "the call that was under way: {said}");
+}
+
+/// The trace of a scenario with a capture beside it.
+fn recorded() -> Recording {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/eager_allreduce.txt");
+    let play = Play::new(fs::read_to_string(path).unwrap()).env("NCCLSCOPE_PRESET", "full");
+    Recording::by(play.env("NCCLSCOPE_CAPTURE", "1"))
+}
+
+#[test]
+fn a_capture_is_announced_private_and_described() {
+    let recording = recorded();
+    let path = capture(&recording.traces);
+    assert!(recording.said().contains(&&*format!("capturing to {}", path.display())), "{:?}", recording.said());
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let name = path.file_name().unwrap().to_string_lossy();
+    let trace = ncclscope(&[Path::new("info"), &recording.traces.file()]).unwrap();
+    assert!(trace.contains(&format!("capture: all that this recording reads is kept in {name}")), "{trace}");
+    let said = ncclscope(&[Path::new("info"), &path]).unwrap();
+    let records = recording.calls() + 7;
+    for part in [", a capture of ncclscope ", ", format 1\n", " · ", "preset full; clock ", " records, no buffers"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let held: u64 = said.split(" s, ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    // Beside the calls: the communicator's begin and end, threads, and texts.
+    assert!((records - 6..records + 20).contains(&held), "{held} of {}: {said}", recording.calls());
+    // It has the summary of the trace.
+    let lines = |text: &str| text.lines().skip_while(|it| !it.starts_with("  process")).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(&check(&recording.traces)), lines(&trace));
+}
+
+#[test]
+fn captures_are_left_out_of_a_join_and_are_no_traces() {
+    let recording = recorded();
+    let (path, trace) = (capture(&recording.traces), recording.traces.file());
+    let output = recording.traces.path().join("joined");
+    let said = ncclscope(&[Path::new("join"), &path, &trace, Path::new("-o"), &output]).unwrap();
+    assert!(said.contains("left out; ncclscope replay makes a trace of a capture"), "{said}");
+    assert_eq!(fs::read(&output).unwrap(), fs::read(&trace).unwrap());
+    let refused = ncclscope(&[Path::new("compare"), &path, &trace]).unwrap_err();
+    assert!(refused.contains("this is a capture of ncclscope: ncclscope replay makes a trace of it"), "{refused}");
+}
+
+#[test]
+fn an_output_is_never_overwritten_and_has_a_name_by_itself() {
+    let recording = recorded();
+    let (path, live) = (capture(&recording.traces), fs::read(recording.traces.file()).unwrap());
+    ncclscope(&[Path::new("replay"), &path]).unwrap();
+    let output = path.with_extension("replayed.perfetto-trace");
+    assert_eq!(fs::read(&output).unwrap(), live);
+    let refused = ncclscope(&[Path::new("replay"), &path]).unwrap_err();
+    assert!(refused.contains("failed to write") && refused.contains("exists"), "{refused}");
+}
+
+/// Writes a file, has it replayed, and answers why it was refused, and whether there is a trace of it all the same.
+fn refused(bytes: &[u8]) -> (String, bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, output) = (folder.path().join("a.capture"), folder.path().join("out"));
+    fs::write(&path, bytes).unwrap();
+    let why = ncclscope(&[Path::new("replay"), &path, Path::new("-o"), &output]).unwrap_err();
+    assert!(why.contains("a.capture: "), "it names the file: {why}");
+    (why, output.exists())
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused_with_the_reason() {
+    let recording = recorded();
+    let good = fs::read(capture(&recording.traces)).unwrap();
+    let trace = fs::read(recording.traces.file()).unwrap();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let head = Chunks::open(&good[..]).unwrap().at() as usize;
+    let text: Vec<u8> = good.iter().copied().filter(|byte| *byte != b'\r').collect();
+    for (bytes, why) in [
+        (&b""[..], "the file is empty"),
+        (&trace, "this is not a capture of ncclscope: it begins with other bytes"),
+        (&text, "copy it again in binary mode"),
+        (&changed(8, 0), "has format 0, of ncclscope"),
+        (&changed(8, 9), "has format 9, of ncclscope"),
+        (&good[..head - 1], "was cut off at byte 0"),
+        (&good[..head], "there is nothing in it but its head"),
+        (&changed(head + 3, 0xff), &format!("the chunk at byte {head} is damaged: it claims ")),
+        (&changed(head + 8, 0), &format!("the chunk at byte {head} is damaged: ")),
+        (&good[..head + 20], &format!("was cut off at byte {head}")),
+    ] {
+        let (said, has_trace) = refused(bytes);
+        assert!(said.contains(why), "{why}: {said}");
+        assert!(!has_trace, "{why}");
+    }
+}
+
+#[test]
+fn a_damaged_capture_is_replayed_up_to_the_damage() {
+    let recording = recorded();
+    let mut bytes = fs::read(capture(&recording.traces)).unwrap();
+    let mut chunks = Chunks::open(&bytes[..]).unwrap();
+    let mut last = 0;
+    while let Some((at, _)) = chunks.next_chunk().unwrap() {
+        last = at as usize;
+    }
+    assert!(last > Chunks::open(&bytes[..]).unwrap().at() as usize, "there is a chunk before the last");
+    let middle = last.midpoint(bytes.len());
+    bytes[middle] ^= 0x10;
+    let (said, has_trace) = refused(&bytes);
+    assert!(said.contains(&format!("the chunk at byte {last} is damaged: ")) && said.contains("has all before it"), "{said}");
+    assert!(has_trace);
+    // Cut off there, it is as good as that of a killed process.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cut.capture");
+    fs::write(&path, &bytes[..middle]).unwrap();
+    let (again, said) = replay(&path);
+    assert!(said.contains(&format!("the capture was cut off at byte {last}: ")), "{said}");
+    let live = fs::read(recording.traces.file()).unwrap();
+    assert!(!again.is_empty() && live.starts_with(&again), "what was flushed before is the same");
+}
+
+#[test]
+fn another_version_says_that_it_is_another() {
+    let recording = recorded();
+    let bytes = fs::read(capture(&recording.traces)).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let at = bytes.windows(version.len()).position(|window| window == version.as_bytes()).unwrap();
+    let mut other = bytes.clone();
+    other[at..at + version.len()].copy_from_slice(&b"9.8.7.6.5.4.3.2.1"[..version.len()]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.capture");
+    fs::write(&path, &other).unwrap();
+    let (again, said) = replay(&path);
+    let remark = format!("by ncclscope {version}, from a capture of 9.8.7: it may differ from the trace of the recording");
+    assert!(said.contains(&format!("  replayed      {remark}")), "{said}");
+    assert!(said.contains(&format!("  note          replayed: {remark}")), "the trace says so: {said}");
+    assert!(again.len() > fs::metadata(recording.traces.file()).unwrap().len() as usize);
+}
+
+/// A chunk whose entries make no sense, behind a good head.
+#[test]
+fn entries_are_held_against_the_rules() {
+    let recording = recorded();
+    let good = fs::read(capture(&recording.traces)).unwrap();
+    let mut chunks = Chunks::open(&good[..]).unwrap();
+    let head = good[..chunks.at() as usize].to_vec();
+    let first = chunks.next_chunk().unwrap().unwrap().1.to_vec();
+    let with = |parts: &[&[u8]]| {
+        let mut file = head.clone();
+        for part in parts {
+            let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
+            zlib.write_all(part).unwrap();
+            let packed = zlib.finish().unwrap();
+            file.extend((part.len() as u32).to_le_bytes());
+            file.extend((packed.len() as u32).to_le_bytes());
+            file.extend(packed);
+        }
+        file
+    };
+    const END: &[u8] = &[18, 0, 0, 0];
+    for (parts, why) in [
+        (&[&[10_u8][..]][..], "it does not begin with the recording's begin"),
+        (&[&[0]], "an entry of unknown kind"),
+        (&[&first, &first], "a second begin"),
+        (&[&first, END, &[10]], "something follows the end"),
+        (&[&first, &[2, 1, 1]], "a record of a length that cannot be"),
+        (&[&first, &[5, 0, 9, 1]], "a length that reaches beyond the chunk"),
+        (&[&first, &[12, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]], "a number that does not end"),
+        (&[&first, &[13, 7]], "a level that does not exist"),
+        (&[&first, &[15, 0, 1, 0xff]], "a text that is not UTF-8"),
+        (&[&first, &[3, 0, 2, 0]], "it ends inside of an entry"),
+        (&[&first, &[3, 2, 255, 255, 255, 255, 127, 0, 0]], "clocks that cannot be"),
+    ] {
+        let (said, _) = refused(&with(parts));
+        assert!(said.contains(why), "{why}: {said}");
+    }
+}
+
+/// Each file in `captures/`, and the text beside it that says what is in it. After a change that is meant, `NCCLSCOPE_BLESS=1` writes it anew.
+#[test]
+fn captures_that_were_kept_are_replayed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
+    let readme = fs::read_to_string(folder.join("README.md")).unwrap();
+    let with = |ending: &str| {
+        let paths = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == ending)).collect::<Vec<_>>()
+    };
+    let captures = with("capture");
+    for path in &captures {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(readme.contains(&format!("`{name}`")), "README.md says where {name} is from");
+        let output = tempfile::tempdir().unwrap();
+        let output = output.path().join("again.perfetto-trace");
+        let said = ncclscope(&[Path::new("replay"), path, Path::new("-o"), &output]).unwrap();
+        let trace = ncclscope_tests::perfetto::Trace::open(&output).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_sound(&trace, 0);
+        // What the lines say that name no file, and another version's remark.
+        let shown = said.lines().filter(|line| line.starts_with("  ") && !line.contains("replayed"));
+        let shown = shown.map(|line| format!("{}\n", line.trim())).collect::<String>();
+        let golden = path.with_extension("txt");
+        if std::env::var_os("NCCLSCOPE_BLESS").is_some_and(|value| value == "1") {
+            fs::write(&golden, &shown).unwrap();
+        }
+        let changed = difference(&fs::read_to_string(&golden).unwrap_or_default(), &shown);
+        assert!(changed.is_empty(), "{name} shows something else; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}");
+    }
+    assert!(!captures.is_empty() && with("txt").len() == captures.len(), "each text is that of a capture");
+}

@@ -90,6 +90,19 @@ fn injected(nccl: &str) {
     }
 }
 
+/// What a recording read makes its trace again, byte for byte: kernels, channels and graphs, calls into CUDA, CUPTI on a foreign clock.
+fn captures(nccl: &str) {
+    for (scenario, words, more) in [
+        ("small", "clock=ticks@1ms", "NCCLSCOPE_NVTX"),
+        ("graphs", "", "NCCLSCOPE_CUDA_API"),
+        ("training", "drop=5%", "NCCLSCOPE_CUDA_API"),
+    ] {
+        let plan = Plan::new(nccl, scenario).with("NCCLSCOPE_CAPTURE", "1").with(more, "1");
+        let job = plan.with_cupti("13.0").misbehaving(words).run().succeeded();
+        assert_eq!(job.check_captures(), job.processes().len(), "one each");
+    }
+}
+
 /// The same with several GPUs in one process, and with CUPTI of another release.
 fn kernels_of_several_gpus(nccl: &str) {
     for (scenario, cupti) in [("threads", "12.9"), ("devices", "13.5")] {
@@ -249,7 +262,11 @@ macro_rules! release {
     };
 }
 
-release!(always nccl_2_28_9, "2.28.9", [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, injected]);
+release!(
+    always nccl_2_28_9,
+    "2.28.9",
+    [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, injected, captures]
+);
 release!(
     always nccl_2_30_7,
     "2.30.7",
@@ -261,7 +278,10 @@ release!(
 release!(
     always nccl_2_32_3,
     "2.32.3",
-    [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, kernels_of_another_tool, injected]
+    [
+        every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, kernels_of_another_tool, injected,
+        captures,
+    ]
 );
 
 // 2.23.4 and 2.24.3 cannot be aborted: when a peer has closed its connection, the proxy thread tries again for ever without a look at the

@@ -128,6 +128,26 @@ impl Job {
         String::from_utf8_lossy(&out).into_owned()
     }
 
+    /// Requires that each of its captures makes its trace again, byte for byte; how many there are.
+    #[track_caller]
+    pub(crate) fn check_captures(&self) -> usize {
+        let captures = files(&self.folder.path().join("traces"), ".capture");
+        for capture in &captures {
+            let again = self.folder.path().join("again.perfetto-trace");
+            let line = ["ncclscope".into(), "replay".into(), capture.clone(), "-o".into(), again.clone()];
+            let mut said = Vec::new();
+            ncclscope::cli::run(line, &mut said).unwrap_or_else(|error| panic!("{error}"));
+            println!("{}", String::from_utf8_lossy(&said));
+            let bytes = |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let (live, replayed) = (bytes(&capture.with_extension("perfetto-trace")), bytes(&again));
+            let differs = live.iter().zip(&replayed).position(|(live, replayed)| live != replayed);
+            let lengths = (live.len(), replayed.len());
+            assert!(live == replayed, "{}: {lengths:?} bytes, different from {differs:?} on", capture.display());
+            std::fs::remove_file(&again).expect("it was just written");
+        }
+        captures.len()
+    }
+
     /// Everything that its processes said.
     pub(crate) fn logs(&self) -> String {
         let mut text = String::new();

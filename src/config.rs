@@ -54,6 +54,14 @@ pub const SETTINGS: &[Setting] = &[
                program starts, which catches those that use NVTX before NCCL",
     },
     Setting {
+        name: "NCCLSCOPE_MATCH",
+        unit: "all | external | timer",
+        default: "all",
+        help: "for diagnosis, how kernels may be matched: all = by the callback of their launch, and by whatever there is where that \
+               cannot be had; external = without that callback, by an external id; timer = by neither, only by stream and the \
+               GPU's timer, which needs NCCLSCOPE_KERNEL_CH",
+    },
+    Setting {
         name: "NCCLSCOPE_OUTPUT",
         unit: "folder; %h host, %p process id, %r world rank, %j job",
         default: "./ncclscope-<job or start time>",
@@ -161,6 +169,17 @@ pub enum Cupti {
     Path(PathBuf),
 }
 
+/// How kernels may be matched: less than everything is for diagnosis, where one way is to be held against another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matching {
+    /// By whatever there is.
+    All,
+    /// Without callbacks at launches: by the external ids that take their place.
+    External,
+    /// Without both, and without those of graphs: by stream and the GPU's timer.
+    Timer,
+}
+
 /// Which clock CUPTI's records are to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CuptiClock {
@@ -183,6 +202,8 @@ pub struct Config {
     pub cupti: Cupti,
     /// Which clock its records are to have.
     pub cupti_clock: CuptiClock,
+    /// How they may be matched.
+    pub matching: Matching,
     /// Whether calls into CUDA are recorded.
     pub cuda_api: bool,
     /// Whether ranges of NVTX are recorded.
@@ -263,6 +284,11 @@ impl Config {
                 "NCCLSCOPE_CUPTI_CLOCK",
                 CuptiClock::Auto,
                 &[("auto", CuptiClock::Auto), ("wall", CuptiClock::Wall), ("boottime", CuptiClock::Boottime)],
+            ),
+            matching: reader.choice(
+                "NCCLSCOPE_MATCH",
+                Matching::All,
+                &[("all", Matching::All), ("external", Matching::External), ("timer", Matching::Timer)],
             ),
             cuda_api: reader.needs_cupti("NCCLSCOPE_CUDA_API"),
             nvtx: reader.needs_cupti("NCCLSCOPE_NVTX"),

@@ -408,7 +408,13 @@ fn now() -> HostNs {
 
 fn cupti_options(config: &Config) -> cupti::Options {
     let copies = config.preset == Preset::Full;
-    cupti::Options { copies, calls: config.cuda_api, nvtx: config.nvtx, ..cupti::Options::new(config.cupti.clone()) }
+    cupti::Options {
+        matching: config.matching,
+        copies,
+        calls: config.cuda_api,
+        nvtx: config.nvtx,
+        ..cupti::Options::new(config.cupti.clone())
+    }
 }
 
 /// Takes CUPTI if it can be had; what the trace says about that.

@@ -323,6 +323,18 @@ fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
 }
 
 #[test]
+fn one_way_of_matching_can_be_chosen() {
+    let operations = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count)).concat();
+    let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{operations}user finalize world\n");
+    for (way, bracket, external, unmatched) in [("all", 3, 0, 0), ("external", 0, 3, 0), ("timer", 0, 0, 3)] {
+        let figures = record(&script, &[("NCCLSCOPE_MATCH", way)]).timeline().figures();
+        let matched = (figures.get("kernels_launch_bracket"), figures.get("kernels_external_id"));
+        // Without channels of the GPU's there is nothing that its timer could tell.
+        assert_eq!((matched, figures.get("kernels_unmatched")), ((bracket, external), unmatched), "{way}");
+    }
+}
+
+#[test]
 fn kernels_of_one_stream_may_overlap() {
     // As after programmatic launches: each begins while the one before still runs, and the last one ends first.
     let launch = |n: u32, time: &str| {

@@ -70,6 +70,8 @@ pub fn current_device() -> Option<u32> {
 pub struct Options {
     /// Which copy of libcupti.
     pub library: config::Cupti,
+    /// By what launches are to be known.
+    pub matching: config::Matching,
     /// Whether copies and memsets are recorded too, for collectives by copy engine.
     pub copies: bool,
     /// Whether calls into the driver and the runtime are recorded, which costs time in each of them.
@@ -93,6 +95,7 @@ impl Options {
         let flush_period = Duration::from_secs(1);
         Options {
             library,
+            matching: config::Matching::All,
             copies: false,
             calls: false,
             nvtx: false,

@@ -8,6 +8,7 @@ use cupti_sys::records;
 
 use super::callbacks::{self, COPYING, GRAPH_LAUNCHES, LAUNCHES, NODES, STATES, Shared};
 use super::{Absent, Options};
+use crate::config::Matching;
 use crate::record::recorder;
 use crate::sys;
 
@@ -103,9 +104,14 @@ impl Subscription {
             }
             enabled
         };
-        let launches = enable("launches", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &LAUNCHES);
-        enable("nodes of graphs", cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
-        enable("launches of graphs", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
+        let launches = match options.matching {
+            Matching::All => enable("launches", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &LAUNCHES),
+            Matching::External | Matching::Timer => 0,
+        };
+        if options.matching != Matching::Timer {
+            enable("nodes of graphs", cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
+            enable("launches of graphs", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
+        }
         for id in COPYING.into_iter().filter(|_| options.copies) {
             // Releases that lack a function refuse it, and nothing is missed there.
             // SAFETY: the handle is that of this subscription.
@@ -142,7 +148,7 @@ impl Subscription {
                 self.kinds.push(kind);
             }
         }
-        if launches == 0 {
+        if launches == 0 && options.matching != Matching::Timer {
             self.know_launches_by_id(&mut note);
         }
         Ok(())

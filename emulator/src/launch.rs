@@ -294,7 +294,7 @@ pub fn folder_of_traces(output: &Path) -> PathBuf {
 }
 
 /// What makes NCCL run here, unless the scenario says otherwise. It has all that a program may set on its way.
-const BASIC: [(&str, &str); 18] = [
+pub const BASIC: [(&str, &str); 18] = [
     ("NCCL_SOCKET_IFNAME", "lo"),
     ("NCCL_NET", "Socket"),
     ("NCCL_NET_PLUGIN", "none"),

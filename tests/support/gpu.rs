@@ -17,7 +17,7 @@ const CONTEXT: *mut c_void = std::ptr::without_provenance_mut(0xc0_0000);
 const CONTEXT_ID: u32 = 1;
 
 static MACHINE: Machine =
-    Machine { now, wall, devices, current_context, correlation, current_device, driver_version, describe };
+    Machine { now, wall, devices, current_context, correlation, current_device, driver_version, describe, function };
 static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn now() -> u64 {
@@ -47,6 +47,11 @@ extern "C" fn current_device() -> u32 {
 
 extern "C" fn driver_version() -> u32 {
     13000
+}
+
+extern "C" fn function(_: *const c_char) -> *const c_void {
+    // Scripts launch through this file, not through the driver.
+    std::ptr::null()
 }
 
 extern "C" fn describe(ordinal: u32, gpu: *mut Gpu) -> bool {

@@ -11,6 +11,7 @@ pub(crate) const NO_DEVICE: CuResult = 100;
 pub(crate) const INVALID_DEVICE: CuResult = 101;
 pub(crate) const INVALID_CONTEXT: CuResult = 201;
 pub(crate) const NOT_FOUND: CuResult = 500;
+pub(crate) const NOT_SUPPORTED: CuResult = 801;
 
 /// A code's name and what it means.
 pub(crate) fn describe(code: CuResult) -> Option<(&'static CStr, &'static CStr)> {
@@ -27,7 +28,7 @@ pub(crate) fn describe(code: CuResult) -> Option<(&'static CStr, &'static CStr)>
         NOT_FOUND => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         600 => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
         700 => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
-        801 => (c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
+        NOT_SUPPORTED => (c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
         900 => (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing"),
         999 => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
         _ => return None,

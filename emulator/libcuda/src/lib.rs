@@ -4,9 +4,10 @@
 //! process without this library for one without a driver and leaves CUPTI alone, and it may ask which GPUs there are. The
 //! answers come from the host program through [`observe::ATTACH`]; without one this is a driver on a machine without a GPU.
 //!
-//! Functions of the driver that nobody here needs are missing, so a program that runs kernels through them does not link.
+//! A program may use the GPUs through it as far as the functions in [`forward`] go. Others of the driver's are missing.
 
 mod error;
+pub mod forward;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;

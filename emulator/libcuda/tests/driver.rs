@@ -20,6 +20,7 @@ static MACHINE: Machine = Machine {
     current_device: one,
     driver_version: version,
     describe,
+    function,
 };
 
 extern "C" fn never() -> u64 {
@@ -40,6 +41,18 @@ extern "C" fn version() -> u32 {
 extern "C" fn context() -> *mut c_void {
     CONTEXT.load(Ordering::Relaxed) as *mut c_void
 }
+/// A machine that has one function.
+extern "C" fn function(name: *const c_char) -> *const c_void {
+    extern "C" fn synchronize() -> u32 {
+        719
+    }
+    // SAFETY: the library passes a C string.
+    match unsafe { CStr::from_ptr(name) } == c"cuCtxSynchronize" {
+        true => synchronize as *const c_void,
+        false => std::ptr::null(),
+    }
+}
+
 extern "C" fn describe(ordinal: u32, gpu: *mut Gpu) -> bool {
     if ordinal >= 2 {
         return false;
@@ -128,6 +141,8 @@ fn a_driver_describes_the_machine_of_its_host_program() {
     }
     assert_eq!(call!(library, c"cuDeviceGetAttribute"(*mut c_int = &raw mut number, c_int = 9999, c_int = 1)), 1);
 
+    assert_eq!(call!(library, c"cuCtxSynchronize"()), 719, "the machine's own function is called");
+    assert_eq!(call!(library, c"cuMemFree_v2"(u64 = 0)), 801, "it has none of this name");
     assert_eq!(call!(library, c"cuCtxGetDevice"(*mut c_int = &raw mut number)), 201, "no context is current yet");
     CONTEXT.store(0x1000, Ordering::Relaxed);
     assert_eq!(call!(library, c"cuCtxGetDevice"(*mut c_int = &raw mut number)), 0);

@@ -35,6 +35,8 @@ pub struct Machine {
     pub driver_version: extern "C" fn() -> u32,
     /// Describes a GPU; false when there is none of that ordinal.
     pub describe: extern "C" fn(u32, *mut Gpu) -> bool,
+    /// The machine's own function of the driver that is exported under this name; null where it has none.
+    pub function: extern "C" fn(*const c_char) -> *const c_void,
 }
 
 /// The id of the default stream of every context; no [`ResourceKind::StreamCreated`] tells of it.

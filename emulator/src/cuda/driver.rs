@@ -99,7 +99,7 @@ unsafe extern "C" fn device_primary_context_retain(out: *mut Handle, device: c_i
     call(c"cuDevicePrimaryCtxRetain", |_| unsafe { put(out, device::get(device)?.context().handle()) })
 }
 
-unsafe extern "C" fn device_primary_context_release(device: c_int) -> c_int {
+pub(super) unsafe extern "C" fn device_primary_context_release(device: c_int) -> c_int {
     // Contexts live as long as the process.
     call(c"cuDevicePrimaryCtxRelease", |_| device::get(device).map(|_| ()))
 }

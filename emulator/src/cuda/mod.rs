@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`host`] | what the job calls |
 //! | `runtime`, `driver` | what libnccl calls, as C functions |
+//! | `application` | what a program calls that brings its own CUDA: the driver, and kernels known by name |
 //! | `observe` | who is told of it: an emulated CUPTI |
 //! | `device` | devices, contexts, which one is current |
 //! | `stream`, `event` | queues of work, and points in them |
@@ -17,6 +18,7 @@
 //! | `memory`, `virtual_memory` | addresses and whose they are |
 //! | `registry`, `names`, `threads`, [`error`] | handles, kernels' names, the emulator's threads, errors |
 
+mod application;
 mod capture;
 mod device;
 mod driver;

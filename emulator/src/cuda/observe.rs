@@ -38,6 +38,7 @@ pub(super) unsafe extern "C" fn ncclscope_emulator_attach(observer: *const Obser
         current_device,
         driver_version,
         describe,
+        function: super::application::function,
     };
     if MACHINE.get().is_none() {
         return std::ptr::null();

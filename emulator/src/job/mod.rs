@@ -154,6 +154,44 @@ fn work(process: &Process) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Gives this process emulated GPUs and this libnccl, for a program that calls both by itself. Of the program's work the truth
+/// goes to `truth`. To be called before anything else of CUDA or NCCL, with [`launch::BASIC`](crate::launch::BASIC) in the
+/// environment and `EMULATED_GPUS` as many as `gpus`.
+///
+/// # Errors
+///
+/// Why the library cannot be run, or the truth not be written.
+///
+/// # Panics
+///
+/// When the process has such GPUs already.
+pub fn stand_in(nccl: &Path, gpus: u32, truth: &Path) -> Result<(), String> {
+    // The timer is off and drifts, as real ones do.
+    let text = format!(
+        "title = \"a program of its own\"\n[job]\nhosts = 1\nranks_per_host = {gpus}\nprogram = \"sync\"\n\
+         [gpu]\ntimer_offset = \"-3 s\"\ntimer_drift = \"12 ppm\"\ntimer_granularity = \"32 ns\"\n"
+    );
+    let scenario = Scenario::parse("stand-in", &text, None)?;
+    let reference = crate::time::now();
+    HostClocks { reference, ..HostClocks::default() }.install();
+    let process = Process {
+        number: 0,
+        scenario: PathBuf::new(),
+        seed: scenario.seed,
+        nccl: nccl.to_owned(),
+        reference,
+        wall: HostClocks::wall_at(reference),
+        meeting: PathBuf::new(),
+        truth: truth.to_owned(),
+        tally: PathBuf::new(),
+        trace: false,
+    };
+    let truth = Truth::create(truth).map_err(|error| format!("failed to create {}: {error}", truth.display()))?;
+    let library = load(nccl).map_err(|failure| failure.reason)?;
+    let pace = Arc::new(pace(&scenario, &process, 0));
+    set_up_gpus(library, &scenario, &pace, &Arc::new(truth), false).map_err(|failure| failure.reason)
+}
+
 /// Loads a libnccl, with emulated NVML before it.
 fn load(path: &Path) -> Result<&'static Library, Failure> {
     let unsuitable =

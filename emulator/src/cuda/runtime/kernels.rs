@@ -7,7 +7,7 @@ use crate::cuda::names::Name;
 use crate::cuda::observe::{call, call_of, nested_call};
 use crate::cuda::one_rank::OneRank;
 use crate::cuda::work::{Body, Kernel};
-use crate::cuda::{Error, device, driver, machine};
+use crate::cuda::{Error, application, device, driver, machine};
 
 /// `dim3`.
 #[repr(C)]
@@ -62,6 +62,10 @@ pub(in crate::cuda) unsafe fn body(
     // SAFETY: as the caller promises.
     if let Some(kernel) = unsafe { OneRank::new(name, arguments) } {
         return kernel.map(Body::OneRank);
+    }
+    // SAFETY: as the caller promises.
+    if let Some(body) = unsafe { application::kernel(name, arguments) } {
+        return Ok(body);
     }
     if name.contains("ncclProgressCounterCaptureGpuTime") {
         // SAFETY: the kernel takes one argument, an address.

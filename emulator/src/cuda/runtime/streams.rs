@@ -80,7 +80,7 @@ pub(in crate::cuda) unsafe extern "C" fn event_create(out: *mut Handle) -> c_int
     unsafe { create_event(c"cudaEventCreate", out, 0) }
 }
 
-pub(super) unsafe extern "C" fn event_create_with_flags(out: *mut Handle, flags: u32) -> c_int {
+pub(in crate::cuda) unsafe extern "C" fn event_create_with_flags(out: *mut Handle, flags: u32) -> c_int {
     // SAFETY: the same promises.
     unsafe { create_event(c"cudaEventCreateWithFlags", out, flags) }
 }

@@ -1,0 +1,125 @@
+//! The CUDA driver as a program calls it, through the emulated `libcuda.so.1`: memory, streams, events, graphs, and kernels of its
+//! own.
+//!
+//! A kernel of a program is one of those that are known here by name, which stand for what the program's code would do. What
+//! [`super::runtime`] says of its callers goes for these too.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use super::observe::call;
+use super::runtime::{self, put};
+use super::work::Body;
+use super::{Error, driver, machine};
+
+type Handle = *mut c_void;
+
+/// The function that the driver library exports under this name; null where it is not emulated.
+pub(super) extern "C" fn function(name: *const c_char) -> *const c_void {
+    // SAFETY: the driver library passes a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    let name = name.to_str().unwrap_or_default();
+    macro_rules! functions {
+        ($($name:literal: $function:expr,)*) => {
+            match name { $($name => Some($function as *const c_void),)* _ => driver::function(name) }
+        };
+    }
+    let found = functions! {
+        "cuCtxSynchronize": runtime::device_synchronize,
+        "cuDevicePrimaryCtxRelease_v2": driver::device_primary_context_release,
+        "cuEventCreate": runtime::event_create_with_flags,
+        "cuEventDestroy_v2": runtime::event_destroy,
+        "cuEventElapsedTime": runtime::event_elapsed_time,
+        "cuEventRecord": runtime::event_record,
+        "cuEventSynchronize": runtime::event_synchronize,
+        "cuGraphDestroy": runtime::graph_destroy,
+        "cuGraphExecDestroy": runtime::graph_exec_destroy,
+        "cuGraphInstantiateWithFlags": runtime::graph_instantiate,
+        "cuGraphLaunch": runtime::graph_launch,
+        "cuMemAlloc_v2": runtime::malloc,
+        "cuMemFree_v2": runtime::free,
+        "cuMemcpyDtoH_v2": copy_to_host,
+        "cuMemsetD8Async": set_bytes,
+        "cuModuleGetFunction": module_get_function,
+        "cuModuleLoadData": module_load,
+        "cuModuleUnload": module_unload,
+        "cuStreamBeginCapture_v2": runtime::stream_begin_capture,
+        "cuStreamCreate": runtime::stream_create_with_flags,
+        "cuStreamDestroy_v2": runtime::stream_destroy,
+        "cuStreamEndCapture": runtime::stream_end_capture,
+        "cuStreamSynchronize": runtime::stream_synchronize,
+        "cuStreamWaitEvent": runtime::stream_wait_event,
+    };
+    found.unwrap_or(std::ptr::null())
+}
+
+/// Lasts so many nanoseconds.
+const SPIN: &str = "ncclscope_spin";
+/// Writes so many readings of the GPU's timer to an address.
+const READINGS: &str = "ncclscope_globaltimer";
+
+/// What a program's kernel of this name does; `None` where it is none that is known.
+///
+/// # Safety
+///
+/// The arguments are those of the kernel of this name.
+pub(super) unsafe fn kernel(name: &str, arguments: *const *const u8) -> Option<Body> {
+    match name {
+        SPIN => {
+            // SAFETY: the kernel takes one number.
+            let duration_ns = unsafe { (*arguments).cast::<u64>().read_unaligned() };
+            Some(Body::Compute { duration_ns, work: std::sync::Mutex::new(Box::new(|| {})) })
+        }
+        READINGS => {
+            // SAFETY: the kernel takes an address and a number.
+            let (at, count) = unsafe {
+                ((*arguments).cast::<usize>().read_unaligned(), (*arguments.add(1)).cast::<u32>().read_unaligned())
+            };
+            let device = super::device::current().ordinal;
+            let work = move || {
+                for place in 0..count as usize {
+                    let reading = machine().kernels.timer(device);
+                    // SAFETY: the kernel was launched with an address that it may write so many readings to.
+                    unsafe { (at as *mut u64).add(place).write_volatile(reading) };
+                }
+            };
+            Some(Body::Compute { duration_ns: 0, work: std::sync::Mutex::new(Box::new(work)) })
+        }
+        _ => None,
+    }
+}
+
+unsafe extern "C" fn copy_to_host(to: Handle, from: *const c_void, bytes: usize) -> c_int {
+    /// `cudaMemcpyDeviceToHost`.
+    const TO_HOST: c_int = 2;
+    // SAFETY: the same promises.
+    unsafe { runtime::memcpy(to, from, bytes, TO_HOST) }
+}
+
+unsafe extern "C" fn set_bytes(at: Handle, byte: u8, bytes: usize, stream: Handle) -> c_int {
+    // SAFETY: the same promises.
+    unsafe { runtime::memset_async(at, byte.into(), bytes, stream) }
+}
+
+unsafe extern "C" fn module_load(out: *mut Handle, image: *const c_void) -> c_int {
+    // One module is as good as another: kernels are known by their names.
+    // SAFETY: CUDA's caller promises a place for the result.
+    call(c"cuModuleLoadData", |_| unsafe { put(out, image.cast_mut()) })
+}
+
+unsafe extern "C" fn module_unload(_module: Handle) -> c_int {
+    call(c"cuModuleUnload", |_| Ok(()))
+}
+
+unsafe extern "C" fn module_get_function(out: *mut Handle, _module: Handle, name: *const c_char) -> c_int {
+    call(c"cuModuleGetFunction", |_| {
+        // SAFETY: CUDA's caller promises a C string.
+        let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
+        if ![SPIN, READINGS].contains(&name) {
+            return Err(Error::SymbolNotFound);
+        }
+        let (name, address) = machine().names.of_kernel(name);
+        machine().names.of_function(address, || Some(name.to_string()));
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, address as Handle) }
+    })
+}

@@ -1,0 +1,396 @@
+//! The driver, as far as the workloads use it: a GPU, streams, memory, graphs, and the suite's own kernels.
+//!
+//! Everything goes through `cudarc`, which opens `libcuda.so.1` at the first call; [`Gpu::open`] asks before whether there is one.
+//! Objects are not destroyed one by one: a workload is a process, and ends.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+use cudarc::driver::sys;
+
+/// The suite's kernels, ended by a zero as the driver wants it.
+const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
+
+/// A GPU with its primary context, and the suite's kernels in it.
+#[derive(Debug)]
+pub struct Gpu {
+    context: sys::CUcontext,
+    spin: sys::CUfunction,
+    readings: sys::CUfunction,
+}
+
+/// A stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream(sys::CUstream);
+
+/// An event.
+#[derive(Clone, Copy, Debug)]
+pub struct Event(sys::CUevent);
+
+/// Memory of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer(sys::CUdeviceptr);
+
+/// What a stream captured.
+#[derive(Clone, Copy, Debug)]
+pub struct Graph(sys::CUgraph);
+
+/// An executable graph.
+#[derive(Clone, Copy, Debug)]
+pub struct Exec(sys::CUgraphExec);
+
+/// What a GPU is.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Description {
+    /// Its name.
+    pub name: String,
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// Its compute capability, `9.0`.
+    pub capability: String,
+    /// Its multiprocessors.
+    pub multiprocessors: i32,
+}
+
+/// Says what failed, and how.
+fn check(what: &str, result: sys::CUresult) -> Result<(), String> {
+    match result {
+        sys::CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(format!("{what}: {code:?}")),
+    }
+}
+
+/// Starts the driver.
+///
+/// # Errors
+///
+/// When there is none, or it does not start.
+pub fn start() -> Result<(), String> {
+    // SAFETY: opens the driver's library, whose initialisers are the driver's.
+    if !unsafe { sys::is_culib_present() } {
+        return Err("libcuda.so.1 is not there".into());
+    }
+    // SAFETY: it takes flags, of which there are none.
+    check("cuInit", unsafe { sys::cuInit(0) })
+}
+
+/// The newest CUDA that the driver supports: 13000 is 13.0. After [`start`].
+///
+/// # Errors
+///
+/// When the driver does not say.
+pub fn version() -> Result<i32, String> {
+    let mut version = 0;
+    // SAFETY: the number is writable.
+    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
+    Ok(version)
+}
+
+/// All GPUs. After [`start`].
+///
+/// # Errors
+///
+/// When the driver does not say.
+pub fn gpus() -> Result<Vec<Description>, String> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS,
+    };
+    let mut count = 0;
+    // SAFETY: the number is writable.
+    check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
+    let describe = |ordinal| {
+        let (mut device, mut name, mut memory) = (0, [0; 128], 0);
+        let attribute = |what, device| {
+            let mut value = 0;
+            // SAFETY: the number is writable.
+            check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&raw mut value, what, device) })?;
+            Ok::<_, String>(value)
+        };
+        // SAFETY: all places are writable, and the name has the room that is said; the driver ends it with a zero.
+        unsafe {
+            check("cuDeviceGet", sys::cuDeviceGet(&raw mut device, ordinal))?;
+            check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device))?;
+            check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&raw mut memory, device))?;
+        }
+        // SAFETY: as above.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        let capability = format!("{}.{}", attribute(MAJOR, device)?, attribute(MINOR, device)?);
+        let multiprocessors = attribute(MULTIPROCESSORS, device)?;
+        Ok(Description { name, memory: memory as u64, capability, multiprocessors })
+    };
+    (0..count).map(describe).collect()
+}
+
+/// Whether the driver has a function, by the name under which it exports it. After [`start`].
+#[must_use]
+pub fn has(function: &str) -> bool {
+    // SAFETY: the address is not called here.
+    unsafe { sys::culib().get::<*const c_void>(function.as_bytes()) }.is_ok()
+}
+
+impl Gpu {
+    /// Opens a GPU and makes it the current one of this thread.
+    ///
+    /// # Errors
+    ///
+    /// When there is no driver, no such GPU, or it does not take the suite's kernels.
+    pub fn open(ordinal: u32) -> Result<Gpu, String> {
+        start()?;
+        let (mut device, mut context, mut module) = (0, ptr::null_mut(), ptr::null_mut());
+        let kernel = |module, name: &CStr| {
+            let mut function = ptr::null_mut();
+            // SAFETY: the place is writable, the name a C string, the module one of the driver's.
+            let result = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
+            check("cuModuleGetFunction", result).map(|()| function)
+        };
+        // SAFETY: all places are writable; the image is PTX ended by a zero.
+        unsafe {
+            check("cuDeviceGet", sys::cuDeviceGet(&raw mut device, ordinal as i32))?;
+            check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&raw mut context, device))?;
+            check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
+            check("cuModuleLoadData", sys::cuModuleLoadData(&raw mut module, KERNELS.as_ptr().cast()))?;
+        }
+        Ok(Gpu { context, spin: kernel(module, c"ncclscope_spin")?, readings: kernel(module, c"ncclscope_globaltimer")? })
+    }
+
+    /// Makes it the current GPU of this thread.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn make_current(&self) -> Result<(), String> {
+        // SAFETY: the context lives as long as the process.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
+    /// A new stream, which does not wait for the default one.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn stream(&self) -> Result<Stream, String> {
+        /// `CU_STREAM_NON_BLOCKING`
+        const NON_BLOCKING: u32 = 1;
+        let mut stream = ptr::null_mut();
+        // SAFETY: the place is writable.
+        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&raw mut stream, NON_BLOCKING) })?;
+        Ok(Stream(stream))
+    }
+
+    /// A new event.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn event(&self) -> Result<Event, String> {
+        /// `CU_EVENT_DISABLE_TIMING`
+        const WITHOUT_TIME: u32 = 2;
+        let mut event = ptr::null_mut();
+        // SAFETY: the place is writable.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut event, WITHOUT_TIME) })?;
+        Ok(Event(event))
+    }
+
+    /// Memory, with whatever is in it.
+    ///
+    /// # Errors
+    ///
+    /// When there is none left.
+    pub fn memory(&self, bytes: usize) -> Result<Buffer, String> {
+        let mut address = 0;
+        // SAFETY: the place is writable.
+        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) })?;
+        Ok(Buffer(address))
+    }
+
+    /// Waits until the GPU has done all that this process gave it.
+    ///
+    /// # Errors
+    ///
+    /// When something on the GPU failed.
+    pub fn synchronize(&self) -> Result<(), String> {
+        // SAFETY: no arguments.
+        check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+    }
+
+    /// Launches a kernel that lasts so many nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn spin(&self, stream: Stream, mut ns: u64) -> Result<(), String> {
+        launch(self.spin, stream, &mut [(&raw mut ns).cast()])
+    }
+
+    /// So many readings of the GPU's timer, one right after the other, in ns.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn timer(&self, stream: Stream, mut count: u32) -> Result<Vec<u64>, String> {
+        let mut readings = vec![0_u64; count as usize];
+        let memory = self.memory(size_of_val(&readings[..]))?;
+        let mut address = memory.0;
+        launch(self.readings, stream, &mut [(&raw mut address).cast(), (&raw mut count).cast()])?;
+        stream.synchronize()?;
+        let bytes = size_of_val(&readings[..]);
+        // SAFETY: both are so long.
+        check("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(readings.as_mut_ptr().cast(), memory.0, bytes) })?;
+        Ok(readings)
+    }
+}
+
+/// Launches a kernel of one thread.
+fn launch(function: sys::CUfunction, stream: Stream, arguments: &mut [*mut c_void]) -> Result<(), String> {
+    let none = ptr::null_mut();
+    // SAFETY: the arguments are those of the kernel in `kernels.ptx`; the driver copies them before it returns.
+    let result = unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream.0, arguments.as_mut_ptr(), none) };
+    check("cuLaunchKernel", result)
+}
+
+impl Stream {
+    /// `cudaStream_t`
+    #[must_use]
+    pub fn handle(self) -> *mut c_void {
+        self.0.cast()
+    }
+
+    /// Waits until all that was given to it is done.
+    ///
+    /// # Errors
+    ///
+    /// When something on the GPU failed.
+    pub fn synchronize(self) -> Result<(), String> {
+        // SAFETY: the stream lives as long as the process.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
+    }
+
+    /// What comes after on this stream waits for what is before on the other.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn wait_for(self, other: Stream, event: Event) -> Result<(), String> {
+        // SAFETY: streams and event live as long as the process.
+        unsafe {
+            check("cuEventRecord", sys::cuEventRecord(event.0, other.0))?;
+            check("cuStreamWaitEvent", sys::cuStreamWaitEvent(self.0, event.0, 0))
+        }
+    }
+
+    /// From here on calls are captured.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn begin_capture(self) -> Result<(), String> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives as long as the process.
+        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.0, mode) })
+    }
+
+    /// What was captured.
+    ///
+    /// # Errors
+    ///
+    /// When the capture has become invalid.
+    pub fn end_capture(self) -> Result<Graph, String> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: the place is writable.
+        check("cuStreamEndCapture", unsafe { sys::cuStreamEndCapture(self.0, &raw mut graph) })?;
+        Ok(Graph(graph))
+    }
+}
+
+impl Buffer {
+    /// The address so many bytes into it.
+    #[must_use]
+    pub fn at(self, offset: usize) -> *mut c_void {
+        (self.0 as usize + offset) as *mut c_void
+    }
+}
+
+impl Graph {
+    /// Makes it executable.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn instantiate(self) -> Result<Exec, String> {
+        let mut exec = ptr::null_mut();
+        // SAFETY: the place is writable, the graph is one.
+        check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&raw mut exec, self.0, 0) })?;
+        Ok(Exec(exec))
+    }
+
+    /// A copy of it; `None` where the driver has no such function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn copy(self) -> Result<Option<Graph>, String> {
+        if !has("cuGraphClone") {
+            return Ok(None);
+        }
+        let mut copy = ptr::null_mut();
+        // SAFETY: the place is writable, the graph is one.
+        check("cuGraphClone", unsafe { sys::cuGraphClone(&raw mut copy, self.0) })?;
+        Ok(Some(Graph(copy)))
+    }
+}
+
+impl Exec {
+    /// Launches it.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn launch(self, stream: Stream) -> Result<(), String> {
+        // SAFETY: both live as long as the process.
+        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0, stream.0) })
+    }
+
+    /// Gives it the parameters of another graph of the same shape; whether the driver has such a function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn update(self, graph: Graph) -> Result<bool, String> {
+        if !has("cuGraphExecUpdate_v2") {
+            return Ok(false);
+        }
+        let mut info = sys::CUgraphExecUpdateResultInfo {
+            result: sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
+            errorNode: ptr::null_mut(),
+            errorFromNode: ptr::null_mut(),
+        };
+        // SAFETY: the information is writable, exec and graph live.
+        check("cuGraphExecUpdate", unsafe { sys::cuGraphExecUpdate_v2(self.0, graph.0, &raw mut info) })?;
+        Ok(true)
+    }
+}
+
+impl Exec {
+    /// Destroys it. Communicators count the graphs that hold work of theirs, and wait for the last to go.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn destroy(self) -> Result<(), String> {
+        // SAFETY: nobody uses it afterwards.
+        check("cuGraphExecDestroy", unsafe { sys::cuGraphExecDestroy(self.0) })
+    }
+}
+
+impl Graph {
+    /// Destroys it.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn destroy(self) -> Result<(), String> {
+        // SAFETY: nobody uses it afterwards.
+        check("cuGraphDestroy", unsafe { sys::cuGraphDestroy(self.0) })
+    }
+}

@@ -1,0 +1,283 @@
+//! What a machine has: the driver, libnccl, libcupti, PyTorch, a toolkit, and our own files beside the program.
+//!
+//! Nothing is loaded here, only looked for: where PyTorch keeps its libraries, on the library path, where the system's loader looks, and
+//! where toolkits are installed.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use serde::Serialize;
+
+/// What the command line says of where things are.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Wanted {
+    /// The libnccl.so.2 to use.
+    #[arg(long, value_name = "FILE")]
+    pub nccl: Option<PathBuf>,
+    /// The libcupti.so to use.
+    #[arg(long, value_name = "FILE")]
+    pub cupti: Option<PathBuf>,
+    /// The profiler plugin, instead of the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
+    /// The plugin that does nothing, instead of the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    pub empty: Option<PathBuf>,
+    /// The Python to ask for PyTorch.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub python: PathBuf,
+    /// A folder with libcuda.so.1, where the system's loader does not look.
+    #[arg(long, value_name = "FOLDER")]
+    pub driver: Option<PathBuf>,
+}
+
+/// A file, and why it was looked for there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What led there.
+    pub by: String,
+}
+
+/// PyTorch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Torch {
+    /// Its version.
+    pub version: String,
+    /// Where it is installed: the folder of packages.
+    pub packages: PathBuf,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Machine {
+    /// The driver's library.
+    pub driver: Option<Found>,
+    /// The version of the kernel's driver, `580.65.06`.
+    pub driver_version: Option<String>,
+    /// The libnccl, best first.
+    pub nccl: Vec<Found>,
+    /// The libcupti, best first.
+    pub cupti: Vec<Found>,
+    /// PyTorch.
+    pub torch: Option<Torch>,
+    /// The compiler of a toolkit.
+    pub nvcc: Option<Found>,
+    /// The run-time compiler.
+    pub nvrtc: Option<Found>,
+    /// The profiler.
+    pub plugin: Option<Found>,
+    /// The plugin that does nothing.
+    pub empty: Option<Found>,
+    /// The folder of Python programs.
+    pub python: Option<PathBuf>,
+    /// The processor.
+    pub processor: String,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// The operating system's kernel.
+    pub kernel: String,
+}
+
+impl Machine {
+    /// Looks.
+    #[must_use]
+    pub fn look(wanted: &Wanted) -> Machine {
+        let torch = torch(&wanted.python);
+        let folders = folders(torch.as_ref());
+        let own = own_folders();
+        let said = |path: &Option<PathBuf>| path.clone().map(|path| Found { path, by: "the command line".into() });
+        let mine = |name: &str| {
+            let found = own.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+            found.map(|path| Found { path, by: "beside this program".into() })
+        };
+        let driver_folder = wanted.driver.iter().map(|folder| (folder.clone(), "the command line".to_owned()));
+        let driver_folders: Vec<_> = driver_folder.chain(folders.iter().cloned()).collect();
+        let all = |names: &[&str], first: Option<Found>| -> Vec<Found> {
+            let bundled = own.iter().map(|folder| (folder.join("lib"), "beside this program".to_owned()));
+            let places: Vec<_> = bundled.chain(folders.iter().cloned()).collect();
+            first.into_iter().chain(names.iter().flat_map(|name| every(&places, name))).collect()
+        };
+        let nvcc_folders: Vec<_> = paths("PATH").map(|folder| (folder, "PATH".to_owned())).collect();
+        let toolkits = toolkits().into_iter().map(|folder| (folder.join("bin"), "a toolkit".to_owned()));
+        let nvcc_folders: Vec<_> = nvcc_folders.into_iter().chain(toolkits).collect();
+        Machine {
+            driver: every(&driver_folders, "libcuda.so.1").into_iter().next(),
+            driver_version: read("/sys/module/nvidia/version"),
+            nccl: all(&["libnccl.so.2"], said(&wanted.nccl)),
+            cupti: all(&["libcupti.so.13", "libcupti.so.12"], said(&wanted.cupti)),
+            nvcc: every(&nvcc_folders, "nvcc").into_iter().next(),
+            nvrtc: all(&["libnvrtc.so.13", "libnvrtc.so.12"], None).into_iter().next(),
+            plugin: said(&wanted.plugin).or_else(|| mine("libncclscope.so")),
+            empty: said(&wanted.empty).or_else(|| mine("libncclscope_empty.so")),
+            python: own.iter().map(|folder| folder.join("python")).find(|folder| folder.join("train.py").is_file()),
+            torch,
+            processor: processor(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+        }
+    }
+
+    /// What is missing without which nothing can be asked.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        let needed = [
+            (self.driver.is_some(), "an NVIDIA driver (libcuda.so.1)"),
+            (!self.nccl.is_empty(), "NCCL (libnccl.so.2: PyTorch has it, and --nccl names it)"),
+            (self.plugin.is_some(), "the profiler (libncclscope.so beside ncclscope-gpu)"),
+        ];
+        needed.into_iter().filter(|(there, _)| !there).map(|(_, what)| what).collect()
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = |found: Option<&Found>| {
+            found.map_or("not found".into(), |found| format!("{} ({})", found.path.display(), found.by))
+        };
+        let version = self.driver_version.as_deref().unwrap_or("of unknown version");
+        let torch = self.torch.as_ref();
+        let torch = torch.map_or("not found".into(), |it| format!("{} in {}", it.version, it.packages.display()));
+        let lines = [
+            ("driver", one(self.driver.as_ref()) + &self.driver.as_ref().map_or(String::new(), |_| format!(", {version}"))),
+            ("libnccl", one(self.nccl.first())),
+            ("libcupti", one(self.cupti.first())),
+            ("PyTorch", torch),
+            ("nvcc", one(self.nvcc.as_ref())),
+            ("nvrtc", one(self.nvrtc.as_ref())),
+            ("profiler", one(self.plugin.as_ref())),
+            ("empty plugin", one(self.empty.as_ref())),
+            ("processor", format!("{}, {} to use", self.processor, self.cores)),
+            ("kernel", self.kernel.clone()),
+        ];
+        lines.iter().try_for_each(|(what, found)| writeln!(f, "{what:<13} {found}"))
+    }
+}
+
+/// Where the program's own files may be: beside it, and in the repository that it was built in.
+fn own_folders() -> Vec<PathBuf> {
+    let Ok(program) = std::env::current_exe() else { return Vec::new() };
+    let mut folders: Vec<PathBuf> = program.parent().map(Path::to_owned).into_iter().collect();
+    // TARGET/debug/deps/test and TARGET/release/ncclscope-gpu: the repository is above the target folder.
+    for above in program.ancestors().skip(1).take(5) {
+        folders.extend([above.join("gpu"), above.to_owned()].into_iter().filter(|it| it.join("python/train.py").is_file()));
+    }
+    folders
+}
+
+/// Folders in which libraries may be, with what leads there.
+fn folders(torch: Option<&Torch>) -> Vec<(PathBuf, String)> {
+    let mut folders: Vec<(PathBuf, String)> = Vec::new();
+    let mut add = |by: &str, more: Vec<PathBuf>| folders.extend(more.into_iter().map(|folder| (folder, by.to_owned())));
+    if let Some(torch) = torch {
+        let inside = ["nvidia/nccl/lib", "nvidia/cu13/lib", "nvidia/cuda_cupti/lib", "nvidia/cuda_nvrtc/lib", "torch/lib"];
+        add("PyTorch", inside.iter().map(|folder| torch.packages.join(folder)).collect());
+    }
+    add("LD_LIBRARY_PATH", paths("LD_LIBRARY_PATH").collect());
+    add("the loader's cache", loader_cache());
+    add("the system's folders", SYSTEM.iter().map(PathBuf::from).collect());
+    let toolkits = toolkits();
+    let inside = ["lib64", "extras/CUPTI/lib64", "targets/x86_64-linux/lib"];
+    add("a toolkit", toolkits.iter().flat_map(|toolkit| inside.map(|folder| toolkit.join(folder))).collect());
+    folders
+}
+
+const SYSTEM: [&str; 6] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/lib",
+    "/usr/lib/wsl/lib",
+];
+
+fn toolkits() -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let entries = std::fs::read_dir("/usr/local").into_iter().flatten().flatten().map(|entry| entry.path());
+    let installed = entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda")));
+    let mut installed: Vec<PathBuf> = installed.collect();
+    installed.sort();
+    named.chain(installed).collect()
+}
+
+fn paths(variable: &str) -> impl Iterator<Item = PathBuf> {
+    let value = std::env::var_os(variable).unwrap_or_default();
+    std::env::split_paths(&value).filter(|path| !path.as_os_str().is_empty()).collect::<Vec<_>>().into_iter()
+}
+
+/// Folders that `ldconfig -p` names.
+fn loader_cache() -> Vec<PathBuf> {
+    let programs = ["ldconfig", "/sbin/ldconfig"];
+    let said = programs.iter().find_map(|program| Command::new(program).arg("-p").output().ok());
+    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let wanted = said.lines().filter(|line| ["libcuda.so", "libnccl.so", "libcupti.so", "libnvrtc.so"].iter().any(|name| line.contains(name)));
+    wanted.filter_map(|line| Some(Path::new(line.split(" => ").nth(1)?).parent()?.to_owned())).collect()
+}
+
+/// All files of a name in these folders, each once.
+fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<Found> {
+    let mut known = BTreeSet::new();
+    let candidates = folders.iter().map(|(folder, by)| (folder.join(name), by));
+    let files = candidates.filter(|(path, _)| path.is_file());
+    files
+        .filter(|(path, _)| known.insert(path.canonicalize().unwrap_or_else(|_| path.clone())))
+        .map(|(path, by)| Found { path, by: by.clone() })
+        .collect()
+}
+
+/// Asks Python for PyTorch, without loading it, which takes long.
+fn torch(python: &Path) -> Option<Torch> {
+    const ASK: &str = "import importlib.util, importlib.metadata as m, os\n\
+        s = importlib.util.find_spec('torch')\n\
+        print(m.version('torch')); print(os.path.dirname(os.path.dirname(s.origin)))";
+    let output = Command::new(python).args(["-c", ASK]).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = text.lines();
+    Some(Torch { version: lines.next()?.to_owned(), packages: lines.next()?.into() })
+}
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn processor() -> String {
+    let text = read("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim()));
+    model.unwrap_or("an unknown processor").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_found_once_and_in_the_order_of_its_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+        for place in [&first, &second] {
+            std::fs::create_dir(place).unwrap();
+        }
+        std::fs::write(second.join("libnccl.so.2"), "").unwrap();
+        let places = [(first.clone(), "one".to_owned()), (second.clone(), "two".to_owned())];
+        let only = Found { path: second.join("libnccl.so.2"), by: "two".into() };
+        assert_eq!(every(&places, "libnccl.so.2"), std::slice::from_ref(&only));
+        // The same file by another name is no second one.
+        std::os::unix::fs::symlink(second.join("libnccl.so.2"), first.join("libnccl.so.2")).unwrap();
+        let found = every(&places, "libnccl.so.2");
+        assert_eq!(found.iter().map(|it| it.by.as_str()).collect::<Vec<_>>(), ["one"]);
+        assert!(every(&places, "libcuda.so.1").is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let nothing = Machine::default();
+        assert_eq!(nothing.missing().len(), 3);
+        let found = || Found { path: "/x".into(), by: String::new() };
+        let all = Machine { driver: Some(found()), nccl: vec![found()], plugin: Some(found()), ..nothing };
+        assert!(all.missing().is_empty());
+    }
+}

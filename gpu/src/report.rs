@@ -1,0 +1,233 @@
+//! The report: what the machine is, one row a question, and every job with its traces; as JSON and as Markdown.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::cuda::Description;
+use crate::find::Machine;
+
+/// Whether an answer is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum State {
+    /// The answer is as it must be, or nothing else was asked than the figure.
+    #[serde(rename = "ok")]
+    Ok,
+    /// It is not.
+    #[serde(rename = "not ok")]
+    NotOk,
+    /// There is none; the reason is told.
+    #[serde(rename = "not run")]
+    NotRun,
+}
+
+impl State {
+    /// As reports say it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::NotOk => "**not ok**",
+            State::NotRun => "not run",
+        }
+    }
+}
+
+/// A question with its answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What it is about.
+    pub topic: &'static str,
+    /// A short name, the same in every report.
+    pub name: String,
+    /// The question.
+    pub question: String,
+    /// The answer, with its unit.
+    pub figure: String,
+    /// Whether it is good.
+    pub state: State,
+    /// Why it is not, or why there is none.
+    pub why: String,
+    /// The jobs that it comes from.
+    pub jobs: Vec<String>,
+    /// The figures by themselves.
+    pub values: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A job that was run.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobRun {
+    /// Its name, which is that of its folder.
+    pub name: String,
+    /// Seconds.
+    pub seconds: f64,
+    /// How it ended, if not well.
+    pub why: String,
+    /// Its traces, below the folder of the report.
+    pub traces: Vec<String>,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The format; it changes with the meaning of a field.
+    pub format: u32,
+    /// This program's version.
+    pub version: &'static str,
+    /// When it began, in seconds since 1970.
+    pub began: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Whether it was the short form.
+    pub quick: bool,
+    /// Whether no GPU was involved.
+    pub emulated: bool,
+    /// What the machine has.
+    pub machine: Machine,
+    /// The GPUs.
+    pub gpus: Vec<Description>,
+    /// Versions, by what they are of.
+    pub versions: Vec<(String, String)>,
+    /// How ranks were put onto GPUs.
+    pub layout: String,
+    /// The answers.
+    pub rows: Vec<Row>,
+    /// The jobs.
+    pub jobs: Vec<JobRun>,
+}
+
+/// The format of [`Report`].
+pub const FORMAT: u32 = 1;
+
+impl Report {
+    /// How many answers have this state.
+    #[must_use]
+    pub fn count(&self, state: State) -> usize {
+        self.rows.iter().filter(|row| row.state == state).count()
+    }
+
+    /// Writes `report.json` and `report.md`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no room for them.
+    pub fn write(&self, folder: &Path) -> Result<(), String> {
+        let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        let written = std::fs::write(folder.join("report.json"), json);
+        let written = written.and_then(|()| std::fs::write(folder.join("report.md"), self.markdown()));
+        written.map_err(|error| format!("failed to write the report to {}: {error}", folder.display()))
+    }
+
+    /// As people read it.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = String::from("# ncclscope on a machine with GPUs\n\n");
+        let _ = writeln!(
+            text,
+            "{} ok, {} not ok, {} not run; {:.0} s{}.\n",
+            self.count(State::Ok),
+            self.count(State::NotOk),
+            self.count(State::NotRun),
+            self.seconds,
+            if self.quick { ", the short form" } else { "" }
+        );
+        if self.emulated {
+            text.push_str("**The GPUs were emulated: no figure here is that of a real one.**\n\n");
+        }
+        text.push_str("| machine | |\n| --- | --- |\n");
+        for (count, gpu) in self.gpus.iter().enumerate() {
+            let gib = gpu.memory as f64 / f64::from(1 << 30);
+            let _ = writeln!(
+                text,
+                "| GPU {count} | {}, {gib:.0} GiB, compute capability {}, {} multiprocessors |",
+                cell(&gpu.name),
+                gpu.capability,
+                gpu.multiprocessors
+            );
+        }
+        for (what, version) in &self.versions {
+            let _ = writeln!(text, "| {} | {} |", cell(what), cell(version));
+        }
+        let machine = &self.machine;
+        let _ = writeln!(text, "| processor | {}, {} to use |", cell(&machine.processor), machine.cores);
+        let _ = writeln!(text, "| kernel | {} |", cell(&machine.kernel));
+        let _ = writeln!(text, "| ranks | {} |", cell(&self.layout));
+        let mut topic = "";
+        for row in &self.rows {
+            if row.topic != topic {
+                topic = row.topic;
+                let _ = write!(text, "\n## {topic}\n\n| question | answer | | |\n| --- | --- | --- | --- |\n");
+            }
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} |",
+                cell(&row.question),
+                cell(&row.figure),
+                row.state.text(),
+                cell(&row.why)
+            );
+        }
+        text.push_str("\n## Jobs\n\n| job | s | traces | bytes | |\n| --- | --- | --- | --- | --- |\n");
+        for job in &self.jobs {
+            let _ = writeln!(
+                text,
+                "| {} | {:.1} | {} | {} | {} |",
+                cell(&job.name),
+                job.seconds,
+                job.traces.len(),
+                job.bytes,
+                cell(&job.why)
+            );
+        }
+        text.push_str("\n## What was found\n\n```\n");
+        let _ = write!(text, "{machine}");
+        text.push_str("```\n");
+        text
+    }
+}
+
+/// A text that fits into a table's cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_a_line_and_what_is_not_ok_stands_out() {
+        let row = |topic, name: &str, state| Row {
+            topic,
+            name: name.into(),
+            question: "does it | hold?".into(),
+            figure: "3 of 4".into(),
+            state,
+            why: "because".into(),
+            jobs: Vec::new(),
+            values: serde_json::Map::new(),
+        };
+        let report = Report {
+            format: FORMAT,
+            version: "0",
+            began: 0,
+            seconds: 1.0,
+            quick: true,
+            emulated: true,
+            machine: Machine::default(),
+            gpus: Vec::new(),
+            versions: vec![("NCCL".into(), "2.30.7".into())],
+            layout: "one".into(),
+            rows: vec![row("a", "1", State::Ok), row("a", "2", State::NotOk), row("b", "3", State::NotRun)],
+            jobs: Vec::new(),
+        };
+        let text = report.markdown();
+        assert!(text.contains("1 ok, 1 not ok, 1 not run; 1 s, the short form."), "{text}");
+        assert!(text.contains("emulated"), "{text}");
+        assert_eq!(text.matches("\n## a\n").count(), 1);
+        assert!(text.contains("| does it \\| hold? | 3 of 4 | **not ok** | because |"), "{text}");
+    }
+}

@@ -1,0 +1,370 @@
+//! What all topics share: the machine, how jobs are started, and the rows so far.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::Suite;
+use crate::cuda::Description;
+use crate::find::Machine;
+use crate::job::{Ended, Job, Process, TRACES};
+use crate::report::{JobRun, Row, State};
+use crate::trace::{Seen, Verdict};
+
+/// The suite at work.
+pub(super) struct Bench {
+    pub(super) suite: Suite,
+    pub(super) machine: Machine,
+    pub(super) gpus: Vec<Description>,
+    pub(super) output: PathBuf,
+    pub(super) began: Instant,
+    pub(super) rows: Vec<Row>,
+    pub(super) jobs: Vec<JobRun>,
+    /// NCCL's version: 23007 is 2.30.7.
+    pub(super) nccl: u32,
+    driver_cuda: u32,
+    cupti: Option<u32>,
+    /// Records that were lost, in all jobs, and how many traces there were.
+    lost: u64,
+    traces: usize,
+}
+
+/// How ranks are put onto GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// One rank, which sends to itself.
+    Alone,
+    /// Two ranks on the first GPU, which NCCL takes for those of two hosts: it goes over sockets, through the proxy.
+    Hosts,
+    /// Two ranks on the first GPU of one host, which NCCL allows from 2.30 on.
+    Shared,
+    /// A rank on each of so many GPUs.
+    Gpus(u32),
+}
+
+/// Which plugin NCCL loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plugin {
+    /// None.
+    None,
+    /// The one that does nothing.
+    Empty,
+    /// Ours.
+    Ours,
+    /// Ours, which CUDA loads before.
+    Injected,
+}
+
+/// A job as a topic wants it.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) workload: &'static str,
+    pub(super) layout: Layout,
+    pub(super) plugin: Plugin,
+    pub(super) arguments: Vec<String>,
+    pub(super) variables: Vec<(String, String)>,
+}
+
+/// A question that is about to be answered.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) topic: &'static str,
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) figure: String,
+    pub(super) state: State,
+    pub(super) why: String,
+    pub(super) values: Vec<(&'static str, Value)>,
+}
+
+impl Plan {
+    pub(super) fn new(name: &str, workload: &'static str, layout: Layout) -> Plan {
+        let (arguments, variables) = (Vec::new(), Vec::new());
+        Plan { name: name.into(), workload, layout, plugin: Plugin::Ours, arguments, variables }
+    }
+
+    pub(super) fn plugin(self, plugin: Plugin) -> Plan {
+        Plan { plugin, ..self }
+    }
+
+    pub(super) fn set(mut self, name: &str, value: &str) -> Plan {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    pub(super) fn with(mut self, option: &str, value: impl ToString) -> Plan {
+        self.arguments.extend([format!("--{option}"), value.to_string()]);
+        self
+    }
+
+    /// Everything, the time of channels included.
+    pub(super) fn full(self) -> Plan {
+        // From 2.29 to 2.30 channels hang where broadcasts are done so.
+        self.set("NCCLSCOPE_PRESET", "full").set("NCCL_ALLGATHERV_ENABLE", "0")
+    }
+}
+
+impl Answer {
+    /// Good where there are no faults.
+    pub(super) fn by(figure: String, faults: &[String]) -> Answer {
+        let state = if faults.is_empty() { State::Ok } else { State::NotOk };
+        Answer { figure, state, why: faults.join("; "), values: Vec::new() }
+    }
+
+    pub(super) fn ok(figure: String) -> Answer {
+        Answer::by(figure, &[])
+    }
+
+    pub(super) fn not_run(why: impl Into<String>) -> Answer {
+        Answer { figure: String::new(), state: State::NotRun, why: why.into(), values: Vec::new() }
+    }
+
+    pub(super) fn not_ok(why: impl Into<String>) -> Answer {
+        Answer { figure: String::new(), state: State::NotOk, why: why.into(), values: Vec::new() }
+    }
+
+    pub(super) fn value(mut self, name: &'static str, value: impl Into<Value>) -> Answer {
+        self.values.push((name, value.into()));
+        self
+    }
+}
+
+/// Variables of the shell that are meant for other jobs.
+const FOREIGN: [&str; 8] = [
+    "CUDA_INJECTION64_PATH",
+    "NVTX_INJECTION64_PATH",
+    "NCCL_PROFILER_PLUGIN",
+    "NCCL_HOSTID",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "SLURM_PROCID",
+];
+
+impl Bench {
+    /// Asks a first process what there is.
+    pub(super) fn new(suite: Suite, machine: Machine) -> Result<Bench, String> {
+        let output = std::path::absolute(&suite.output).map_err(|error| error.to_string())?;
+        let mut bench = Bench {
+            suite,
+            machine,
+            gpus: Vec::new(),
+            output,
+            began: Instant::now(),
+            rows: Vec::new(),
+            jobs: Vec::new(),
+            nccl: 0,
+            driver_cuda: 0,
+            cupti: None,
+            lost: 0,
+            traces: 0,
+        };
+        let ended = bench.run(&Plan::new("probe", "probe", Layout::Alone).plugin(Plugin::None))?;
+        let Some(Some(told)) = ended.told.first().filter(|_| ended.is_well()) else { return Err(ended.why()) };
+        bench.gpus.clone_from(&told.gpus);
+        let figure = |name: &str| told.figures.get(name).map(|value| *value as u32);
+        bench.nccl = figure("nccl").unwrap_or(0);
+        bench.driver_cuda = figure("driver_cuda").unwrap_or(0);
+        bench.cupti = figure("cupti");
+        if bench.gpus.is_empty() { Err("there is no GPU".into()) } else { Ok(bench) }
+    }
+
+    /// Several ranks, as this machine can have them best.
+    pub(super) fn several(&self) -> Layout {
+        const MOST: u32 = 8;
+        match self.gpus.len() as u32 {
+            0 | 1 => Layout::Hosts,
+            gpus => Layout::Gpus(gpus.min(MOST)),
+        }
+    }
+
+    pub(super) fn layout(&self) -> String {
+        match self.several() {
+            Layout::Gpus(count) => format!("{count}, one on each GPU"),
+            _ => "2 on one GPU as if on two hosts, over sockets: they take turns, so times are those of turns".into(),
+        }
+    }
+
+    pub(super) fn is_emulated(&self) -> bool {
+        self.gpus.iter().any(|gpu| gpu.name.to_lowercase().contains("emulated"))
+    }
+
+    pub(super) fn versions(&self) -> Vec<(String, String)> {
+        let nccl = format!("{}.{}.{}", self.nccl / 10_000, self.nccl / 100 % 100, self.nccl % 100);
+        let cuda = format!("{}.{}", self.driver_cuda / 1000, self.driver_cuda / 10 % 100);
+        let driver = self.machine.driver_version.clone().unwrap_or_else(|| "of unknown version".into());
+        let cupti = self.cupti.map_or_else(|| "none".into(), |version| version.to_string());
+        let torch = self.machine.torch.as_ref().map_or_else(|| "none".into(), |torch| torch.version.clone());
+        [("driver", format!("{driver}, for CUDA {cuda}")), ("NCCL", nccl), ("CUPTI", cupti), ("PyTorch", torch)]
+            .map(|(what, version)| (what.to_owned(), version))
+            .to_vec()
+    }
+
+    /// Why CUPTI cannot be asked, if it cannot.
+    pub(super) fn no_cupti(&self) -> Option<String> {
+        self.cupti.is_none().then(|| "needs CUPTI (libcupti.so.12 or .13)".to_owned())
+    }
+
+    pub(super) fn limit(&self) -> Duration {
+        Duration::from_secs(self.suite.job_limit)
+    }
+
+    /// How often a workload does what it does.
+    pub(super) fn repeats(&self) -> u32 {
+        if self.suite.quick { 5 } else { 25 }
+    }
+
+    /// The processes of a job, with what surrounds them; `command` gives the program and its arguments for a rank.
+    pub(super) fn processes(&self, plan: &Plan, command: impl Fn(u32, u32) -> Vec<OsString>) -> Vec<Process> {
+        let ranks = match plan.layout {
+            Layout::Alone => 1,
+            Layout::Hosts | Layout::Shared => 2,
+            Layout::Gpus(count) => count,
+        };
+        (0..ranks)
+            .map(|rank| Process { command: command(rank, ranks), variables: self.variables(plan, rank, ranks) })
+            .collect()
+    }
+
+    fn variables(&self, plan: &Plan, rank: u32, ranks: u32) -> Vec<(String, OsString)> {
+        let own = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let own = own.filter(|name| name.starts_with("NCCLSCOPE_") || FOREIGN.contains(&name.as_str()));
+        let mut variables: Vec<(String, OsString)> = own.map(|name| (name, OsString::new())).collect();
+        let mut set = |name: &str, value: OsString| variables.push((name.to_owned(), value));
+        set("NCCL_DEBUG", "WARN".into());
+        set("RANK", rank.to_string().into());
+        set("WORLD_SIZE", ranks.to_string().into());
+        set("LOCAL_RANK", if matches!(plan.layout, Layout::Gpus(_)) { rank.to_string() } else { "0".into() }.into());
+        if let Some(folder) = &self.suite.wanted.driver {
+            let outer = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+            let paths = std::iter::once(folder.clone()).chain(std::env::split_paths(&outer));
+            set("LD_LIBRARY_PATH", std::env::join_paths(paths).unwrap_or_default());
+        }
+        match plan.layout {
+            Layout::Hosts => {
+                set("NCCL_HOSTID", format!("ncclscope-gpu-{rank}").into());
+                set("NCCL_NET", "Socket".into());
+                set("NCCL_SOCKET_IFNAME", "lo".into());
+                set("NCCL_IB_DISABLE", "1".into());
+            }
+            Layout::Shared => set("NCCL_MULTI_RANK_GPU_ENABLE", "1".into()),
+            Layout::Alone | Layout::Gpus(_) => {}
+        }
+        let path = |found: &Option<crate::find::Found>| found.as_ref().map(|it| it.path.clone().into_os_string());
+        let plugin = match plan.plugin {
+            Plugin::None => None,
+            Plugin::Empty => path(&self.machine.empty),
+            Plugin::Ours | Plugin::Injected => path(&self.machine.plugin),
+        };
+        set("NCCL_PROFILER_PLUGIN", plugin.clone().unwrap_or_else(|| "none".into()));
+        if plan.plugin == Plugin::Injected {
+            set("CUDA_INJECTION64_PATH", plugin.unwrap_or_default());
+        }
+        set("NCCLSCOPE_OUTPUT", self.output.join(&plan.name).join(TRACES).into());
+        if let Some(cupti) = self.machine.cupti.first() {
+            set("NCCLSCOPE_CUPTI", cupti.path.clone().into());
+        }
+        variables.extend(plan.variables.iter().map(|(name, value)| (name.clone(), value.into())));
+        variables
+    }
+
+    /// Runs a workload of this program's.
+    pub(super) fn run(&mut self, plan: &Plan) -> Result<Ended, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let folder = self.output.join(&plan.name);
+        let processes = self.processes(plan, |rank, ranks| {
+            let device = if matches!(plan.layout, Layout::Gpus(_)) { rank } else { 0 };
+            let mut command: Vec<OsString> = vec![program.clone().into(), "workload".into(), plan.workload.into()];
+            for (option, value) in [("--rank", rank), ("--ranks", ranks), ("--device", device)] {
+                command.extend([option.into(), value.to_string().into()]);
+            }
+            let mut file = |option: &str, path: &Path| command.extend([option.into(), path.into()]);
+            file("--meeting", &folder);
+            file("--result", &folder.join(format!("told-{rank}.json")));
+            self.machine.nccl.first().iter().for_each(|found| file("--nccl", &found.path));
+            self.machine.cupti.first().iter().for_each(|found| file("--cupti", &found.path));
+            command.extend(plan.arguments.iter().map(Into::into));
+            command
+        });
+        self.start(&Job { name: plan.name.clone(), processes, limit: self.limit() })
+    }
+
+    /// Runs a job and remembers it.
+    pub(super) fn start(&mut self, job: &Job) -> Result<Ended, String> {
+        let ended = job.run(&self.output)?;
+        let bytes = ended.traces.iter().filter_map(|path| path.metadata().ok()).map(|it| it.len()).sum();
+        let below = |path: &PathBuf| path.strip_prefix(&self.output).unwrap_or(path).display().to_string();
+        self.jobs.push(JobRun {
+            name: job.name.clone(),
+            seconds: ended.took.as_secs_f64(),
+            why: ended.why(),
+            traces: ended.traces.iter().map(below).collect(),
+            bytes,
+        });
+        Ok(ended)
+    }
+
+    /// Runs a plan and reads its traces; why that could not be, if a process did not end well.
+    pub(super) fn watch(&mut self, plan: &Plan) -> Result<(Ended, Vec<Seen>), String> {
+        let ended = self.run(plan)?;
+        let seen = self.read(&ended);
+        if ended.is_well() { Ok((ended, seen)) } else { Err(ended.why()) }
+    }
+
+    pub(super) fn read(&mut self, ended: &Ended) -> Vec<Seen> {
+        let seen: Vec<Seen> = ended.traces.iter().map(|path| Seen::of(path)).collect();
+        self.lost += Verdict::of(&seen, &[]).lost;
+        self.traces += seen.len();
+        seen
+    }
+
+    /// Answers a question, unless there is no time left.
+    pub(super) fn ask(&mut self, question: &Question, jobs: &[&str], answer: impl FnOnce(&mut Bench) -> Answer) {
+        let late = self.suite.minutes.is_some_and(|minutes| self.began.elapsed().as_secs_f64() > minutes * 60.0);
+        let answer = if late { Answer::not_run("no time left: see --minutes") } else { answer(self) };
+        let state = match answer.state {
+            State::Ok => "ok",
+            State::NotOk => "NOT OK",
+            State::NotRun => "not run",
+        };
+        let what = if answer.figure.is_empty() { &answer.why } else { &answer.figure };
+        println!("{:<8} {:<28} {what}", state, question.name);
+        if answer.state == State::NotOk && !answer.figure.is_empty() {
+            println!("{:<37} {}", "", answer.why);
+        }
+        self.rows.push(Row {
+            topic: question.topic,
+            name: question.name.clone(),
+            question: question.text.clone(),
+            figure: answer.figure,
+            state: answer.state,
+            why: answer.why,
+            jobs: jobs.iter().map(|&job| job.to_owned()).collect(),
+            values: answer.values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        });
+    }
+
+    /// The last row: what was lost in all traces together.
+    pub(super) fn lost(&mut self) {
+        let (lost, traces) = (self.lost, self.traces);
+        let question = Question::new("losses", "lost", "how many records were lost in all traces of this report");
+        let faults = if lost > 0 { vec!["records were lost".to_owned()] } else { Vec::new() };
+        self.ask(&question, &[], |_| {
+            Answer::by(format!("{lost} in {traces} traces"), &faults).value("lost", lost).value("traces", traces)
+        });
+    }
+}
+
+impl Question {
+    pub(super) fn new(topic: &'static str, name: &str, text: &str) -> Question {
+        Question { topic, name: name.into(), text: text.into() }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the profiler costs: A and B in the order A, B, B, A, each a process of its own, so that what drifts meets both alike.
+
+use std::collections::BTreeMap;
+
+use super::bench::{Answer, Bench, Layout, Plan, Plugin, Question};
+use crate::job::Ended;
+
+const TOPIC: &str = "costs";
+
+/// What is compared with no plugin: a name, the plugin, the settings, and what it is.
+const COMPARED: [(&str, Plugin, &[(&str, &str)], &str); 5] = [
+    ("empty", Plugin::Empty, &[], "a plugin that does nothing"),
+    ("light", Plugin::Ours, &[("NCCLSCOPE_PRESET", "light")], "preset light"),
+    ("standard", Plugin::Ours, &[("NCCLSCOPE_PRESET", "standard")], "preset standard"),
+    ("full", Plugin::Ours, &[("NCCLSCOPE_PRESET", "full"), ("NCCL_ALLGATHERV_ENABLE", "0")], "preset full"),
+    (
+        "no-cupti",
+        Plugin::Ours,
+        &[("NCCLSCOPE_PRESET", "standard"), ("NCCLSCOPE_CUPTI", "0")],
+        "preset standard without CUPTI",
+    ),
+];
+
+pub(super) fn run(bench: &mut Bench) {
+    let cycles = bench.suite.cost_cycles.unwrap_or(if bench.suite.quick { 1 } else { 5 });
+    let batches = if bench.suite.quick { 10 } else { 30 };
+    let mut memory: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for (name, plugin, settings, what) in COMPARED {
+        let text = format!("what {what} costs above no plugin, one rank: a launch on its thread, and with its execution");
+        bench.ask(&Question::new(TOPIC, name, &text), &[], |bench| {
+            if plugin == Plugin::Empty && bench.machine.empty.is_none() {
+                return Answer::not_run("needs libncclscope_empty.so beside ncclscope-gpu");
+            }
+            let plan = |order: usize, cycle: u32, is_b: bool| {
+                let which = if is_b { name } else { "none" };
+                let plan = Plan::new(&format!("cost-{name}-{cycle}-{order}-{which}"), "cost", Layout::Alone);
+                let plan = plan.with("repeats", batches).plugin(if is_b { plugin } else { Plugin::None });
+                settings.iter().filter(|_| is_b).fold(plan, |plan, (name, value)| plan.set(name, value))
+            };
+            let (mut a, mut b) = (Sample::default(), Sample::default());
+            for cycle in 0..cycles {
+                for (order, is_b) in [false, true, true, false].into_iter().enumerate() {
+                    match bench.run(&plan(order, cycle, is_b)) {
+                        Ok(ended) if ended.is_well() => {
+                            // What was lost is counted; the traces themselves are large and alike.
+                            drop(bench.read(&ended));
+                            ended.traces.iter().for_each(|trace| drop(std::fs::remove_file(trace)));
+                            if is_b { b.add(&ended) } else { a.add(&ended) }
+                        }
+                        Ok(ended) => return Answer::not_ok(ended.why()),
+                        Err(why) => return Answer::not_ok(why),
+                    }
+                }
+            }
+            memory.insert(name, (a.memory.clone(), b.memory.clone()));
+            compare(&a, &b)
+        });
+    }
+    let question = Question::new(TOPIC, "memory", "how much more memory a process has at its peak with preset standard");
+    bench.ask(&question, &[], |_| {
+        let Some((mut a, mut b)) = memory.get("standard").cloned().filter(|(a, b)| !a.is_empty() && !b.is_empty()) else {
+            return Answer::not_run("its cost was not measured");
+        };
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        let more = mib(median(&mut b) - median(&mut a));
+        Answer::ok(format!("{more:+.1} MiB ({:.0} MiB without)", mib(median(&mut a)))).value("mib", more)
+    });
+}
+
+/// What processes of one kind told: the median of each, and all of their batches.
+#[derive(Default)]
+struct Sample {
+    launch: Vec<f64>,
+    whole: Vec<f64>,
+    memory: Vec<f64>,
+}
+
+impl Sample {
+    fn add(&mut self, ended: &Ended) {
+        let Some(Some(told)) = ended.told.first() else { return };
+        let series = |name: &str| told.series.get(name).map(|it| median(&mut it.clone()));
+        self.launch.extend(series("launch_ns"));
+        self.whole.extend(series("whole_ns"));
+        self.memory.extend(told.figures.get("memory_peak"));
+    }
+}
+
+fn compare(a: &Sample, b: &Sample) -> Answer {
+    if a.launch.is_empty() || b.launch.is_empty() {
+        return Answer::not_ok("nothing was measured");
+    }
+    let (launch, launch_text) = difference(&a.launch, &b.launch);
+    let (whole, whole_text) = difference(&a.whole, &b.whole);
+    let text = format!("launch {launch_text}; with its execution {whole_text}; {} processes each", a.launch.len());
+    Answer::ok(text).value("launch_ns", launch).value("whole_ns", whole)
+}
+
+/// By how much the median of B is above that of A, in ns, and the same in words with the spread of both.
+fn difference(a: &[f64], b: &[f64]) -> (f64, String) {
+    let (mut a, mut b) = (a.to_vec(), b.to_vec());
+    let (middle_a, middle_b) = (median(&mut a), median(&mut b));
+    let more = middle_b - middle_a;
+    // Sorted by now.
+    let spread = |it: &[f64]| match (it.first(), it.last()) {
+        (Some(least), Some(most)) => format!("{:.2} to {:.2}", least / 1000.0, most / 1000.0),
+        _ => String::new(),
+    };
+    let percent = 100.0 * more / middle_a.max(f64::MIN_POSITIVE);
+    (more, format!("{:+.2} us ({percent:+.1} %; {} against {} us)", more / 1000.0, spread(&b), spread(&a)))
+}
+
+/// The median; sorts. 0 of nothing.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[count / 2],
+        count => f64::midpoint(values[count / 2 - 1], values[count / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_difference_is_that_of_medians_with_both_spreads() {
+        let (more, text) = difference(&[1000.0, 9000.0, 2000.0], &[2500.0, 2600.0, 2400.0]);
+        assert_eq!(more, 500.0);
+        assert_eq!(text, "+0.50 us (+25.0 %; 2.40 to 2.60 against 1.00 to 9.00 us)");
+        assert_eq!(median(&mut [4.0, 1.0]), 2.5);
+        assert_eq!(median(&mut []), 0.0);
+    }
+}

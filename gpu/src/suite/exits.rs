@@ -1,0 +1,48 @@
+//! Processes that end as they should not: what was recorded must be in a trace that can be read, and the process must end as without us.
+
+use super::bench::{Answer, Bench, Plan, Question};
+use crate::job::How;
+use crate::trace::Verdict;
+
+const TOPIC: &str = "exits";
+/// What a panic of Rust's ends with.
+const PANIC: i32 = 101;
+
+/// A way to end: the workload, how every process must end, whether the trace has its last word, and what it is.
+const WAYS: [(&str, How, bool, &str); 7] = [
+    ("exit-return", How::Status(0), true, "main returns with everything open"),
+    ("exit-panic", How::Status(PANIC), true, "a panic"),
+    ("exit-at-once", How::Status(0), false, "_exit"),
+    ("exit-abort", How::Signal(libc::SIGABRT), false, "abort"),
+    ("exit-terminated", How::Signal(libc::SIGTERM), false, "SIGTERM"),
+    ("fork-before", How::Status(0), true, "a fork before cuInit"),
+    ("fork-after", How::Status(0), true, "a fork after cuInit, between operations"),
+];
+
+pub(super) fn run(bench: &mut Bench) {
+    for (name, must, is_closed, what) in WAYS {
+        let text = format!("{what}: does it end as without the profiler, and is all in a trace that can be read");
+        bench.ask(&Question::new(TOPIC, name, &text), &[name], |bench| {
+            if let Some(why) = bench.no_cupti() {
+                return Answer::not_run(why);
+            }
+            let plan = Plan::new(name, name, bench.several()).set("NCCLSCOPE_FLUSH_PERIOD", "100");
+            let ended = match bench.run(&plan) {
+                Ok(ended) => ended,
+                Err(why) => return Answer::not_ok(why),
+            };
+            let seen = bench.read(&ended);
+            let verdict = Verdict::of(&seen, &ended.told);
+            let mut faults = verdict.faults();
+            faults.extend(ended.how.iter().find(|how| **how != must).map(|how| format!("a process {how}")));
+            // A child of a fork leaves no trace.
+            let traces = verdict.traces;
+            faults.extend((traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())));
+            faults.extend((is_closed && verdict.open > 0).then(|| format!("{} traces have no last word", verdict.open)));
+            let child = ended.told.iter().flatten().filter_map(|told| told.figures.get("child"));
+            faults.extend(child.filter(|status| **status != 0.0).map(|status| format!("a child ended with {status}")));
+            let figure = format!("{} of {} kernels matched, {} wrong", verdict.all_matched(), verdict.kernels, verdict.wrong);
+            Answer::by(figure, &faults)
+        });
+    }
+}

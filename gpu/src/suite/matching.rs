@@ -1,0 +1,107 @@
+//! The ways of matching, each in a run of the same workload, held against what was asked for and against each other.
+
+use super::bench::{Answer, Bench, Plan, Question};
+use crate::trace::{Agreement, Seen, Verdict};
+
+const TOPIC: &str = "matching";
+/// Of a hundred kernels so many must be matched by stream and timer alone.
+const BY_TIMER: f64 = 99.9;
+
+/// A way of matching: its name, the setting that leaves it alone, and whether it needs the time of channels.
+const WAYS: [(&str, &str, &str); 3] = [
+    ("bracket", "all", "brackets of launches and nodes of graphs: how many kernels are matched, and is one matched wrongly"),
+    ("external", "external", "external ids and nodes of graphs, with no callback at launches: the same"),
+    ("timer", "timer", "stream and the GPU's timer alone: the same; 99.9 % must be matched"),
+];
+
+pub(super) fn run(bench: &mut Bench) {
+    let several = bench.several();
+    let repeats = bench.repeats();
+    let mut runs: Vec<(&str, Vec<Seen>)> = Vec::new();
+    for (name, setting, text) in WAYS {
+        let plan = Plan::new(&format!("mixed-{name}"), "mixed", several).with("repeats", repeats);
+        let plan = if setting == "external" { plan } else { plan.full() };
+        let plan = plan.set("NCCLSCOPE_MATCH", setting);
+        let job = plan.name.clone();
+        bench.ask(&Question::new(TOPIC, name, text), &[&job], |bench| {
+            if let Some(why) = bench.no_cupti() {
+                return Answer::not_run(why);
+            }
+            let (ended, seen) = match bench.watch(&plan) {
+                Ok(watched) => watched,
+                Err(why) => return Answer::not_ok(why),
+            };
+            if let Some(why) = without_channels(&seen).filter(|_| name == "timer") {
+                return Answer::not_run(why);
+            }
+            let verdict = Verdict::of(&seen, &ended.told);
+            runs.push((name, seen));
+            judge(&verdict, name == "timer")
+        });
+    }
+    for (name, other) in [("bracket", "external"), ("bracket", "timer"), ("external", "timer")] {
+        let text = format!("do {name} and {other} agree, kernel by kernel");
+        let jobs = [format!("mixed-{name}"), format!("mixed-{other}")];
+        let question = Question::new(TOPIC, &format!("{name}-{other}"), &text);
+        bench.ask(&question, &jobs.each_ref().map(String::as_str), |_| {
+            let run = |wanted| runs.iter().find(|(name, _)| *name == wanted).map(|(_, seen)| seen);
+            match run(name).zip(run(other)) {
+                Some((one, two)) => agree(Agreement::of(one, two)),
+                None => Answer::not_run("one of them was not run, or did not end well"),
+            }
+        });
+    }
+    let question = Question::new(TOPIC, "channels", "do the GPU's times of channels confirm the matches of the same run");
+    bench.ask(&question, &["mixed-bracket"], |_| {
+        let Some((_, seen)) = runs.iter().find(|(name, _)| *name == "bracket") else {
+            return Answer::not_run("the run did not end well");
+        };
+        if let Some(why) = without_channels(seen) {
+            return Answer::not_run(why);
+        }
+        let verdict = Verdict::of(seen, &[]);
+        let doubts = verdict.contradicted + verdict.timer_contradictions;
+        let mut faults = Vec::new();
+        faults.extend((doubts > 0).then(|| format!("{doubts} contradictions")));
+        faults.extend((verdict.confirmed == 0).then(|| "none is confirmed".to_owned()));
+        let figure = format!("{} confirmed, {} contradicted", verdict.confirmed, verdict.contradicted);
+        let answer = Answer::by(figure, &faults);
+        answer.value("confirmed", verdict.confirmed).value("contradicted", verdict.contradicted)
+    });
+}
+
+fn judge(verdict: &Verdict, is_timer: bool) -> Answer {
+    let share = 100.0 * verdict.all_matched() as f64 / verdict.kernels.max(1) as f64;
+    let figure = format!(
+        "{} of {} ({share:.1} %; {}), {} wrong",
+        verdict.all_matched(),
+        verdict.kernels,
+        verdict.methods(),
+        verdict.wrong
+    );
+    let mut faults = verdict.faults();
+    if is_timer && share >= BY_TIMER {
+        // What is not matched has its reason; that nothing is matched wrongly stays asked.
+        faults.retain(|fault| !fault.starts_with("unmatched"));
+    }
+    Answer::by(figure, &faults).value("matched_percent", share).value("wrong", verdict.wrong)
+}
+
+fn agree(agreement: Agreement) -> Answer {
+    let Agreement { both, same, one } = agreement;
+    let mut faults = Vec::new();
+    faults.extend((same < both).then(|| format!("{} kernels have different owners", both - same)));
+    faults.extend((both == 0).then(|| "there is no kernel of which both know the owner".to_owned()));
+    let figure = format!("{same} of {both} the same; of {one} only one knows");
+    Answer::by(figure, &faults).value("both", both).value("same", same).value("one", one)
+}
+
+/// Why there is no time of channels, if there is none.
+fn without_channels(seen: &[Seen]) -> Option<String> {
+    if seen.iter().any(|seen| !seen.channels.is_empty()) {
+        return None;
+    }
+    let notes = seen.iter().flat_map(|seen| &seen.notes);
+    let said = notes.flat_map(|note| note.split("; ")).find(|note| note.contains("no GPU time per channel"));
+    Some(said.map_or_else(|| "no channel has a time of the GPU's".into(), str::to_owned))
+}

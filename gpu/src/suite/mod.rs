@@ -1,0 +1,147 @@
+//! The suite: what is asked, in which order, and what comes of it.
+//!
+//! | topic | rows |
+//! | --- | --- |
+//! | [`workloads`] | each workload with the profiler: is every kernel matched, and none wrongly |
+//! | [`matching`] | the ways of matching, held against each other kernel by kernel |
+//! | [`questions`] | what CUPTI and the GPU's timer do |
+//! | [`clocks`] | how wide the bounds of the clocks are, and how they drift |
+//! | [`costs`] | what the profiler costs, in time and in memory |
+//! | [`exits`] | processes that end as they should not |
+//! | [`python`] | PyTorch |
+
+mod bench;
+mod clocks;
+mod costs;
+mod exits;
+mod matching;
+mod python;
+mod questions;
+mod workloads;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+
+use crate::find::{Machine, Wanted};
+use crate::report::{FORMAT, Report, State};
+use bench::Bench;
+
+/// Asks every question that this machine can answer, and writes a report.
+#[derive(Args, Clone, Debug)]
+pub struct Suite {
+    /// The short form, for under five minutes.
+    #[arg(long)]
+    pub quick: bool,
+    /// The folder for the report, the traces and the logs. What is in it of an earlier run is overwritten.
+    #[arg(long, value_name = "FOLDER", default_value = "gpu-report")]
+    pub output: PathBuf,
+    /// Only these topics.
+    #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Minutes after which nothing more is begun; what is left is told as not run.
+    #[arg(long, value_name = "MINUTES")]
+    pub minutes: Option<f64>,
+    /// How long clocks are looked at, in seconds [default: 1,10,60; with --quick 1,10]
+    #[arg(long, value_name = "SECONDS", value_delimiter = ',')]
+    pub clock_seconds: Vec<f64>,
+    /// How often cost is measured in each order of A, B, B, A [default: 5; with --quick 1]
+    #[arg(long)]
+    pub cost_cycles: Option<u32>,
+    /// Seconds that one job may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub job_limit: u64,
+    /// Where things are.
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// A job that never ends, to see what becomes of it.
+    #[arg(long, hide = true)]
+    pub hang: bool,
+}
+
+/// The topics in their order.
+const TOPICS: [(&str, fn(&mut Bench)); 7] = [
+    ("workloads", workloads::run),
+    ("matching", matching::run),
+    ("questions", questions::run),
+    ("clocks", clocks::run),
+    ("costs", costs::run),
+    ("exits", exits::run),
+    ("python", python::run),
+];
+
+/// There is nothing to ask.
+const MISSING: u8 = 3;
+/// Bad usage.
+const USAGE: u8 = 2;
+
+impl Suite {
+    /// Runs it; the program's exit code.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let names = TOPICS.map(|(name, _)| name);
+        if let Some(unknown) = self.only.iter().find(|name| !names.contains(&name.as_str())) {
+            eprintln!("ncclscope-gpu: there is no topic {unknown}; there are {}", names.join(", "));
+            return ExitCode::from(USAGE);
+        }
+        let machine = Machine::look(&self.wanted);
+        let missing = machine.missing();
+        if !missing.is_empty() {
+            eprintln!("ncclscope-gpu: nothing can be asked here; missing: {}", missing.join("; "));
+            return ExitCode::from(MISSING);
+        }
+        let mut bench = match Bench::new(self, machine) {
+            Ok(bench) => bench,
+            Err(reason) => {
+                eprintln!("ncclscope-gpu: nothing can be asked here: {reason}");
+                return ExitCode::from(MISSING);
+            }
+        };
+        print!("{}", bench.machine);
+        println!("{:<13} {}\n", "ranks", bench.layout());
+        let chosen = bench.suite.only.clone();
+        for (name, topic) in TOPICS {
+            if chosen.is_empty() || chosen.iter().any(|wanted| wanted == name) {
+                topic(&mut bench);
+            }
+        }
+        bench.lost();
+        let folder = bench.output.clone();
+        let report = bench.report();
+        if let Err(reason) = report.write(&folder) {
+            eprintln!("ncclscope-gpu: {reason}");
+            return ExitCode::FAILURE;
+        }
+        let (ok, not_ok) = (report.count(State::Ok), report.count(State::NotOk));
+        println!(
+            "\n{ok} ok, {not_ok} not ok, {} not run; {:.0} s\nThe report: {}",
+            report.count(State::NotRun),
+            report.seconds,
+            folder.join("report.md").display()
+        );
+        if not_ok == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+impl Bench {
+    fn report(self) -> Report {
+        let seconds = self.began.elapsed();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Report {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION"),
+            began: now.saturating_sub(seconds).as_secs(),
+            seconds: seconds.as_secs_f64(),
+            quick: self.suite.quick,
+            emulated: self.is_emulated(),
+            versions: self.versions(),
+            layout: self.layout(),
+            machine: self.machine,
+            gpus: self.gpus,
+            rows: self.rows,
+            jobs: self.jobs,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! PyTorch: training, processes that end as they should not, and its own profiler before and after ours.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::bench::{Answer, Bench, Plan, Plugin, Question};
+use crate::job::{Ended, How, Job};
+use crate::trace::{Seen, Verdict};
+
+const TOPIC: &str = "python";
+/// What Python ends with after an exception.
+const EXCEPTION: i32 = 1;
+
+/// What a row demands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Demand {
+    /// Every kernel of NCCL's is matched.
+    Matched,
+    /// The other profiler has CUPTI, and the trace says so.
+    Taken,
+    /// The same as `Matched`, and PyTorch's profiler saw kernels while it had CUPTI.
+    Lent,
+}
+
+/// A row: its name, the arguments of `train.py`, whether we are injected, how processes end, what is demanded, and what it is.
+type Asked = (&'static str, &'static [&'static str], bool, How, Demand, &'static str);
+
+const WELL: How = How::Status(0);
+
+const ROWS: [Asked; 12] = [
+    ("ddp", &["--kind", "ddp"], false, WELL, Demand::Matched, "training with DDP"),
+    ("fsdp", &["--kind", "fsdp"], false, WELL, Demand::Matched, "training with FSDP"),
+    ("ddp-injected", &["--kind", "ddp"], true, WELL, Demand::Matched, "training with DDP, the profiler injected into cuInit"),
+    ("py-no-destroy", &["--exit", "return"], false, WELL, Demand::Matched, "Python ends with everything open"),
+    ("py-at-once", &["--exit", "at-once"], false, WELL, Demand::Matched, "os._exit"),
+    ("py-exception", &["--exit", "exception"], false, How::Status(EXCEPTION), Demand::Matched, "an exception"),
+    ("py-terminated", &["--exit", "terminated"], false, How::Signal(libc::SIGTERM), Demand::Matched, "SIGTERM"),
+    ("py-fork-before", &["--exit", "fork-before"], false, WELL, Demand::Matched, "os.fork before cuInit"),
+    ("py-fork-after", &["--exit", "fork-after"], false, WELL, Demand::Matched, "os.fork after cuInit"),
+    ("profiler-before", &["--profiler", "before"], false, WELL, Demand::Taken, "torch.profiler from before us on"),
+    ("profiler-after", &["--profiler", "after"], false, WELL, Demand::Matched, "torch.profiler while we have CUPTI"),
+    ("profiler-lent", &["--profiler", "lent"], false, WELL, Demand::Lent, "torch.profiler, to which we lend CUPTI"),
+];
+
+pub(super) fn run(bench: &mut Bench) {
+    for (name, arguments, is_injected, must, demand, what) in ROWS {
+        let text = format!("{what}: does it end as without the profiler, and is every kernel matched");
+        bench.ask(&Question::new(TOPIC, name, &text), &[name], |bench| {
+            let plugin = if is_injected { Plugin::Injected } else { Plugin::Ours };
+            match train(bench, name, plugin, arguments) {
+                Ok(ended) => judge(bench, &ended, must, demand),
+                Err(answer) => answer,
+            }
+        });
+    }
+    let question = Question::new(TOPIC, "kineto", "what torch.profiler costs a step of DDP above nothing, and what we do");
+    bench.ask(&question, &[], cost);
+}
+
+fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer {
+    let seen = bench.read(ended);
+    let verdict = Verdict::of(&seen, &[]);
+    let mut faults = match demand {
+        Demand::Matched | Demand::Lent => verdict.faults(),
+        Demand::Taken => taken(&seen),
+    };
+    faults.extend(ended.how.iter().find(|how| **how != must).map(|how| format!("a process {how}; {}", ended.why())));
+    let traces = verdict.traces;
+    faults.extend((traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())));
+    let theirs = ended.figure("profiler_kernels");
+    if demand == Demand::Lent && theirs.unwrap_or(0.0) == 0.0 {
+        faults.push("torch.profiler saw no kernel".into());
+    }
+    let theirs = theirs.map(|count| format!("; torch.profiler saw {count}")).unwrap_or_default();
+    Answer::by(format!("{} of {} kernels matched{theirs}", verdict.all_matched(), verdict.kernels), &faults)
+}
+
+/// The trace must say that there are no kernels, and why.
+fn taken(seen: &[Seen]) -> Vec<String> {
+    let says = |seen: &Seen| seen.notes.iter().any(|note| note.contains("no GPU kernels"));
+    let silent = seen.iter().filter(|seen| !says(seen)).count();
+    let mut faults = Vec::new();
+    faults.extend(seen.is_empty().then(|| "there is no trace".to_owned()));
+    faults.extend((silent > 0).then(|| format!("{silent} traces do not say that there are no kernels")));
+    faults
+}
+
+/// Runs `train.py`, a process a rank.
+fn train(bench: &mut Bench, name: &str, plugin: Plugin, arguments: &[&str]) -> Result<Ended, Answer> {
+    if bench.machine.torch.is_none() {
+        return Err(Answer::not_run("needs PyTorch"));
+    }
+    let Some(programs) = bench.machine.python.clone() else {
+        return Err(Answer::not_run("needs the folder python of the suite"));
+    };
+    let plan = Plan::new(name, "python", bench.several()).plugin(plugin).set("NCCLSCOPE_FLUSH_PERIOD", "100");
+    // PyTorch has CUPTI in the process already; a second copy cannot trace.
+    let plan = plan.set("NCCLSCOPE_CUPTI", "auto").set("MASTER_ADDR", "127.0.0.1").set("PYTHONUNBUFFERED", "1");
+    let plan = plan.set("PYTHONPATH", &module().unwrap_or_default().display().to_string());
+    let folder = bench.output.join(name);
+    let python = bench.suite.wanted.python.clone();
+    let repeats = bench.repeats();
+    let processes = bench.processes(&plan, |rank, _| {
+        let mut command: Vec<OsString> = vec![python.clone().into(), programs.join("train.py").into()];
+        command.extend(["--told".into(), folder.join(format!("told-{rank}.json")).into()]);
+        command.extend(["--meeting".into(), folder.join("store").into()]);
+        command.extend(["--steps".into(), repeats.to_string().into()]);
+        command.extend(arguments.iter().map(Into::into));
+        command
+    });
+    bench.start(&Job { name: name.into(), processes, limit: bench.limit() }).map_err(Answer::not_ok)
+}
+
+/// Where `ncclscope.py` is: in the bundle beside this program, or in the repository.
+fn module() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folders = program.ancestors().skip(1).take(5).map(|above| above.join("python"));
+    folders.into_iter().find(|folder| folder.join("ncclscope.py").is_file())
+}
+
+/// A step of DDP with nothing, with torch.profiler, and with us.
+fn cost(bench: &mut Bench) -> Answer {
+    let mut step = |name: &str, plugin, arguments: &[&str]| {
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--timed"]);
+        let ended = train(bench, name, plugin, &arguments)?;
+        let figure = ended.figure("step_us").filter(|_| ended.is_well());
+        figure.ok_or_else(|| Answer::not_ok(ended.why()))
+    };
+    let mut figures = || {
+        let mut best = [f64::MAX; 3];
+        // There and back again, so that what drifts meets all alike.
+        for order in [[0, 1, 2], [2, 1, 0]] {
+            for which in order {
+                let (name, plugin, arguments): (_, _, &[&str]) = match which {
+                    0 => ("step-none", Plugin::None, &[]),
+                    1 => ("step-kineto", Plugin::None, &["--profiler", "whole"]),
+                    _ => ("step-ours", Plugin::Ours, &[]),
+                };
+                best[which] = f64::min(best[which], step(name, plugin, arguments)?);
+            }
+        }
+        Ok::<_, Answer>(best)
+    };
+    match figures() {
+        Ok([none, kineto, ours]) => {
+            let more = |with: f64| format!("{:+.1} us ({:+.1} %)", with - none, 100.0 * (with - none) / none);
+            Answer::ok(format!("torch.profiler {}, ours {}; a step takes {none:.1} us", more(kineto), more(ours)))
+                .value("none_us", none)
+                .value("kineto_us", kineto)
+                .value("ours_us", ours)
+        }
+        Err(answer) => answer,
+    }
+}

@@ -1,0 +1,114 @@
+//! Each workload with the profiler: is every kernel of NCCL's matched, and none of them wrongly.
+
+use super::bench::{Answer, Bench, Layout, Plan, Plugin, Question};
+use crate::trace::Verdict;
+
+const TOPIC: &str = "workloads";
+/// The release from which on NCCL allows several ranks on a GPU.
+const MULTI_RANK: u32 = 23_000;
+
+pub(super) fn run(bench: &mut Bench) {
+    let several = bench.several();
+    let repeats = bench.repeats();
+    let most = if bench.suite.quick { 1 << 20 } else { 16 << 20 };
+    let plan = |name: &str, workload, layout| Plan::new(name, workload, layout).with("repeats", repeats);
+    let all = |name: &str, layout| plan(name, "collectives", layout).with("bytes", most);
+    let jobs = [
+        (all("collectives", several), "every collective, send and receive, from 4 B on"),
+        (all("alone", Layout::Alone), "one rank that sends to itself"),
+        (all("shared", Layout::Shared), "two ranks on one GPU of one host"),
+        (plan("groups", "groups", several), "groups of several operations"),
+        (plan("communicators", "communicators", several), "two communicators on two streams"),
+        (plan("graphs", "graphs", several), "a graph, replayed between eager work"),
+        (plan("graphs-channels", "graphs", several).full(), "the same with the GPU's time of channels"),
+        (plan("overlap", "overlap", several), "compute beside communication"),
+        (all("injected", several).plugin(Plugin::Injected), "every operation, the profiler injected into cuInit"),
+        (
+            plan("injected-graphs", "graphs", several).plugin(Plugin::Injected),
+            "graphs, the profiler injected into cuInit",
+        ),
+    ];
+    for (plan, what) in jobs {
+        let text = format!("{what}: how many kernels of NCCL's are matched, and is one matched wrongly");
+        let question = Question::new(TOPIC, &plan.name, &text);
+        bench.ask(&question, &[&plan.name], |bench| {
+            if plan.layout == Layout::Shared && bench.nccl < MULTI_RANK {
+                return Answer::not_run("needs NCCL 2.30 (NCCL_MULTI_RANK_GPU_ENABLE)");
+            }
+            matched(bench, &plan)
+        });
+    }
+    kernels(bench);
+    capture(bench);
+    if bench.suite.hang {
+        let question = Question::new(TOPIC, "hang", "a job that never ends");
+        bench.ask(&question, &["hang"], |bench| matched(bench, &Plan::new("hang", "hang", Layout::Alone)));
+    }
+}
+
+/// What every workload must show.
+fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
+    if let Some(why) = bench.no_cupti() {
+        return Answer::not_run(why);
+    }
+    let (ended, seen) = match bench.watch(plan) {
+        Ok(watched) => watched,
+        Err(why) => return Answer::not_ok(why),
+    };
+    let verdict = Verdict::of(&seen, &ended.told);
+    let mut faults = verdict.faults();
+    let spins: u64 = ended.told.iter().flatten().map(|told| told.spins).sum();
+    if spins != verdict.application as u64 && spins > 0 {
+        faults.push(format!("{} of the application's {spins} kernels are in the traces", verdict.application));
+    }
+    let beside = match spins {
+        0 => String::new(),
+        _ => format!("; {} of {spins} kernels of the application ran beside one of NCCL's", verdict.beside),
+    };
+    let figure = format!(
+        "{} of {} matched ({}), {} checked, {} wrong{beside}",
+        verdict.all_matched(),
+        verdict.kernels,
+        verdict.methods(),
+        verdict.right + verdict.wrong,
+        verdict.wrong
+    );
+    let verdict = serde_json::to_value(&verdict).unwrap_or_default();
+    Answer::by(figure, &faults).value("verdict", verdict)
+}
+
+/// A program without NCCL, recorded from `cuInit` on.
+fn kernels(bench: &mut Bench) {
+    let question =
+        Question::new(TOPIC, "injected-kernels", "a program without NCCL, the profiler injected: how many kernels are recorded");
+    bench.ask(&question, &["injected-kernels"], |bench| {
+        if let Some(why) = bench.no_cupti() {
+            return Answer::not_run(why);
+        }
+        let plan = Plan::new("injected-kernels", "kernels", Layout::Alone).plugin(Plugin::Injected).with("repeats", 100);
+        let (ended, seen) = match bench.watch(&plan) {
+            Ok(watched) => watched,
+            Err(why) => return Answer::not_ok(why),
+        };
+        let spins: u64 = ended.told.iter().flatten().map(|told| told.spins).sum();
+        let verdict = Verdict::of(&seen, &ended.told);
+        let faults = (verdict.application as u64 != spins).then(|| "some are missing".to_owned());
+        Answer::by(format!("{} of {spins}", verdict.application), faults.as_slice())
+    });
+}
+
+/// What the profiler was given, as it came: small ones are worth keeping for tests on machines without a GPU.
+fn capture(bench: &mut Bench) {
+    let question = Question::new(TOPIC, "capture", "a raw capture of a small job, for replay elsewhere");
+    bench.ask(&question, &["capture"], |bench| {
+        let plan = Plan::new("capture", "groups", bench.several()).with("repeats", 3).set("NCCLSCOPE_CAPTURE", "1");
+        match bench.watch(&plan) {
+            Err(why) => Answer::not_ok(why),
+            Ok((ended, _)) if ended.captures.is_empty() => Answer::not_run("this build of the profiler writes none"),
+            Ok((ended, _)) => {
+                let bytes: u64 = ended.captures.iter().filter_map(|path| path.metadata().ok()).map(|it| it.len()).sum();
+                Answer::ok(format!("{bytes} B in {} files", ended.captures.len())).value("bytes", bytes)
+            }
+        }
+    });
+}

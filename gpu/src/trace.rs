@@ -1,0 +1,577 @@
+//! What a trace of the profiler's says of each kernel, held against what the workload asked for.
+//!
+//! The workload knows the order of its own requests on each communicator, and no two of them are of the same size. So a match is right
+//! when the kernels of a communicator, in the order in which the GPU ran them, carried what it was asked for, in that order. This needs
+//! nothing of what the profiler concluded from.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use ncclscope::correlate::is_nccl;
+use ncclscope::trace::fields::clock_id;
+use ncclscope::trace::reader::proto::ncclscope::{Function, MatchedBy};
+use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
+use ncclscope::trace::reader::{self, Nccl, TracePacket};
+
+use crate::workload::{Piece, Told};
+
+/// What a trace holds, as far as the suite asks.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The world rank of the process.
+    pub rank: Option<u32>,
+    /// Kernels, in the order of their beginning.
+    pub kernels: Vec<Kernel>,
+    /// What channels did, by the GPU's own timer, in the order of their beginning.
+    pub channels: Vec<Channel>,
+    /// Hashes of communicators, in the order in which they were joined.
+    pub communicators: Vec<u64>,
+    /// The recording's last word; there is none if the process was killed.
+    pub last_word: Option<Nccl>,
+    /// What the recording said of itself, a sentence each.
+    pub notes: Vec<String>,
+    /// Why it could not be read to its end.
+    pub fault: Option<String>,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// A kernel.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kernel {
+    /// When it began and ended, in ns of the trace's clock.
+    pub span: (i64, i64),
+    /// How far both may be off, in ns.
+    pub error: u32,
+    /// The device, the context and the stream in it.
+    pub place: (u32, u32, u32),
+    /// Its name as in the symbol table.
+    pub symbol: String,
+    /// How it was matched: `exact_launch_bracket`; empty for the application's.
+    pub method: String,
+    /// The communicator's hash.
+    pub communicator: u64,
+    /// What it carried.
+    pub carried: Vec<Piece>,
+    /// Why it is not matched.
+    pub doubt: String,
+}
+
+/// What a channel did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Channel {
+    /// When it began, in ns of the trace's clock.
+    pub begin: i64,
+    /// The same as the GPU's timer showed it.
+    pub stamp: u64,
+    /// How far the former may be off, in ns.
+    pub error: u32,
+}
+
+/// How traces stood.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Verdict {
+    /// Traces that were read.
+    pub traces: usize,
+    /// Kernels of NCCL's.
+    pub kernels: usize,
+    /// Those that are matched, by method.
+    pub matched: BTreeMap<String, usize>,
+    /// Those that are not, by reason.
+    pub unmatched: BTreeMap<String, usize>,
+    /// Matched kernels that carried what was asked for at their place.
+    pub right: usize,
+    /// Matched kernels that did not.
+    pub wrong: usize,
+    /// A sentence about each of the first wrong ones.
+    pub examples: Vec<String>,
+    /// What was asked for, groups counted once, and has no kernel.
+    pub without_kernel: usize,
+    /// Kernels of the application's.
+    pub application: usize,
+    /// Those of them that ran beside one of NCCL's.
+    pub beside: usize,
+    /// Records of NCCL's that are not in the trace, and CUPTI's.
+    pub lost: u64,
+    /// Matched kernels in which all of their channels lie, and others.
+    pub confirmed: u64,
+    /// See `confirmed`.
+    pub contradicted: u64,
+    /// Kernels that contradict what the others say of a GPU's timer.
+    pub timer_contradictions: u64,
+    /// Traces without a last word.
+    pub open: usize,
+    /// Why traces could not be read.
+    pub faults: Vec<String>,
+    /// Bytes of all traces.
+    pub bytes: u64,
+}
+
+const UNMATCHED: &str = "unmatched";
+/// How many wrong kernels are told one by one.
+const EXAMPLES: usize = 5;
+/// How a track of carried operations is named after that of its kernels.
+const OPERATIONS: &str = " · operations";
+
+impl Seen {
+    /// Reads a trace. What is before a fault is taken.
+    #[must_use]
+    pub fn of(path: &Path) -> Seen {
+        let mut reader = Reader::default();
+        match std::fs::read(path) {
+            Err(error) => reader.seen.fault = Some(format!("{}: {error}", path.display())),
+            Ok(bytes) => {
+                reader.seen.bytes = bytes.len() as u64;
+                let fault = reader::packets(&bytes, |packet| reader.take(packet)).err();
+                // A killed process leaves an unfinished packet, which is no fault.
+                reader.seen.fault = fault
+                    .filter(|fault| !matches!(fault, reader::Error::Cut(_)))
+                    .map(|fault| format!("{}: {fault}", path.display()));
+            }
+        }
+        reader.finish()
+    }
+
+    /// Kernels of NCCL's.
+    pub fn nccl(&self) -> impl Iterator<Item = &Kernel> {
+        self.kernels.iter().filter(|kernel| !kernel.method.is_empty() || is_nccl(&kernel.symbol))
+    }
+
+    /// What the kernels of each communicator carried, in the order in which they ran: for comparing two runs of one workload. What is
+    /// not matched is taken for that of the communicator whose stream it ran on.
+    #[must_use]
+    pub fn owners(&self) -> Vec<Vec<Owner>> {
+        let of = |hash: &u64| {
+            let mine = |kernel: &&Kernel| kernel.method != UNMATCHED && kernel.communicator == *hash;
+            let places: BTreeSet<_> = self.nccl().filter(mine).map(|kernel| kernel.place).collect();
+            let here = |kernel: &&Kernel| mine(kernel) || (kernel.method == UNMATCHED && places.contains(&kernel.place));
+            self.nccl().filter(here).map(Kernel::owner).collect()
+        };
+        self.communicators.iter().map(of).collect()
+    }
+}
+
+/// What a kernel carried, in the order of names; `None` where that is not known.
+pub type Owner = Option<Vec<Piece>>;
+
+impl Kernel {
+    fn owner(&self) -> Owner {
+        let mut carried = self.carried.clone();
+        carried.sort_unstable();
+        (self.method != UNMATCHED).then_some(carried)
+    }
+}
+
+/// Two runs of one workload, held against each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// Kernels of which both know what they carried.
+    pub both: usize,
+    /// Those of them of which they say the same.
+    pub same: usize,
+    /// Kernels of which one does not know, or that only one has.
+    pub one: usize,
+}
+
+impl Agreement {
+    /// Holds runs against each other, rank by rank and kernel by kernel.
+    #[must_use]
+    pub fn of(one: &[Seen], other: &[Seen]) -> Agreement {
+        let mut agreement = Agreement::default();
+        for seen in one {
+            let Some(twin) = other.iter().find(|twin| twin.rank == seen.rank) else { continue };
+            for (mine, theirs) in seen.owners().iter().zip(twin.owners()) {
+                agreement.one += mine.len().abs_diff(theirs.len());
+                for pair in mine.iter().zip(&theirs) {
+                    let (Some(mine), Some(theirs)) = pair else {
+                        agreement.one += 1;
+                        continue;
+                    };
+                    agreement.both += 1;
+                    agreement.same += usize::from(mine == theirs);
+                }
+            }
+        }
+        agreement
+    }
+}
+
+impl Verdict {
+    /// Judges the traces of a job by what its processes told, which are in the order of ranks.
+    #[must_use]
+    pub fn of(seen: &[Seen], told: &[Option<Told>]) -> Verdict {
+        let mut verdict = Verdict::default();
+        for seen in seen {
+            let told = seen.rank.and_then(|rank| told.get(rank as usize)?.as_ref());
+            verdict.add(seen, told);
+        }
+        verdict
+    }
+
+    fn add(&mut self, seen: &Seen, told: Option<&Told>) {
+        self.traces += 1;
+        self.bytes += seen.bytes;
+        self.faults.extend(seen.fault.clone());
+        let mut unmatched = 0;
+        for kernel in seen.nccl() {
+            self.kernels += 1;
+            let counts = if kernel.method == UNMATCHED || kernel.method.is_empty() {
+                unmatched += 1;
+                self.unmatched.entry(kernel.doubt.clone())
+            } else {
+                self.matched.entry(kernel.method.clone())
+            };
+            *counts.or_default() += 1;
+        }
+        let nccl: Vec<(i64, i64)> = seen.nccl().map(|kernel| kernel.span).collect();
+        for kernel in seen.kernels.iter().filter(|kernel| kernel.method.is_empty() && !is_nccl(&kernel.symbol)) {
+            self.application += 1;
+            let beside = nccl.iter().any(|(begin, end)| kernel.span.0 < *end && *begin < kernel.span.1);
+            self.beside += usize::from(beside);
+        }
+        if let Some(told) = told {
+            for (hash, asked) in seen.communicators.iter().zip(&told.asked) {
+                if !asked.is_empty() {
+                    let kernels = seen.nccl().filter(|it| it.communicator == *hash && it.method != UNMATCHED);
+                    self.compare(asked, kernels, unmatched);
+                }
+            }
+        }
+        match &seen.last_word {
+            None => self.open += 1,
+            Some(word) => {
+                self.lost += word.dropped() + word.discarded() + word.activities_dropped();
+                self.lost += word.activity_buffers_discarded() + word.activities_discarded() + word.launches_lost();
+                self.confirmed += word.kernels_confirmed();
+                self.contradicted += word.kernels_contradicted();
+                self.timer_contradictions += word.timer_contradictions();
+            }
+        }
+    }
+
+    /// Holds the kernels of a communicator against its requests. So many requests may have none that is known: as many as there are
+    /// kernels of nobody.
+    fn compare<'k>(&mut self, asked: &[Vec<Piece>], kernels: impl Iterator<Item = &'k Kernel>, unmatched: usize) {
+        let mut spare = unmatched;
+        let mut at = 0;
+        let mut rest: Vec<Piece> = asked.first().cloned().unwrap_or_default();
+        for kernel in kernels {
+            if kernel.carried.is_empty() || !without(&mut rest, &kernel.carried) {
+                let later = asked.iter().skip(at + 1).take(spare).position(|group| {
+                    !kernel.carried.is_empty() && without(&mut group.clone(), &kernel.carried)
+                });
+                let Some(skipped) = later else {
+                    self.wrong += 1;
+                    if self.examples.len() < EXAMPLES {
+                        let expected = asked.get(at).map_or_else(|| "nothing".into(), |group| text(group));
+                        self.examples.push(format!(
+                            "{} is said to carry {} where {expected} was asked for ({})",
+                            kernel.symbol,
+                            text(&kernel.carried),
+                            kernel.method
+                        ));
+                    }
+                    continue;
+                };
+                spare -= skipped + 1;
+                self.without_kernel += skipped + 1;
+                at += skipped + 1;
+                rest = asked[at].clone();
+                without(&mut rest, &kernel.carried);
+            }
+            self.right += 1;
+            if rest.is_empty() {
+                at += 1;
+                rest = asked.get(at).cloned().unwrap_or_default();
+            }
+        }
+        self.without_kernel += asked.len().saturating_sub(at);
+    }
+
+    /// Kernels that are matched, by whichever method.
+    #[must_use]
+    pub fn all_matched(&self) -> usize {
+        self.matched.values().sum()
+    }
+
+    /// Kernels that are not.
+    #[must_use]
+    pub fn all_unmatched(&self) -> usize {
+        self.unmatched.values().sum()
+    }
+
+    /// What is not as it must be where every kernel is to be matched, in a sentence.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = self.faults.clone();
+        let mut fault = |is: bool, text: String| faults.extend(is.then_some(text));
+        fault(self.traces == 0, "there is no trace".into());
+        fault(self.traces > 0 && self.kernels == 0, "there is no kernel of NCCL's in it".into());
+        let reasons: Vec<String> = self.unmatched.iter().map(|(why, count)| format!("{count} {why}")).collect();
+        fault(!reasons.is_empty(), format!("unmatched: {}", reasons.join(", ")));
+        fault(self.wrong > 0, format!("{} matched wrongly: {}", self.wrong, self.examples.join("; ")));
+        fault(self.contradicted > 0, format!("{} matches are contradicted by their channels", self.contradicted));
+        fault(self.lost > 0, format!("{} records were lost", self.lost));
+        // A kernel that is not matched has left a request without one; then that was said.
+        let without = self.without_kernel.saturating_sub(self.all_unmatched());
+        fault(without > 0, format!("{without} requests have no kernel"));
+        faults
+    }
+
+    /// The methods and how often, in words.
+    #[must_use]
+    pub fn methods(&self) -> String {
+        let each: Vec<String> = self.matched.iter().map(|(method, count)| format!("{count} {method}")).collect();
+        if each.is_empty() { "none".into() } else { each.join(", ") }
+    }
+}
+
+fn text(pieces: &[Piece]) -> String {
+    let each: Vec<String> = pieces.iter().map(|piece| format!("{} {} B", piece.function, piece.bytes)).collect();
+    if each.is_empty() { "nothing".into() } else { each.join(" + ") }
+}
+
+/// Takes pieces out of others; whether they were all there. If not, nothing is taken.
+fn without(from: &mut Vec<Piece>, pieces: &[Piece]) -> bool {
+    let mut rest = from.clone();
+    for piece in pieces {
+        let Some(place) = rest.iter().position(|it| it == piece) else { return false };
+        rest.swap_remove(place);
+    }
+    *from = rest;
+    true
+}
+
+#[derive(Default)]
+struct Reader {
+    seen: Seen,
+    sequences: HashMap<u32, Sequence>,
+    tracks: HashMap<u64, Track>,
+    /// Kernels that carried several operations, and such operations, by track and time.
+    carried: HashMap<(String, i64, i64), Vec<Piece>>,
+    several: Vec<(usize, (String, i64, i64))>,
+}
+
+#[derive(Default)]
+struct Sequence {
+    last: i64,
+    track: u64,
+    names: HashMap<u64, String>,
+    categories: HashMap<u64, String>,
+}
+
+#[derive(Default)]
+struct Track {
+    name: String,
+    open: Vec<(i64, String, Nccl)>,
+}
+
+impl Reader {
+    fn take(&mut self, packet: TracePacket) {
+        let id = packet.trusted_packet_sequence_id();
+        let sequence = self.sequences.entry(id).or_default();
+        if let Some(snapshot) = &packet.clock_snapshot {
+            let delta = snapshot.clocks.iter().find(|clock| u64::from(clock.clock_id()) == clock_id::DELTA);
+            sequence.last = delta.map_or(sequence.last, |clock| clock.timestamp() as i64);
+        }
+        if let Some(defaults) = packet.trace_packet_defaults.as_ref().and_then(|it| it.track_event_defaults.as_ref()) {
+            sequence.track = defaults.track_uuid();
+        }
+        if let Some(interned) = &packet.interned_data {
+            sequence.names.extend(interned.event_names.iter().map(|it| (it.iid(), it.name().to_owned())));
+            sequence.categories.extend(interned.event_categories.iter().map(|it| (it.iid(), it.name().to_owned())));
+        }
+        if let Some(descriptor) = &packet.track_descriptor {
+            if let Some(process) = &descriptor.process {
+                let rank = process.process_name().strip_prefix("rank ").and_then(|name| name.split(' ').next()?.parse().ok());
+                self.seen.rank = self.seen.rank.or(rank);
+            }
+            descriptor.name().clone_into(&mut self.tracks.entry(descriptor.uuid()).or_default().name);
+        }
+        let Some(event) = packet.track_event else { return };
+        let time = match packet.timestamp_clock_id {
+            Some(_) => packet.timestamp.unwrap_or(0) as i64,
+            None => {
+                sequence.last = sequence.last.saturating_add(packet.timestamp.unwrap_or(0) as i64);
+                sequence.last
+            }
+        };
+        let kind = event.r#type();
+        let name = || match event.name_iid {
+            Some(iid) => sequence.names.get(&iid).cloned().unwrap_or_default(),
+            None => event.name().to_owned(),
+        };
+        let track = self.tracks.entry(event.track_uuid.unwrap_or(sequence.track)).or_default();
+        match kind {
+            Type::SliceBegin => {
+                let category = event.category_iids.first().and_then(|iid| sequence.categories.get(iid));
+                track.open.push((time, category.cloned().unwrap_or_default(), event.nccl.unwrap_or_default()));
+            }
+            Type::SliceEnd => {
+                if let Some((begin, category, nccl)) = track.open.pop() {
+                    let name = track.name.clone();
+                    self.slice(&name, &category, (begin, time), &nccl);
+                }
+            }
+            Type::Instant => {
+                let name = name();
+                self.instant(&name, event.nccl.unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+
+    fn instant(&mut self, name: &str, nccl: Nccl) {
+        match name {
+            "communicator init" => self.seen.communicators.push(nccl.comm()),
+            "recording ended" => self.seen.last_word = Some(nccl),
+            _ if nccl.note.is_some() => self.seen.notes.push(format!("{name}: {}", nccl.note())),
+            _ => {}
+        }
+    }
+
+    fn slice(&mut self, track: &str, category: &str, span: (i64, i64), nccl: &Nccl) {
+        match category {
+            "kernel" if nccl.kernel.is_some() => {
+                let is_matched = nccl.r#match() != MatchedBy::MatchAbsent && nccl.r#match() != MatchedBy::Unmatched;
+                let several = is_matched && nccl.operations() != 1;
+                if several {
+                    self.several.push((self.seen.kernels.len(), (track.to_owned(), span.0, span.1)));
+                }
+                self.seen.kernels.push(Kernel {
+                    span,
+                    error: nccl.time_error_ns(),
+                    place: (nccl.device(), nccl.context(), nccl.stream_id()),
+                    symbol: nccl.kernel().to_owned(),
+                    method: match nccl.r#match() {
+                        MatchedBy::MatchAbsent => String::new(),
+                        method => method.as_str_name().to_owned(),
+                    },
+                    communicator: nccl.comm(),
+                    carried: if is_matched && !several { vec![piece(nccl)] } else { Vec::new() },
+                    doubt: nccl.doubt().to_owned(),
+                });
+            }
+            "carried" => {
+                let of = track.strip_suffix(OPERATIONS).unwrap_or(track).to_owned();
+                self.carried.entry((of, span.0, span.1)).or_default().push(piece(nccl));
+            }
+            "gpu" if nccl.phase.is_none() => {
+                if let (Some(stamp), Some(error)) = (nccl.gpu_start_ns, nccl.time_error_ns) {
+                    self.seen.channels.push(Channel { begin: span.0, stamp, error });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(mut self) -> Seen {
+        for (kernel, key) in std::mem::take(&mut self.several) {
+            self.seen.kernels[kernel].carried = self.carried.remove(&key).unwrap_or_default();
+        }
+        self.seen.kernels.sort_by_key(|kernel| kernel.span);
+        self.seen.channels.sort_by_key(|channel| channel.begin);
+        self.seen
+    }
+}
+
+fn piece(nccl: &Nccl) -> Piece {
+    let function = match nccl.function() {
+        Function::Absent => nccl.function_text().to_owned(),
+        function => function.as_str_name().to_owned(),
+    };
+    Piece { function, bytes: nccl.bytes() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(text: &str) -> Vec<Piece> {
+        let piece = |word: &str| {
+            let (function, bytes) = word.split_once(':').unwrap();
+            Piece { function: function.into(), bytes: bytes.parse().unwrap() }
+        };
+        text.split('+').map(piece).collect()
+    }
+
+    /// Kernels and requests in their order: `AllReduce:4+AllReduce:8` is one of two operations, `?` a kernel that is not matched.
+    #[track_caller]
+    fn judge(asked: &str, kernels: &str) -> Verdict {
+        let kernel = |(number, word): (usize, &str)| Kernel {
+            span: (number as i64, number as i64 + 1),
+            symbol: "ncclDevKernel_AllReduce_Sum_f32_RING_LL".into(),
+            communicator: 7,
+            method: if word == "?" { UNMATCHED.into() } else { "exact_launch_bracket".into() },
+            carried: if word == "?" { Vec::new() } else { pieces(word) },
+            doubt: if word == "?" { "its launch was not seen".into() } else { String::new() },
+            ..Kernel::default()
+        };
+        let seen = Seen {
+            rank: Some(0),
+            kernels: kernels.split(' ').enumerate().map(kernel).collect(),
+            communicators: vec![7],
+            last_word: Some(Nccl::default()),
+            ..Seen::default()
+        };
+        let told = Told { asked: vec![asked.split(' ').map(pieces).collect()], ..Told::default() };
+        Verdict::of(&[seen], &[Some(told)])
+    }
+
+    #[test]
+    fn kernels_that_carried_what_was_asked_for_in_its_order_are_right() {
+        let verdict = judge("AllReduce:4 Send:8+Recv:8 AllReduce:12", "AllReduce:4 Recv:8+Send:8 AllReduce:12");
+        assert_eq!((verdict.right, verdict.wrong), (3, 0));
+        assert!(verdict.faults().is_empty(), "{:?}", verdict.faults());
+        // A group may take two kernels.
+        let verdict = judge("AllReduce:4+AllGather:8 Send:8", "AllGather:8 AllReduce:4 Send:8");
+        assert_eq!((verdict.right, verdict.wrong, verdict.without_kernel), (3, 0, 0));
+    }
+
+    #[test]
+    fn a_swap_is_wrong() {
+        let verdict = judge("AllReduce:4 AllReduce:8 AllReduce:12", "AllReduce:8 AllReduce:4 AllReduce:12");
+        assert!(verdict.wrong > 0, "{verdict:?}");
+        assert!(verdict.faults().iter().any(|fault| fault.contains("matched wrongly")), "{:?}", verdict.faults());
+    }
+
+    #[test]
+    fn a_kernel_of_nobody_is_no_wrong_match_and_no_good_answer() {
+        let verdict = judge("AllReduce:4 AllReduce:8 AllReduce:12", "AllReduce:4 ? AllReduce:12");
+        assert_eq!((verdict.right, verdict.wrong, verdict.without_kernel), (2, 0, 1));
+        assert_eq!(verdict.faults(), ["unmatched: 1 its launch was not seen"]);
+    }
+
+    #[test]
+    fn what_was_asked_for_and_has_no_kernel_is_missed() {
+        let verdict = judge("AllReduce:4 AllReduce:8", "AllReduce:4");
+        assert_eq!(verdict.faults(), ["1 requests have no kernel"]);
+    }
+
+    #[test]
+    fn two_runs_agree_kernel_by_kernel_or_not() {
+        let run = |kernels: &str| {
+            let kernel = |(number, word): (usize, &str)| Kernel {
+                span: (number as i64, number as i64 + 1),
+                symbol: "ncclDevKernel_Generic".into(),
+                communicator: if word == "?" { 0 } else { 7 },
+                method: if word == "?" { UNMATCHED.into() } else { "inferred_device_timer".into() },
+                carried: if word == "?" { Vec::new() } else { pieces(word) },
+                ..Kernel::default()
+            };
+            let kernels = kernels.split(' ').enumerate().map(kernel).collect();
+            [Seen { rank: Some(0), kernels, communicators: vec![7], ..Seen::default() }]
+        };
+        let reference = run("AllReduce:4 Send:8+Recv:8 AllReduce:12");
+        let same = |both, same, one| Agreement { both, same, one };
+        assert_eq!(Agreement::of(&reference, &run("AllReduce:4 Recv:8+Send:8 AllReduce:12")), same(3, 3, 0));
+        assert_eq!(Agreement::of(&reference, &run("AllReduce:4 ? AllReduce:12")), same(2, 2, 1));
+        assert_eq!(Agreement::of(&reference, &run("AllReduce:12 Send:8+Recv:8 AllReduce:4")), same(3, 1, 0));
+    }
+
+    #[test]
+    fn a_trace_without_kernels_is_no_good_answer() {
+        assert_eq!(Verdict::of(&[], &[]).faults(), ["there is no trace"]);
+        assert_eq!(Verdict::of(&[Seen::default()], &[]).faults(), ["there is no kernel of NCCL's in it"]);
+    }
+}

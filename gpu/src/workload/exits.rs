@@ -1,0 +1,71 @@
+//! Processes that end as processes should not, and such as fork.
+
+use std::time::Duration;
+
+use super::world::{Team, World};
+use super::{Name, Told};
+use crate::nccl::Operation;
+
+/// Longer than the recording's time between flushes, which the suite sets to 100 ms: what is older is in the file.
+const SETTLED: Duration = Duration::from_millis(600);
+
+/// Works a little, tells of it, and ends. Nothing is destroyed.
+pub(super) fn run(world: &mut World<'_>, mut team: Team, told: &mut Told) -> Result<(), String> {
+    work(world, &mut team)?;
+    if world.workload.name == Name::ForkAfter {
+        let child = fork()?;
+        work(world, &mut team)?;
+        wait(child, told);
+    }
+    team.stream.synchronize()?;
+    std::thread::sleep(SETTLED);
+    told.asked.push(team.list());
+    super::memory(told);
+    world.workload.tell(told)?;
+    match world.workload.name {
+        // SAFETY: it takes a number and does not return.
+        Name::ExitAtOnce => unsafe { libc::_exit(0) },
+        Name::ExitAbort => std::process::abort(),
+        Name::ExitPanic => panic!("this is what was asked for"),
+        Name::ExitTerminated => {
+            // SAFETY: a signal to this process, whose default is to end it.
+            unsafe { libc::raise(libc::SIGTERM) };
+            Err("SIGTERM did not end the process".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn work(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
+    for _ in 0..world.workload.repeats {
+        if team.comm.ranks > 1 {
+            world.ask(team, &[Operation::AllReduce], 1024)?;
+        }
+        world.ring(team, 1024)?;
+    }
+    Ok(())
+}
+
+/// Forks a child that does nothing and leaves at once, as a data loader's worker might. Its process id.
+pub(super) fn fork() -> Result<i32, String> {
+    // SAFETY: the child calls nothing but `usleep` and `_exit`, which a child of a process with threads may.
+    match unsafe { libc::fork() } {
+        -1 => Err(format!("failed to fork: {}", std::io::Error::last_os_error())),
+        0 => {
+            // SAFETY: as above.
+            unsafe {
+                libc::usleep(50_000);
+                libc::_exit(0)
+            }
+        }
+        child => Ok(child),
+    }
+}
+
+/// Waits for the child; tells how it ended, 0 is well.
+pub(super) fn wait(child: i32, told: &mut Told) {
+    let mut status = 0;
+    // SAFETY: a child of this process, and a writable number.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    told.figures.insert("child".into(), if waited == child { f64::from(status) } else { -1.0 });
+}

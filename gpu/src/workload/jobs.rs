@@ -1,0 +1,175 @@
+//! The workloads that call NCCL.
+
+use std::time::{Duration, Instant};
+
+use super::world::{Team, World};
+use super::{Name, Told, Workload, cost, exits};
+use crate::nccl::{ELEMENT, Operation};
+
+/// What a collective may be, in every release.
+const COLLECTIVES: [Operation; 5] = [
+    Operation::AllReduce,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::Broadcast,
+    Operation::Reduce,
+];
+
+/// What came with 2.28.
+const NEWER: [Operation; 3] = [Operation::AllToAll, Operation::Gather, Operation::Scatter];
+
+/// A small operation, in elements.
+const SMALL: usize = 1024;
+
+/// Runs a workload that needs NCCL.
+pub(super) fn run(workload: &Workload, told: &mut Told) -> Result<(), String> {
+    let mut world = World::open(workload)?;
+    let mut team = world.join()?;
+    let mut teams = Vec::new();
+    match workload.name {
+        Name::Groups => groups(&mut world, &mut team)?,
+        Name::Communicators => {
+            let mut other = world.join()?;
+            communicators(&mut world, &mut team, &mut other)?;
+            teams.push(other);
+        }
+        Name::Graphs => graphs(&mut world, &mut team)?,
+        Name::Overlap => overlap(&mut world, &mut team, told)?,
+        Name::Mixed => {
+            let mut other = world.join()?;
+            groups(&mut world, &mut team)?;
+            communicators(&mut world, &mut team, &mut other)?;
+            graphs(&mut world, &mut team)?;
+            teams.push(other);
+        }
+        Name::Clocks => clocks(&mut world, &mut team)?,
+        Name::Cost => cost::run(&mut world, &mut team, told)?,
+        Name::ExitReturn
+        | Name::ExitAtOnce
+        | Name::ExitPanic
+        | Name::ExitAbort
+        | Name::ExitTerminated
+        | Name::ForkAfter => {
+            return exits::run(&mut world, team, told);
+        }
+        Name::ForkBefore => groups(&mut world, &mut team)?,
+        _ => {
+            collectives(&mut world, &mut team)?;
+            let mut other = world.join()?;
+            newer(&mut world, &mut other)?;
+            teams.push(other);
+        }
+    }
+    teams.insert(0, team);
+    world.close(teams, told)
+}
+
+/// Kernels of the suite's own, without NCCL.
+pub(super) fn kernels(workload: &Workload, told: &mut Told) -> Result<(), String> {
+    let gpu = workload.open_gpu()?;
+    let stream = gpu.stream()?;
+    for _ in 0..workload.repeats {
+        gpu.spin(stream, 20_000)?;
+        told.spins += 1;
+    }
+    gpu.synchronize()
+}
+
+/// Sizes in elements, from one to the largest that is wanted, each eight times the one before.
+fn sizes(workload: &Workload) -> Vec<usize> {
+    let most = workload.bytes / ELEMENT;
+    std::iter::successors(Some(1), |count| Some(count * 8)).take_while(|count| *count <= most).collect()
+}
+
+fn collectives(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
+    for count in sizes(world.workload) {
+        for operation in COLLECTIVES {
+            world.ask(team, &[operation], count)?;
+        }
+        world.ring(team, count)?;
+    }
+    Ok(())
+}
+
+/// Releases do these as one operation or as many sends and receives; so their order is not told.
+fn newer(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
+    team.is_known = false;
+    for count in sizes(world.workload) {
+        for operation in NEWER {
+            if world.nccl.has(operation) {
+                world.ask(team, &[operation], count)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn groups(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
+    for _ in 0..world.workload.repeats {
+        world.ask(team, &[Operation::AllReduce; 3], SMALL)?;
+        world.ask(team, &[Operation::AllGather, Operation::ReduceScatter], SMALL)?;
+        world.ring(team, SMALL)?;
+    }
+    Ok(())
+}
+
+fn communicators(world: &mut World<'_>, team: &mut Team, other: &mut Team) -> Result<(), String> {
+    for _ in 0..world.workload.repeats {
+        world.ask(team, &[Operation::AllReduce], SMALL)?;
+        world.ask(other, &[Operation::AllGather], SMALL)?;
+        world.ring(team, SMALL)?;
+        world.ring(other, 16 * SMALL)?;
+    }
+    Ok(())
+}
+
+fn graphs(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
+    let captured = world.capture(team, |world, team| {
+        world.ask(team, &[Operation::AllReduce], SMALL)?;
+        world.ask(team, &[Operation::AllGather], SMALL)?;
+        world.ring(team, SMALL)
+    })?;
+    for _ in 0..world.workload.repeats {
+        team.replay(&captured)?;
+        world.ask(team, &[Operation::AllReduce], SMALL)?;
+        world.ring(team, SMALL)?;
+        team.replay(&captured)?;
+    }
+    team.stream.synchronize()?;
+    captured.destroy()
+}
+
+/// What a training step does: each operation waits for the compute before it, and the next compute goes on beside it.
+fn overlap(world: &mut World<'_>, team: &mut Team, told: &mut Told) -> Result<(), String> {
+    const COMPUTE_NS: u64 = 300_000;
+    let compute = world.gpu.stream()?;
+    let count = world.workload.bytes / ELEMENT / 2;
+    for _ in 0..world.workload.repeats {
+        world.gpu.spin(compute, COMPUTE_NS)?;
+        told.spins += 1;
+        team.stream.wait_for(compute, world.gpu.event()?)?;
+        if team.comm.ranks == 1 {
+            world.ring(team, count)?;
+        } else {
+            world.ask(team, &[Operation::AllReduce], count)?;
+        }
+    }
+    compute.synchronize()
+}
+
+fn clocks(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
+    const PAUSE: Duration = Duration::from_millis(10);
+    let began = Instant::now();
+    // As many on every rank, whatever its clock says.
+    let times = (world.workload.seconds / PAUSE.as_secs_f64()).ceil() as u32;
+    for time in 0..times {
+        if team.comm.ranks == 1 {
+            world.ring(team, SMALL)?;
+        } else {
+            world.ask(team, &[Operation::AllReduce], SMALL)?;
+        }
+        team.stream.synchronize()?;
+        std::thread::sleep((PAUSE * time).saturating_sub(began.elapsed()));
+    }
+    Ok(())
+}

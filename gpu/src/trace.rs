@@ -300,22 +300,35 @@ impl Verdict {
         self.unmatched.values().sum()
     }
 
-    /// What is not as it must be where every kernel is to be matched, in a sentence.
+    /// What is not as it must be, a sentence each: every kernel is there and matched, and none wrongly.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
+        let mut faults = self.wrongs();
+        faults.extend(self.open_ends());
+        // A kernel that is not matched has left a request without one; then that was said.
+        let without = self.without_kernel.saturating_sub(self.all_unmatched());
+        faults.extend((without > 0).then(|| format!("{without} requests have no kernel")));
+        faults
+    }
+
+    /// The same where kernels may stay unmatched.
+    #[must_use]
+    pub fn wrongs(&self) -> Vec<String> {
         let mut faults = self.faults.clone();
         let mut fault = |is: bool, text: String| faults.extend(is.then_some(text));
         fault(self.traces == 0, "there is no trace".into());
         fault(self.traces > 0 && self.kernels == 0, "there is no kernel of NCCL's in it".into());
-        let reasons: Vec<String> = self.unmatched.iter().map(|(why, count)| format!("{count} {why}")).collect();
-        fault(!reasons.is_empty(), format!("unmatched: {}", reasons.join(", ")));
         fault(self.wrong > 0, format!("{} matched wrongly: {}", self.wrong, self.examples.join("; ")));
         fault(self.contradicted > 0, format!("{} matches are contradicted by their channels", self.contradicted));
         fault(self.lost > 0, format!("{} records were lost", self.lost));
-        // A kernel that is not matched has left a request without one; then that was said.
-        let without = self.without_kernel.saturating_sub(self.all_unmatched());
-        fault(without > 0, format!("{without} requests have no kernel"));
         faults
+    }
+
+    /// How many kernels are not matched, and why.
+    #[must_use]
+    pub fn open_ends(&self) -> Option<String> {
+        let reasons: Vec<String> = self.unmatched.iter().map(|(why, count)| format!("{count} {why}")).collect();
+        (!reasons.is_empty()).then(|| format!("unmatched: {}", reasons.join(", ")))
     }
 
     /// The methods and how often, in words.

@@ -208,6 +208,26 @@ impl Bench {
             .to_vec()
     }
 
+    /// What a verdict comes to: before 2.28 NCCL tells nothing of launches, so kernels may stay unmatched there, but not be matched wrongly.
+    pub(super) fn judge(&self, figure: String, verdict: &Verdict, mut further: Vec<String>) -> Answer {
+        if self.tells_launches() {
+            further.splice(0..0, verdict.faults());
+            return Answer::by(figure, &further);
+        }
+        further.splice(0..0, verdict.wrongs());
+        let answer = Answer::by(figure, &further);
+        match verdict.open_ends().filter(|_| further.is_empty()) {
+            Some(why) => Answer { why: format!("{why}; this NCCL tells nothing of launches"), ..answer },
+            None => answer,
+        }
+    }
+
+    /// Whether NCCL tells of launches.
+    pub(super) fn tells_launches(&self) -> bool {
+        const LAUNCHES: u32 = 22_800;
+        self.nccl >= LAUNCHES
+    }
+
     /// Why CUPTI cannot be asked, if it cannot.
     pub(super) fn no_cupti(&self) -> Option<String> {
         self.cupti.is_none().then(|| "needs CUPTI (libcupti.so.12 or .13)".to_owned())

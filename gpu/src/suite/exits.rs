@@ -33,7 +33,7 @@ pub(super) fn run(bench: &mut Bench) {
             };
             let seen = bench.read(&ended);
             let verdict = Verdict::of(&seen, &ended.told);
-            let mut faults = verdict.faults();
+            let mut faults = Vec::new();
             faults.extend(ended.how.iter().find(|how| **how != must).map(|how| format!("a process {how}")));
             // A child of a fork leaves no trace.
             let traces = verdict.traces;
@@ -42,7 +42,7 @@ pub(super) fn run(bench: &mut Bench) {
             let child = ended.told.iter().flatten().filter_map(|told| told.figures.get("child"));
             faults.extend(child.filter(|status| **status != 0.0).map(|status| format!("a child ended with {status}")));
             let figure = format!("{} of {} kernels matched, {} wrong", verdict.all_matched(), verdict.kernels, verdict.wrong);
-            Answer::by(figure, &faults)
+            bench.judge(figure, &verdict, faults)
         });
     }
 }

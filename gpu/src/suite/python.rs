@@ -18,7 +18,7 @@ enum Demand {
     Matched,
     /// The other profiler has CUPTI, and the trace says so.
     Taken,
-    /// The same as `Matched`, and PyTorch's profiler saw kernels while it had CUPTI.
+    /// What is in our trace is right, and PyTorch's profiler saw kernels while it had CUPTI.
     Lent,
 }
 
@@ -60,10 +60,7 @@ pub(super) fn run(bench: &mut Bench) {
 fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer {
     let seen = bench.read(ended);
     let verdict = Verdict::of(&seen, &[]);
-    let mut faults = match demand {
-        Demand::Matched | Demand::Lent => verdict.faults(),
-        Demand::Taken => taken(&seen),
-    };
+    let mut faults = Vec::new();
     faults.extend(ended.how.iter().find(|how| **how != must).map(|how| format!("a process {how}; {}", ended.why())));
     let traces = verdict.traces;
     faults.extend((traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())));
@@ -72,7 +69,19 @@ fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer 
         faults.push("torch.profiler saw no kernel".into());
     }
     let theirs = theirs.map(|count| format!("; torch.profiler saw {count}")).unwrap_or_default();
-    Answer::by(format!("{} of {} kernels matched{theirs}", verdict.all_matched(), verdict.kernels), &faults)
+    let figure = format!("{} of {} kernels matched{theirs}", verdict.all_matched(), verdict.kernels);
+    match demand {
+        Demand::Matched => bench.judge(figure, &verdict, faults),
+        // Kernels that ran while CUPTI was lent are not in our trace; those that are have to be right.
+        Demand::Lent => {
+            faults.splice(0..0, verdict.wrongs());
+            Answer::by(figure, &faults)
+        }
+        Demand::Taken => {
+            faults.splice(0..0, taken(&seen));
+            Answer::by(figure, &faults)
+        }
+    }
 }
 
 /// The trace must say that there are no kernels, and why.

@@ -56,7 +56,7 @@ fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
         Err(why) => return Answer::not_ok(why),
     };
     let verdict = Verdict::of(&seen, &ended.told);
-    let mut faults = verdict.faults();
+    let mut faults = Vec::new();
     let spins: u64 = ended.told.iter().flatten().map(|told| told.spins).sum();
     if spins != verdict.application as u64 && spins > 0 {
         faults.push(format!("{} of the application's {spins} kernels are in the traces", verdict.application));
@@ -73,8 +73,7 @@ fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
         verdict.right + verdict.wrong,
         verdict.wrong
     );
-    let verdict = serde_json::to_value(&verdict).unwrap_or_default();
-    Answer::by(figure, &faults).value("verdict", verdict)
+    bench.judge(figure, &verdict, faults).value("verdict", serde_json::to_value(&verdict).unwrap_or_default())
 }
 
 /// A program without NCCL, recorded from `cuInit` on.

@@ -174,7 +174,9 @@ fn folders(torch: Option<&Torch>) -> Vec<(PathBuf, String)> {
     let mut folders: Vec<(PathBuf, String)> = Vec::new();
     let mut add = |by: &str, more: Vec<PathBuf>| folders.extend(more.into_iter().map(|folder| (folder, by.to_owned())));
     if let Some(torch) = torch {
-        let inside = ["nvidia/nccl/lib", "nvidia/cu13/lib", "nvidia/cuda_cupti/lib", "nvidia/cuda_nvrtc/lib", "torch/lib"];
+        // The wheels of PyPI, and conda's folder of libraries, which is that of Python itself.
+        let inside =
+            ["nvidia/nccl/lib", "nvidia/cu13/lib", "nvidia/cuda_cupti/lib", "nvidia/cuda_nvrtc/lib", "torch/lib", "../.."];
         add("PyTorch", inside.iter().map(|folder| torch.packages.join(folder)).collect());
     }
     add("LD_LIBRARY_PATH", paths("LD_LIBRARY_PATH").collect());

@@ -156,6 +156,8 @@ impl Running {
         let errors = log.try_clone().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
+        // SAFETY: between fork and exec the function makes only system calls.
+        unsafe { command.pre_exec(bind) };
         for (name, value) in &process.variables {
             if value.is_empty() {
                 command.env_remove(name);
@@ -205,7 +207,18 @@ impl Running {
     }
 }
 
-/// Files in a folder, and in the folders in it, whose name ends so.
+/// A process does not outlive the suite, and leaves no core: some are to abort.
+fn bind() -> std::io::Result<()> {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: plain system calls; the limits live meanwhile.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+    }
+    Ok(())
+}
+
+/// Files in a folder whose name ends so.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|it| it == extension)).collect();

@@ -167,14 +167,29 @@ impl Bench {
             lost: 0,
             traces: 0,
         };
-        let ended = bench.run(&Plan::new("probe", "probe", Layout::Alone).plugin(Plugin::None))?;
-        let Some(Some(told)) = ended.told.first().filter(|_| ended.is_well()) else { return Err(ended.why()) };
-        bench.gpus.clone_from(&told.gpus);
-        let figure = |name: &str| told.figures.get(name).map(|value| *value as u32);
-        bench.nccl = figure("nccl").unwrap_or(0);
-        bench.driver_cuda = figure("driver_cuda").unwrap_or(0);
-        bench.cupti = figure("cupti");
+        bench.probe()?;
+        // CUPTI must not be newer than the driver.
+        const CUDA_13: u32 = 13_000;
+        if bench.driver_cuda < CUDA_13 && bench.suite.wanted.cupti.is_none() {
+            let newer = |found: &crate::find::Found| found.path.ends_with("libcupti.so.13");
+            if bench.machine.cupti.first().is_some_and(newer) {
+                bench.machine.cupti.sort_by_key(newer);
+                bench.probe()?;
+            }
+        }
         if bench.gpus.is_empty() { Err("there is no GPU".into()) } else { Ok(bench) }
+    }
+
+    /// Has a process look at the driver, the GPUs and the libraries.
+    fn probe(&mut self) -> Result<(), String> {
+        let ended = self.run(&Plan::new("probe", "probe", Layout::Alone).plugin(Plugin::None))?;
+        let Some(Some(told)) = ended.told.first().filter(|_| ended.is_well()) else { return Err(ended.why()) };
+        self.gpus.clone_from(&told.gpus);
+        let figure = |name: &str| told.figures.get(name).map(|value| *value as u32);
+        self.nccl = figure("nccl").unwrap_or(0);
+        self.driver_cuda = figure("driver_cuda").unwrap_or(0);
+        self.cupti = figure("cupti");
+        Ok(())
     }
 
     /// Several ranks, as this machine can have them best.
@@ -274,6 +289,9 @@ impl Bench {
                 set("NCCL_NET", "Socket".into());
                 set("NCCL_SOCKET_IFNAME", "lo".into());
                 set("NCCL_IB_DISABLE", "1".into());
+                // What else would find out that the hosts are one.
+                set("NCCL_MNNVL_ENABLE", "0".into());
+                set("NCCL_RAS_ENABLE", "0".into());
             }
             Layout::Shared => set("NCCL_MULTI_RANK_GPU_ENABLE", "1".into()),
             Layout::Alone | Layout::Gpus(_) => {}
@@ -348,7 +366,10 @@ impl Bench {
 
     /// Answers a question, unless there is no time left.
     pub(super) fn ask(&mut self, question: &Question, jobs: &[&str], answer: impl FnOnce(&mut Bench) -> Answer) {
-        let late = self.suite.minutes.is_some_and(|minutes| self.began.elapsed().as_secs_f64() > minutes * 60.0);
+        // The short form keeps its promise.
+        const QUICK_MINUTES: f64 = 4.5;
+        let minutes = self.suite.minutes.or(self.suite.quick.then_some(QUICK_MINUTES));
+        let late = minutes.is_some_and(|minutes| self.began.elapsed().as_secs_f64() > minutes * 60.0);
         let answer = if late { Answer::not_run("no time left: see --minutes") } else { answer(self) };
         let state = match answer.state {
             State::Ok => "ok",

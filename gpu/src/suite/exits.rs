@@ -1,6 +1,6 @@
 //! Processes that end as they should not: what was recorded must be in a trace that can be read, and the process must end as without us.
 
-use super::bench::{Answer, Bench, Plan, Question};
+use super::bench::{Answer, Bench, Plan, Plugin, Question};
 use crate::job::How;
 use crate::trace::Verdict;
 
@@ -31,10 +31,15 @@ pub(super) fn run(bench: &mut Bench) {
                 Ok(ended) => ended,
                 Err(why) => return Answer::not_ok(why),
             };
+            let alike = ended.how.iter().all(|how| *how == must) || {
+                // What happens without us is not our doing.
+                let plan = Plan { name: format!("{name}-without"), ..plan }.plugin(Plugin::None);
+                bench.run(&plan).is_ok_and(|without| without.how == ended.how)
+            };
             let seen = bench.read(&ended);
             let verdict = Verdict::of(&seen, &ended.told);
             let mut faults = Vec::new();
-            faults.extend(ended.how.iter().find(|how| **how != must).map(|how| format!("a process {how}")));
+            faults.extend((!alike).then(|| format!("not as without the profiler; {}", ended.why())));
             // A child of a fork leaves no trace.
             let traces = verdict.traces;
             faults.extend((traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())));

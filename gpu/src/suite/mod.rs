@@ -41,7 +41,7 @@ pub struct Suite {
     /// Only these topics.
     #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Minutes after which nothing more is begun; what is left is told as not run.
+    /// Minutes after which nothing more is begun; what is left is told as not run [default: none; with --quick 4.5]
     #[arg(long, value_name = "MINUTES")]
     pub minutes: Option<f64>,
     /// How long clocks are looked at, in seconds [default: 1,10,60; with --quick 1,10]

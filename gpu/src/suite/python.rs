@@ -27,6 +27,17 @@ type Asked = (&'static str, &'static [&'static str], bool, How, Demand, &'static
 
 const WELL: How = How::Status(0);
 
+/// What the short form leaves out.
+const LONG: [&str; 7] = [
+    "ddp-injected",
+    "py-exception",
+    "py-terminated",
+    "py-fork-before",
+    "profiler-before",
+    "profiler-after",
+    "kineto",
+];
+
 const ROWS: [Asked; 12] = [
     ("ddp", &["--kind", "ddp"], false, WELL, Demand::Matched, "training with DDP"),
     ("fsdp", &["--kind", "fsdp"], false, WELL, Demand::Matched, "training with FSDP"),
@@ -46,6 +57,9 @@ pub(super) fn run(bench: &mut Bench) {
     for (name, arguments, is_injected, must, demand, what) in ROWS {
         let text = format!("{what}: does it end as without the profiler, and is every kernel matched");
         bench.ask(&Question::new(TOPIC, name, &text), &[name], |bench| {
+            if let Some(why) = left_out(bench, name) {
+                return Answer::not_run(why);
+            }
             let plugin = if is_injected { Plugin::Injected } else { Plugin::Ours };
             match train(bench, name, plugin, arguments) {
                 Ok(ended) => judge(bench, &ended, must, demand),
@@ -55,6 +69,12 @@ pub(super) fn run(bench: &mut Bench) {
     }
     let question = Question::new(TOPIC, "kineto", "what torch.profiler costs a step of DDP above nothing, and what we do");
     bench.ask(&question, &[], cost);
+}
+
+/// Why a row is not asked, if it is not.
+fn left_out(bench: &Bench, name: &str) -> Option<String> {
+    let is_left_out = bench.suite.quick && LONG.contains(&name) && bench.machine.torch.is_some();
+    is_left_out.then(|| "left out by --quick".to_owned())
 }
 
 fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer {
@@ -129,6 +149,9 @@ fn module() -> Option<PathBuf> {
 
 /// A step of DDP with nothing, with torch.profiler, and with us.
 fn cost(bench: &mut Bench) -> Answer {
+    if let Some(why) = left_out(bench, "kineto") {
+        return Answer::not_run(why);
+    }
     let mut step = |name: &str, plugin, arguments: &[&str]| {
         let mut arguments = arguments.to_vec();
         arguments.extend(["--timed"]);

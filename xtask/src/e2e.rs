@@ -59,6 +59,9 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         tests.arg("--include-ignored");
     }
     call(&mut tests)?;
+    // The suite for machines with GPUs, on emulated ones.
+    let suite = ["test", "-p", "ncclscope-gpu-emulated", "--test", "suite", "--", "--test-threads=1"];
+    call(place.cargo().args(suite))?;
     Ok(Outcome::Done)
 }
 

@@ -9,6 +9,7 @@ mod deep;
 mod demo;
 mod e2e;
 mod elf;
+mod gpu_bundle;
 mod package;
 mod pictures;
 mod play;
@@ -20,6 +21,7 @@ usage: cargo xtask CHORE [STEP...]
        cargo xtask bindings [--check | --fetch]
        cargo xtask demo [SCENARIO]
        cargo xtask e2e [--all]
+       cargo xtask gpu-bundle [--nccl FILE] [--cupti FILE] [--output FOLDER] [--native]
        cargo xtask pictures [SCENARIO...]
        cargo xtask play [SCENARIO]
 
@@ -29,6 +31,7 @@ usage: cargo xtask CHORE [STEP...]
   bindings  CUPTI's functions, constants and record layouts, from its headers; --check compares
   check     everything that must hold before a change is taken
   e2e       the real NCCL on emulated GPUs against the plugin; --all with every release
+  gpu-bundle  what a machine with GPUs needs for gpu/run, in one folder, for any Linux since glibc 2.28
   deep      sanitizers and Miri: slower, and more is needed
   pictures  the pictures of docs/, in Perfetto's own user interface; needs Chromium
   package   the library and the program, for any Linux since glibc 2.28
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Some((name, rest)) if name == "bindings" => return bindings::run(rest),
         Some((name, rest)) if name == "demo" => return demo::run(rest),
         Some((name, rest)) if name == "e2e" => return e2e::run(rest),
+        Some((name, rest)) if name == "gpu-bundle" => return gpu_bundle::run(rest),
         Some((name, rest)) if name == "pictures" => return pictures::run(rest),
         Some((name, rest)) if name == "play" => return play::run(rest),
         _ => {}

@@ -22,17 +22,17 @@ const CARGO_ZIGBUILD: &str = "0.24.1";
 const ZIG: &str = "0.15.2";
 
 /// That of RHEL 8, the oldest system that NCCL's own packages still run on.
-const GLIBC: (u32, u32) = (2, 28);
+pub(crate) const GLIBC: (u32, u32) = (2, 28);
 
 /// Where the tools are.
-struct Tools {
+pub(crate) struct Tools {
     cargo_zigbuild: PathBuf,
     zig: PathBuf,
     cache: PathBuf,
 }
 
 impl Tools {
-    fn of(place: &Place) -> Tools {
+    pub(crate) fn of(place: &Place) -> Tools {
         let folder = place.target.join("tools");
         Tools {
             cargo_zigbuild: folder.join(format!("cargo-zigbuild-{CARGO_ZIGBUILD}/bin/cargo-zigbuild")),
@@ -42,7 +42,7 @@ impl Tools {
     }
 
     /// `cargo build` for the target of the packages.
-    fn build(&self, place: &Place) -> Command {
+    pub(crate) fn build(&self, place: &Place) -> Command {
         let mut command = place.command(&self.cargo_zigbuild);
         command
             .env("CARGO_ZIGBUILD_ZIG_PATH", &self.zig)
@@ -54,7 +54,7 @@ impl Tools {
     }
 }
 
-fn tools(place: &Place) -> Result<Outcome, Failure> {
+pub(crate) fn tools(place: &Place) -> Result<Outcome, Failure> {
     let tools = Tools::of(place);
     if !tools.cargo_zigbuild.exists() {
         let mut install = place.cargo();

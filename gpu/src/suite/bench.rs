@@ -137,6 +137,12 @@ impl Answer {
     }
 }
 
+/// The topic of the last row, which is always asked.
+const LOSSES: &str = "losses";
+
+/// A setting of the shell that is about the machine, not about a job.
+const KEPT: &str = "NCCLSCOPE_MIN_FREE";
+
 /// Variables of the shell that are meant for other jobs.
 const FOREIGN: [&str; 8] = [
     "CUDA_INJECTION64_PATH",
@@ -271,7 +277,7 @@ impl Bench {
 
     fn variables(&self, plan: &Plan, rank: u32, ranks: u32) -> Vec<(String, OsString)> {
         let own = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        let own = own.filter(|name| name.starts_with("NCCLSCOPE_") || FOREIGN.contains(&name.as_str()));
+        let own = own.filter(|name| name.starts_with("NCCLSCOPE_") && name != KEPT || FOREIGN.contains(&name.as_str()));
         let mut variables: Vec<(String, OsString)> = own.map(|name| (name, OsString::new())).collect();
         let mut set = |name: &str, value: OsString| variables.push((name.to_owned(), value));
         set("NCCL_DEBUG", "WARN".into());
@@ -366,6 +372,11 @@ impl Bench {
 
     /// Answers a question, unless there is no time left.
     pub(super) fn ask(&mut self, question: &Question, jobs: &[&str], answer: impl FnOnce(&mut Bench) -> Answer) {
+        let only = &self.suite.only;
+        let is_wanted = |name: &str| only.is_empty() || only.iter().any(|wanted| wanted == name);
+        if !is_wanted(question.topic) && !is_wanted(&question.name) && question.topic != LOSSES {
+            return;
+        }
         // The short form keeps its promise.
         const QUICK_MINUTES: f64 = 4.5;
         let minutes = self.suite.minutes.or(self.suite.quick.then_some(QUICK_MINUTES));
@@ -396,7 +407,7 @@ impl Bench {
     /// The last row: what was lost in all traces together.
     pub(super) fn lost(&mut self) {
         let (lost, traces) = (self.lost, self.traces);
-        let question = Question::new("losses", "lost", "how many records were lost in all traces of this report");
+        let question = Question::new(LOSSES, "lost", "how many records were lost in all traces of this report");
         let faults = if lost > 0 { vec!["records were lost".to_owned()] } else { Vec::new() };
         self.ask(&question, &[], |_| {
             Answer::by(format!("{lost} in {traces} traces"), &faults).value("lost", lost).value("traces", traces)

@@ -38,8 +38,8 @@ pub struct Suite {
     /// The folder for the report, the traces and the logs. What is in it of an earlier run is overwritten.
     #[arg(long, value_name = "FOLDER", default_value = "gpu-report")]
     pub output: PathBuf,
-    /// Only these topics.
-    #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
+    /// Only these topics, or rows of them: workloads, matching, questions, clocks, costs, exits, python.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Minutes after which nothing more is begun; what is left is told as not run [default: none; with --quick 4.5]
     #[arg(long, value_name = "MINUTES")]
@@ -62,15 +62,8 @@ pub struct Suite {
 }
 
 /// The topics in their order.
-const TOPICS: [(&str, fn(&mut Bench)); 7] = [
-    ("workloads", workloads::run),
-    ("matching", matching::run),
-    ("questions", questions::run),
-    ("clocks", clocks::run),
-    ("costs", costs::run),
-    ("exits", exits::run),
-    ("python", python::run),
-];
+const TOPICS: [fn(&mut Bench); 7] =
+    [workloads::run, matching::run, questions::run, clocks::run, costs::run, exits::run, python::run];
 
 /// There is nothing to ask.
 const MISSING: u8 = 3;
@@ -81,11 +74,6 @@ impl Suite {
     /// Runs it; the program's exit code.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        let names = TOPICS.map(|(name, _)| name);
-        if let Some(unknown) = self.only.iter().find(|name| !names.contains(&name.as_str())) {
-            eprintln!("ncclscope-gpu: there is no topic {unknown}; there are {}", names.join(", "));
-            return ExitCode::from(USAGE);
-        }
         let machine = Machine::look(&self.wanted);
         let missing = machine.missing();
         if !missing.is_empty() {
@@ -101,13 +89,13 @@ impl Suite {
         };
         print!("{}", bench.machine);
         println!("{:<13} {}\n", "ranks", bench.layout());
-        let chosen = bench.suite.only.clone();
-        for (name, topic) in TOPICS {
-            if chosen.is_empty() || chosen.iter().any(|wanted| wanted == name) {
-                topic(&mut bench);
-            }
-        }
+        TOPICS.iter().for_each(|topic| topic(&mut bench));
         bench.lost();
+        let named = |name: &String| bench.rows.iter().any(|row| row.topic == name || row.name == *name);
+        if let Some(unknown) = bench.suite.only.iter().find(|name| !named(name)) {
+            eprintln!("ncclscope-gpu: there is no topic or row {unknown}");
+            return ExitCode::from(USAGE);
+        }
         let folder = bench.output.clone();
         let report = bench.report();
         if let Err(reason) = report.write(&folder) {

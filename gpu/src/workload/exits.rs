@@ -18,7 +18,9 @@ pub(super) fn run(world: &mut World<'_>, mut team: Team, told: &mut Told) -> Res
         wait(child, told);
     }
     team.stream.synchronize()?;
-    std::thread::sleep(SETTLED);
+    if matches!(world.workload.name, Name::ExitAtOnce | Name::ExitAbort | Name::ExitTerminated) {
+        std::thread::sleep(SETTLED);
+    }
     told.asked.push(team.list());
     super::memory(told);
     world.workload.tell(told)?;

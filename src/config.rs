@@ -62,6 +62,13 @@ pub const SETTINGS: &[Setting] = &[
                GPU's timer, which needs NCCLSCOPE_KERNEL_CH",
     },
     Setting {
+        name: "NCCLSCOPE_GPU_EVENTS",
+        unit: "track | renderstage | both",
+        default: "track",
+        help: "how kernels are drawn: track = on a track a stream; renderstage = as Perfetto's GPU work, which its compute page lists \
+               but ncclscope's own commands do not read; both",
+    },
+    Setting {
         name: "NCCLSCOPE_OUTPUT",
         unit: "folder; %h host, %p process id, %r world rank, %j job",
         default: "./ncclscope-<job or start time>",
@@ -180,6 +187,17 @@ pub enum Matching {
     Timer,
 }
 
+/// How kernels are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuEvents {
+    /// On a track a stream.
+    Track,
+    /// As what Perfetto calls render stages.
+    RenderStage,
+    /// Both ways.
+    Both,
+}
+
 /// Which clock CUPTI's records are to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CuptiClock {
@@ -208,6 +226,8 @@ pub struct Config {
     pub cuda_api: bool,
     /// Whether ranges of NVTX are recorded.
     pub nvtx: bool,
+    /// How kernels are drawn.
+    pub gpu_events: GpuEvents,
     /// The folder of the trace; `None` is the default.
     pub output: Option<String>,
     /// Size limit of the file in bytes.
@@ -292,6 +312,11 @@ impl Config {
             ),
             cuda_api: reader.needs_cupti("NCCLSCOPE_CUDA_API"),
             nvtx: reader.needs_cupti("NCCLSCOPE_NVTX"),
+            gpu_events: reader.choice(
+                "NCCLSCOPE_GPU_EVENTS",
+                GpuEvents::Track,
+                &[("track", GpuEvents::Track), ("renderstage", GpuEvents::RenderStage), ("both", GpuEvents::Both)],
+            ),
             cupti: reader.cupti(),
             output: variable("NCCLSCOPE_OUTPUT").filter(|folder| !folder.is_empty()),
             max_size: reader.size("NCCLSCOPE_MAX_SIZE", 2 << 30, 1 << 20..=u64::MAX >> 1),
@@ -531,6 +556,7 @@ mod tests {
             ("NCCLSCOPE_CUPTI", "libcupti.so.13", "expected auto, 0 or a path"),
             ("NCCLSCOPE_CUDA_API", "yes", "expected 1, 0"),
             ("NCCLSCOPE_NVTX", "2", "expected 1, 0"),
+            ("NCCLSCOPE_GPU_EVENTS", "stages", "expected track, renderstage, both"),
             ("NCCLSCOPE_PRESTE", "light", "did you mean NCCLSCOPE_PRESET?"),
             ("NCCLSCOPE_SOMETHING_ELSE", "1", "ignored"),
         ] {

@@ -14,7 +14,7 @@ use crate::clock::host::{self, Source};
 use crate::collect::collector::{self, Collector};
 use crate::collect::file::{Options, TraceFile};
 use crate::collect::input::Begin;
-use crate::config::{self, Config, CuptiClock, KernelCh, Preset, Process};
+use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Preset, Process};
 use crate::cupti::{self, Absent, Cupti};
 use crate::model::event::CommInit;
 use crate::model::ids::{Handle, ProcessTag};
@@ -22,7 +22,7 @@ use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::record::ring::Rings;
 use crate::releases::{self, Version};
-use crate::trace::tracks::ProcessInfo;
+use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 use crate::{message, sys};
 
@@ -313,6 +313,11 @@ impl Session {
             tag,
             clocks,
             process: process_info(&config, &process),
+            stages: match config.gpu_events {
+                GpuEvents::Track => None,
+                GpuEvents::RenderStage => Some(Stages::Alone),
+                GpuEvents::Both => Some(Stages::Beside),
+            },
             complaints: config.complaints.clone(),
             attributes: attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             first_words: format!("{first_words}; {by}{gpu}"),

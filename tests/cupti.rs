@@ -1,6 +1,7 @@
 //! Kernels through the emulated CUPTI, with the scripted host as a GPU: CUPTI is lent to other tools and taken again.
 
 use emulated_cupti::release::Release;
+use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::recording::Recording;
 use ncclscope_tests::timeline::Timeline;
@@ -113,6 +114,60 @@ fn cupti_is_lent_to_another_tool_and_taken_again() {
     let why = marks[1].str("note").unwrap();
     assert!(why.starts_with("no GPU kernels: CUPTI has one owner"), "{why}");
     assert_eq!(recording.said().iter().filter(|line| **line == why).count(), 1, "{:?}", recording.said());
+}
+
+/// Perfetto's GPU work is the kernels that the tracks show: names, times, streams, launching calls.
+#[test]
+fn kernels_are_render_stages_where_asked_for() {
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user kernel elementwise_kernel for=20us\n\
+         {second}\
+         user finalize world\n"
+    );
+    const STAGES: &str = "SELECT s.name, s.ts, s.dur, t.name AS queue, s.submission_id AS call, p.pid, \
+                          extract_arg(s.arg_set_id, 'description') AS symbol \
+                          FROM gpu_slice s JOIN track t ON t.id = s.track_id JOIN process p USING (upid) ORDER BY s.ts";
+    const KERNELS: &str = "SELECT s.name, s.ts, s.dur, t.name AS stream, \
+                           extract_arg(s.arg_set_id, 'nccl.correlation') AS call \
+                           FROM slice s JOIN track t ON t.id = s.track_id WHERE s.category = 'kernel' ORDER BY s.ts";
+    let both = record(&script, &[("NCCLSCOPE_GPU_EVENTS", "both"), ("NCCLSCOPE_RANK", "3")]);
+    let trace = both.traces.open();
+    assert_eq!(trace.check(), []);
+    let (stages, kernels) = (trace.rows(STAGES), trace.rows(KERNELS));
+    assert_eq!(stages.len(), 3);
+    assert_eq!(stages.len(), kernels.len());
+    for (stage, kernel) in stages.iter().zip(&kernels) {
+        for column in ["ts", "dur", "call"] {
+            assert_eq!(stage.i64(column), kernel.i64(column), "{column}");
+        }
+        assert_eq!(stage.str("name"), kernel.str("name"));
+        assert!(stage.str("queue").starts_with("rank 3 · "), "{}", stage.str("queue"));
+        assert!(stage.str("queue").ends_with(kernel.str("stream")), "{}", stage.str("queue"));
+        assert_eq!(stage.i64("pid"), i64::from(both.outcome.calls[0].pid));
+        let symbol = if kernel.str("name").starts_with("AllReduce") { KERNEL } else { "elementwise_kernel" };
+        assert_eq!(stage.str("symbol"), symbol);
+    }
+
+    let alone = record(&script, &[("NCCLSCOPE_GPU_EVENTS", "renderstage")]);
+    let trace = alone.traces.open();
+    assert_eq!(trace.check(), []);
+    assert_eq!(trace.rows(KERNELS).len(), 0);
+    let names: Vec<_> = trace.rows(STAGES).iter().map(|row| row.str("name").to_owned()).collect();
+    assert_eq!(names, ["AllReduce 4 KiB f32", "elementwise_kernel", "AllReduce 8 KiB f32"]);
+    let runs = alone.timeline().slices.iter().filter(|slice| slice.category == "run").count();
+    assert_eq!(runs, 2, "the communicator has its operations all the same");
+
+    // Of two processes in one file, each has its own queues, and numbers that are not the other's.
+    let bytes = [both.traces.file(), alone.traces.file()].map(|file| std::fs::read(file).unwrap()).concat();
+    let joined = Trace::from_bytes(bytes).unwrap();
+    assert_eq!(joined.check(), []);
+    assert_eq!(
+        joined.text("SELECT count(DISTINCT track_id) AS queues, count(*) AS n FROM gpu_slice"),
+        "queues,n\n2,6\n"
+    );
 }
 
 #[test]

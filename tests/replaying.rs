@@ -29,7 +29,8 @@ fn capture(traces: &Traces) -> PathBuf {
 fn replay(capture: &Path) -> (Vec<u8>, String) {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("again.perfetto-trace");
-    let said = ncclscope(&[Path::new("replay"), capture, Path::new("-o"), &output]).unwrap_or_else(|why| panic!("{why}"));
+    let said =
+        ncclscope(&[Path::new("replay"), capture, Path::new("-o"), &output]).unwrap_or_else(|why| panic!("{why}"));
     (fs::read(&output).unwrap(), said)
 }
 
@@ -93,9 +94,12 @@ user finalize world
 #[test]
 fn kernels_are_replayed_byte_for_byte() {
     let libraries = libraries();
-    for (name, value) in
-        [("NCCLSCOPE_PRESET", "full"), ("NCCLSCOPE_CUDA_API", "1"), ("EMULATED_CUPTI", "refuse=35@cuptiEnableCallback"), ("EMULATED_CUPTI", "clock=ticks@1ms")]
-    {
+    for (name, value) in [
+        ("NCCLSCOPE_PRESET", "full"),
+        ("NCCLSCOPE_CUDA_API", "1"),
+        ("EMULATED_CUPTI", "refuse=35@cuptiEnableCallback"),
+        ("EMULATED_CUPTI", "clock=ticks@1ms"),
+    ] {
         let play = Play::new(KERNELS).env("LD_LIBRARY_PATH", libraries.path()).env("NCCLSCOPE_CAPTURE", "1");
         let recording = Recording::by(play.env(name, value));
         assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
@@ -177,7 +181,8 @@ fn a_capture_is_announced_private_and_described() {
     // Beside the calls: the communicator's begin and end, threads, and texts.
     assert!((records - 6..records + 20).contains(&held), "{held} of {}: {said}", recording.calls());
     // It has the summary of the trace.
-    let lines = |text: &str| text.lines().skip_while(|it| !it.starts_with("  process")).map(str::to_owned).collect::<Vec<_>>();
+    let lines =
+        |text: &str| text.lines().skip_while(|it| !it.starts_with("  process")).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(lines(&check(&recording.traces)), lines(&trace));
 }
 
@@ -257,7 +262,10 @@ fn a_damaged_capture_is_replayed_up_to_the_damage() {
     let middle = last.midpoint(bytes.len());
     bytes[middle] ^= 0x10;
     let (said, has_trace) = refused(&bytes);
-    assert!(said.contains(&format!("the chunk at byte {last} is damaged: ")) && said.contains("has all before it"), "{said}");
+    assert!(
+        said.contains(&format!("the chunk at byte {last} is damaged: ")) && said.contains("has all before it"),
+        "{said}"
+    );
     assert!(has_trace);
     // Cut off there, it is as good as that of a killed process.
     let folder = tempfile::tempdir().unwrap();
@@ -281,7 +289,8 @@ fn another_version_says_that_it_is_another() {
     let path = folder.path().join("other.capture");
     fs::write(&path, &other).unwrap();
     let (again, said) = replay(&path);
-    let remark = format!("by ncclscope {version}, from a capture of 9.8.7: it may differ from the trace of the recording");
+    let remark =
+        format!("by ncclscope {version}, from a capture of 9.8.7: it may differ from the trace of the recording");
     assert!(said.contains(&format!("  replayed      {remark}")), "{said}");
     assert!(said.contains(&format!("  note          replayed: {remark}")), "the trace says so: {said}");
     assert!(again.len() > fs::metadata(recording.traces.file()).unwrap().len() as usize);
@@ -352,7 +361,10 @@ fn captures_that_were_kept_are_replayed() {
             fs::write(&golden, &shown).unwrap();
         }
         let changed = difference(&fs::read_to_string(&golden).unwrap_or_default(), &shown);
-        assert!(changed.is_empty(), "{name} shows something else; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}");
+        assert!(
+            changed.is_empty(),
+            "{name} shows something else; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}"
+        );
     }
     assert!(!captures.is_empty() && with("txt").len() == captures.len(), "each text is that of a capture");
 }

@@ -151,7 +151,11 @@ impl Gpu {
             check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
             check("cuModuleLoadData", sys::cuModuleLoadData(&raw mut module, KERNELS.as_ptr().cast()))?;
         }
-        Ok(Gpu { context, spin: kernel(module, c"ncclscope_spin")?, readings: kernel(module, c"ncclscope_globaltimer")? })
+        Ok(Gpu {
+            context,
+            spin: kernel(module, c"ncclscope_spin")?,
+            readings: kernel(module, c"ncclscope_globaltimer")?,
+        })
     }
 
     /// Makes it the current GPU of this thread.

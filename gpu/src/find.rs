@@ -143,7 +143,10 @@ impl fmt::Display for Machine {
         let torch = self.torch.as_ref();
         let torch = torch.map_or("not found".into(), |it| format!("{} in {}", it.version, it.packages.display()));
         let lines = [
-            ("driver", one(self.driver.as_ref()) + &self.driver.as_ref().map_or(String::new(), |_| format!(", {version}"))),
+            (
+                "driver",
+                one(self.driver.as_ref()) + &self.driver.as_ref().map_or(String::new(), |_| format!(", {version}")),
+            ),
             ("libnccl", one(self.nccl.first())),
             ("libcupti", one(self.cupti.first())),
             ("PyTorch", torch),
@@ -164,7 +167,9 @@ fn own_folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = program.parent().map(Path::to_owned).into_iter().collect();
     // TARGET/debug/deps/test and TARGET/release/ncclscope-gpu: the repository is above the target folder.
     for above in program.ancestors().skip(1).take(5) {
-        folders.extend([above.join("gpu"), above.to_owned()].into_iter().filter(|it| it.join("python/train.py").is_file()));
+        folders.extend(
+            [above.join("gpu"), above.to_owned()].into_iter().filter(|it| it.join("python/train.py").is_file()),
+        );
     }
     folders
 }
@@ -175,8 +180,14 @@ fn folders(torch: Option<&Torch>) -> Vec<(PathBuf, String)> {
     let mut add = |by: &str, more: Vec<PathBuf>| folders.extend(more.into_iter().map(|folder| (folder, by.to_owned())));
     if let Some(torch) = torch {
         // The wheels of PyPI, and conda's folder of libraries, which is that of Python itself.
-        let inside =
-            ["nvidia/nccl/lib", "nvidia/cu13/lib", "nvidia/cuda_cupti/lib", "nvidia/cuda_nvrtc/lib", "torch/lib", "../.."];
+        let inside = [
+            "nvidia/nccl/lib",
+            "nvidia/cu13/lib",
+            "nvidia/cuda_cupti/lib",
+            "nvidia/cuda_nvrtc/lib",
+            "torch/lib",
+            "../..",
+        ];
         add("PyTorch", inside.iter().map(|folder| torch.packages.join(folder)).collect());
     }
     add("LD_LIBRARY_PATH", paths("LD_LIBRARY_PATH").collect());
@@ -200,7 +211,8 @@ const SYSTEM: [&str; 6] = [
 fn toolkits() -> Vec<PathBuf> {
     let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
     let entries = std::fs::read_dir("/usr/local").into_iter().flatten().flatten().map(|entry| entry.path());
-    let installed = entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda")));
+    let installed =
+        entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda")));
     let mut installed: Vec<PathBuf> = installed.collect();
     installed.sort();
     named.chain(installed).collect()
@@ -216,7 +228,9 @@ fn loader_cache() -> Vec<PathBuf> {
     let programs = ["ldconfig", "/sbin/ldconfig"];
     let said = programs.iter().find_map(|program| Command::new(program).arg("-p").output().ok());
     let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let wanted = said.lines().filter(|line| ["libcuda.so", "libnccl.so", "libcupti.so", "libnvrtc.so"].iter().any(|name| line.contains(name)));
+    let wanted = said.lines().filter(|line| {
+        ["libcuda.so", "libnccl.so", "libcupti.so", "libnvrtc.so"].iter().any(|name| line.contains(name))
+    });
     wanted.filter_map(|line| Some(Path::new(line.split(" => ").nth(1)?).parent()?.to_owned())).collect()
 }
 
@@ -248,7 +262,8 @@ fn read(path: &str) -> Option<String> {
 
 fn processor() -> String {
     let text = read("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim()));
+    let model =
+        text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim()));
     model.unwrap_or("an unknown processor").to_owned()
 }
 

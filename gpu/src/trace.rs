@@ -144,7 +144,8 @@ impl Seen {
         let of = |hash: &u64| {
             let mine = |kernel: &&Kernel| kernel.method != UNMATCHED && kernel.communicator == *hash;
             let places: BTreeSet<_> = self.nccl().filter(mine).map(|kernel| kernel.place).collect();
-            let here = |kernel: &&Kernel| mine(kernel) || (kernel.method == UNMATCHED && places.contains(&kernel.place));
+            let here =
+                |kernel: &&Kernel| mine(kernel) || (kernel.method == UNMATCHED && places.contains(&kernel.place));
             self.nccl().filter(here).map(Kernel::owner).collect()
         };
         self.communicators.iter().map(of).collect()
@@ -257,9 +258,11 @@ impl Verdict {
         let mut rest: Vec<Piece> = asked.first().cloned().unwrap_or_default();
         for kernel in kernels {
             if kernel.carried.is_empty() || !without(&mut rest, &kernel.carried) {
-                let later = asked.iter().skip(at + 1).take(spare).position(|group| {
-                    !kernel.carried.is_empty() && without(&mut group.clone(), &kernel.carried)
-                });
+                let later = asked
+                    .iter()
+                    .skip(at + 1)
+                    .take(spare)
+                    .position(|group| !kernel.carried.is_empty() && without(&mut group.clone(), &kernel.carried));
                 let Some(skipped) = later else {
                     self.wrong += 1;
                     if self.examples.len() < EXAMPLES {
@@ -396,7 +399,8 @@ impl Reader {
         }
         if let Some(descriptor) = &packet.track_descriptor {
             if let Some(process) = &descriptor.process {
-                let rank = process.process_name().strip_prefix("rank ").and_then(|name| name.split(' ').next()?.parse().ok());
+                let rank =
+                    process.process_name().strip_prefix("rank ").and_then(|name| name.split(' ').next()?.parse().ok());
                 self.seen.rank = self.seen.rank.or(rank);
             }
             descriptor.name().clone_into(&mut self.tracks.entry(descriptor.uuid()).or_default().name);

@@ -53,7 +53,9 @@ impl CaptureFile {
         }
         if self.written + self.packed.len() as u64 > self.max_size {
             let (path, limit) = (self.path.display(), crate::trace::names::size(self.max_size));
-            return Err(format!("{path}: NCCLSCOPE_MAX_SIZE ({limit}) reached; the capture ends here, the recording goes on"));
+            return Err(format!(
+                "{path}: NCCLSCOPE_MAX_SIZE ({limit}) reached; the capture ends here, the recording goes on"
+            ));
         }
         // A part of the chunk may be in the file then: a reader leaves out such a tail.
         self.file.write_all(&self.packed).map_err(|error| failed(&self.path, &error))?;

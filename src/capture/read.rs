@@ -19,7 +19,7 @@ use crate::cupti::intake::{Source, Standing};
 use crate::model::event::{self, MAX_WORDS};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::time::{HostNs, Ticks};
-use crate::trace::tracks::ProcessInfo;
+use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 
 /// Why a file is not a capture that can be read, or not to its end.
@@ -333,6 +333,12 @@ impl Decoder {
             rank: from.optional()?,
             world_size: from.optional()?,
         };
+        let stages = match from.byte()? {
+            0 => None,
+            1 => Some(Stages::Alone),
+            2 => Some(Stages::Beside),
+            _ => return Err(Fault("a way to draw kernels that cannot be")),
+        };
         let complaints = from.texts()?;
         let mut attributes = Vec::new();
         for _ in 0..from.number()? {
@@ -343,7 +349,7 @@ impl Decoder {
         let (ticks, host) = (time(from.number()?)?, time(from.number()?)?);
         let first = Pair { ticks: Ticks(ticks), host: HostNs(host), error_ns: from.small()? };
         (self.last.ticks, self.last.host, self.last.record) = (ticks, host, ticks);
-        Ok(Begin { tag: mark, clocks, process, complaints, attributes, first_words, capture, first })
+        Ok(Begin { tag: mark, clocks, process, stages, complaints, attributes, first_words, capture, first })
     }
 
     fn record<'a>(&'a mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'a>, Fault> {

@@ -17,7 +17,7 @@ use crate::cupti::intake::{Source, Standing};
 use crate::model::event::{MAX_WORDS, header};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::time::{HostNs, Ticks};
-use crate::trace::tracks::ProcessInfo;
+use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 
 /// Numbers that look random; the same ones for the same seed.
@@ -50,6 +50,7 @@ fn begin() -> Begin {
             rank: Some(3),
             world_size: None,
         },
+        stages: Some(Stages::Beside),
         complaints: vec!["NCCLSCOPE_PRESET=ful".into()],
         attributes: vec![("ncclscope.job".into(), "4711".into()), ("ncclscope.preset".into(), "full".into())],
         first_words: "ncclscope; preset full".into(),

@@ -15,6 +15,7 @@ use crate::cupti::intake::{Source, Standing};
 use crate::model::event;
 use crate::model::ids::RingId;
 use crate::model::time::HostNs;
+use crate::trace::tracks::Stages;
 
 /// Bytes of entries that make a chunk.
 const CHUNK: usize = 256 << 10;
@@ -74,7 +75,7 @@ impl Encoder {
 
     /// What the recording begins with, and whether its chunks are compressed. First of all.
     pub fn begin(&mut self, begin: &Begin, compress: bool) {
-        let Begin { tag: mark, clocks, process, complaints, attributes, first_words, capture, first } = begin;
+        let Begin { tag: mark, clocks, process, stages, complaints, attributes, first_words, capture, first } = begin;
         let out = &mut self.out;
         out.push(tag::BEGIN);
         out.push(u8::from(compress));
@@ -85,6 +86,11 @@ impl Encoder {
         texts(out, &process.labels);
         optional(out, process.rank.map(u64::from));
         optional(out, process.world_size.map(u64::from));
+        out.push(match stages {
+            None => 0,
+            Some(Stages::Alone) => 1,
+            Some(Stages::Beside) => 2,
+        });
         texts(out, complaints);
         number(out, attributes.len() as u64);
         for (name, value) in attributes {

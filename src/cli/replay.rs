@@ -135,7 +135,9 @@ impl Contents {
         match end {
             Ok(End::Closed) => {}
             Ok(End::CutShort(why)) => writeln!(out, "  ended early   {why}")?,
-            Ok(End::Open) => writeln!(out, "  not closed    the recording ended without a last word: the process was killed")?,
+            Ok(End::Open) => {
+                writeln!(out, "  not closed    the recording ended without a last word: the process was killed")?
+            }
             Err(error @ Error::Cut { .. }) => writeln!(out, "  fault         {error}")?,
             Err(error) => return Ok(Some(error)),
         }

@@ -325,7 +325,11 @@ impl Run {
             self.has_brackets = true;
             self.out.feed(&Input::ExternalIds);
         }
-        if all { reader.finish(&mut self.out) } else { reader.drain(&mut self.out) }
+        if all {
+            reader.finish(&mut self.out)
+        } else {
+            reader.drain(&mut self.out)
+        }
         self.out.feed(&Input::Due { all });
         self.out.draw_due();
     }

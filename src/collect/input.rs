@@ -5,7 +5,7 @@ use crate::cupti::clock::Reading;
 use crate::cupti::intake::{Source, Standing};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::time::HostNs;
-use crate::trace::tracks::ProcessInfo;
+use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 
 /// What a recording knows when it begins.
@@ -17,6 +17,8 @@ pub struct Begin {
     pub clocks: Clocks,
     /// Its names.
     pub process: ProcessInfo,
+    /// How kernels are drawn as render stages, where they are.
+    pub stages: Option<Stages>,
     /// What was wrong with the settings, one sentence each.
     pub complaints: Vec<String>,
     /// Facts for the viewer's overview page: names and values.

@@ -54,12 +54,16 @@ impl Pipeline {
     pub fn new(begin: &Begin) -> Pipeline {
         let Begin { tag, clocks, process, .. } = begin;
         let mut tracks = Tracks::new(*tag, *clocks, process);
+        if let Some(stages) = begin.stages {
+            tracks.draw_render_stages(stages);
+        }
         begin.complaints.iter().for_each(|complaint| tracks.note(clocks.boottime, "bad setting", complaint));
         let attributes: Vec<_> = begin.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         tracks.attributes(&attributes);
         tracks.note(clocks.boottime, "recording started", &begin.first_words);
         if let Some(file) = &begin.capture {
-            let text = format!("all that this recording reads is kept in {file}, from which ncclscope replay makes it again");
+            let text =
+                format!("all that this recording reads is kept in {file}, from which ncclscope replay makes it again");
             tracks.note(clocks.boottime, "capture", &text);
         }
         Pipeline {
@@ -180,9 +184,7 @@ impl Pipeline {
             Input::Reading(ref reading) => self.intake.iter_mut().for_each(|intake| intake.learn(reading)),
             Input::Standing(standing) => self.stands(standing),
             Input::Due { all } => self.due = Some(if all { HostNs(u64::MAX) } else { self.until() }),
-            Input::Draw => {
-                while !self.is_full() && self.draw_next() {}
-            }
+            Input::Draw => while !self.is_full() && self.draw_next() {},
             Input::Advance => {
                 self.settle();
                 let until = self.until();

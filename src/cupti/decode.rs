@@ -360,11 +360,7 @@ fn overhead(view: &View<'_, table::Overhead>, times: Times<'_>) -> Option<Activi
 fn device(view: &View<'_, table::Device>, outside: &mut impl Outside) -> Option<Activity> {
     type Of = table::Device;
     let name: *const c_char = view.get(Of::NAME)?;
-    Some(Activity::Device(Device {
-        device: view.get(Of::ID)?,
-        name: outside.text(name),
-        uuid: view.get(Of::UUID)?,
-    }))
+    Some(Activity::Device(Device { device: view.get(Of::ID)?, name: outside.text(name), uuid: view.get(Of::UUID)? }))
 }
 
 fn context(view: &View<'_, table::Context>) -> Option<Activity> {

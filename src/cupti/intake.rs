@@ -91,8 +91,9 @@ impl Intake {
         let Some(change) = self.clock.add(reading) else { return };
         let (text, aloud) = match change {
             Change::Stepped(by) => {
-                let text =
-                    format!("the wall clock was set by {by} ns; times of the GPU around this moment are that uncertain");
+                let text = format!(
+                    "the wall clock was set by {by} ns; times of the GPU around this moment are that uncertain"
+                );
                 (text, false)
             }
             Change::Foreign => {

@@ -52,8 +52,26 @@ impl Gpu {
 }
 
 impl Tracks {
-    /// A kernel: NCCL's by what it carries, any other by its own name.
+    /// A kernel: on its stream, its operations on the track of their communicator, and their bandwidth.
     pub(super) fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
+        let (start, end) = (kernel.span.start, kernel.span.end);
+        let speed = match owner {
+            Owner::Operations { comm: Some(comm), operations, .. } if !operations.is_empty() => {
+                counters::bandwidth(comm, operations, end.since(start)).map(|bandwidth| (comm, bandwidth))
+            }
+            _ => None,
+        };
+        if !self.render_stage(kernel, owner) {
+            self.kernel_on_stream(kernel, owner, speed.map(|(_, bandwidth)| bandwidth));
+        }
+        self.runs(kernel, owner);
+        if let Some((comm, bandwidth)) = speed {
+            self.speed(start, comm, |speed, writer| speed.ran(writer, start, end, bandwidth));
+        }
+    }
+
+    /// NCCL's by what it carries, any other by its own name.
+    fn kernel_on_stream(&mut self, kernel: &Kernel, owner: &Owner<'_>, speed: Option<counters::Bandwidth>) {
         let families = self.stream(kernel.place);
         let (start, end) = (kernel.span.start, kernel.span.end);
         self.args.clear();
@@ -63,9 +81,7 @@ impl Tracks {
                     self.args.operation(operation);
                 }
                 self.args.kernel(kernel, owner);
-                let ns = end.since(start);
-                let speed = comm.and_then(|comm| Some((comm, counters::bandwidth(comm, operations, ns)?)));
-                if let Some((_, [algorithm, bus])) = speed {
+                if let Some([algorithm, bus]) = speed {
                     self.args.uint(nccl::ALGBW_BYTES_PER_S, algorithm).uint(nccl::BUSBW_BYTES_PER_S, bus);
                 }
                 let arrows = launch.iter().map(|launch| flows::from(*launch));
@@ -82,10 +98,6 @@ impl Tracks {
                     let look = Look::new(Category::Carried, &name).of(operation.correlation(*comm));
                     self.lanes.whole(families.operations, start, end, &look, &mut self.args);
                 }
-                self.runs(kernel, owner);
-                if let Some((comm, bandwidth)) = speed {
-                    self.speed(start, comm, |speed, writer| speed.ran(writer, start, end, bandwidth));
-                }
             }
             _ => {
                 self.args.kernel(kernel, owner);
@@ -98,6 +110,9 @@ impl Tracks {
     /// The operations of a kernel, on the tracks of their communicator.
     fn runs(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
         let Owner::Operations { comm: Some(comm), operations, method, replay, .. } = owner else { return };
+        if operations.is_empty() {
+            return;
+        }
         let family = self.comm(kernel.span.start, comm);
         for operation in operations.iter().take(OPERATIONS) {
             self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method);

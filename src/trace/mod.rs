@@ -13,6 +13,7 @@ mod lanes;
 pub mod names;
 #[cfg(feature = "cli")]
 pub mod reader;
+mod stages;
 pub mod tracks;
 pub mod wire;
 pub mod writer;

@@ -40,6 +40,8 @@ use super::gpu::Gpu;
 use super::host::Host;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
 use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
+use super::stages::RenderStages;
+pub use super::stages::Stages;
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
 use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
@@ -96,6 +98,8 @@ pub struct Tracks {
     steps: FxHashMap<Handle, (ThreadId, i64)>,
     channels: FxHashMap<(Handle, u8), FamilyId>,
     pub(super) gpu: Gpu,
+    /// Kernels as render stages, where asked for.
+    pub(super) stages: Option<RenderStages>,
     pub(super) host: Host,
     /// The thread of each open call.
     calls: FxHashMap<Handle, ThreadId>,
@@ -275,6 +279,7 @@ impl Tracks {
             peers: FxHashMap::default(),
             channels: FxHashMap::default(),
             gpu: Gpu::new(),
+            stages: None,
             host: Host::default(),
             calls: FxHashMap::default(),
         };
@@ -710,6 +715,11 @@ impl Tracks {
         let group = self.lanes.writer.track(Form::Plain { name: "GPU" }, place);
         self.seat(device).gpu = group;
         group
+    }
+
+    /// The process's name.
+    pub(super) fn who(&self) -> &str {
+        &self.who
     }
 
     /// The process itself.

@@ -48,6 +48,8 @@ pub struct Written {
     pub instants: u64,
     /// Counter samples.
     pub counters: u64,
+    /// Render stages.
+    pub render_stages: u64,
 }
 
 struct State {
@@ -328,6 +330,40 @@ impl Writer {
         Sequence(number)
     }
 
+    /// A new sequence whose packets are on the trace's own clock, in any order. `None` when the file has as many as it may have.
+    pub(super) fn plain_sequence(&mut self) -> Option<Sequence> {
+        let number = self.sequences.len() as u16;
+        if number >= MAX_SEQUENCES {
+            return None;
+        }
+        self.sequences.push(State::new(HostNs(0), Track(0)));
+        let sequence = Sequence(number);
+        self.packet(sequence, |out| {
+            out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
+            out.message(trace_packet::TRACE_PACKET_DEFAULTS, |out| {
+                out.uint(trace_packet_defaults::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
+            });
+        });
+        Some(sequence)
+    }
+
+    /// A render stage, on a sequence of [`Writer::plain_sequence`]: the rest of its packet is `body`'s.
+    pub(super) fn render_stage(&mut self, sequence: Sequence, time: HostNs, body: impl FnOnce(&mut Buf)) {
+        self.written.render_stages += 1;
+        self.packet(sequence, |out| {
+            out.uint(trace_packet::TIMESTAMP, time.0);
+            body(out);
+        });
+    }
+
+    fn packet(&mut self, sequence: Sequence, body: impl FnOnce(&mut Buf)) {
+        let id = self.sequence_id(sequence.0);
+        self.out.message(trace::PACKET, |out| {
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, id);
+            body(out);
+        });
+    }
+
     /// Begins a slice. `category` is one of a few fixed words.
     pub fn begin(
         &mut self,
@@ -429,6 +465,11 @@ impl Writer {
             Timing { id, timestamp: time.0, absolute: true }
         };
         (timing, Head { uuid: (state.default_track != on).then_some(uuid) })
+    }
+
+    /// The process's tag.
+    pub(super) fn tag(&self) -> ProcessTag {
+        self.tag
     }
 
     fn uuid(&self, track: Track) -> u64 {

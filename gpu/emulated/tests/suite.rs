@@ -87,7 +87,8 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
     let run = suite(&[], &[]);
     assert_eq!(run.order, ROWS.split_whitespace().collect::<Vec<_>>());
     for (name, [state, figure, why]) in &run.rows {
-        let is_python = run.report["rows"].as_array().unwrap().iter().any(|row| row["name"] == **name && row["topic"] == "python");
+        let is_python =
+            run.report["rows"].as_array().unwrap().iter().any(|row| row["name"] == **name && row["topic"] == "python");
         match name.as_str() {
             _ if is_python => assert_eq!((state.as_str(), why.as_str()), ("not run", "needs PyTorch"), "{name}"),
             // Whether this build writes captures is told, and no more.
@@ -101,7 +102,9 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
     assert_eq!(run.status, Some(0));
     assert_eq!(run.report["emulated"], true);
     // Each way of matching was the only one in its run.
-    assert!(run.row("bracket")[1].contains("exact_launch_bracket") && run.row("bracket")[1].contains("exact_graph_node"));
+    assert!(
+        run.row("bracket")[1].contains("exact_launch_bracket") && run.row("bracket")[1].contains("exact_graph_node")
+    );
     assert!(run.row("external")[1].contains("exact_external_id"), "{:?}", run.row("external"));
     assert!(!run.row("timer")[1].contains("exact"), "{:?}", run.row("timer"));
     let markdown = std::fs::read_to_string(run.folder.path().join("report/report.md")).unwrap();
@@ -120,7 +123,8 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
 #[test]
 fn without_the_profiler_and_with_a_job_that_hangs_rows_are_not_ok_and_the_suite_goes_on() {
     let empty = built("libncclscope_empty.so");
-    let words = ["--plugin", empty.to_str().unwrap(), "--only", "groups,hang,globaltimer", "--hang", "--job-limit", "8"];
+    let words =
+        ["--plugin", empty.to_str().unwrap(), "--only", "groups,hang,globaltimer", "--hang", "--job-limit", "8"];
     let run = suite(&words, &[]);
     assert_eq!(run.order, ["groups", "hang", "globaltimer", "lost"]);
     let [state, _, why] = run.row("groups");

@@ -29,9 +29,11 @@ pub(super) fn run(bench: &mut Bench) {
     };
     for seconds in moments {
         let text = format!("how far off may the times of channels be after {seconds} s, and those of kernels");
-        bench.ask(&Question::new(TOPIC, &format!("bound-{seconds}s"), &text), &["clocks"], |bench| match watch(bench) {
-            Ok(seen) => bound(&seen, seconds),
-            Err(answer) => answer,
+        bench.ask(&Question::new(TOPIC, &format!("bound-{seconds}s"), &text), &["clocks"], |bench| {
+            match watch(bench) {
+                Ok(seen) => bound(&seen, seconds),
+                Err(answer) => answer,
+            }
         });
     }
     let question = Question::new(TOPIC, "drift", "how the GPU's timer drifts against the host's clock");
@@ -68,7 +70,8 @@ fn bound(seen: &[Seen], seconds: f64) -> Answer {
 fn drift(seen: &[Seen]) -> Answer {
     let drifts: Vec<f64> = seen.iter().filter_map(|seen| slope(&seen.channels)).collect();
     let contradictions = Verdict::of(seen, &[]).timer_contradictions;
-    let faults = (contradictions > 0).then(|| format!("{contradictions} kernels contradict what the others say of the timer"));
+    let faults =
+        (contradictions > 0).then(|| format!("{contradictions} kernels contradict what the others say of the timer"));
     let each: Vec<String> = drifts.iter().map(|drift| format!("{drift:+.2} ppm")).collect();
     match drifts.is_empty() {
         true => Answer::not_ok("there are not enough channels"),

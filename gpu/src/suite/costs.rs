@@ -26,7 +26,8 @@ pub(super) fn run(bench: &mut Bench) {
     let batches = if bench.suite.quick { 10 } else { 30 };
     let mut memory: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for (name, plugin, settings, what) in COMPARED {
-        let text = format!("what {what} costs above no plugin, one rank: a launch on its thread, and with its execution");
+        let text =
+            format!("what {what} costs above no plugin, one rank: a launch on its thread, and with its execution");
         bench.ask(&Question::new(TOPIC, name, &text), &[], |bench| {
             if plugin == Plugin::Empty && bench.machine.empty.is_none() {
                 return Answer::not_run("needs libncclscope_empty.so beside ncclscope-gpu");
@@ -56,9 +57,11 @@ pub(super) fn run(bench: &mut Bench) {
             compare(&a, &b)
         });
     }
-    let question = Question::new(TOPIC, "memory", "how much more memory a process has at its peak with preset standard");
+    let question =
+        Question::new(TOPIC, "memory", "how much more memory a process has at its peak with preset standard");
     bench.ask(&question, &[], |_| {
-        let Some((mut a, mut b)) = memory.get("standard").cloned().filter(|(a, b)| !a.is_empty() && !b.is_empty()) else {
+        let Some((mut a, mut b)) = memory.get("standard").cloned().filter(|(a, b)| !a.is_empty() && !b.is_empty())
+        else {
             return Answer::not_run("its cost was not measured");
         };
         let mib = |bytes: f64| bytes / f64::from(1 << 20);

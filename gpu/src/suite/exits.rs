@@ -42,11 +42,15 @@ pub(super) fn run(bench: &mut Bench) {
             faults.extend((!alike).then(|| format!("not as without the profiler; {}", ended.why())));
             // A child of a fork leaves no trace.
             let traces = verdict.traces;
-            faults.extend((traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())));
-            faults.extend((is_closed && verdict.open > 0).then(|| format!("{} traces have no last word", verdict.open)));
+            faults.extend(
+                (traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())),
+            );
+            faults
+                .extend((is_closed && verdict.open > 0).then(|| format!("{} traces have no last word", verdict.open)));
             let child = ended.told.iter().flatten().filter_map(|told| told.figures.get("child"));
             faults.extend(child.filter(|status| **status != 0.0).map(|status| format!("a child ended with {status}")));
-            let figure = format!("{} of {} kernels matched, {} wrong", verdict.all_matched(), verdict.kernels, verdict.wrong);
+            let figure =
+                format!("{} of {} kernels matched, {} wrong", verdict.all_matched(), verdict.kernels, verdict.wrong);
             bench.judge(figure, &verdict, faults)
         });
     }

@@ -9,7 +9,11 @@ const BY_TIMER: f64 = 99.9;
 
 /// A way of matching: its name, the setting that leaves it alone, and whether it needs the time of channels.
 const WAYS: [(&str, &str, &str); 3] = [
-    ("bracket", "all", "brackets of launches and nodes of graphs: how many kernels are matched, and is one matched wrongly"),
+    (
+        "bracket",
+        "all",
+        "brackets of launches and nodes of graphs: how many kernels are matched, and is one matched wrongly",
+    ),
     ("external", "external", "external ids and nodes of graphs, with no callback at launches: the same"),
     ("timer", "timer", "stream and the GPU's timer alone, with no callback and no external id: the same"),
 ];
@@ -54,7 +58,8 @@ pub(super) fn run(bench: &mut Bench) {
             }
         });
     }
-    let question = Question::new(TOPIC, "channels", "do the GPU's times of channels confirm the matches of the same run");
+    let question =
+        Question::new(TOPIC, "channels", "do the GPU's times of channels confirm the matches of the same run");
     bench.ask(&question, &["mixed-bracket"], |_| {
         let Some((_, seen)) = runs.iter().find(|(name, _)| *name == "bracket") else {
             return Answer::not_run("the run did not end well");

@@ -28,20 +28,20 @@ type Asked = (&'static str, &'static [&'static str], bool, How, Demand, &'static
 const WELL: How = How::Status(0);
 
 /// What the short form leaves out.
-const LONG: [&str; 7] = [
-    "ddp-injected",
-    "py-exception",
-    "py-terminated",
-    "py-fork-before",
-    "profiler-before",
-    "profiler-after",
-    "kineto",
-];
+const LONG: [&str; 7] =
+    ["ddp-injected", "py-exception", "py-terminated", "py-fork-before", "profiler-before", "profiler-after", "kineto"];
 
 const ROWS: [Asked; 12] = [
     ("ddp", &["--kind", "ddp"], false, WELL, Demand::Matched, "training with DDP"),
     ("fsdp", &["--kind", "fsdp"], false, WELL, Demand::Matched, "training with FSDP"),
-    ("ddp-injected", &["--kind", "ddp"], true, WELL, Demand::Matched, "training with DDP, the profiler injected into cuInit"),
+    (
+        "ddp-injected",
+        &["--kind", "ddp"],
+        true,
+        WELL,
+        Demand::Matched,
+        "training with DDP, the profiler injected into cuInit",
+    ),
     ("py-no-destroy", &["--exit", "return"], false, WELL, Demand::Matched, "Python ends with everything open"),
     ("py-at-once", &["--exit", "at-once"], false, WELL, Demand::Matched, "os._exit"),
     ("py-exception", &["--exit", "exception"], false, How::Status(EXCEPTION), Demand::Matched, "an exception"),
@@ -67,7 +67,8 @@ pub(super) fn run(bench: &mut Bench) {
             }
         });
     }
-    let question = Question::new(TOPIC, "kineto", "what torch.profiler costs a step of DDP above nothing, and what we do");
+    let question =
+        Question::new(TOPIC, "kineto", "what torch.profiler costs a step of DDP above nothing, and what we do");
     bench.ask(&question, &[], cost);
 }
 

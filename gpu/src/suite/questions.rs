@@ -52,8 +52,11 @@ fn timer(ended: &Ended) -> Answer {
     let mut faults = Vec::new();
     faults.extend((changes == 0.0).then(|| "it did not change".to_owned()));
     faults.extend((backwards > 0.0).then(|| format!("it went back {backwards} times")));
-    let figure = format!("steps of {least} ns at least, {median} ns at the median; all readings are multiples of {divisor} ns");
-    Answer::by(format!("{figure} ({readings} readings)"), &faults).value("least_step_ns", least).value("divisor_ns", divisor)
+    let figure =
+        format!("steps of {least} ns at least, {median} ns at the median; all readings are multiples of {divisor} ns");
+    Answer::by(format!("{figure} ({readings} readings)"), &faults)
+        .value("least_step_ns", least)
+        .value("divisor_ns", divisor)
 }
 
 fn correlation(ended: &Ended) -> Answer {

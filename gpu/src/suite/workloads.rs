@@ -78,13 +78,17 @@ fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
 
 /// A program without NCCL, recorded from `cuInit` on.
 fn kernels(bench: &mut Bench) {
-    let question =
-        Question::new(TOPIC, "injected-kernels", "a program without NCCL, the profiler injected: how many kernels are recorded");
+    let question = Question::new(
+        TOPIC,
+        "injected-kernels",
+        "a program without NCCL, the profiler injected: how many kernels are recorded",
+    );
     bench.ask(&question, &["injected-kernels"], |bench| {
         if let Some(why) = bench.no_cupti() {
             return Answer::not_run(why);
         }
-        let plan = Plan::new("injected-kernels", "kernels", Layout::Alone).plugin(Plugin::Injected).with("repeats", 100);
+        let plan =
+            Plan::new("injected-kernels", "kernels", Layout::Alone).plugin(Plugin::Injected).with("repeats", 100);
         let (ended, seen) = match bench.watch(&plan) {
             Ok(watched) => watched,
             Err(why) => return Answer::not_ok(why),

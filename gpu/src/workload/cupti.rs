@@ -189,7 +189,8 @@ pub(super) fn external(workload: &Workload, is_single: bool, told: &mut Told) ->
     trial.enable(sys::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)?;
     if is_single {
         let Some(enable) = trial.api.cuptiActivityEnableDriverApi else {
-            told.words.insert("absent".into(), "this CUPTI has no cuptiActivityEnableDriverApi, which came with 12.5".into());
+            told.words
+                .insert("absent".into(), "this CUPTI has no cuptiActivityEnableDriverApi, which came with 12.5".into());
             return Ok(());
         };
         // SAFETY: no pointers.

@@ -7,13 +7,8 @@ use super::{Name, Told, Workload, cost, exits};
 use crate::nccl::{ELEMENT, Operation};
 
 /// What a collective may be, in every release.
-const COLLECTIVES: [Operation; 5] = [
-    Operation::AllReduce,
-    Operation::AllGather,
-    Operation::ReduceScatter,
-    Operation::Broadcast,
-    Operation::Reduce,
-];
+const COLLECTIVES: [Operation; 5] =
+    [Operation::AllReduce, Operation::AllGather, Operation::ReduceScatter, Operation::Broadcast, Operation::Reduce];
 
 /// What came with 2.28.
 const NEWER: [Operation; 3] = [Operation::AllToAll, Operation::Gather, Operation::Scatter];

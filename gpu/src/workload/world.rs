@@ -83,7 +83,11 @@ impl<'w> World<'w> {
             }
             Ok(())
         };
-        if operations.len() == 1 { each()? } else { nccl.group(each)? }
+        if operations.len() == 1 {
+            each()?
+        } else {
+            nccl.group(each)?
+        }
         // With one rank a collective is at most a copy.
         let alone = team.comm.ranks == 1;
         group.retain(|piece| !alone || matches!(piece.function.as_str(), "Send" | "Recv"));

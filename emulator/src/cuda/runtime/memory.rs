@@ -176,7 +176,12 @@ struct MemcpyParameters {
 /// `cudaMemcpyKind`, of which 4 means that the addresses say it; they always do.
 const KINDS: std::ops::RangeInclusive<c_int> = 0..=4;
 
-pub(in crate::cuda) unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, bytes: usize, kind: c_int) -> c_int {
+pub(in crate::cuda) unsafe extern "C" fn memcpy(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    kind: c_int,
+) -> c_int {
     let parameters = MemcpyParameters { to, from, bytes, kind, stream: std::ptr::null_mut() };
     call_of(c"cudaMemcpy", None, (&raw const parameters).cast(), |origin| {
         let stream = device::stream(std::ptr::null_mut())?;

@@ -1,0 +1,292 @@
+//! Kernels as Perfetto's GPU work, one packet each, for those who want its pages about that: see docs/events.md.
+//!
+//! Perfetto keeps such work in a group of its own, tells processes apart by numbers only, and takes equal ones for the same. So all
+//! numbers carry the process tag.
+
+use rustc_hash::FxHashMap;
+
+use super::fields::gpu_render_stage_event::{self as stage, compute_kernel_launch, dim3, extra_compute_arg};
+use super::fields::interned_gpu_render_stage_specification::{self as specification, render_stage_category};
+use super::fields::{interned_data, interned_graphics_context as graphics_context, trace_packet};
+use super::names::{CarriedName, Text};
+use super::tracks::Tracks;
+use super::wire::Buf;
+use super::writer::{Name, Sequence};
+use crate::model::activity::{Kernel, Place, Span};
+use crate::model::timeline::Owner;
+
+/// Queues and contexts of a process with a number of their own, and its kinds of kernels; what is beyond shares one, or has its name
+/// in each packet.
+const NUMBERS: u32 = 1 << 12;
+/// Kernels of a process with a number of their own.
+const EVENT_BITS: u32 = 36;
+/// The kind of those that have no kind of their own.
+const OTHER_KERNELS: u32 = 1;
+
+/// Whether kernels are drawn on their streams' tracks too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stages {
+    /// They are not.
+    Alone,
+    /// They are.
+    Beside,
+}
+
+/// The render stages of a trace.
+pub(super) struct RenderStages {
+    sequence: Sequence,
+    pub(super) stages: Stages,
+    contexts: FxHashMap<u32, u32>,
+    queues: FxHashMap<Place, u32>,
+    kinds: FxHashMap<(u64, u64), u32>,
+    events: u64,
+}
+
+impl Tracks {
+    /// From here on kernels are drawn as render stages.
+    pub fn draw_render_stages(&mut self, stages: Stages) {
+        self.stages = self.lanes.writer.plain_sequence().map(|sequence| RenderStages {
+            sequence,
+            stages,
+            contexts: FxHashMap::default(),
+            queues: FxHashMap::default(),
+            kinds: FxHashMap::default(),
+            events: 0,
+        });
+    }
+
+    /// A kernel as a render stage; whether that is all that is drawn of it on its stream.
+    pub(super) fn render_stage(&mut self, kernel: &Kernel, owner: &Owner<'_>) -> bool {
+        let Some(mut stages) = self.stages.take() else { return false };
+        let carried = match owner {
+            Owner::Operations { operations, .. } if !operations.is_empty() => Some(CarriedName { operations }),
+            _ => None,
+        };
+        let own = Text(&kernel.name);
+        let name: &dyn Name = carried.as_ref().map_or(&own, |carried| carried);
+        let text = || {
+            let mut text = String::new();
+            name.write(&mut text);
+            text
+        };
+        let tag = self.lanes.writer.tag().bits();
+        let mut interned = Buf::new();
+        let context = stages.context(tag, self.pid, kernel.place.context, &mut interned);
+        let queue = stages.queue(tag, self.who(), kernel.place, &mut interned);
+        let kind = stages.kind((name.key(), own.key()), text, &kernel.name, &mut interned);
+        stages.events += 1;
+        let event = u64::from(tag) << EVENT_BITS | stages.events & ((1 << EVENT_BITS) - 1);
+        let span = kernel.span;
+        self.lanes.writer.render_stage(stages.sequence, span.start, |out| {
+            if !interned.is_empty() {
+                out.bytes_field(trace_packet::INTERNED_DATA, interned.bytes());
+            }
+            out.message(trace_packet::GPU_RENDER_STAGE_EVENT, |out| {
+                out.uint(stage::EVENT_ID, event);
+                out.uint(stage::DURATION, span.end.since(span.start));
+                out.uint(stage::CONTEXT, u64::from(context));
+                out.uint(stage::SUBMISSION_ID, u64::from(kernel.correlation));
+                out.uint(stage::GPU_ID, u64::from(kernel.place.device));
+                out.uint(stage::HW_QUEUE_IID, u64::from(queue));
+                out.uint(stage::STAGE_IID, u64::from(kind));
+                if kind == OTHER_KERNELS {
+                    out.bytes_field(stage::NAME, text().as_bytes());
+                }
+                out.message(stage::LAUNCH, |out| launch(out, kernel, owner));
+            });
+        });
+        let alone = stages.stages == Stages::Alone;
+        self.stages = Some(stages);
+        alone
+    }
+}
+
+impl RenderStages {
+    fn context(&mut self, tag: u32, pid: i32, context: u32, interned: &mut Buf) -> u32 {
+        let number = tag << NUMBERS.trailing_zeros() | context & (NUMBERS - 1);
+        self.contexts.entry(context & (NUMBERS - 1)).or_insert_with(|| {
+            interned.message(interned_data::GRAPHICS_CONTEXTS, |out| {
+                out.uint(graphics_context::IID, u64::from(number));
+                out.int(graphics_context::PID, i64::from(pid));
+                out.uint(graphics_context::API, graphics_context::api::CUDA);
+            });
+            number
+        });
+        number
+    }
+
+    fn queue(&mut self, tag: u32, who: &str, place: Place, interned: &mut Buf) -> u32 {
+        let crowded = self.queues.len() as u32 >= NUMBERS - 1 && !self.queues.contains_key(&place);
+        let place = if crowded { Place { device: u32::MAX, context: u32::MAX, stream: u32::MAX } } else { place };
+        let twin = |other: &Place| (other.device, other.stream) == (place.device, place.stream) && *other != place;
+        let context =
+            if self.queues.keys().any(twin) { format!(" of context {}", place.context) } else { String::new() };
+        let number = tag << NUMBERS.trailing_zeros() | self.queues.len() as u32;
+        *self.queues.entry(place).or_insert_with(|| {
+            let name = match crowded {
+                true => format!("{who} · other streams"),
+                false => format!("{who} · GPU {} · stream {}{context}", place.device, place.stream),
+            };
+            interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
+                out.uint(specification::IID, u64::from(number));
+                out.bytes_field(specification::NAME, name.as_bytes());
+                out.bytes_field(specification::DESCRIPTION, b"Kernels while they ran, by CUPTI.");
+            });
+            number
+        })
+    }
+
+    /// A kind of kernel: a name, and a function on the GPU.
+    fn kind(&mut self, key: (u64, u64), name: impl FnOnce() -> String, kernel: &str, interned: &mut Buf) -> u32 {
+        let specify = |interned: &mut Buf, kind: u32, name: &str, kernel: &str| {
+            interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
+                out.uint(specification::IID, u64::from(kind));
+                out.bytes_field(specification::NAME, name.as_bytes());
+                out.bytes_field(specification::DESCRIPTION, kernel.as_bytes());
+                out.uint(specification::CATEGORY, render_stage_category::COMPUTE);
+            });
+        };
+        if self.kinds.is_empty() {
+            specify(interned, OTHER_KERNELS, "kernel", "");
+        }
+        let next = OTHER_KERNELS + 1 + self.kinds.len() as u32;
+        if next >= NUMBERS && !self.kinds.contains_key(&key) {
+            return OTHER_KERNELS;
+        }
+        *self.kinds.entry(key).or_insert_with(|| {
+            specify(interned, next, &name(), kernel);
+            next
+        })
+    }
+}
+
+/// What the viewer shows of a launch: its sizes, by the names that its pages look for, and what we know beside.
+fn launch(out: &mut Buf, kernel: &Kernel, owner: &Owner<'_>) {
+    let sizes =
+        [(compute_kernel_launch::GRID_SIZE, kernel.grid), (compute_kernel_launch::WORKGROUP_SIZE, kernel.block)];
+    for (field, size) in sizes {
+        out.message(field, |out| {
+            for (axis, length) in [dim3::X, dim3::Y, dim3::Z].into_iter().zip(size) {
+                out.uint(axis, u64::from(length));
+            }
+        });
+    }
+    let product =
+        |size: [u32; 3]| size.into_iter().fold(1_u64, |product, length| product.saturating_mul(length.into()));
+    let mut argument = |name: &str, value: Result<u64, &str>| {
+        out.message(compute_kernel_launch::ARGS, |out| {
+            out.bytes_field(extra_compute_arg::NAME, name.as_bytes());
+            match value {
+                Ok(number) => out.uint(extra_compute_arg::UINT_VALUE, number),
+                Err(text) => out.bytes_field(extra_compute_arg::STRING_VALUE, text.as_bytes()),
+            }
+        });
+    };
+    argument("launch__grid_size", Ok(product(kernel.grid)));
+    argument("launch__block_size", Ok(product(kernel.block)));
+    argument("device", Ok(kernel.place.device.into()));
+    argument("stream", Ok(kernel.place.stream.into()));
+    if kernel.span.error_ns != Span::UNKNOWN_ERROR {
+        argument("time_error_ns", Ok(kernel.span.error_ns.into()));
+    }
+    match owner {
+        Owner::Application => {}
+        Owner::Operations { method, operations, .. } => {
+            argument("match", Err(method.text()));
+            argument("operations", Ok(operations.len() as u64));
+        }
+        Owner::Unmatched(reason) => {
+            argument("match", Err("unmatched"));
+            argument("doubt", Err(reason.text()));
+        }
+    }
+}
+
+#[cfg(all(test, feature = "cli"))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::correlate::tests::tag;
+    use crate::model::time::HostNs;
+    use crate::model::timeline::{Entry, What};
+    use crate::trace::reader::proto::perfetto::protos::GpuRenderStageEvent;
+    use crate::trace::reader::{self, TracePacket};
+    use crate::trace::tracks::ProcessInfo;
+    use crate::trace::writer::Clocks;
+
+    const PLACE: Place = Place { device: 1, context: 7, stream: 13 };
+
+    fn kernel(number: u64, name: &str) -> Kernel {
+        let (start, end) = (HostNs(1_000 * number), HostNs(1_000 * number + 300));
+        Kernel {
+            span: Span { start, end, error_ns: 40 },
+            place: PLACE,
+            correlation: number as u32,
+            graph_node: 0,
+            graph: 0,
+            grid: [4, 2, 1],
+            block: [512, 1, 1],
+            name: Arc::from(name),
+        }
+    }
+
+    /// The packets that these kernels leave.
+    fn drawn(kernels: impl Iterator<Item = Kernel>) -> Vec<TracePacket> {
+        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+        let info = ProcessInfo { pid: 4711, name: "python3".into(), labels: Vec::new(), rank: None, world_size: None };
+        let mut tracks = Tracks::new(tag(), clocks, &info);
+        tracks.draw_render_stages(Stages::Alone);
+        for kernel in kernels {
+            let what = What::Kernel { kernel: &kernel, owner: Owner::Application };
+            tracks.draw(&Entry { time: kernel.span.start, what });
+        }
+        let mut packets = Vec::new();
+        reader::packets(&tracks.take(), |packet| packets.push(packet)).unwrap();
+        packets.into_iter().filter(|packet| packet.gpu_render_stage_event.is_some()).collect()
+    }
+
+    fn stage(packet: &TracePacket) -> &GpuRenderStageEvent {
+        packet.gpu_render_stage_event.as_ref().unwrap()
+    }
+
+    #[test]
+    fn a_launch_has_what_the_viewers_pages_look_for() {
+        // The second comes late, and before the first.
+        let packets = drawn([kernel(5, "gemm"), kernel(2, "gemm")].into_iter());
+        assert_eq!([packets[0].timestamp(), packets[1].timestamp()], [5_000, 2_000]);
+        assert_eq!(packets[1].interned_data, None, "all names are known");
+        let launch = stage(&packets[0]).launch.as_ref().unwrap();
+        let (grid, block) = (launch.grid_size.unwrap(), launch.workgroup_size.unwrap());
+        assert_eq!([grid.x(), grid.y(), grid.z(), block.x()], [4, 2, 1, 512]);
+        let args: Vec<_> = launch.args.iter().map(|arg| (arg.name(), arg.uint_value())).collect();
+        assert_eq!(
+            args,
+            [
+                ("launch__grid_size", 8),
+                ("launch__block_size", 512),
+                ("device", 1),
+                ("stream", 13),
+                ("time_error_ns", 40)
+            ]
+        );
+        assert_ne!(stage(&packets[0]).event_id(), stage(&packets[1]).event_id());
+        let interned = packets[0].interned_data.as_ref().unwrap();
+        assert_eq!(interned.graphics_contexts[0].pid(), 4711);
+        let kind =
+            interned.gpu_specifications.iter().find(|kind| kind.iid() == stage(&packets[0]).stage_iid()).unwrap();
+        assert_eq!((kind.name(), kind.description(), kind.category() as u32), ("gemm", "gemm", 2));
+        let queue = interned.gpu_specifications.iter().find(|it| it.iid() == stage(&packets[0]).hw_queue_iid());
+        assert_eq!(queue.unwrap().name(), "python3 · GPU 1 · stream 13");
+    }
+
+    #[test]
+    fn names_without_end_are_written_in_full_from_some_point_on() {
+        let packets = drawn((0..5_000).map(|number| kernel(number, &format!("kernel {number}"))));
+        let interned: usize =
+            packets.iter().flat_map(|it| &it.interned_data).map(|it| it.gpu_specifications.len()).sum();
+        assert!(interned <= NUMBERS as usize + 1, "{interned}");
+        let last = stage(packets.last().unwrap());
+        assert_eq!((last.stage_iid(), last.name()), (u64::from(OTHER_KERNELS), "kernel 4999"));
+    }
+}

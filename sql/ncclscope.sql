@@ -171,7 +171,9 @@ WITH step AS (
   SELECT
     *,
     extract_arg(arg_set_id, 'nccl.step') AS step,
-    extract_arg(arg_set_id, 'nccl.channel') AS channel
+    extract_arg(arg_set_id, 'nccl.channel') AS channel,
+    extract_arg(arg_set_id, 'nccl.comm') AS comm,
+    extract_arg(arg_set_id, 'nccl.peer') AS peer
   FROM nccl_slice
   WHERE category = 'proxy' AND extract_arg(arg_set_id, 'nccl.step') IS NOT NULL
 ),
@@ -202,8 +204,9 @@ SELECT
   step.ts,
   step.dur,
   step.upid,
-  family.comm,
-  family.peer,
+  -- Where many share tracks, each transfer says whose it is.
+  coalesce(step.comm, family.comm) AS comm,
+  coalesce(step.peer, family.peer) AS peer,
   family.direction,
   step.channel,
   step.step,

@@ -1,5 +1,8 @@
 //! What NCCL does that a profiler must survive, one short script each, and what the trace then shows.
 
+mod command;
+
+use command::ncclscope;
 use ncclscope_tests::perfetto::Value;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, assert_sound};
@@ -493,6 +496,62 @@ fn a_very_long_name_is_cut() {
     let name = "→".repeat(100);
     let (_, comm) = communicator(&format!("comm=7 rank=0 nranks=2 name={name}"));
     assert!(name.starts_with(comm.str("comm_name").unwrap().trim_end_matches(['…', '\u{fffd}'])));
+}
+
+/// The viewer gets slow with more than a few thousand tracks. What has none of its own shares some, says whose it is, and is counted.
+#[test]
+fn ten_thousand_communicators_leave_a_few_thousand_tracks() {
+    const COMMUNICATORS: i64 = 10_000;
+    let mut script = String::new();
+    for n in 0..COMMUNICATORS {
+        script += &format!(
+            "user init c{n} comm={:#x} rank=0 nranks=2 nodes=2\n\
+             user start plan c{n} Group\n\
+             user start coll c{n} Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32 algo=RING\n\
+             user stop coll\n\
+             user stop plan\n\
+             proxy{} start op c{n} ProxyOp parent=coll channelId={} peer=1 nSteps=1 chunkSize=1Ki isSend=1\n\
+             proxy{} start step c{n} ProxyStep parent=op step=5\n\
+             proxy{} stop step\n\
+             proxy{} stop op\n\
+             user finalize c{n}\n",
+            0xc000 + n,
+            n % 200,
+            n % 64,
+            n % 200,
+            n % 200,
+            n % 200,
+        );
+    }
+    let play = Play::new(script).env("NCCLSCOPE_PRESET", "full").env("NCCLSCOPE_BUFFER_SIZE", "256M");
+    let recording = Recording::by(play);
+    assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
+    let trace = recording.traces.open();
+    assert_eq!(trace.check(), []);
+    let number = |sql: &str| trace.rows(sql)[0].i64("n");
+    let tracks = number("SELECT count(*) AS n FROM track");
+    assert!((1_000..5_000).contains(&tracks), "{tracks} tracks");
+    const OPERATIONS: &str = "SELECT count(*) AS n FROM slice s JOIN track t ON t.id = s.track_id \
+                              WHERE s.category = 'operation' AND s.dur >= 0 AND extract_arg(s.arg_set_id, 'nccl.count') > 0";
+    assert_eq!(number(OPERATIONS), COMMUNICATORS, "each is drawn");
+    let shared = format!("{OPERATIONS} AND t.name = 'other communicators · handed over'");
+    let whose = "count(DISTINCT extract_arg(s.arg_set_id, 'nccl.comm'))";
+    let sharing = number(&shared.replace("count(*)", whose));
+    assert!(sharing > COMMUNICATORS * 9 / 10, "{sharing} share");
+    assert_eq!(number(&shared), sharing, "each says its own communicator");
+    let inits = number("SELECT count(*) AS n FROM slice WHERE name = 'communicator init'");
+    assert_eq!(inits, COMMUNICATORS);
+    let steps = number(
+        "SELECT count(*) AS n FROM slice s JOIN track t ON t.id = s.track_id WHERE s.name = 'step 5' \
+         AND (t.name NOT GLOB 'other peers*' OR extract_arg(s.arg_set_id, 'nccl.comm') > 0)",
+    );
+    assert_eq!(steps, COMMUNICATORS);
+    let figures = recording.timeline().figures();
+    assert_eq!((figures.get("communicators_sharing") as i64, figures.get("lanes_missing")), (sharing, 0));
+    assert!(figures.get("slices_sharing") as i64 >= 2 * sharing);
+    let said = ncclscope(&["info", recording.traces.file().to_str().unwrap()]).unwrap();
+    assert!(said.contains(&format!("{sharing} communicators without tracks of their own")), "{said}");
+    assert!(said.lines().count() < 200, "a page: {} lines", said.lines().count());
 }
 
 #[test]

@@ -62,6 +62,9 @@ fn unfinished(survey: &Survey, out: &mut dyn Write) -> std::io::Result<()> {
     }
 }
 
+/// Communicators, and functions of them, that are named.
+const COMMUNICATORS: usize = 64;
+
 #[derive(Default)]
 struct Info {
     processes: Vec<String>,
@@ -138,11 +141,23 @@ impl Info {
         for process in &self.processes {
             writeln!(out, "  process       {process}")?;
         }
-        for communicator in &self.communicators {
+        for communicator in self.communicators.iter().take(COMMUNICATORS) {
             writeln!(out, "  communicator  {communicator}")?;
         }
-        for ((comm, function), (count, bytes)) in &self.operations {
+        if let more @ 1.. = self.communicators.len().saturating_sub(COMMUNICATORS) {
+            writeln!(out, "  communicator  {more} more")?;
+        }
+        for ((comm, function), (count, bytes)) in self.operations.iter().take(COMMUNICATORS) {
             writeln!(out, "  operations    {comm:016x} {function}: {count}, {} in all", names::size(*bytes))?;
+        }
+        if let more @ 1.. = self.operations.len().saturating_sub(COMMUNICATORS) {
+            let rest = self.operations.values().skip(COMMUNICATORS);
+            let (count, bytes) = rest.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+            writeln!(
+                out,
+                "  operations    {more} more functions and communicators: {count}, {} in all",
+                names::size(bytes)
+            )?;
         }
         // One line for what was said often.
         let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
@@ -257,6 +272,9 @@ fn verdict(end: &Nccl) -> String {
         ("proxy operations without progress", end.silent_proxy_ops()),
         ("unknown types or states", end.unknown_types()),
         ("without a lane", end.lanes_missing()),
+        ("communicators without tracks of their own", end.communicators_sharing()),
+        ("threads without tracks of their own", end.threads_sharing()),
+        ("slices on tracks of several communicators, peers or threads", end.slices_sharing()),
         ("panics", end.panics()),
     ];
     let mut text = format!("{} calls of NCCL, times to {} ns", end.recorded(), end.clock_error_ns());

@@ -23,6 +23,9 @@ const CHANNELS: usize = 2048;
 /// find the first lanes taken.
 const OPERATIONS: usize = 16;
 
+/// The number of the stream that streams without tracks of their own share.
+const OTHERS: u32 = u32::MAX;
+
 /// The GPUs of a trace.
 pub(super) struct Gpu {
     streams: FxHashMap<Place, Families>,
@@ -236,9 +239,10 @@ impl Tracks {
     /// The tracks of a channel of the kernels of a stream.
     pub(super) fn channel_of_kernel(&mut self, place: Place, channel: u8) -> FamilyId {
         let place = self.place_of(place);
-        let crowded = self.gpu.channels.len() >= CHANNELS && !self.gpu.channels.contains_key(&(place, channel));
+        let full = self.gpu.channels.len() >= CHANNELS || !self.lanes.is_roomy();
+        let crowded = full && !self.gpu.channels.contains_key(&(place, channel));
         let key =
-            if crowded { (Place { stream: u32::MAX, context: u32::MAX, ..place }, u8::MAX) } else { (place, channel) };
+            if crowded { (Place { stream: OTHERS, context: OTHERS, ..place }, u8::MAX) } else { (place, channel) };
         if let Some(&family) = self.gpu.channels.get(&key) {
             return family;
         }
@@ -255,21 +259,24 @@ impl Tracks {
         }
         let parent = families.channels;
         let of = Placing { parent, rank: u32::from(channel), description: "" };
-        let name = if crowded { "other channels".into() } else { format!("channel {channel}") };
-        let family = self.lanes.family(name, of, LANES);
+        let family = match crowded {
+            true => self.lanes.shared_family("other channels".into(), of),
+            false => self.lanes.family(format!("channel {channel}"), of, LANES),
+        };
         self.gpu.channels.insert(key, family);
         family
     }
 
     /// Where a stream is drawn: beyond so many, together with others.
     fn place_of(&self, place: Place) -> Place {
-        let crowded = self.gpu.streams.len() >= STREAMS && !self.gpu.streams.contains_key(&place);
-        if crowded { Place { stream: u32::MAX, context: u32::MAX, ..place } } else { place }
+        let full = self.gpu.streams.len() >= STREAMS || !self.lanes.is_roomy();
+        let crowded = full && !self.gpu.streams.contains_key(&place);
+        if crowded { Place { stream: OTHERS, context: OTHERS, ..place } } else { place }
     }
 
     /// The name of a place that [`Tracks::place_of`] returned.
     fn stream_name(&self, place: Place) -> String {
-        if place.stream == u32::MAX {
+        if place.stream == OTHERS {
             return format!("GPU {} · other streams", place.device);
         }
         let name = format!("GPU {} · stream {}", place.device, place.stream);
@@ -290,7 +297,11 @@ impl Tracks {
         let rank = stream_rank(place);
         let description = "Kernels and copies while they ran, by CUPTI. Those of NCCL are named by what they carry.";
         let parent = self.gpu_group(Some(place.device));
-        let kernels = self.lanes.family(name.clone(), Placing { parent, rank, description }, LANES);
+        let placing = Placing { parent, rank, description };
+        let kernels = match place.stream == OTHERS {
+            true => self.lanes.shared_family(name.clone(), placing),
+            false => self.lanes.family(name.clone(), placing, LANES),
+        };
         let description = "The operations of kernels that carry more than one, each as long as its kernel.";
         let place_of = Placing { parent, rank: rank + 1, description };
         let operations = self.lanes.family(format!("{name} · operations"), place_of, 4 * OPERATIONS);

@@ -63,8 +63,11 @@ impl Tracks {
             Api::Driver => (&mut families.driver, "CUDA driver", 2),
         };
         let (known, description) = (*family, "Calls into CUDA, by CUPTI.");
-        let family =
-            known.unwrap_or_else(|| self.lanes.family(name.into(), Placing { parent, rank, description }, LANES));
+        let placing = Placing { parent, rank, description };
+        let family = known.unwrap_or_else(|| match parent {
+            Some(_) => self.lanes.family(name.into(), placing, LANES),
+            None => self.lanes.shared_family(format!("{name} · other threads"), placing),
+        });
         let families = self.host_thread(call.tid, &call.thread, start);
         match call.api {
             Api::Runtime => families.runtime = Some(family),
@@ -87,6 +90,11 @@ impl Tracks {
         if let Some(domain) = &marker.domain {
             self.args.text(nccl::NVTX_DOMAIN, domain);
         }
+        if self.lanes.is_shared(family)
+            && let Some(tid) = marker.tid
+        {
+            self.args.int(nccl::TID, tid);
+        }
         if is_open {
             self.args.text(nccl::DOUBT, "no end before that of the recording: begin only");
         }
@@ -100,28 +108,36 @@ impl Tracks {
     fn ranges_of(&mut self, marker: &Marker) -> FamilyId {
         let (parent, key) = match marker.tid {
             Some(tid) => {
-                let crowded = self.host.threads.len() >= THREADS && !self.host.threads.contains_key(&tid);
-                let parent = self.host_thread(tid, &marker.thread, marker.time).parent;
-                (parent, if crowded { OTHERS } else { tid })
+                let key = self.host_thread_key(tid);
+                (self.host_thread(tid, &marker.thread, marker.time).parent, key)
             }
             None => (self.process(), PROCESS),
         };
-        let crowded = self.host.ranges.len() >= DOMAINS + THREADS;
+        let crowded = self.host.ranges.len() >= DOMAINS + THREADS || !self.lanes.is_roomy();
         let domain = marker.domain.clone().filter(|_| !crowded);
         if let Some(&family) = self.host.ranges.get(&(key, domain.clone())) {
             return family;
         }
         let name = domain.as_ref().map_or_else(|| "NVTX".to_owned(), |domain| format!("NVTX · {domain}"));
         let description = "Ranges that the program marks by NVTX, by CUPTI.";
-        let family = self.lanes.family(name, Placing { parent, rank: 0, description }, RANGE_LANES);
+        let placing = Placing { parent, rank: 0, description };
+        let family = match key {
+            OTHERS => self.lanes.shared_family(name, placing),
+            _ => self.lanes.family(name, placing, RANGE_LANES),
+        };
         self.host.ranges.insert((key, domain), family);
         family
     }
 
+    /// Where the tracks of a thread are found.
+    fn host_thread_key(&self, tid: i32) -> i32 {
+        let full = self.host.threads.len() >= THREADS || !self.lanes.is_roomy();
+        if full && !self.host.threads.contains_key(&tid) { OTHERS } else { tid }
+    }
+
     /// The tracks of a thread, below its own.
     fn host_thread(&mut self, tid: i32, name: &str, time: HostNs) -> &mut Families {
-        let crowded = self.host.threads.len() >= THREADS && !self.host.threads.contains_key(&tid);
-        let key = if crowded { OTHERS } else { tid };
+        let key = self.host_thread_key(tid);
         if !self.host.threads.contains_key(&key) {
             let mut families = Families::default();
             if key != OTHERS {

@@ -23,6 +23,8 @@ pub(super) struct Lanes {
     open: FxHashMap<Handle, Placed>,
     /// Slices for which there was no lane.
     pub(super) missing: u64,
+    /// Slices on tracks that things share which have none of their own.
+    pub(super) sharing: u64,
     /// Records were dropped: a slice may wait for an end that is lost.
     pub(super) lossy: bool,
 }
@@ -38,6 +40,8 @@ struct Family {
     sequence: Option<Sequence>,
     lanes: Vec<Lane>,
     max: usize,
+    /// It is of things that have no tracks of their own.
+    shared: bool,
 }
 
 /// Where a family's tracks belong.
@@ -131,19 +135,44 @@ struct Placed {
     phase: bool,
 }
 
+/// Tracks of a file, from which on what is new shares some: the viewer gets slow with more than a few thousand.
+const OWN_TRACKS: u32 = 3_000;
+/// From so many on there are no further lanes either, but for what is shared.
+const LANES_UNTIL: u32 = 4_000;
+/// Lanes of a family that many share.
+const SHARED_LANES: usize = 64;
+
 impl Lanes {
     pub(super) fn new(writer: Writer) -> Lanes {
-        Lanes { writer, families: Vec::new(), open: FxHashMap::default(), missing: 0, lossy: false }
+        Lanes { writer, families: Vec::new(), open: FxHashMap::default(), missing: 0, sharing: 0, lossy: false }
+    }
+
+    /// Whether what is new may have tracks of its own.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.writer.tracks() < OWN_TRACKS
     }
 
     /// A new family of at most `max` lanes. They are described when something is drawn on them.
     pub(super) fn family(&mut self, name: String, place: Placing, max: usize) -> FamilyId {
-        self.families.push(Family { name, place, sequence: None, lanes: Vec::new(), max });
+        self.families.push(Family { name, place, sequence: None, lanes: Vec::new(), max, shared: false });
         FamilyId(self.families.len() - 1)
+    }
+
+    /// A family of things that have none of their own; what is drawn on it is counted.
+    pub(super) fn shared_family(&mut self, name: String, place: Placing) -> FamilyId {
+        let family = self.family(name, place, SHARED_LANES);
+        self.families[family.0].shared = true;
+        family
+    }
+
+    /// Whether a family is of things that have none of their own.
+    pub(super) fn is_shared(&self, family: FamilyId) -> bool {
+        self.families[family.0].shared
     }
 
     /// Begins a slice in a free lane. Without one it becomes an instant, which says so, and its end is ignored.
     pub(super) fn begin(&mut self, family: FamilyId, id: Handle, time: HostNs, look: &Look<'_>, args: &mut Args) {
+        self.sharing += u64::from(self.is_shared(family));
         let Some(lane) = self.free_lane(family, time) else {
             self.missing += 1;
             args.text(nccl::NOTE, "no free lane: begin only");
@@ -158,6 +187,7 @@ impl Lanes {
 
     /// A slice whose end is known, in a lane that is free there. Without one it becomes an instant, which says so.
     pub(super) fn whole(&mut self, family: FamilyId, start: HostNs, end: HostNs, look: &Look<'_>, args: &mut Args) {
+        self.sharing += u64::from(self.is_shared(family));
         let Some(lane) = self.free_lane(family, start) else {
             self.missing += 1;
             args.text(nccl::NOTE, "no free lane: begin only");
@@ -174,6 +204,7 @@ impl Lanes {
     /// A slice whose end is known and that may contain others which were drawn before, in a lane where it does not lie across any.
     /// Without one it becomes an instant, which says so. A family has either these or others.
     pub(super) fn nested(&mut self, family: FamilyId, start: HostNs, end: HostNs, look: &Look<'_>, args: &mut Args) {
+        self.sharing += u64::from(self.is_shared(family));
         let lanes = &self.families[family.0].lanes;
         let free = lanes.iter().position(|lane| lane.has_room_around(start, end));
         let lane = match free {
@@ -295,7 +326,8 @@ impl Lanes {
 
     fn new_lane(&mut self, id: FamilyId, time: HostNs) -> bool {
         let family = &mut self.families[id.0];
-        if family.lanes.len() >= family.max {
+        let crowded = !family.lanes.is_empty() && !family.shared && self.writer.tracks() >= LANES_UNTIL;
+        if family.lanes.len() >= family.max || crowded {
             return false;
         }
         let Placing { parent, rank, description } = family.place;

@@ -24,13 +24,16 @@
 //! rank 3 · node17 · GPU 1          a further GPU of the process: its communicators and streams
 //! ```
 //!
+//! A file has a few thousand tracks at most. What is new when there are so many, or very many of its kind, shares tracks named so: `other communicators`,
+//! `other peers`, `other threads`, `other streams`, `other channels`.
+//!
 //! Slices of one track must nest. Those that may overlap get lanes: tracks of one name, which the viewer stacks.
 //! Calls of one thread nest by nature; where a stop is missing or out of order, a slice is cut at the end of what
 //! contains it and says so. Every end lies at or after its begin.
 
 use std::collections::VecDeque;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::args::Args;
 use super::counters::{Counter, Gauge, Speed};
@@ -65,6 +68,14 @@ const CPU_COUNTERS: usize = 64;
 const OPEN_STEPS: usize = 1 << 16;
 /// Peers and channels that get tracks of their own; the rest share one family, so that the viewer stays usable.
 const FAMILIES: usize = 1024;
+/// Communicators, host threads and progress threads that get tracks of their own.
+const OWN_COMMS: usize = 256;
+const OWN_THREADS: usize = 512;
+const OWN_PROGRESS_THREADS: usize = 128;
+/// Finalized communicators that are remembered, for what comes late: more than the correlator remembers.
+const ENDED_COMMS: usize = 512;
+/// Stands for the progress threads that have no tracks of their own.
+const OTHER_THREADS: ThreadId = ThreadId(u32::MAX);
 
 /// Draws the timeline of one process.
 pub struct Tracks {
@@ -89,10 +100,23 @@ pub struct Tracks {
     /// The time that threads take.
     cpu: FxHashMap<i32, Option<Counter>>,
     threads: FxHashMap<ThreadId, HostThread>,
+    /// Host threads, and progress threads, that got tracks of their own so far.
+    thread_tracks: usize,
+    progress_threads: usize,
     /// Threads that have ended, oldest first.
     ended: VecDeque<ThreadId>,
     proxies: FxHashMap<ThreadId, ProxyThread>,
     comms: FxHashMap<Handle, DrawnComm>,
+    /// Those that were finalized, oldest first.
+    ended_comms: VecDeque<Handle>,
+    /// Short names of communicators with tracks.
+    labels: FxHashSet<String>,
+    /// The tracks of communicators that have none of their own: while they run, and while they are handed over.
+    other_comms: [Option<FamilyId>; 2],
+    /// Host threads that have no track of their own, and theirs.
+    other_threads: Option<FamilyId>,
+    /// Communicators and threads without tracks of their own.
+    sharing: [u64; 2],
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
     /// Transfers under way: their thread, and the bytes that are in flight.
     steps: FxHashMap<Handle, (ThreadId, i64)>,
@@ -157,6 +181,8 @@ struct HostThread {
     name: String,
     /// Described only when something is drawn on it.
     track: Option<(Sequence, Track)>,
+    /// There was no room for a track when something was to be drawn on it.
+    shares: bool,
     /// The open calls, outermost first.
     stack: Vec<Call>,
     last: HostNs,
@@ -188,8 +214,8 @@ impl ProxyThread {
         // 2.30.7), which itself reports nothing.
         let named = name.starts_with("NCCL") && !name.starts_with("NCCL Service");
         let name = if named { name } else { "proxy thread" };
-        let name = format!("{name} ({tid})");
-        let place = Place { parent, rank: Some(id.0), orders_children: true, ..Place::default() };
+        let name = if id == OTHER_THREADS { "other threads".into() } else { format!("{name} ({tid})") };
+        let place = Place { parent, rank: Some(id.0 & u32::MAX >> 1), orders_children: true, ..Place::default() };
         let group = lanes.writer.track(Form::Plain { name: &name }, place);
         let description = "What the thread does: idle or active, asleep, taking in operations.";
         let state = lanes.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
@@ -273,9 +299,16 @@ impl Tracks {
             cpu: FxHashMap::default(),
             steps: FxHashMap::default(),
             threads: FxHashMap::default(),
+            thread_tracks: 0,
+            progress_threads: 0,
             ended: VecDeque::new(),
             proxies: FxHashMap::default(),
             comms: FxHashMap::default(),
+            ended_comms: VecDeque::new(),
+            labels: FxHashSet::default(),
+            other_comms: [None; 2],
+            other_threads: None,
+            sharing: [0; 2],
             peers: FxHashMap::default(),
             channels: FxHashMap::default(),
             gpu: Gpu::new(),
@@ -370,6 +403,9 @@ impl Tracks {
             .uint(nccl::DROPPED, figures.dropped)
             .uint(nccl::DISCARDED, figures.discarded)
             .uint(nccl::LANES_MISSING, self.lanes.missing)
+            .uint(nccl::COMMUNICATORS_SHARING, self.sharing[0])
+            .uint(nccl::THREADS_SHARING, self.sharing[1])
+            .uint(nccl::SLICES_SHARING, self.lanes.sharing)
             .uint(nccl::PANICS, figures.panics)
             .uint(nccl::CLOCK_ERROR_NS, u64::from(figures.clock_error_ns))
             .doubts(&figures.doubts);
@@ -402,6 +438,7 @@ impl Tracks {
                 let family = self.comm(time, comm);
                 self.args.clear().comm(comm);
                 self.lanes.instant(family, time, Category::Operation, &Fixed("communicator finalize"), &self.args);
+                self.comm_ended(comm.context);
             }
             What::CallBegin { id, thread, comm, event, operation, doubt } => {
                 self.args.clear();
@@ -479,6 +516,9 @@ impl Tracks {
                 self.args.clear().int(nccl::STEP, step);
                 if let Some(proxy) = proxy {
                     self.args.uint(nccl::CHANNEL, u64::from(proxy.event.channel));
+                    if self.lanes.is_shared(family) {
+                        self.args.int(nccl::PEER, proxy.event.peer).of_comm(proxy.comm);
+                    }
                 }
                 let name = Numbered("step", i64::from(step));
                 self.lanes.begin(family, id, time, &Look::new(Category::Proxy, &name), &mut self.args);
@@ -589,6 +629,7 @@ impl Tracks {
                 tid: thread.tid,
                 name: thread.name.to_owned(),
                 track: None,
+                shares: false,
                 stack: Vec::new(),
                 last: HostNs(0),
             },
@@ -620,11 +661,16 @@ impl Tracks {
 
     fn thread_track(&mut self, id: ThreadId, time: HostNs) -> Option<(Sequence, Track)> {
         let thread = self.threads.get_mut(&id)?;
+        if thread.track.is_none() && (self.thread_tracks >= OWN_THREADS || !self.lanes.is_roomy()) {
+            self.sharing[1] += u64::from(!std::mem::replace(&mut thread.shares, true));
+            return None;
+        }
         if thread.track.is_none() {
             let form = Form::Thread { pid: self.pid, tid: thread.tid, name: &thread.name };
             let known = self.host.take_track(thread.tid);
             let track = known.or_else(|| self.lanes.writer.track(form, Place::default()))?;
             thread.track = Some((self.lanes.writer.sequence(track, time), track));
+            self.thread_tracks += 1;
         }
         thread.track
     }
@@ -638,8 +684,7 @@ impl Tracks {
 
     fn call_begin(&mut self, id: Handle, thread_id: ThreadId, time: HostNs, kind: Kind, name: &dyn Name) {
         let Some((sequence, track)) = self.thread_track(thread_id, time) else {
-            self.lanes.missing += 1;
-            return;
+            return self.call_of_other_thread(id, thread_id, time, name);
         };
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let time = time.max(thread.last);
@@ -661,9 +706,27 @@ impl Tracks {
         self.lanes.writer.begin(sequence, track, time, Category::Api, name, &extra);
     }
 
+    /// A call on a thread without a track of its own.
+    fn call_of_other_thread(&mut self, id: Handle, thread: ThreadId, time: HostNs, name: &dyn Name) {
+        let Some(thread) = self.threads.get(&thread) else {
+            self.lanes.missing += 1;
+            return;
+        };
+        let parent = self.first.process;
+        let family = *self.other_threads.get_or_insert_with(|| {
+            let description = "Calls of threads that have no track of their own, because there are so many; the thread is an argument.";
+            self.lanes.shared_family("other threads".into(), Placing { parent, rank: 0, description })
+        });
+        self.args.int(nccl::TID, thread.tid);
+        self.lanes.begin(family, id, time, &Look::new(Category::Api, name), &mut self.args);
+    }
+
     fn call_end(&mut self, id: Handle, time: HostNs, marks: [Option<HostNs>; 2]) {
-        // Not there if it was cut already, at the end of the call around it or by a later one.
-        let Some(thread) = self.calls.remove(&id).and_then(|id| self.threads.get_mut(&id)) else { return };
+        // Not there if it was cut already, at the end of the call around it or by a later one; or if its thread shares a track.
+        let Some(thread) = self.calls.remove(&id).and_then(|id| self.threads.get_mut(&id)) else {
+            self.args.clear();
+            return self.lanes.end(id, time, &self.args);
+        };
         let Some(on) = thread.track else { return };
         let Some(index) = thread.stack.iter().rposition(|call| call.id == id) else { return };
         let time = time.max(thread.last);
@@ -741,6 +804,17 @@ impl Tracks {
         }
     }
 
+    /// The one that was finalized longest ago is forgotten, so that a job may make as many as it likes.
+    fn comm_ended(&mut self, context: Handle) {
+        self.ended_comms.push_back(context);
+        if self.ended_comms.len() > ENDED_COMMS
+            && let Some(oldest) = self.ended_comms.pop_front()
+            && let Some(DrawnComm { speed: Some(mut speed), .. }) = self.comms.remove(&oldest)
+        {
+            speed.flush(&mut self.lanes.writer);
+        }
+    }
+
     /// The communicator's tracks, with its birth as the first event.
     pub(super) fn comm(&mut self, time: HostNs, comm: &Comm) -> FamilyId {
         let drawn = self.comms.entry(comm.context).or_insert(DrawnComm::new(time));
@@ -748,16 +822,13 @@ impl Tracks {
             return family;
         }
         let init = drawn.init;
-        let place = Placing {
-            parent: self.seat(comm.device).comms,
-            rank: comm_rank(comm, 0),
-            description: "Operations while the GPU works on them: from the start of their kernel to its end, by CUPTI.",
+        let (family, label) = match self.labels.len() < OWN_COMMS && self.lanes.is_roomy() {
+            true => self.own_comm(comm),
+            false => {
+                self.sharing[0] += 1;
+                (self.other_comms(0), String::new())
+            }
         };
-        let mut label = names::short_comm(comm, self.rank.zip(self.world_size));
-        if self.comms.values().any(|other| other.label == label) {
-            label = format!("{label} #{}", comm.number);
-        }
-        let family = self.lanes.family(names::comm(&label, comm), place, COMM_LANES);
         if let Some(drawn) = self.comms.get_mut(&comm.context) {
             (drawn.family, drawn.label) = (Some(family), label);
         }
@@ -768,9 +839,47 @@ impl Tracks {
         family
     }
 
+    /// New tracks of a communicator, and its short name.
+    fn own_comm(&mut self, comm: &Comm) -> (FamilyId, String) {
+        let place = Placing {
+            parent: self.seat(comm.device).comms,
+            rank: comm_rank(comm, 0),
+            description: "Operations while the GPU works on them: from the start of their kernel to its end, by CUPTI.",
+        };
+        let mut label = names::short_comm(comm, self.rank.zip(self.world_size));
+        if self.labels.contains(&label) {
+            label = format!("{label} #{}", comm.number);
+        }
+        self.labels.insert(label.clone());
+        (self.lanes.family(names::comm(&label, comm), place, COMM_LANES), label)
+    }
+
+    /// The tracks of communicators that have none of their own: of their operations while they run, or while they are handed over.
+    fn other_comms(&mut self, which: usize) -> FamilyId {
+        let parent = self.first.comms;
+        let (name, description) = [
+            (
+                "other communicators",
+                "Operations of communicators that have no tracks of their own, because there are so many, while the GPU works on them. The \
+                 communicator is an argument.",
+            ),
+            (
+                "other communicators · handed over",
+                "The same while NCCL hands them over to the GPU and the proxy, on the host.",
+            ),
+        ][which];
+        *self.other_comms[which].get_or_insert_with(|| {
+            let rank = (u32::MAX >> 2) + which as u32;
+            self.lanes.shared_family(name.into(), Placing { parent, rank, description })
+        })
+    }
+
     /// The tracks of a communicator's operations while they are handed over.
     fn handed_over(&mut self, time: HostNs, comm: &Comm) -> FamilyId {
-        self.comm(time, comm);
+        let family = self.comm(time, comm);
+        if self.lanes.is_shared(family) {
+            return self.other_comms(1);
+        }
         let parent = self.seat(comm.device).comms;
         let Some(drawn) = self.comms.get_mut(&comm.context) else { return self.own };
         if let Some(family) = drawn.handed_over {
@@ -789,7 +898,11 @@ impl Tracks {
 
     /// The counters of a communicator's bandwidth.
     pub(super) fn speed(&mut self, time: HostNs, comm: &Comm, body: impl FnOnce(&mut Speed, &mut Writer)) {
-        self.comm(time, comm);
+        let family = self.comm(time, comm);
+        if self.lanes.is_shared(family) {
+            // What its kernels reach is in their arguments.
+            return;
+        }
         let parent = self.seat(comm.device).comms;
         let Tracks { lanes, comms, .. } = self;
         let Some(drawn) = comms.get_mut(&comm.context) else { return };
@@ -809,11 +922,12 @@ impl Tracks {
         body(speed, &mut lanes.writer);
     }
 
-    /// A communicator's short name, of one whose track need not be there yet.
-    fn comm_label(&mut self, comm: &Comm) -> String {
+    /// A communicator's short name, of one whose track need not be there yet; none where it has no tracks of its own.
+    fn comm_label(&mut self, comm: &Comm) -> Option<String> {
         let init = self.comms.get(&comm.context).map_or(HostNs(0), |drawn| drawn.init);
-        self.comm(init, comm);
-        self.comms.get(&comm.context).map_or_else(String::new, |drawn| drawn.label.clone())
+        let family = self.comm(init, comm);
+        let drawn = self.comms.get(&comm.context).filter(|_| !self.lanes.is_shared(family))?;
+        Some(drawn.label.clone())
     }
 
     /// Operations whose communicator is unknown or another process's.
@@ -831,14 +945,25 @@ impl Tracks {
 
     // ---- proxy ----
 
+    /// Where a progress thread is drawn: as itself, or together with others.
+    fn proxy_place(&self, id: ThreadId) -> ThreadId {
+        let is_roomy = self.progress_threads < OWN_PROGRESS_THREADS && self.lanes.is_roomy();
+        if is_roomy || self.proxies.contains_key(&id) { id } else { OTHER_THREADS }
+    }
+
     fn proxy_thread(&mut self, id: ThreadId) -> &mut ProxyThread {
-        let Tracks { proxies, threads, lanes, proxy_group, .. } = self;
-        proxies.entry(id).or_insert_with(|| ProxyThread::new(lanes, *proxy_group, id, threads.get(&id)))
+        let id = self.proxy_place(id);
+        let Tracks { proxies, threads, lanes, proxy_group, progress_threads, .. } = self;
+        proxies.entry(id).or_insert_with(|| {
+            *progress_threads += 1;
+            ProxyThread::new(lanes, *proxy_group, id, threads.get(&id))
+        })
     }
 
     /// A progress thread has so much more under way: transfers, and bytes in the hands of the network.
     fn in_flight(&mut self, thread: ThreadId, time: HostNs, change: [i64; 2]) {
         self.proxy_thread(thread);
+        let thread = self.proxy_place(thread);
         let Tracks { lanes, proxies, .. } = self;
         let Some(proxy) = proxies.get_mut(&thread) else { return };
         let gauges = proxy.in_flight.get_or_insert_with(|| {
@@ -856,23 +981,28 @@ impl Tracks {
 
     /// The tracks of a peer and direction: operations and steps.
     fn peer(&mut self, thread: ThreadId, proxy: &ProxyOp<'_>) -> [FamilyId; 2] {
+        let thread = self.proxy_place(thread);
         let mut key = PeerKey {
             thread,
             context: proxy.comm.map_or(Handle::NONE, |comm| comm.context),
             peer: proxy.event.peer,
             send: proxy.event.send.is_set(),
         };
-        if self.peers.len() >= FAMILIES && !self.peers.contains_key(&key) {
-            key = PeerKey { thread, context: Handle::NONE, peer: -1, send: key.send };
-        }
         if let Some(&families) = self.peers.get(&key) {
             return families;
         }
+        let label = proxy.comm.map(|comm| self.comm_label(comm));
+        if self.peers.len() >= FAMILIES || !self.lanes.is_roomy() || label == Some(None) {
+            key = PeerKey { thread, context: Handle::NONE, peer: -1, send: key.send };
+            if let Some(&families) = self.peers.get(&key) {
+                return families;
+            }
+        }
         let parent = self.proxy_thread(thread).group;
         let (direction, arrow) = if key.send { ("send", '→') } else { ("receive", '←') };
-        let name = match proxy.comm {
+        let name = match label.flatten() {
             _ if key.peer < 0 => format!("other peers · {direction}"),
-            Some(comm) => format!("{} · {direction} {arrow} {}", self.comm_label(comm), key.peer),
+            Some(label) => format!("{label} · {direction} {arrow} {}", key.peer),
             None => format!("for another process · {direction} {arrow} {}", key.peer),
         };
         let number = self.peers.len() as u32;
@@ -883,16 +1013,20 @@ impl Tracks {
             1 + (comm_rank << 14 | (key.peer as u32 & 0xfff) << 2 | u32::from(!key.send) << 1)
         };
         let description = "Operations in the hands of the progress thread, from when it took them.";
-        let operations = self.lanes.family(name.clone(), Placing { parent, rank, description }, LANES);
+        let mut family = |name: String, place| match key.peer < 0 {
+            true => self.lanes.shared_family(name, place),
+            false => self.lanes.family(name, place, LANES),
+        };
+        let operations = family(name.clone(), Placing { parent, rank, description });
         let description = "Transfers, each divided by what it waits for: the GPU, the peer, the network, a flush.";
-        let steps =
-            self.lanes.family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description }, LANES);
+        let steps = family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description });
         self.peers.insert(key, [operations, steps]);
         [operations, steps]
     }
 
     /// Steps whose operation is not known.
     fn orphans(&mut self, thread: ThreadId) -> FamilyId {
+        let thread = self.proxy_place(thread);
         let key = PeerKey { thread, context: Handle::NONE, peer: -2, send: false };
         if let Some(&[family, _]) = self.peers.get(&key) {
             return family;
@@ -905,6 +1039,11 @@ impl Tracks {
     }
 
     fn control(&mut self, thread: ThreadId, time: HostNs, comm: Option<&Comm>, now: u16, appended: Option<u32>) {
+        if self.proxy_place(thread) == OTHER_THREADS {
+            // What several threads do at a time does not nest.
+            self.lanes.missing += 1;
+            return;
+        }
         self.args.clear().of_comm(comm);
         let proxy = self.proxy_thread(thread);
         let (family, base, inner) = (proxy.state, proxy.base, proxy.inner);
@@ -944,19 +1083,28 @@ impl Tracks {
 
     fn channel(&mut self, comm: Option<&Comm>, channel: u8) -> FamilyId {
         let context = comm.map_or(Handle::NONE, |comm| comm.context);
-        let crowded = self.channels.len() >= FAMILIES && !self.channels.contains_key(&(context, channel));
-        let key = if crowded { (Handle::NONE, 0) } else { (context, channel) };
+        let key = (context, channel);
         if let Some(&family) = self.channels.get(&key) {
             return family;
         }
-        let name = match comm {
-            Some(comm) if !crowded => format!("{} · channel {channel}", self.comm_label(comm)),
+        let label = comm.and_then(|comm| self.comm_label(comm));
+        let full = self.channels.len() >= FAMILIES || !self.lanes.is_roomy();
+        let crowded = full || comm.is_some() && label.is_none();
+        let key = if crowded { (Handle::NONE, u8::MAX) } else { key };
+        if let Some(&family) = self.channels.get(&key) {
+            return family;
+        }
+        let name = match label {
+            Some(label) if !crowded => format!("{label} · channel {channel}"),
             _ => "other channels".into(),
         };
         let number = comm.filter(|_| !crowded).map_or(u32::MAX >> 10, |comm| comm.number);
         let rank = number.min(u32::MAX >> 10) << 8 | u32::from(channel);
         let place = Placing { parent: self.channels_group, rank, description: "" };
-        let family = self.lanes.family(name, place, LANES);
+        let family = match crowded {
+            true => self.lanes.shared_family(name, place),
+            false => self.lanes.family(name, place, LANES),
+        };
         self.channels.insert(key, family);
         family
     }

@@ -260,6 +260,11 @@ impl Writer {
         self.out.take()
     }
 
+    /// Tracks described so far.
+    pub(super) fn tracks(&self) -> u32 {
+        self.tracks
+    }
+
     /// Describes a new track. `None` when the file has as many as it may have.
     pub fn track(&mut self, form: Form<'_>, place: Place<'_>) -> Option<Track> {
         if self.tracks >= MAX_TRACKS {

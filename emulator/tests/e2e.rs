@@ -59,6 +59,7 @@ fn kernels(nccl: &str) {
         for played in Plan::new(nccl, scenario).with_cupti("13.0").run().succeeded().processes() {
             played.check_kernels();
             played.check_arrows();
+            played.check_outstanding();
         }
     }
 }

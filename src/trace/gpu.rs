@@ -117,6 +117,7 @@ impl Tracks {
             return;
         }
         let family = self.comm(kernel.span.start, comm);
+        operations.iter().for_each(|operation| self.done(kernel.span.end, comm, operation.id));
         for operation in operations.iter().take(OPERATIONS) {
             self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method);
             match replay {

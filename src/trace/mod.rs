@@ -11,6 +11,7 @@ mod gpu;
 mod host;
 mod lanes;
 pub mod names;
+mod outstanding;
 #[cfg(feature = "cli")]
 pub mod reader;
 mod stages;

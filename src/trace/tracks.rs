@@ -9,6 +9,7 @@
 //!     dp · rank 3 of 64            operations while the GPU works on them, in lanes; init and finalize
 //!     dp · rank 3 of 64 · handed over   operations while NCCL hands them over to the GPU and the proxy
 //!     busbw · dp · rank 3 of 64, algbw · …   bandwidth of the kernels that run, as nccl-tests counts
+//!     outstanding · dp · rank 3 of 64   operations that were handed over and whose kernel has not ended
 //!   Proxy
 //!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
@@ -43,6 +44,7 @@ use super::gpu::Gpu;
 use super::host::Host;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
 use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
+use super::outstanding::Outstanding;
 use super::stages::RenderStages;
 pub use super::stages::Stages;
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
@@ -235,11 +237,19 @@ struct DrawnComm {
     /// Its tracks for what is handed over, likewise.
     handed_over: Option<FamilyId>,
     speed: Option<Speed>,
+    outstanding: Outstanding,
 }
 
 impl DrawnComm {
     fn new(init: HostNs) -> DrawnComm {
-        DrawnComm { init, family: None, label: String::new(), handed_over: None, speed: None }
+        let outstanding = Outstanding::default();
+        DrawnComm { init, family: None, label: String::new(), handed_over: None, speed: None, outstanding }
+    }
+
+    /// Writes what its counters held back.
+    fn flush(&mut self, writer: &mut Writer) {
+        self.speed.iter_mut().for_each(|speed| speed.flush(writer));
+        self.outstanding.flush(writer);
     }
 }
 
@@ -348,6 +358,9 @@ impl Tracks {
 
     /// A thread of NCCL's or ours took this share of a processor, in percent, since it was last asked.
     pub fn cpu(&mut self, time: HostNs, tid: i32, name: &str, percent: i64) {
+        // This comes once a second, in whatever state the job is.
+        let writer = &mut self.lanes.writer;
+        self.comms.values_mut().for_each(|comm| comm.outstanding.settle(writer, time));
         let counter = match self.cpu.get(&tid) {
             Some(&counter) => counter,
             None if self.cpu.len() >= CPU_COUNTERS => None,
@@ -391,7 +404,7 @@ impl Tracks {
     /// The last word of a recording.
     pub fn finish(&mut self, time: HostNs, figures: &Figures) {
         let writer = &mut self.lanes.writer;
-        self.comms.values_mut().filter_map(|comm| comm.speed.as_mut()).for_each(|speed| speed.flush(writer));
+        self.comms.values_mut().for_each(|comm| comm.flush(writer));
         self.proxies
             .values_mut()
             .flat_map(|it| it.in_flight.iter_mut().flatten())
@@ -471,6 +484,9 @@ impl Tracks {
                     .of(operation.correlation(comm))
                     .with(if call.is_none() { &arrows[..1] } else { &arrows });
                 self.lanes.begin(family, id, time, &look, &mut self.args);
+                if let (Some(comm), None) = (comm, replay) {
+                    self.handed(time, comm, id);
+                }
             }
             What::OperationEnd { id } | What::NetEnd { id } => {
                 self.args.clear();
@@ -809,9 +825,9 @@ impl Tracks {
         self.ended_comms.push_back(context);
         if self.ended_comms.len() > ENDED_COMMS
             && let Some(oldest) = self.ended_comms.pop_front()
-            && let Some(DrawnComm { speed: Some(mut speed), .. }) = self.comms.remove(&oldest)
+            && let Some(mut drawn) = self.comms.remove(&oldest)
         {
-            speed.flush(&mut self.lanes.writer);
+            drawn.flush(&mut self.lanes.writer);
         }
     }
 
@@ -920,6 +936,36 @@ impl Tracks {
             ])
         });
         body(speed, &mut lanes.writer);
+    }
+
+    /// An operation was handed over: it is outstanding until its kernel has ended.
+    fn handed(&mut self, time: HostNs, comm: &Comm, operation: Handle) {
+        if let Some(drawn) = self.comms.get_mut(&comm.context)
+            && drawn.family.is_some_and(|family| !self.lanes.is_shared(family))
+        {
+            drawn.outstanding.begin(operation, time);
+            drawn.outstanding.settle(&mut self.lanes.writer, time);
+        }
+    }
+
+    /// An operation's kernel has ended.
+    pub(super) fn done(&mut self, end: HostNs, comm: &Comm, operation: Handle) {
+        let parent = self.seat(comm.device).comms;
+        let Tracks { lanes, comms, .. } = self;
+        let Some(drawn) = comms.get_mut(&comm.context) else { return };
+        if drawn.family.is_none_or(|family| lanes.is_shared(family)) {
+            return;
+        }
+        if !drawn.outstanding.is_drawn() {
+            let description = "Operations that NCCL was handed and the GPU has not finished, by their kernels. One whose kernel is not known \
+                               counts until a later one has ended.";
+            let place = Place { parent, rank: Some(comm_rank(comm, 4)), description, ..Place::default() };
+            let name = format!("outstanding · {}", names::comm(&drawn.label, comm));
+            let counter = Counter::new(&mut lanes.writer, &name, Unit::Count("operations"), place, drawn.init);
+            drawn.outstanding.draw(counter);
+        }
+        drawn.outstanding.end(operation, end);
+        drawn.outstanding.settle(&mut lanes.writer, end);
     }
 
     /// A communicator's short name, of one whose track need not be there yet; none where it has no tracks of its own.
@@ -1125,7 +1171,7 @@ fn process_rank(rank: Option<u32>, seat: u32) -> u32 {
 
 /// The place of one of a communicator's tracks among all of them.
 fn comm_rank(comm: &Comm, slot: u32) -> u32 {
-    comm.number.min(u32::MAX >> 4) << 2 | slot
+    comm.number.min(u32::MAX >> 5) << 3 | slot
 }
 
 /// Ends the calls above the first `keep`: their stop was lost, or comes after that of the call around them.

@@ -637,6 +637,21 @@ impl Played {
         assert!(runs.is_empty(), "operations without the arrow from their hand-over: {runs:?}");
     }
 
+    /// Requires that what NCCL was handed is outstanding until its kernel has ended, and that all of it is done where the job is.
+    #[track_caller]
+    pub(crate) fn check_outstanding(&self) {
+        let counters = self.trace().rows(
+            "SELECT track.name, min(value) AS least, max(value) AS most, (SELECT value FROM counter AS last WHERE \
+             last.track_id = counter.track_id ORDER BY ts DESC LIMIT 1) AS left FROM counter JOIN track ON track.id = \
+             counter.track_id WHERE track.name GLOB 'outstanding · *' GROUP BY counter.track_id",
+        );
+        assert!(!counters.is_empty(), "no operation was ever outstanding");
+        for row in counters {
+            let (least, most, left) = (row.f64("least"), row.f64("most"), row.f64("left"));
+            assert!(least >= 0.0 && most >= 1.0 && left == 0.0, "{row:?}");
+        }
+    }
+
     /// What the trace says a kernel carried is what it carried.
     #[track_caller]
     fn check_match(&self, kernel: &Kernel, row: &Row) {

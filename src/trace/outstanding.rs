@@ -1,0 +1,218 @@
+//! How many operations of a communicator NCCL has been handed and the GPU has not finished.
+//!
+//! Kernels are known late, and some never: their record was lost, or nothing says what they carried. An operation whose own end is not
+//! known has ended when one that was handed over after it has, because NCCL lets the operations of a communicator run in their order.
+//!
+//! ```text
+//!   A   |--handed over--------- kernel ====|
+//!   B        |--handed over-------------------- kernel not known (ends with C at the latest)
+//!   C             |--handed over------------------- kernel =====|
+//!   D                                 |--handed over-------------------------- hangs
+//!       0 1  2    3                   4   3                     1
+//! ```
+
+use std::collections::VecDeque;
+
+use super::counters::{Counter, Gauge};
+use super::writer::Writer;
+use crate::model::ids::Handle;
+use crate::model::time::HostNs;
+
+/// How long the end of an operation is waited for, ns: CUPTI's records come a second late.
+const HOLD_NS: u64 = 1_500_000_000;
+/// Operations of one communicator that are followed; of more, the oldest are taken for done.
+const OPERATIONS: usize = 4096;
+
+/// The operations of a communicator that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    /// In the order of their hand-over.
+    operations: VecDeque<Operation>,
+    /// Made with the first kernel: without any, nothing says when operations end.
+    gauge: Option<Gauge>,
+    settled: HostNs,
+}
+
+#[derive(Debug)]
+struct Operation {
+    id: Handle,
+    begin: HostNs,
+    end: Option<HostNs>,
+    is_counted: bool,
+}
+
+impl Outstanding {
+    /// An operation is handed over.
+    pub(super) fn begin(&mut self, id: Handle, begin: HostNs) {
+        // Without a gauge nobody counts.
+        if self.operations.len() >= OPERATIONS && self.gauge.is_none() {
+            self.operations.pop_front();
+        }
+        self.operations.push_back(Operation { id, begin, end: None, is_counted: false });
+    }
+
+    /// Whether it has a counter.
+    pub(super) fn is_drawn(&self) -> bool {
+        self.gauge.is_some()
+    }
+
+    /// From here on its counter is drawn, what is under way included.
+    pub(super) fn draw(&mut self, counter: Option<Counter>) {
+        self.gauge = Some(Gauge::new(counter));
+    }
+
+    /// The kernel of an operation has ended. Of one that has several, the last counts.
+    pub(super) fn end(&mut self, id: Handle, end: HostNs) {
+        if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
+            operation.end = operation.end.max(Some(end.max(operation.begin)));
+        }
+    }
+
+    /// Writes what will not change any more.
+    pub(super) fn settle(&mut self, writer: &mut Writer, now: HostNs) {
+        let until = HostNs(now.0.saturating_sub(HOLD_NS));
+        let few = HOLD_NS / 16;
+        if until.since(self.settled) >= few || self.operations.len() >= OPERATIONS {
+            self.write(writer, until);
+        }
+    }
+
+    /// Writes everything: what has not ended has not.
+    pub(super) fn flush(&mut self, writer: &mut Writer) {
+        self.write(writer, HostNs(u64::MAX));
+    }
+
+    fn write(&mut self, writer: &mut Writer, until: HostNs) {
+        // Before there is a counter, nothing may count as told.
+        if self.gauge.is_none() {
+            return;
+        }
+        let changes = self.changes(until);
+        if let Some(gauge) = &mut self.gauge {
+            changes.into_iter().for_each(|(time, change)| gauge.add(writer, time, change));
+            gauge.flush(writer);
+        }
+    }
+
+    /// What changed before `until` and was not told yet, in the order of time.
+    fn changes(&mut self, until: HostNs) -> Vec<(HostNs, i64)> {
+        self.settled = until;
+        // Several at a time, because each time all are looked at.
+        let full = self.operations.len() >= OPERATIONS;
+        let too_many = if full { self.operations.len() - OPERATIONS * 3 / 4 } else { 0 };
+        let mut changes = Vec::new();
+        // The first end among the operations behind this one.
+        let mut overtaken: Option<HostNs> = None;
+        for (index, operation) in self.operations.iter_mut().enumerate().rev() {
+            if index < too_many {
+                operation.end = operation.end.or(overtaken).or(Some(until.max(operation.begin)));
+            }
+            let own = operation.end.or(overtaken.map(|end| end.max(operation.begin)));
+            overtaken = [operation.end, overtaken].into_iter().flatten().min();
+            if (operation.begin < until || index < too_many) && !operation.is_counted {
+                operation.is_counted = true;
+                changes.push((operation.begin, 1));
+            }
+            if let Some(end) = own.filter(|end| operation.is_counted && (*end < until || index < too_many)) {
+                // A mark that it is done: nothing begins at the end of time.
+                operation.begin = HostNs(u64::MAX);
+                changes.push((end, -1));
+            }
+        }
+        self.operations.retain(|operation| operation.begin != HostNs(u64::MAX));
+        changes.sort_unstable_by_key(|(time, change)| (*time, -change));
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ids::ProcessTag;
+    use crate::trace::writer::Clocks;
+
+    const A: Handle = Handle(1);
+    const B: Handle = Handle(2);
+    const C: Handle = Handle(3);
+    const D: Handle = Handle(4);
+
+    /// The number from each time on.
+    fn counted(outstanding: &mut Outstanding, until: u64) -> Vec<(u64, i64)> {
+        let mut now = 0;
+        let changes = outstanding.changes(HostNs(until)).into_iter();
+        changes
+            .map(|(time, change)| {
+                now += change;
+                (time.0, now)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_overtaken_has_ended_and_what_hangs_has_not() {
+        let mut outstanding = Outstanding::default();
+        for (id, begin) in [(A, 10), (B, 20), (C, 30), (D, 50)] {
+            outstanding.begin(id, HostNs(begin));
+        }
+        // They come in any order.
+        outstanding.end(C, HostNs(80));
+        outstanding.end(A, HostNs(60));
+        let expected = [(10, 1), (20, 2), (30, 3), (50, 4), (60, 3), (80, 2), (80, 1)];
+        assert_eq!(counted(&mut outstanding, u64::MAX), expected);
+        assert_eq!(outstanding.operations.len(), 1, "D hangs");
+    }
+
+    #[test]
+    fn nothing_is_told_twice_nor_before_its_time() {
+        let mut outstanding = Outstanding::default();
+        outstanding.begin(A, HostNs(10));
+        outstanding.begin(B, HostNs(20));
+        outstanding.end(A, HostNs(40));
+        assert_eq!(counted(&mut outstanding, 15), [(10, 1)]);
+        assert_eq!(outstanding.changes(HostNs(30)), [(HostNs(20), 1)]);
+        assert_eq!(outstanding.changes(HostNs(41)), [(HostNs(40), -1)]);
+        outstanding.end(B, HostNs(35));
+        assert_eq!(outstanding.changes(HostNs(60)), [(HostNs(35), -1)], "late, and told all the same");
+        assert_eq!(outstanding.changes(HostNs(u64::MAX)), []);
+    }
+
+    #[test]
+    fn what_began_before_the_counter_was_drawn_counts() {
+        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+        let mut writer = Writer::new(ProcessTag::from_random(42), clocks);
+        let mut outstanding = Outstanding::default();
+        outstanding.begin(A, HostNs(10));
+        outstanding.settle(&mut writer, HostNs(4_000_000_000));
+        outstanding.draw(None);
+        assert_eq!(outstanding.changes(HostNs(u64::MAX)), [(HostNs(10), 1)]);
+    }
+
+    #[test]
+    fn an_operation_with_several_kernels_ends_with_the_last() {
+        let mut outstanding = Outstanding::default();
+        outstanding.begin(A, HostNs(10));
+        outstanding.end(A, HostNs(60));
+        outstanding.end(A, HostNs(40));
+        assert_eq!(counted(&mut outstanding, 100), [(10, 1), (60, 0)]);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut outstanding = Outstanding::default();
+        for number in 0..20_000 {
+            outstanding.begin(Handle(number + 1), HostNs(number));
+        }
+        assert_eq!(outstanding.operations.len(), OPERATIONS);
+        outstanding.gauge = Some(Gauge::new(None));
+        let mut now = 0;
+        for number in 20_000..40_000 {
+            outstanding.begin(Handle(number + 1), HostNs(number));
+            if outstanding.operations.len() >= OPERATIONS {
+                let changes = outstanding.changes(HostNs(number));
+                now += changes.iter().map(|(_, change)| change).sum::<i64>();
+                assert!((0..=OPERATIONS as i64).contains(&now), "{now}");
+            }
+        }
+        assert!(outstanding.operations.len() <= OPERATIONS);
+    }
+}

@@ -33,6 +33,7 @@ SELECT
   slice.track_id,
   track.name AS track,
   track.parent_id AS group_id,
+  thread_track.utid,
   coalesce(process_track.upid, thread.upid) AS upid
 FROM slice
 JOIN track ON track.id = slice.track_id
@@ -59,6 +60,40 @@ FROM nccl_slice
 WHERE dur = 0 AND extract_arg(arg_set_id, 'nccl.interface') IS NOT NULL
 GROUP BY upid, comm, rank;
 
+-- The application's calls into NCCL, from v5 of the interface on. `nvtx` is the innermost of the program's NVTX ranges around the call, on its thread,
+-- where the recording has ranges (NCCLSCOPE_NVTX=1); `step` is the number in the innermost that names a step or an iteration: `step 17`,
+-- `Iteration: 17`, `ProfilerStep#17`.
+CREATE PERFETTO VIEW nccl_call AS
+WITH around AS (
+  SELECT
+    call.id AS call,
+    range.ts AS since,
+    range.name,
+    iif(
+      lower(range.name) GLOB '*step*[0-9]' OR lower(range.name) GLOB '*iter*[0-9]',
+      cast(replace(range.name, rtrim(range.name, '0123456789'), '') AS INT),
+      NULL
+    ) AS step
+  FROM nccl_slice AS call
+  JOIN nccl_slice AS range
+    ON range.utid = call.utid AND range.ts <= call.ts AND range.ts + range.dur >= call.ts + call.dur
+  WHERE call.category = 'api' AND call.name GLOB 'nccl*' AND range.category = 'nvtx' AND range.dur > 0
+)
+SELECT
+  id,
+  ts,
+  dur,
+  name,
+  upid,
+  extract_arg(arg_set_id, 'nccl.comm') AS comm,
+  coalesce(extract_arg(arg_set_id, 'nccl.function'), extract_arg(arg_set_id, 'nccl.function_text')) AS function,
+  extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
+  extract_arg(arg_set_id, 'nccl.user_tag') AS user_tag,
+  (SELECT around.name FROM around WHERE around.call = nccl_slice.id ORDER BY since DESC LIMIT 1) AS nvtx,
+  (SELECT around.step FROM around WHERE around.call = nccl_slice.id AND step IS NOT NULL ORDER BY since DESC LIMIT 1) AS step
+FROM nccl_slice
+WHERE category = 'api' AND name GLOB 'nccl*';
+
 -- The operations that the application asked for, as NCCL took them over: one row a rank. Rows of one operation have the
 -- same `operation` on all ranks. `bytes` is the payload: count times the size of the datatype.
 CREATE PERFETTO VIEW nccl_operation AS
@@ -79,6 +114,7 @@ SELECT
   extract_arg(arg_set_id, 'nccl.protocol') AS protocol,
   extract_arg(arg_set_id, 'nccl.channels') AS channels,
   extract_arg(arg_set_id, 'nccl.peer') AS peer,
+  extract_arg(arg_set_id, 'nccl.buffer_alignment') AS buffer_alignment,
   extract_arg(arg_set_id, 'nccl.doubt') AS doubt
 FROM nccl_slice
 WHERE category = 'operation' AND extract_arg(arg_set_id, 'nccl.count') IS NOT NULL;
@@ -125,9 +161,13 @@ WITH execution AS (
     extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
     extract_arg(arg_set_id, 'nccl.peer') AS peer
   FROM nccl_slice
-  WHERE category IN ('kernel', 'carried')
-    AND extract_arg(arg_set_id, 'nccl.count') IS NOT NULL
+  WHERE extract_arg(arg_set_id, 'nccl.count') IS NOT NULL AND (
+    category = 'run'
+    -- Of a communicator that is not known there is only the kernel.
+    OR category IN ('kernel', 'carried')
     AND coalesce(extract_arg(arg_set_id, 'nccl.operations'), 1) = 1
+    AND coalesce(extract_arg(arg_set_id, 'nccl.comm'), extract_arg(arg_set_id, 'nccl.comm_name')) IS NULL
+  )
 )
 SELECT
   execution.*,
@@ -157,6 +197,7 @@ SELECT
   extract_arg(arg_set_id, 'nccl.channel') AS channel,
   extract_arg(arg_set_id, 'nccl.peer') AS peer,
   CASE WHEN track LIKE '%receive%' THEN 'receive' WHEN track LIKE '%send%' THEN 'send' END AS direction,
+  extract_arg(arg_set_id, 'nccl.transport') AS transport,
   extract_arg(arg_set_id, 'nccl.steps') AS steps,
   extract_arg(arg_set_id, 'nccl.bytes') AS operation_bytes,
   extract_arg(arg_set_id, 'nccl.queued_ns') AS queued,

@@ -568,6 +568,45 @@ fn ranges_of_nvtx_nest_on_their_threads() {
     assert!(recording.timeline().slices.iter().all(|slice| slice.category != "nvtx"));
 }
 
+/// The table of calls says in which range and which step of the program each was made.
+#[test]
+fn calls_know_the_ranges_around_them() {
+    let call = |label: &str, count: &str| {
+        format!(
+            "user start g{label} world GroupApi groupDepth=1\n\
+             user start {label} world CollApi parent=g{label} func=AllReduce count={count} datatype=ncclFloat32\n\
+             user stop {label}\n\
+             user stop g{label}\n"
+        )
+    };
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {}\
+         user nvtx push \"ProfilerStep#17\"\n\
+         user nvtx push forward\n\
+         loader nvtx push \"step 99\"\n\
+         {}\
+         loader nvtx pop\n\
+         user nvtx pop\n\
+         {}\
+         user nvtx pop\n\
+         user finalize world\n",
+        call("a", "1Ki"),
+        call("b", "2Ki"),
+        call("c", "3Ki"),
+    );
+    let recording = record(&script, &[("NCCLSCOPE_NVTX", "1")]);
+    let trace = recording.traces.open();
+    trace.query(include_str!("../sql/ncclscope.sql")).unwrap();
+    assert_eq!(
+        trace.text("SELECT name, nvtx, step FROM nccl_call ORDER BY ts"),
+        "name,nvtx,step\n\
+         ncclAllReduce 4 KiB f32,NULL,NULL\n\
+         ncclAllReduce 8 KiB f32,forward,17\n\
+         ncclAllReduce 12 KiB f32,ProfilerStep#17,17\n"
+    );
+}
+
 #[test]
 fn nvtx_is_left_to_the_tool_that_has_it() {
     let script = format!(

@@ -65,6 +65,16 @@ fn a_straggler_comes_last_and_sizes_and_bandwidths_add_up() {
     assert_eq!((bandwidth.len(), bandwidth[0].i64("ranks"), bandwidth[0].i64("executions")), (1, 4, 32));
     let (algorithm, bus) = (bandwidth[0].f64("algorithm_gb_per_s"), bandwidth[0].f64("bus_gb_per_s"));
     assert!((bus / algorithm - 1.5).abs() < 1e-6, "twice three quarters: {algorithm} {bus}");
+    // What the communicators' tracks say is what the streams' say.
+    const TABLE: &str = "SELECT count() AS n, sum(dur) AS ns, sum(bytes) AS bytes FROM nccl_execution";
+    const STREAMS: &str = "SELECT count() AS n, sum(dur) AS ns, sum(extract_arg(arg_set_id, 'nccl.bytes')) AS bytes FROM nccl_slice \
+                           WHERE category IN ('kernel', 'carried') AND extract_arg(arg_set_id, 'nccl.count') IS NOT NULL \
+                           AND coalesce(extract_arg(arg_set_id, 'nccl.operations'), 1) = 1";
+    for plan in [None, Some("groups"), Some("graphs")] {
+        let other = plan.map(|scenario| Asked::new(Plan::new(NCCL, scenario).with_cupti(CUPTI)));
+        let trace = other.as_ref().unwrap_or(&trace);
+        assert_eq!(trace.0.text(TABLE), trace.0.text(STREAMS), "{plan:?}");
+    }
     // Every execution had 2 MiB.
     let time = trace.0.rows("SELECT sum(dur) AS ns FROM nccl_execution")[0].i64("ns");
     assert!((algorithm - 32.0 * f64::from(2 << 20) / time as f64).abs() < 1e-6);

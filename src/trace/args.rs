@@ -1,6 +1,6 @@
 //! Typed arguments: what an event tells in fields, as `proto/ncclscope.proto` defines them.
 
-use super::fields::{matched_by, nccl};
+use super::fields::{matched_by, nccl, transport};
 use super::wire::Buf;
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::event::{self, Event, Network};
@@ -145,8 +145,7 @@ impl Args {
             .uint(nccl::CHANNELS, u64::from(coll.channels))
             .uint(nccl::WARPS, u64::from(coll.warps))
             .root(coll.func, coll.root)
-            .nonzero(nccl::SEND_BUFFER, coll.send_buffer)
-            .nonzero(nccl::RECV_BUFFER, coll.recv_buffer)
+            .buffers(coll.send_buffer, coll.recv_buffer)
             .nonzero(nccl::USER_TAG, coll.user_tag)
             .nonzero(nccl::TRAFFIC_BYTES, coll.traffic)
             .flag(nccl::SYMMETRIC, coll.symmetric.is_set())
@@ -161,21 +160,27 @@ impl Args {
     fn p2p(&mut self, p2p: &event::P2p) -> &mut Args {
         self.int(nccl::PEER, p2p.peer)
             .nonzero(nccl::CHANNELS, u64::from(p2p.channels))
-            .nonzero(nccl::SEND_BUFFER, p2p.buffer)
+            .buffers(p2p.buffer, 0)
             .nonzero(nccl::USER_TAG, p2p.user_tag)
     }
 
     fn ce_coll(&mut self, coll: &event::CeColl) -> &mut Args {
         self.uint(nccl::SEQ, coll.seq)
             .nonzero(nccl::STREAM, coll.stream)
-            .nonzero(nccl::SEND_BUFFER, coll.send_buffer)
-            .nonzero(nccl::RECV_BUFFER, coll.recv_buffer)
+            .buffers(coll.send_buffer, coll.recv_buffer)
             .nonzero(nccl::USER_TAG, coll.user_tag)
             .root(coll.func, coll.root)
             .nonzero(nccl::BATCH_SIZE, u64::from(coll.batch_size))
             .nonzero(nccl::BATCHES, u64::from(coll.batches))
             .uint(nccl::CE_SEQ, u64::from(coll.ce_seq))
             .flag(nccl::INTRA_BATCH_SYNC, coll.intra_batch_sync.is_set())
+    }
+
+    /// Addresses of buffers, 0 where there is none, and how they are aligned.
+    fn buffers(&mut self, send: u64, receive: u64) -> &mut Args {
+        self.nonzero(nccl::SEND_BUFFER, send)
+            .nonzero(nccl::RECV_BUFFER, receive)
+            .nonzero(nccl::BUFFER_ALIGNMENT, alignment(send | receive))
     }
 
     /// The root, for the functions that have one: NCCL fills the field for all.
@@ -258,6 +263,11 @@ impl Args {
             }
         }
         self
+    }
+
+    /// Its transfers are reported: NCCL does that for the network only.
+    pub fn by_network(&mut self) -> &mut Args {
+        self.uint(nccl::TRANSPORT, transport::net)
     }
 
     /// A kernel channel or phase at its start.
@@ -467,5 +477,28 @@ impl Args {
             self.uint(field, value);
         }
         self
+    }
+}
+
+/// The largest power of two that divides the addresses whose bits these are, up to 4096; 0 where there is none.
+fn alignment(addresses: u64) -> u64 {
+    if addresses == 0 { 0 } else { 1 << addresses.trailing_zeros().min(12) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_as_the_worse_of_both() {
+        for (addresses, expected) in [
+            ([0x7f00_0000_0000, 0x7f00_0020_0000], 4096),
+            ([0x7f00_0000_0100, 0x7f00_0000_0040], 64),
+            ([0x7f00_0000_0100, 0x7f00_0000_0101], 1),
+            ([0x7f00_0000_0010, 0], 16),
+            ([0, 0], 0),
+        ] {
+            assert_eq!(alignment(addresses[0] | addresses[1]), expected, "{addresses:x?}");
+        }
     }
 }

@@ -494,7 +494,7 @@ impl Tracks {
             }
             What::ProxyOpBegin { id, thread, ref proxy, queued_ns } => {
                 let [family, _] = self.peer(thread, proxy);
-                self.args.clear().proxy_op(proxy).uint(nccl::QUEUED_NS, queued_ns);
+                self.args.clear().proxy_op(proxy).by_network().uint(nccl::QUEUED_NS, queued_ns);
                 let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
                 let name = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
                 let arrow = proxy.operation.map(|operation| flows::to_proxy(operation.id, proxy.event.channel));

@@ -1,5 +1,5 @@
 //! From ring to packet: how many records a second one core decodes, joins and draws, and how many bytes a record
-//! takes in the file.
+//! takes in the file; and the same with a capture.
 //!
 //! ```text
 //! cargo bench --bench pipeline
@@ -12,15 +12,17 @@
 use std::time::Instant;
 
 use flate2::write::ZlibEncoder;
-use ncclscope::clock::align::{HostClock, Pair};
+use ncclscope::capture::write::Encoder;
+use ncclscope::clock::align::Pair;
+use ncclscope::collect::input::{Begin, Input};
 use ncclscope::collect::order::{self, Source};
-use ncclscope::correlate::Correlator;
-use ncclscope::model::event::{MAX_WORDS, Record};
+use ncclscope::collect::pipeline::Pipeline;
+use ncclscope::model::event::MAX_WORDS;
 use ncclscope::model::ids::{ProcessTag, RingId};
 use ncclscope::model::time::{HostNs, Ticks};
 use ncclscope::record::recorder;
 use ncclscope::record::ring::{Reader, Rings};
-use ncclscope::trace::tracks::{ProcessInfo, Tracks};
+use ncclscope::trace::tracks::ProcessInfo;
 use ncclscope::trace::writer::Clocks;
 use ncclscope::{model::event, model::ids::Handle, model::state};
 
@@ -41,56 +43,84 @@ fn main() {
     let tag = ProcessTag::from_random(42);
     let rings = recorder::switch_on(|| Rings::new(256 << 20), tag).expect("memory for the rings");
     let pid = std::process::id() as i32;
-    let start = Pair { ticks: Ticks(0), host: HostNs(0), error_ns: 0 };
-    let mut clock = HostClock::new(start);
-    clock.add(Pair { ticks: Ticks(1 << 50), host: HostNs(1 << 50), error_ns: 0 });
-    let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
-    let info = ProcessInfo { pid, name: "bench".into(), labels: Vec::new(), rank: None, world_size: None };
-    let (mut correlator, mut tracks) = (Correlator::new(tag, pid), Tracks::new(tag, clocks, &info));
+    let begin = Begin {
+        tag,
+        clocks: Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 },
+        process: ProcessInfo { pid, name: "bench".into(), labels: Vec::new(), rank: None, world_size: None },
+        complaints: Vec::new(),
+        attributes: Vec::new(),
+        first_words: "bench".into(),
+        capture: None,
+        first: Pair { ticks: Ticks(0), host: HostNs(0), error_ns: 0 },
+    };
     let (context, _) = recorder::comm_init(event::CommInit { hash: 7, ranks: 16, interface: 7, ..Default::default() });
-
     // This thread is the only one that records: it has the first ring.
     let mut sources = [RingSource(Reader::new(0), rings)];
-    let (mut records, mut bytes, mut packed) = (0_u64, 0_u64, 0_u64);
+    for capture in [None, Some(Encoder::new())] {
+        measure(&begin, capture, &mut sources, rings, context);
+    }
+    assert_eq!(rings.dropped(), 0, "nothing may be missing from the measurement");
+}
+
+/// Sends and draws all rounds, with a capture or without.
+fn measure(
+    begin: &Begin,
+    mut capture: Option<Encoder>,
+    sources: &mut [RingSource<'_>],
+    rings: &Rings,
+    context: Handle,
+) {
+    let mut pipeline = Pipeline::new(begin);
+    let end = Pair { ticks: Ticks(1 << 50), host: HostNs(1 << 50), error_ns: 0 };
+    pipeline.take(&Input::Pass { pair: end, window_ns: 0 });
+    let what = if capture.is_some() { "with a capture" } else { "without a capture" };
+    let (mut bytes, mut packed, mut captured, mut captured_packed) = (0_u64, 0_u64, 0_u64, 0_u64);
     let (mut drawing, mut packing) = (0.0, 0.0);
     for _ in 0..ROUNDS / 100 {
         for _ in 0..100 {
-            round(context, pid);
+            round(context, begin.process.pid);
         }
-        let begin = Instant::now();
+        let start = Instant::now();
         let mut buffer = [0; MAX_WORDS];
-        order::merge(&mut sources, Ticks(u64::MAX), |source| {
+        let (mut chunks, mut entries) = (Vec::new(), Vec::new());
+        order::merge(sources, pipeline.limit(), |source| {
             let ring = RingId(source.0.slot());
-            let words = source.0.read(rings, &mut buffer);
-            if let Some(record) = Record::decode(words) {
-                records += 1;
-                let (time, _) = clock.to_host(record.ticks);
-                correlator.push(ring, time, &record, &mut |entry| tracks.draw(entry));
+            let input = Input::Record { ring, words: source.0.read(rings, &mut buffer) };
+            pipeline.take(&input);
+            if let Some(capture) = &mut capture {
+                capture.input(&input);
+                if capture.is_full() {
+                    entries.push(capture.take());
+                }
+            }
+            if pipeline.is_full() {
+                chunks.push(pipeline.chunk());
             }
         });
-        let chunk = tracks.take();
-        drawing += begin.elapsed().as_secs_f64();
-        bytes += chunk.len() as u64;
-        let begin = Instant::now();
-        for part in chunk.chunks(192 << 10) {
-            let mut encoder = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-            std::io::Write::write_all(&mut encoder, part).expect("memory");
-            packed += encoder.finish().expect("memory").len() as u64;
-        }
-        packing += begin.elapsed().as_secs_f64();
+        drawing += start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        packed += chunks.iter().map(|chunk| compress(chunk)).sum::<u64>();
+        captured_packed += entries.iter().map(|chunk| compress(chunk)).sum::<u64>();
+        packing += start.elapsed().as_secs_f64();
+        bytes += chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
+        captured += entries.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
     }
-    assert_eq!(rings.dropped(), 0, "nothing may be missing from the measurement");
+    let records = pipeline.calls();
     let rate = |seconds: f64| records as f64 / seconds / 1e6;
-    println!("{records} records, {} slices", tracks.written().begins);
-    println!("decode, join, draw   {:.1} million records a second, {:.0} ns each", rate(drawing), 1e3 / rate(drawing));
-    println!("compress             {:.1} million records a second, {:.0} ns each", rate(packing), 1e3 / rate(packing));
-    println!(
-        "in the file          {:.1} bytes a record, {:.1} compressed; {:.1} bytes a slice, {:.1} compressed",
-        bytes as f64 / records as f64,
-        packed as f64 / records as f64,
-        bytes as f64 / tracks.written().begins as f64,
-        packed as f64 / tracks.written().begins as f64
-    );
+    let each = |bytes: u64| bytes as f64 / records as f64;
+    println!("{what}: {records} records");
+    println!("  decode, join, draw   {:.1} million records a second, {:.0} ns each", rate(drawing), 1e3 / rate(drawing));
+    println!("  compress             {:.1} million records a second, {:.0} ns each", rate(packing), 1e3 / rate(packing));
+    println!("  in the file          {:.1} bytes a record, {:.1} compressed", each(bytes), each(packed));
+    if captured > 0 {
+        println!("  in the capture       {:.1} bytes a record, {:.1} compressed", each(captured), each(captured_packed));
+    }
+}
+
+fn compress(chunk: &[u8]) -> u64 {
+    let mut encoder = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut encoder, chunk).expect("memory");
+    encoder.finish().expect("memory").len() as u64
 }
 
 /// One collective handed over, and the proxy's work on it.

@@ -17,6 +17,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "address", about: "no memory error in any scenario", run: |place| ADDRESS.run(place) },
     Step { name: "leak", about: "no memory lost in any scenario", run: |place| LEAK.run(place) },
     Step { name: "thread", about: "no data race in any scenario", run: |place| THREAD.run(place) },
+    Step { name: "captures", about: "fifty thousand changed captures are replayed or refused", run: captures },
     Step { name: "miri", about: "no undefined behaviour in the recorder", run: miri },
 ];
 
@@ -199,6 +200,13 @@ fn scenarios(place: &Place) -> Result<Vec<Script>, String> {
     }
     scripts.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(scripts)
+}
+
+fn captures(place: &Place) -> Result<Outcome, Failure> {
+    let mut command = place.cargo();
+    command.env("NCCLSCOPE_MUTATIONS", "50000");
+    call(command.args(["test", "-p", "ncclscope-tests", "--test", "mutated"]))?;
+    Ok(Outcome::Done)
 }
 
 fn miri(place: &Place) -> Result<Outcome, Failure> {

@@ -109,11 +109,23 @@ fn measure(
     let rate = |seconds: f64| records as f64 / seconds / 1e6;
     let each = |bytes: u64| bytes as f64 / records as f64;
     println!("{what}: {records} records");
-    println!("  decode, join, draw   {:.1} million records a second, {:.0} ns each", rate(drawing), 1e3 / rate(drawing));
-    println!("  compress             {:.1} million records a second, {:.0} ns each", rate(packing), 1e3 / rate(packing));
+    println!(
+        "  decode, join, draw   {:.1} million records a second, {:.0} ns each",
+        rate(drawing),
+        1e3 / rate(drawing)
+    );
+    println!(
+        "  compress             {:.1} million records a second, {:.0} ns each",
+        rate(packing),
+        1e3 / rate(packing)
+    );
     println!("  in the file          {:.1} bytes a record, {:.1} compressed", each(bytes), each(packed));
     if captured > 0 {
-        println!("  in the capture       {:.1} bytes a record, {:.1} compressed", each(captured), each(captured_packed));
+        println!(
+            "  in the capture       {:.1} bytes a record, {:.1} compressed",
+            each(captured),
+            each(captured_packed)
+        );
     }
 }
 

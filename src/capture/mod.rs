@@ -28,8 +28,11 @@ pub mod write;
 pub const MAGIC: [u8; 8] = *b"\x89NCCAP\r\n";
 /// Bytes of the magic that tell a capture from all else; the others may have been changed with line ends.
 const TELLING: usize = 6;
-/// The format. Whatever an older reader would take for something else makes a new one: another record of [`crate::model::event`], too.
+/// The format that is written. Whatever an older reader would not know or take for something else makes a new one: a new entry, another
+/// layout of one, of a record of [`crate::model::event`] too.
 pub const FORMAT: u32 = 1;
+/// The oldest that is read.
+pub const OLDEST: u32 = 1;
 /// Most bytes of a chunk's entries: a buffer of CUPTI's with a thousand of the longest names is below that.
 pub const MAX_CHUNK: usize = 64 << 20;
 

@@ -10,7 +10,7 @@ use flate2::read::ZlibDecoder;
 
 use super::dictionary::{Answer, Steps};
 use super::state::Last;
-use super::{FORMAT, Key, MAGIC, MAX_CHUNK, TELLING, key, tag};
+use super::{FORMAT, Key, MAGIC, MAX_CHUNK, OLDEST, TELLING, key, tag};
 use crate::clock::align::Pair;
 use crate::collect::input::{Begin, Ending, Input, Level, Share};
 use crate::cupti::clock::{Reading, Stamp};
@@ -75,7 +75,7 @@ impl fmt::Display for Error {
             ),
             Error::Older { format, version } => write!(
                 f,
-                "this capture has format {format}, of ncclscope {version}; this version reads format {FORMAT} only. \
+                "this capture has format {format}, of ncclscope {version}; this version reads none before {OLDEST}. \
                  Replay it with that version"
             ),
             Error::Newer { format, version } => write!(
@@ -133,8 +133,8 @@ impl<R: Read> Chunks<R> {
         let at = (head.len() + version.len()) as u64;
         let version = String::from_utf8_lossy(&version).into_owned();
         match format {
-            FORMAT => Ok(Chunks { source, version, at, entries: Vec::new() }),
-            0..FORMAT => Err(Error::Older { format, version }),
+            OLDEST..=FORMAT => Ok(Chunks { source, version, at, entries: Vec::new() }),
+            0..OLDEST => Err(Error::Older { format, version }),
             _ => Err(Error::Newer { format, version }),
         }
     }

@@ -8,7 +8,7 @@ use cupti_sys::records::{End, Table, Walker};
 use super::dictionary::Dictionary;
 use super::read::{Chunks, Decoder, Entry, Error};
 use super::write::{Encoder, cut_short, head};
-use super::{FORMAT, MAGIC, REMEMBERED};
+use super::{FORMAT, MAGIC, OLDEST, REMEMBERED};
 use crate::clock::align::Pair;
 use crate::collect::input::{Begin, Ending, Input, Level, Share};
 use crate::cupti::clock::{Reading, Stamp};
@@ -317,7 +317,7 @@ fn a_file_that_is_none_says_what_it_is() {
     let mut mangled = whole.clone();
     mangled.retain(|byte| *byte != b'\r');
     assert!(matches!(Chunks::open(&mangled[..]), Err(Error::Mangled)));
-    for (format, is_newer) in [(FORMAT - 1, false), (FORMAT + 1, true), (u32::MAX, true)] {
+    for (format, is_newer) in [(OLDEST - 1, false), (FORMAT + 1, true), (u32::MAX, true)] {
         let mut other = whole.clone();
         other[MAGIC.len()..][..4].copy_from_slice(&format.to_le_bytes());
         let error = Chunks::open(&other[..]).unwrap_err();

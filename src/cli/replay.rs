@@ -46,7 +46,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     }
     let wrote = |error| format!("failed to write: {error}");
     writeln!(out, "{}: {}", path.display(), contents.figures()).map_err(wrote)?;
-    for remark in remark.iter() {
+    if let Some(remark) = &remark {
         writeln!(out, "  replayed      {remark}").map_err(wrote)?;
     }
     let damage = contents.print_end(end, out).map_err(wrote)?;
@@ -136,7 +136,7 @@ impl Contents {
             Ok(End::Closed) => {}
             Ok(End::CutShort(why)) => writeln!(out, "  ended early   {why}")?,
             Ok(End::Open) => {
-                writeln!(out, "  not closed    the recording ended without a last word: the process was killed")?
+                writeln!(out, "  not closed    the recording ended without a last word: the process was killed")?;
             }
             Err(error @ Error::Cut { .. }) => writeln!(out, "  fault         {error}")?,
             Err(error) => return Ok(Some(error)),

@@ -326,9 +326,9 @@ impl Run {
             self.out.feed(&Input::ExternalIds);
         }
         if all {
-            reader.finish(&mut self.out)
+            reader.finish(&mut self.out);
         } else {
-            reader.drain(&mut self.out)
+            reader.drain(&mut self.out);
         }
         self.out.feed(&Input::Due { all });
         self.out.draw_due();

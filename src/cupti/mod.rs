@@ -177,7 +177,7 @@ pub struct Reader {
     pending: Vec<Taken>,
 }
 
-/// Where a [`Reader`] hands over what CUPTI returned: to an [`Intake`], and to whoever keeps it besides.
+/// Where a [`Reader`] hands over what CUPTI returned: to an [`intake::Intake`], and to whoever keeps it besides.
 pub trait Taker {
     /// A reading of the clocks.
     fn reading(&mut self, reading: &Reading);

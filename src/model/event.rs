@@ -10,6 +10,8 @@
 //! word 1   | time, in ticks of the recorder's clock          |
 //! then     | what the kind says, see `Body`                  |
 //! ```
+//!
+//! Captures hold these words: another layout of a kind is another [`FORMAT`](crate::capture::FORMAT).
 
 use bytemuck::{Pod, Zeroable};
 

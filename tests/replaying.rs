@@ -126,16 +126,29 @@ fn a_capture_ends_at_its_limit_and_the_recording_goes_on() {
     let path = capture(&load.traces);
     let size = fs::metadata(&path).unwrap().len();
     assert!(size <= (1 << 20) + 1024, "{size} bytes");
-    assert!(load.stderr.contains("reached; the capture ends here, the recording goes on"), "{}", load.stderr);
+    assert!(load.stderr.contains("is reached; the capture ends here"), "{}", load.stderr);
     let live = ncclscope(&[Path::new("info"), &load.traces.file()]).unwrap();
     assert!(live.contains("capture ended: ") && live.contains("  recorded      "), "{live}");
     let (again, said) = replay(&path);
-    assert!(said.contains("  ended early   ") && said.contains("NCCLSCOPE_MAX_SIZE (1 MiB) reached"), "{said}");
+    assert!(said.contains("  ended early   ") && said.contains("NCCLSCOPE_MAX_SIZE (1 MiB) is reached"), "{said}");
     assert!(said.contains("  not closed  "), "no last word is made up: {said}");
     // Equal as far as both go: the last chunk was not full yet when the capture ended.
     let live = fs::read(load.traces.file()).unwrap();
     let equal = live.iter().zip(&again).take_while(|(live, again)| live == again).count();
     assert!(equal * 2 > again.len(), "{equal} of {} bytes", again.len());
+}
+
+#[test]
+fn a_disk_that_is_nearly_full_ends_the_capture_too() {
+    let play = Play::new("user init world comm=1 rank=0 nranks=2\nuser finalize world\n");
+    let recording = Recording::by(play.env("NCCLSCOPE_CAPTURE", "1").env("NCCLSCOPE_MIN_FREE", "1000000T"));
+    let why = "NCCLSCOPE_MIN_FREE is reached; the capture ends here";
+    assert!(recording.said().iter().any(|line| line.ends_with(why)), "{:?}", recording.said());
+    let path = capture(&recording.traces);
+    let said = ncclscope(&[Path::new("replay"), &path]).unwrap_err();
+    assert!(said.contains("ended before anything was in it: ") && said.ends_with(why), "{said}");
+    let said = ncclscope(&[Path::new("info"), &path]).unwrap();
+    assert!(said.contains("  ended early   ") && said.trim_end().ends_with(why), "{said}");
 }
 
 #[test]

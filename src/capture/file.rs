@@ -43,32 +43,30 @@ impl CaptureFile {
     ///
     /// # Errors
     ///
-    /// Why there is none, in a sentence. Nothing may be appended then but the [end](CaptureFile::end).
+    /// Why there is none, as a fragment. Nothing may be appended then but the [end](CaptureFile::end).
     pub fn append(&mut self, entries: &[u8]) -> Result<(), String> {
-        let failed = |path: &Path, error: &dyn std::fmt::Display| {
-            format!("failed to write {}: {error}; the capture ends here, the recording goes on", path.display())
-        };
         if !self.pack(entries) {
-            return Err(failed(&self.path, &"a chunk cannot be compressed"));
+            return Err("a chunk cannot be compressed".into());
         }
         if self.written + self.packed.len() as u64 > self.max_size {
-            let (path, limit) = (self.path.display(), crate::trace::names::size(self.max_size));
-            return Err(format!(
-                "{path}: NCCLSCOPE_MAX_SIZE ({limit}) reached; the capture ends here, the recording goes on"
-            ));
+            let limit = crate::trace::names::size(self.max_size);
+            return Err(format!("NCCLSCOPE_MAX_SIZE ({limit}) is reached"));
         }
         // A part of the chunk may be in the file then: a reader leaves out such a tail.
-        self.file.write_all(&self.packed).map_err(|error| failed(&self.path, &error))?;
+        self.file.write_all(&self.packed).map_err(|error| format!("failed to write: {error}"))?;
         self.written += self.packed.len() as u64;
         Ok(())
     }
 
-    /// Marks the capture as ended before the recording. The mark takes a hundred bytes or two.
-    pub fn end(mut self, why: &str) {
-        if self.pack(&write::cut_short(why)) {
+    /// Marks the capture as ended before the recording, and answers that in a sentence. The mark takes a hundred bytes or two.
+    #[must_use]
+    pub fn end(mut self, why: &str) -> String {
+        let why = format!("{}: {why}; the capture ends here", self.path.display());
+        if self.pack(&write::cut_short(&why)) {
             // Where the disk is full there is no mark, and a reader says that the file was cut.
             let _ = self.file.write_all(&self.packed);
         }
+        why
     }
 
     /// Makes a chunk of these entries.

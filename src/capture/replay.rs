@@ -45,9 +45,10 @@ pub fn walk(source: impl Read, mut each: impl FnMut(&Entry<'_>)) -> Result<End, 
             match &entry {
                 Entry::Begin(..) if has_begun => return Err(damaged(&"a second begin")),
                 Entry::Begin(..) => has_begun = true,
+                // Also at once, where the disk was full.
+                Entry::CutShort(why) => end = Some(End::CutShort((*why).to_owned())),
                 _ if !has_begun => return Err(damaged(&"it does not begin with the recording's begin")),
                 Entry::Input(Input::End(_)) => end = Some(End::Closed),
-                Entry::CutShort(why) => end = Some(End::CutShort((*why).to_owned())),
                 _ => {}
             }
             each(&entry);

@@ -41,7 +41,11 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     if contents.begin.is_none() {
         // There is nothing to be seen in an empty file.
         let _ = std::fs::remove_file(&output);
-        let why = end.err().map_or_else(|| "there is nothing in it but its head".into(), |error| error.to_string());
+        let why = match end {
+            Err(error) => error.to_string(),
+            Ok(End::CutShort(why)) => format!("the capture ended before anything was in it: {why}"),
+            Ok(End::Open | End::Closed) => "there is nothing in it but its head: the process was killed at once".into(),
+        };
         return Err(format!("{}: {why}", path.display()));
     }
     let wrote = |error| format!("failed to write: {error}");

@@ -48,12 +48,6 @@ struct Shared {
     capture_ended: Mutex<Option<String>>,
 }
 
-impl Shared {
-    fn end_capture(&self, why: String) {
-        *self.capture_ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-    }
-}
-
 /// Where chunks go.
 pub struct TraceFile {
     sender: SyncSender<Command>,
@@ -257,25 +251,23 @@ fn write_chunks(
                 shared.queued.fetch_sub(raw, Ordering::Relaxed);
                 check_space(path, options.min_free, shared);
             }
-            Command::Capture(entries) => {
-                if let Some(mut open) = capture.take() {
-                    let full = shared.stopped.load(Ordering::Relaxed) == Stopped::NoSpace as u8;
-                    let result = if full { Err("NCCLSCOPE_MIN_FREE is reached".into()) } else { open.append(&entries) };
-                    match result {
-                        Ok(()) => capture = Some(open),
-                        Err(why) => {
-                            message::line(&why);
-                            open.end(&why);
-                            shared.end_capture(why);
-                        }
-                    }
-                }
-            }
+            Command::Capture(entries) => capture = capture.and_then(|capture| write_entries(capture, &entries, shared)),
             Command::Flush(done) => {
                 let _ = done.send(());
             }
         }
     }
+}
+
+/// Appends to the capture; it is gone when it has ended.
+fn write_entries(mut capture: CaptureFile, entries: &[u8], shared: &Shared) -> Option<CaptureFile> {
+    let is_full = shared.stopped.load(Ordering::Relaxed) == Stopped::NoSpace as u8;
+    let result = if is_full { Err("NCCLSCOPE_MIN_FREE is reached".into()) } else { capture.append(entries) };
+    let Err(why) = result else { return Some(capture) };
+    let why = capture.end(&why);
+    message::line(&why);
+    *shared.capture_ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    None
 }
 
 /// Ends the recording before the disk is full: the job's checkpoints matter more.

@@ -124,7 +124,7 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
 fn without_the_profiler_and_with_a_job_that_hangs_rows_are_not_ok_and_the_suite_goes_on() {
     let empty = built("libncclscope_empty.so");
     let words =
-        ["--plugin", empty.to_str().unwrap(), "--only", "groups,hang,globaltimer", "--hang", "--job-limit", "8"];
+        ["--plugin", empty.to_str().unwrap(), "--only", "groups,hang,globaltimer", "--hang", "--job-limit", "5"];
     let run = suite(&words, &[]);
     assert_eq!(run.order, ["groups", "hang", "globaltimer", "lost"]);
     let [state, _, why] = run.row("groups");

@@ -8,7 +8,9 @@ use crate::job::Ended;
 const TOPIC: &str = "costs";
 
 /// What is compared with no plugin: a name, the plugin, the settings, and what it is.
-const COMPARED: [(&str, Plugin, &[(&str, &str)], &str); 5] = [
+type Compared = (&'static str, Plugin, &'static [(&'static str, &'static str)], &'static str);
+
+const COMPARED: [Compared; 5] = [
     ("empty", Plugin::Empty, &[], "a plugin that does nothing"),
     ("light", Plugin::Ours, &[("NCCLSCOPE_PRESET", "light")], "preset light"),
     ("standard", Plugin::Ours, &[("NCCLSCOPE_PRESET", "standard")], "preset standard"),

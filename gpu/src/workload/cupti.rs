@@ -64,6 +64,15 @@ fn check(what: &str, result: u32) -> Result<(), String> {
     if result == sys::CUPTI_SUCCESS { Ok(()) } else { Err(format!("{what} gave {result}")) }
 }
 
+/// What records said.
+#[derive(Default)]
+struct Records {
+    /// Kernels, by correlation id and graph node.
+    kernels: Vec<(u32, u64)>,
+    /// External ids, by correlation id.
+    external: BTreeMap<u32, u64>,
+}
+
 /// A subscription with a GPU to try it on.
 struct Trial {
     api: Cupti,
@@ -108,8 +117,8 @@ impl Trial {
         self.gpu.spin(self.stream, 2_000)
     }
 
-    /// All records so far: kernels by correlation id with their graph node, and external ids by correlation id.
-    fn records(&self) -> Result<(Vec<(u32, u64)>, BTreeMap<u32, u64>), String> {
+    /// All records since the last time.
+    fn records(&self) -> Result<Records, String> {
         self.gpu.synchronize()?;
         // SAFETY: on no callback's thread.
         check("cuptiActivityFlushAll", unsafe {
@@ -118,21 +127,21 @@ impl Trial {
         // SAFETY: the function of a library that stays, in a process with a driver.
         let walker = unsafe { Library::new(self.api.cuptiActivityGetNextRecord) };
         let table = Table::new(self.version);
-        let (mut kernels, mut external) = (Vec::new(), BTreeMap::new());
+        let mut records = Records::default();
         for Filled(buffer, valid) in with_seen(|seen| std::mem::take(&mut seen.filled)) {
             // SAFETY: so much of the buffer was filled, and nobody writes to it any more.
             let bytes = unsafe { cupti_sys::records::bytes(buffer.as_ptr().cast(), valid) };
             for record in table.walk(bytes, walker) {
                 if let Some(kernel) = record.view::<Kernel>() {
                     let id = kernel.get(Kernel::CORRELATION_ID).unwrap_or_default();
-                    kernels.push((id, kernel.get(Kernel::GRAPH_NODE_ID).unwrap_or_default()));
+                    records.kernels.push((id, kernel.get(Kernel::GRAPH_NODE_ID).unwrap_or_default()));
                 } else if let Some(id) = record.view::<ExternalCorrelation>() {
                     let call = id.get(ExternalCorrelation::CORRELATION_ID).unwrap_or_default();
-                    external.insert(call, id.get(ExternalCorrelation::EXTERNAL_ID).unwrap_or_default());
+                    records.external.insert(call, id.get(ExternalCorrelation::EXTERNAL_ID).unwrap_or_default());
                 }
             }
         }
-        Ok((kernels, external))
+        Ok(records)
     }
 }
 
@@ -168,7 +177,7 @@ pub(super) fn correlation(workload: &Workload, told: &mut Told) -> Result<(), St
     for _ in 0..workload.repeats {
         trial.launch()?;
     }
-    let (kernels, _) = trial.records()?;
+    let Records { kernels, .. } = trial.records()?;
     let launches = with_seen(|seen| seen.launches.clone());
     let records: BTreeSet<u32> = kernels.iter().map(|(id, _)| *id).collect();
     let same = launches.iter().filter(|id| records.contains(id)).count();
@@ -207,7 +216,7 @@ pub(super) fn external(workload: &Workload, is_single: bool, told: &mut Told) ->
         // SAFETY: the number is writable.
         check("pop", unsafe { (trial.api.cuptiActivityPopExternalCorrelationId)(KIND, &raw mut popped) })?;
     }
-    let (_, external) = trial.records()?;
+    let Records { external, .. } = trial.records()?;
     let launches = with_seen(|seen| seen.launches.clone());
     let right = launches.iter().zip(1000..).filter(|(call, id)| external.get(call) == Some(id)).count();
     told.figures.insert("launches".into(), launches.len() as f64);
@@ -227,7 +236,7 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
     };
     // Of the kernels that came since, those whose node leads back to one that was created.
     let follow = |told: &mut Told, what: &str| {
-        let (kernels, _) = trial.records()?;
+        let Records { kernels, .. } = trial.records()?;
         let (created, cloned) = with_seen(|seen| (seen.created.clone(), seen.cloned.clone()));
         let origin: BTreeMap<u64, u64> = cloned.into_iter().collect();
         let leads_back = |mut node: u64| {

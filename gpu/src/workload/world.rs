@@ -84,9 +84,9 @@ impl<'w> World<'w> {
             Ok(())
         };
         if operations.len() == 1 {
-            each()?
+            each()?;
         } else {
-            nccl.group(each)?
+            nccl.group(each)?;
         }
         // With one rank a collective is at most a copy.
         let alone = team.comm.ranks == 1;

@@ -2,13 +2,13 @@
 //!
 //! | topic | rows |
 //! | --- | --- |
-//! | [`workloads`] | each workload with the profiler: is every kernel matched, and none wrongly |
-//! | [`matching`] | the ways of matching, held against each other kernel by kernel |
-//! | [`questions`] | what CUPTI and the GPU's timer do |
-//! | [`clocks`] | how wide the bounds of the clocks are, and how they drift |
-//! | [`costs`] | what the profiler costs, in time and in memory |
-//! | [`exits`] | processes that end as they should not |
-//! | [`python`] | PyTorch |
+//! | `workloads` | each workload with the profiler: is every kernel matched, and none wrongly |
+//! | `matching` | the ways of matching, held against each other kernel by kernel |
+//! | `questions` | what CUPTI and the GPU's timer do |
+//! | `clocks` | how wide the bounds of the clocks are, and how they drift |
+//! | `costs` | what the profiler costs, in time and in memory |
+//! | `exits` | processes that end as they should not |
+//! | `python` | PyTorch |
 
 mod bench;
 mod clocks;

@@ -62,6 +62,8 @@ pub enum How {
 /// How long the others may go on once a process has failed.
 const GRACE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(10);
+/// How long a process that was killed may take to go.
+const LAST_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Where the traces of a job are, in its folder.
 pub const TRACES: &str = "trace";
@@ -89,6 +91,10 @@ impl Job {
             }
             if began.elapsed() > self.limit || failed.is_some_and(|at| at.elapsed() > GRACE) {
                 running.iter_mut().for_each(Running::kill);
+            }
+            if began.elapsed() > self.limit + LAST_PATIENCE {
+                // Not even that ended it: it is inside the driver for good.
+                break;
             }
             std::thread::sleep(LOOK);
         }

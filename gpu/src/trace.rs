@@ -103,6 +103,8 @@ pub struct Verdict {
     pub open: usize,
     /// Why traces could not be read.
     pub faults: Vec<String>,
+    /// Why there are no kernels, by the recording's own word.
+    pub silence: String,
     /// Bytes of all traces.
     pub bytes: u64,
 }
@@ -213,6 +215,10 @@ impl Verdict {
         self.traces += 1;
         self.bytes += seen.bytes;
         self.faults.extend(seen.fault.clone());
+        let said = seen.notes.iter().flat_map(|note| note.split("; "));
+        if let Some(why) = said.filter(|part| part.contains("no GPU kernels")).last() {
+            why.clone_into(&mut self.silence);
+        }
         let mut unmatched = 0;
         for kernel in seen.nccl() {
             self.kernels += 1;
@@ -320,7 +326,8 @@ impl Verdict {
         let mut faults = self.faults.clone();
         let mut fault = |is: bool, text: String| faults.extend(is.then_some(text));
         fault(self.traces == 0, "there is no trace".into());
-        fault(self.traces > 0 && self.kernels == 0, "there is no kernel of NCCL's in it".into());
+        let silence = if self.silence.is_empty() { String::new() } else { format!(": {}", self.silence) };
+        fault(self.traces > 0 && self.kernels == 0, format!("there is no kernel of NCCL's in it{silence}"));
         fault(self.wrong > 0, format!("{} matched wrongly: {}", self.wrong, self.examples.join("; ")));
         fault(self.contradicted > 0, format!("{} matches are contradicted by their channels", self.contradicted));
         fault(self.lost > 0, format!("{} records were lost", self.lost));

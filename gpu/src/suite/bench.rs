@@ -388,9 +388,9 @@ impl Bench {
             State::NotRun => "not run",
         };
         let what = if answer.figure.is_empty() { &answer.why } else { &answer.figure };
-        println!("{:<8} {:<28} {what}", state, question.name);
+        super::say(&format!("{state:<8} {:<28} {what}", question.name));
         if answer.state == State::NotOk && !answer.figure.is_empty() {
-            println!("{:<37} {}", "", answer.why);
+            super::say(&format!("{:<37} {}", "", answer.why));
         }
         self.rows.push(Row {
             topic: question.topic,
@@ -402,6 +402,8 @@ impl Bench {
             jobs: jobs.iter().map(|&job| job.to_owned()).collect(),
             values: answer.values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         });
+        // Whoever ends the suite has what was answered so far. That there is no room is told at the end.
+        let _ = self.report().write(&self.output);
     }
 
     /// The last row: what was lost in all traces together.

@@ -19,6 +19,7 @@ mod python;
 mod questions;
 mod workloads;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -87,8 +88,7 @@ impl Suite {
                 return ExitCode::from(MISSING);
             }
         };
-        print!("{}", bench.machine);
-        println!("{:<13} {}\n", "ranks", bench.layout());
+        say(&format!("{}{:<13} {}\n", bench.machine, "ranks", bench.layout()));
         TOPICS.iter().for_each(|topic| topic(&mut bench));
         bench.lost();
         let named = |name: &String| bench.rows.iter().any(|row| row.topic == name || row.name == *name);
@@ -96,25 +96,30 @@ impl Suite {
             eprintln!("ncclscope-gpu: there is no topic or row {unknown}");
             return ExitCode::from(USAGE);
         }
-        let folder = bench.output.clone();
         let report = bench.report();
-        if let Err(reason) = report.write(&folder) {
+        if let Err(reason) = report.write(&bench.output) {
             eprintln!("ncclscope-gpu: {reason}");
             return ExitCode::FAILURE;
         }
         let (ok, not_ok) = (report.count(State::Ok), report.count(State::NotOk));
-        println!(
+        say(&format!(
             "\n{ok} ok, {not_ok} not ok, {} not run; {:.0} s\nThe report: {}",
             report.count(State::NotRun),
             report.seconds,
-            folder.join("report.md").display()
-        );
+            bench.output.join("report.md").display()
+        ));
         if not_ok == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
+/// Says something to whoever looks on; that nobody does is no reason to end.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
 impl Bench {
-    fn report(self) -> Report {
+    /// What there is so far.
+    fn report(&self) -> Report {
         let seconds = self.began.elapsed();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Report {
@@ -126,10 +131,10 @@ impl Bench {
             emulated: self.is_emulated(),
             versions: self.versions(),
             layout: self.layout(),
-            machine: self.machine,
-            gpus: self.gpus,
-            rows: self.rows,
-            jobs: self.jobs,
+            machine: self.machine.clone(),
+            gpus: self.gpus.clone(),
+            rows: self.rows.clone(),
+            jobs: self.jobs.clone(),
         }
     }
 }

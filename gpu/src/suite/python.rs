@@ -85,6 +85,8 @@ fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer 
     faults.extend(ended.how.iter().find(|how| **how != must).map(|how| format!("a process {how}; {}", ended.why())));
     let traces = verdict.traces;
     faults.extend((traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())));
+    let child = ended.told.iter().flatten().filter_map(|told| told.figures.get("child"));
+    faults.extend(child.filter(|status| **status != 0.0).map(|status| format!("a child ended with {status}")));
     let theirs = ended.figure("profiler_kernels");
     if demand == Demand::Lent && theirs.unwrap_or(0.0) == 0.0 {
         faults.push("torch.profiler saw no kernel".into());

@@ -130,6 +130,11 @@ fn communicators(world: &mut World<'_>, team: &mut Team, other: &mut Team) -> Re
 }
 
 fn graphs(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
+    // Connections are made with the first operation of a kind, which is better not captured.
+    world.ask(team, &[Operation::AllReduce], SMALL)?;
+    world.ask(team, &[Operation::AllGather], SMALL)?;
+    world.ring(team, SMALL)?;
+    team.stream.synchronize()?;
     let captured = world.capture(team, |world, team| {
         world.ask(team, &[Operation::AllReduce], SMALL)?;
         world.ask(team, &[Operation::AllGather], SMALL)?;

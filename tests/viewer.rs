@@ -8,7 +8,7 @@ use command::ncclscope;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
-use ncclscope_tests::timeline::difference;
+use ncclscope_tests::ui::{self, browse};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -22,22 +22,6 @@ use std::time::Duration;
 /// Scenarios whose tracks are the same in every run, by rank.
 const SCENARIOS: [&str; 8] =
     ["copy_engine", "eager_allreduce", "graph_replay", "grouped", "kernel_channels", "net_plugin", "proxy_ctrl", "pxn"];
-
-/// Lets the browser take steps; answers what it printed, or nothing where there is no browser.
-#[track_caller]
-fn browse(words: &[&str]) -> Option<String> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/perfetto/browser.js");
-    let output = Command::new("node").arg(script).args(words).output().expect("node can be started");
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    match output.status.code() {
-        Some(0) => Some(String::from_utf8(output.stdout).unwrap()),
-        Some(3) if std::env::var_os("CI").is_none() => {
-            eprintln!("left out: {said}");
-            None
-        }
-        _ => panic!("{said}"),
-    }
-}
 
 /// The scenarios' traces as one, each of a rank of its own; the file is gone with the folder.
 fn recorded() -> (tempfile::TempDir, PathBuf) {
@@ -54,28 +38,9 @@ fn recorded() -> (tempfile::TempDir, PathBuf) {
     (folder, file)
 }
 
-/// A tree of tracks without what differs from run to run: pids, tids, the host; with the scenarios' names for their
-/// ranks, and in the order of these.
+/// A tree of tracks without what differs from run to run; with the scenarios' names for their ranks, and in the order of these.
 fn normal(tree: &str, file: &Path) -> String {
-    let trace = Trace::open(file).unwrap();
-    let numbers = trace.rows("SELECT pid AS n FROM process WHERE pid > 0 UNION SELECT tid FROM thread WHERE tid > 0");
-    let numbers: BTreeSet<i64> = numbers.iter().map(|row| row.i64("n")).collect();
-    let is_number = |word: &str| word.parse().is_ok_and(|number| numbers.contains(&number));
-    let mut processes: Vec<Vec<String>> = Vec::new();
-    for line in tree.lines() {
-        let indent = line.len() - line.trim_start().len();
-        let words = line.split(' ').map(|word| {
-            let bare = word.trim_matches(['(', ')']);
-            // In brackets stand the numbers of threads without a track.
-            let is_thread = word.starts_with('(') && bare.parse::<u32>().is_ok();
-            if is_thread || is_number(bare) { word.replace(bare, "N") } else { word.to_owned() }
-        });
-        let line = words.collect::<Vec<_>>().join(" ");
-        if indent == 0 {
-            processes.push(Vec::new());
-        }
-        processes.last_mut().expect("the first line is not indented").push(line);
-    }
+    let mut processes = ui::processes(tree, &Trace::open(file).unwrap());
     for process in &mut processes {
         let rank = process[0].strip_prefix("rank ").and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
         if let Some(rank) = rank {
@@ -91,15 +56,7 @@ fn the_tree_of_tracks_is_as_it_should_be() {
     let (_folder, file) = recorded();
     let Some(tree) = browse(&["--trace", file.to_str().unwrap(), "--list"]) else { return };
     let shown = normal(&tree, &file);
-    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/viewer/tracks.txt");
-    if std::env::var_os("NCCLSCOPE_BLESS").is_some_and(|value| value == "1") {
-        fs::write(golden, &shown).unwrap();
-    }
-    let changed = difference(&fs::read_to_string(golden).unwrap_or_default(), &shown);
-    assert!(
-        changed.is_empty(),
-        "the viewer shows other tracks than {golden} says; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}"
-    );
+    ui::assert_golden(&shown, concat!(env!("CARGO_MANIFEST_DIR"), "/viewer/tracks.txt"));
 }
 
 /// What `ncclscope open` says goes to whoever waits for it.

@@ -8,6 +8,7 @@
 //! * [`gpu`] is what a script may ask of CUDA, with the emulated libraries.
 //! * [`flood`] is the load test, [`quiet`] the one that forbids system calls and counts allocations.
 //! * [`perfetto`] reads the traces that come out, [`timeline`] says what they show.
+//! * [`ui`] is Perfetto's user interface in a browser.
 //! * [`recording`] does all of it: plays, and holds the traces that come out.
 
 pub mod flood;
@@ -22,3 +23,4 @@ pub mod quiet;
 pub mod recording;
 pub mod script;
 pub mod timeline;
+pub mod ui;

@@ -52,7 +52,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     let mut tests = place.cargo();
     // One job at a time: each has more threads than most machines have cores.
     tests
-        .args(["test", "--test", "e2e", "--test", "accuracy", "--test", "queries"])
+        .args(["test", "--test", "e2e", "--test", "accuracy", "--test", "queries", "--test", "viewer"])
         .args(package)
         .args(["--", "--test-threads=1"]);
     if all {

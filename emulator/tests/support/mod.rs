@@ -165,6 +165,14 @@ impl Job {
         Trace::from_bytes(bytes).unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// Writes the traces of all its processes as one into a file, which is gone with the job.
+    #[track_caller]
+    pub(crate) fn trace_file(&self) -> PathBuf {
+        let path = self.folder.path().join("all.perfetto-trace");
+        std::fs::write(&path, self.trace().bytes()).expect("room for a trace");
+        path
+    }
+
     /// The truth about each of its processes and where that is, with its trace.
     #[track_caller]
     pub(crate) fn told(&self) -> Vec<(PathBuf, Vec<Line>, Option<Trace>)> {

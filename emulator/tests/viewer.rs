@@ -1,0 +1,75 @@
+//! The tracks of demo scenarios as Perfetto's own user interface shows them, as text: those of the pictures in `docs/`.
+//!
+//! These need Chromium; without it they say so and are left out, except in continuous integration.
+
+mod support;
+
+use ncclscope_tests::ui;
+use support::Plan;
+
+const NCCL: &str = "2.30.7";
+const CUPTI: &str = "13.0";
+
+/// The tree of tracks of a scenario is the one that was looked at.
+#[track_caller]
+fn check(scenario: &str) {
+    let job = Plan::new(NCCL, scenario).with_cupti(CUPTI).quiet().run();
+    let file = job.trace_file();
+    let Some(tree) = ui::browse(&["--trace", file.to_str().expect("a path"), "--list"]) else { return };
+    let mut processes = ui::processes(&tree, &job.trace());
+    // This release of the viewer orders them by their number of slices.
+    processes.sort();
+    processes.iter_mut().for_each(one_gpu_thread);
+    let lines: Vec<_> = processes.concat().into_iter().filter(|line| is_stable(scenario, line.trim_start())).collect();
+    let golden = format!("{}/tests/viewer/{scenario}.txt", env!("CARGO_MANIFEST_DIR"));
+    ui::assert_golden(&(lines.join("\n") + "\n"), &golden);
+}
+
+/// How many of the emulator's threads run functions for streams is chance.
+fn one_gpu_thread(process: &mut Vec<String>) {
+    // A thread is a group and the track in it.
+    let mut seen = 0;
+    process.retain(|line| {
+        seen += u32::from(line.trim_start() == "emulated gpu N");
+        line.trim_start() != "emulated gpu N" || seen <= 2
+    });
+}
+
+/// Whether a track is there in every run.
+fn is_stable(scenario: &str, track: &str) -> bool {
+    // What threads take is measured once a second, and some jobs are shorter. What CUPTI still holds of a job that is killed is chance.
+    let is_measured = track == "CPU" || track.starts_with("CPU · ");
+    let is_chance =
+        scenario == "hang" && ["GPU", "CUPTI", "busbw", "algbw", "outstanding"].iter().any(|of| track.starts_with(of));
+    !is_measured && !is_chance
+}
+
+#[test]
+fn straggler() {
+    check("straggler");
+}
+
+#[test]
+fn network() {
+    check("network");
+}
+
+#[test]
+fn host_bound() {
+    check("host_bound");
+}
+
+#[test]
+fn hang() {
+    check("hang");
+}
+
+#[test]
+fn graphs() {
+    check("graphs");
+}
+
+#[test]
+fn groups() {
+    check("groups");
+}

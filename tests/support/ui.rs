@@ -1,0 +1,71 @@
+//! Perfetto's own user interface in a browser: what a person sees of a trace, as text.
+
+use crate::perfetto::Trace;
+use crate::timeline::difference;
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+/// Lets the browser take steps; answers what it printed, or nothing where there is no browser.
+///
+/// # Panics
+///
+/// When a step fails; in continuous integration, when there is no browser.
+#[track_caller]
+pub fn browse(words: &[&str]) -> Option<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/perfetto/browser.js");
+    let output = Command::new("node").arg(script).args(words).output().expect("node can be started");
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    match output.status.code() {
+        Some(0) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Some(3) if std::env::var_os("CI").is_none() => {
+            eprintln!("left out: {said}");
+            None
+        }
+        _ => panic!("{said}"),
+    }
+}
+
+/// The processes of a tree of tracks, each with the lines below it, without the pids and tids of this run.
+///
+/// # Panics
+///
+/// When the first line is indented.
+#[track_caller]
+pub fn processes(tree: &str, trace: &Trace) -> Vec<Vec<String>> {
+    let numbers = trace.rows("SELECT pid AS n FROM process WHERE pid > 0 UNION SELECT tid FROM thread WHERE tid > 0");
+    let numbers: BTreeSet<i64> = numbers.iter().map(|row| row.i64("n")).collect();
+    let is_number = |word: &str| word.parse().is_ok_and(|number| numbers.contains(&number));
+    let mut processes: Vec<Vec<String>> = Vec::new();
+    for line in tree.lines() {
+        let words = line.split(' ').map(|word| {
+            let bare = word.trim_matches(['(', ')']);
+            // In brackets stand the numbers of threads without a track.
+            let is_thread = word.starts_with('(') && bare.parse::<u32>().is_ok();
+            if is_thread || is_number(bare) { word.replace(bare, "N") } else { word.to_owned() }
+        });
+        let line = words.collect::<Vec<_>>().join(" ");
+        if !line.starts_with(' ') {
+            processes.push(Vec::new());
+        }
+        processes.last_mut().expect("the first line is not indented").push(line);
+    }
+    processes
+}
+
+/// Requires that this is what a file holds; `NCCLSCOPE_BLESS=1` writes it anew.
+///
+/// # Panics
+///
+/// When it is not.
+#[track_caller]
+pub fn assert_golden(shown: &str, golden: &str) {
+    if std::env::var_os("NCCLSCOPE_BLESS").is_some_and(|value| value == "1") {
+        fs::write(golden, shown).expect("the golden text can be written");
+    }
+    let changed = difference(&fs::read_to_string(golden).unwrap_or_default(), shown);
+    assert!(
+        changed.is_empty(),
+        "the viewer shows other tracks than {golden} says; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}"
+    );
+}

@@ -47,6 +47,7 @@ fn main() {
         tag,
         clocks: Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 },
         process: ProcessInfo { pid, name: "bench".into(), labels: Vec::new(), rank: None, world_size: None },
+        stages: None,
         complaints: Vec::new(),
         attributes: Vec::new(),
         first_words: "bench".into(),

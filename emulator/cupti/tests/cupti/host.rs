@@ -22,6 +22,7 @@ static MACHINE: Machine = Machine {
     current_device: zero,
     driver_version,
     describe,
+    function,
 };
 static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(std::ptr::null_mut());
 static ABSENT: AtomicBool = AtomicBool::new(false);
@@ -48,6 +49,9 @@ extern "C" fn zero() -> u32 {
 }
 extern "C" fn driver_version() -> u32 {
     13000
+}
+extern "C" fn function(_: *const c_char) -> *const c_void {
+    std::ptr::null()
 }
 extern "C" fn current_context() -> *mut c_void {
     CONTEXT as *mut c_void

@@ -125,7 +125,9 @@ impl Ended {
         let bad = self.how.iter().position(|how| *how != How::Status(0));
         let Some(number) = bad else { return String::new() };
         let log = fs::read_to_string(self.folder.join(format!("log-{number}"))).unwrap_or_default();
-        let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+        // A panic of Rust's ends with advice.
+        let says = |line: &&str| !line.trim().is_empty() && !line.starts_with("note: run with `RUST_BACKTRACE");
+        let last = log.lines().rev().find(says).unwrap_or("it said nothing");
         let last: String = last.chars().take(200).collect();
         format!("process {number} {}: {last}", self.how[number])
     }

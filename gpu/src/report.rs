@@ -159,11 +159,13 @@ impl Report {
         for row in &self.rows {
             if row.topic != topic {
                 topic = row.topic;
-                let _ = write!(text, "\n## {topic}\n\n| question | answer | | |\n| --- | --- | --- | --- |\n");
+                let _ =
+                    write!(text, "\n## {topic}\n\n| row | question | answer | | |\n| --- | --- | --- | --- | --- |\n");
             }
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} |",
+                cell(&row.name),
                 cell(&row.question),
                 cell(&row.figure),
                 row.state.text(),
@@ -228,6 +230,6 @@ mod tests {
         assert!(text.contains("1 ok, 1 not ok, 1 not run; 1 s, the short form."), "{text}");
         assert!(text.contains("emulated"), "{text}");
         assert_eq!(text.matches("\n## a\n").count(), 1);
-        assert!(text.contains("| does it \\| hold? | 3 of 4 | **not ok** | because |"), "{text}");
+        assert!(text.contains("| 2 | does it \\| hold? | 3 of 4 | **not ok** | because |"), "{text}");
     }
 }

@@ -115,13 +115,9 @@ fn build(place: &Place, is_native: bool) -> Result<PathBuf, Failure> {
     if !is_native {
         package::tools(place)?;
     }
-    // The plugin by itself: with the command line it would carry readers that it has no use for.
-    let parts: [&[&str]; 3] = [
-        &["-p", "ncclscope", "--bin", "ncclscope", "-q"],
-        &["-p", "ncclscope-gpu", "-p", "ncclscope-gpu-empty", "-q"],
-        &PLUGIN,
-    ];
-    parts.iter().try_for_each(|part| call(command().args(*part)))?;
+    call(command().args(["--bins", "-p", "ncclscope", "-p", "ncclscope-gpu", "-q"]))?;
+    // The plugin last and by itself: with the command line it would carry readers that it has no use for.
+    call(command().args(PLUGIN).args(["-p", "ncclscope-gpu-empty"]))?;
     Ok(if is_native { place.target.join("release") } else { place.target.join(triple()).join("release") })
 }
 

@@ -281,6 +281,8 @@ impl Bench {
         let mut variables: Vec<(String, OsString)> = own.map(|name| (name, OsString::new())).collect();
         let mut set = |name: &str, value: OsString| variables.push((name.to_owned(), value));
         set("NCCL_DEBUG", "WARN".into());
+        // The last line of a log is to say what was wrong.
+        set("RUST_BACKTRACE", "0".into());
         set("RANK", rank.to_string().into());
         set("WORLD_SIZE", ranks.to_string().into());
         set("LOCAL_RANK", if matches!(plan.layout, Layout::Gpus(_)) { rank.to_string() } else { "0".into() }.into());

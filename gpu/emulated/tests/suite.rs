@@ -56,7 +56,10 @@ fn suite(words: &[&str], variables: &[(&str, &str)]) -> Run {
     assert!(nccl.is_file(), "{} is not there; `cargo xtask e2e` fetches it", nccl.display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-emulated"));
     play::clean_environment(&mut command);
-    command.args(["suite", "--quick", "--python", "/nowhere/python3", "--clock-seconds", "1"]);
+    command.args(["suite", "--quick", "--clock-seconds", "1"]);
+    if !words.contains(&"--python") {
+        command.args(["--python", "/nowhere/python3"]);
+    }
     command.arg("--output").arg(folder.path().join("report")).arg("--nccl").arg(nccl);
     command.arg("--driver").arg(&libraries).arg("--cupti").arg(libraries.join("libcupti.so.13"));
     if !words.contains(&"--plugin") {
@@ -133,6 +136,28 @@ fn without_the_profiler_and_with_a_job_that_hangs_rows_are_not_ok_and_the_suite_
     assert!(state == "not ok" && why.contains("was killed: it did not end"), "{why}");
     assert_eq!(run.row("globaltimer")[0], "ok");
     assert_eq!(run.status, Some(1));
+}
+
+#[test]
+fn programs_of_pytorch_are_started_as_ranks_and_judged_by_their_ends_and_traces() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    // No PyTorch: it answers where it would be, and as a rank it tells what it was given and ends well without a trace.
+    let python = folder.path().join("python3");
+    let text = "#!/bin/sh\n\
+        if [ \"$1\" = -c ]; then echo 9.9; echo /nowhere; exit; fi\n\
+        echo \"$RANK of $WORLD_SIZE on $LOCAL_RANK: ${1##*/} ${8} ${9}; ${CUDA_INJECTION64_PATH##*/}\" > \"$3\"\n";
+    std::fs::write(&python, text).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let run = suite(&["--python", python.to_str().unwrap(), "--only", "ddp,py-terminated,py-at-once"], &[]);
+    assert_eq!(run.order, ["ddp", "py-at-once", "py-terminated", "lost"]);
+    let [state, _, why] = run.row("ddp");
+    assert!(state == "not ok" && why.contains("there is no trace") && why.contains("0 traces of 2 processes"), "{why}");
+    assert_eq!(run.row("py-terminated"), ["not run", "", "left out by --quick"]);
+    let told = std::fs::read_to_string(run.folder.path().join("report/py-at-once/told-1.json")).unwrap();
+    assert_eq!(told.trim(), "1 of 2 on 0: train.py --exit at-once;");
+    let torch = run.report["versions"].as_array().unwrap().iter().find(|version| version[0] == "PyTorch").unwrap();
+    assert_eq!(torch[1], "9.9");
 }
 
 #[test]

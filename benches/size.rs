@@ -30,6 +30,8 @@ use prost::Message;
 
 const NUMBER: u64 = 100_000;
 const PACKET: usize = 192 << 10;
+/// A process's mark as it mostly is, with all of its bits: it is in every packet.
+const TAG: u64 = 0x9e37_79b9_7f4a_7c15;
 const PLACE: Place = Place { device: 0, context: 1, stream: 13 };
 
 fn main() {
@@ -137,7 +139,7 @@ impl Draw<'_> {
 
 fn row(kind: &str, mut draw: impl FnMut(&mut Draw<'_>, u64, u64)) {
     let info = ProcessInfo { pid: 1, name: "bench".into(), labels: Vec::new(), rank: None, world_size: None };
-    let mut tracks = Tracks::new(ProcessTag::from_random(42), clocks(), &info);
+    let mut tracks = Tracks::new(ProcessTag::from_random(TAG), clocks(), &info);
     let comm = comm();
     for (id, name) in [(0, "python3"), (1, "NCCL Progress")] {
         let what = What::Thread(Thread { id: ThreadId(id), tid: 100 + id as i32, name });
@@ -159,9 +161,9 @@ fn row(kind: &str, mut draw: impl FnMut(&mut Draw<'_>, u64, u64)) {
 
 /// The slice that the project's target is about: six typed arguments, an operation's number, one end of an arrow, and its end.
 fn six_arguments() {
-    let operation = all_reduce(0, 0);
+    let (operation, comm) = (all_reduce(0, 0), comm());
     let name = OperationName { operation: &operation, prefix: "" };
-    let mut writer = Writer::new(ProcessTag::from_random(42), clocks());
+    let mut writer = Writer::new(ProcessTag::from_random(TAG), clocks());
     let track = writer.track(Form::Plain { name: "track" }, At::default()).expect("a track");
     let sequence = writer.sequence(track, HostNs(0));
     let _ = writer.take();
@@ -178,7 +180,8 @@ fn six_arguments() {
             .uint(nccl::FUNCTION, 2)
             .uint(nccl::CHANNELS, 8);
         let flows = [0x1234_5000_0000_0000 | n];
-        let extra = Extra { args: args.bytes(), correlation: Some(0xabc << 40 | 2 << 32 | n), flows: &flows };
+        let number = Operation { id: handle(n), ..all_reduce(n, time) }.correlation(Some(&comm));
+        let extra = Extra { args: args.bytes(), correlation: number, flows: &flows };
         writer.begin(sequence, track, HostNs(time), Category::Operation, &name, &extra);
         writer.end(sequence, track, HostNs(time + 9_000), &Extra::default());
     }

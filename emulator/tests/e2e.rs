@@ -58,6 +58,8 @@ fn kernels(nccl: &str) {
     for scenario in ["small", "graphs", "mixed"] {
         for played in Plan::new(nccl, scenario).with_cupti("13.0").run().succeeded().processes() {
             played.check_kernels();
+            played.check_runs();
+            played.check_launch_times();
             played.check_arrows();
             played.check_outstanding();
         }

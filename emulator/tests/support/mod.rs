@@ -520,14 +520,15 @@ impl Played {
             at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
         };
         let rows = self.trace().rows(
-            "SELECT slice.ts, slice.dur, slice.name, thread.tid FROM slice JOIN thread_track ON slice.track_id = \
-             thread_track.id JOIN thread USING (utid) WHERE category = 'api' AND slice.name GLOB 'nccl*' ORDER BY slice.ts",
+            "SELECT slice.ts, slice.dur, slice.name, thread.tid, extract_arg(arg_set_id, 'nccl.function') AS function, \
+             extract_arg(arg_set_id, 'nccl.count') AS count, extract_arg(arg_set_id, 'nccl.datatype') AS datatype FROM slice JOIN \
+             thread_track ON slice.track_id = thread_track.id JOIN thread USING (utid) WHERE category = 'api' AND slice.name GLOB \
+             'nccl*' ORDER BY slice.ts",
         );
-        let mut found: HashMap<(i64, String), Vec<(i64, i64)>> = HashMap::new();
+        let mut found: HashMap<(i64, String), Vec<Row>> = HashMap::new();
         for row in rows {
             let name = row.str("name").split(' ').next().unwrap_or_default().to_owned();
-            let begin = row.i64("ts");
-            found.entry((row.i64("tid"), name)).or_default().push((begin, begin + row.i64("dur")));
+            found.entry((row.i64("tid"), name)).or_default().push(row);
         }
         let mut expected: HashMap<(i64, String), Vec<&Call>> = HashMap::new();
         for call in self.told_calls() {
@@ -539,12 +540,73 @@ impl Played {
             let mut calls = expected.remove(&key).unwrap_or_default();
             calls.sort_by_key(|call| call.called);
             assert_eq!(slices.len(), calls.len(), "{key:?}");
-            for ((begin, end), call) in slices.into_iter().zip(calls) {
+            for (row, call) in slices.into_iter().zip(calls) {
+                let (begin, end) = (row.i64("ts"), row.i64("ts") + row.i64("dur"));
+                if key.1 == format!("nccl{}", call.function) {
+                    let said = (row.str("function"), row.i64("count"));
+                    assert_eq!(said, (&*call.function, call.count as i64), "{}", row.str("name"));
+                    // NCCL has no word for some of its datatypes.
+                    if row.str("datatype") == "Unknown" {
+                        assert!(!matches!(&*call.datatype, "ncclFloat32" | "ncclFloat16" | "ncclBfloat16"), "{call:?}");
+                    } else {
+                        assert_eq!((row.str("datatype"), row.str("name")), (&*call.datatype, &*called_name(call)));
+                    }
+                }
                 let (called, returned) = (boot(call.called), boot(call.returned));
                 let inside = called - error <= begin && begin <= end && end <= returned + error;
                 assert!(inside, "{key:?}: {begin}..{end} is not within {called}..{returned} to {error} ns");
             }
         }
+    }
+
+    /// Each launch has its call into CUDA in it, on the thread that made it, to the error that the trace states.
+    #[track_caller]
+    pub(crate) fn check_launch_times(&self) {
+        let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
+        let boot = |at: u64| {
+            let clocks = &self.process.clocks;
+            at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
+        };
+        let mut launches: HashMap<i64, Vec<(i64, i64)>> = HashMap::new();
+        for row in self.trace().rows(
+            "SELECT slice.ts, slice.dur, thread.tid FROM slice JOIN thread_track ON slice.track_id = thread_track.id JOIN thread USING \
+             (utid) WHERE category = 'api' AND slice.name = 'KernelLaunch' ORDER BY slice.ts",
+        ) {
+            launches.entry(row.i64("tid")).or_default().push((row.i64("ts"), row.i64("ts") + row.i64("dur")));
+        }
+        for kernel in self.told_kernels().filter(|kernel| kernel.graph.is_none()) {
+            let of_thread = launches.get_mut(&i64::from(kernel.thread));
+            let (called, returned) = (boot(kernel.called), boot(kernel.returned));
+            let own = of_thread.and_then(|launches| {
+                let around = |(begin, end): &(i64, i64)| begin - error <= called && returned <= end + error;
+                Some(launches.remove(launches.iter().position(around)?))
+            });
+            assert!(own.is_some(), "no launch around {called}..{returned}: {kernel:?}");
+        }
+    }
+
+    /// Each operation on a communicator's track is as long as a kernel that carried one of its function, on the GPU's stream.
+    #[track_caller]
+    pub(crate) fn check_runs(&self) {
+        let alone = self.trace().rows(
+            "SELECT name, ts, dur FROM slice AS run WHERE category = 'run' AND NOT EXISTS (SELECT 1 FROM slice AS kernel WHERE \
+             kernel.category = 'kernel' AND kernel.ts = run.ts AND kernel.dur = run.dur AND extract_arg(kernel.arg_set_id, 'nccl.comm') \
+             = extract_arg(run.arg_set_id, 'nccl.comm'))",
+        );
+        assert!(alone.is_empty(), "operations that ran without a kernel: {alone:?}");
+        let mut found = self.counts("category = 'run'");
+        // NCCL 2.29 and newer does not tell of broadcasts: those that are alone in their group are found by the call all the same.
+        if self.minor() >= 229 {
+            found.remove("Broadcast");
+        }
+        let mut expected: BTreeMap<String, i64> = BTreeMap::new();
+        for operation in self.told_kernels().flat_map(|kernel| kernel.operations.iter().take(16)) {
+            *expected.entry(operation.function.clone()).or_default() += 1;
+        }
+        if self.minor() >= 229 {
+            expected.remove("Broadcast");
+        }
+        assert_eq!(found, expected, "operations while the GPU worked on them");
     }
 
     /// Requires that the trace has every kernel of the truth, on its stream, at its true time within the stated error, and
@@ -711,6 +773,34 @@ impl Played {
         }
         counts
     }
+}
+
+/// How the trace should name a call.
+fn called_name(call: &Call) -> String {
+    let (short, bytes) = match call.datatype.as_str() {
+        "ncclInt8" => ("i8", 1),
+        "ncclUint8" => ("u8", 1),
+        "ncclInt32" => ("i32", 4),
+        "ncclUint32" => ("u32", 4),
+        "ncclInt64" => ("i64", 8),
+        "ncclUint64" => ("u64", 8),
+        "ncclFloat16" => ("f16", 2),
+        "ncclFloat32" => ("f32", 4),
+        "ncclFloat64" => ("f64", 8),
+        "ncclBfloat16" => ("bf16", 2),
+        other => panic!("a datatype that this test does not know: {other}"),
+    };
+    let size = call.count * bytes;
+    let in_units = |shift: u32| {
+        let tenths = (size as f64 / f64::from(1 << shift) * 10.0).round() as u64;
+        if tenths % 10 == 0 { format!("{}", tenths / 10) } else { format!("{}.{}", tenths / 10, tenths % 10) }
+    };
+    let size = match size {
+        0..1024 => format!("{size} B"),
+        1024..1_048_576 => format!("{} KiB", in_units(10)),
+        _ => format!("{} MiB", in_units(20)),
+    };
+    format!("nccl{} {size} {short}", call.function)
 }
 
 /// What identifies a kernel in the truth and in CUPTI's records: the call that launched it and, in a graph, the node.

@@ -793,7 +793,7 @@ fn called_name(call: &Call) -> String {
     let size = call.count * bytes;
     let in_units = |shift: u32| {
         let tenths = (size as f64 / f64::from(1 << shift) * 10.0).round() as u64;
-        if tenths % 10 == 0 { format!("{}", tenths / 10) } else { format!("{}.{}", tenths / 10, tenths % 10) }
+        if tenths.is_multiple_of(10) { format!("{}", tenths / 10) } else { format!("{}.{}", tenths / 10, tenths % 10) }
     };
     let size = match size {
         0..1024 => format!("{size} B"),

@@ -85,6 +85,13 @@ impl Open {
     }
 }
 
+/// The largest numbers there are, with a sign and without, and half of them, as they are written.
+const LARGEST: [&[u8]; 3] = [
+    &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+    &[0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+    &[0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
+];
+
 /// Changes some of the bytes: to others, away, twice, or to the largest numbers there are.
 fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
@@ -93,16 +100,17 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
         }
         let at = random.below(bytes.len());
         let until = (at + 1 + random.below(16)).min(bytes.len());
-        match random.below(8) {
+        match random.below(10) {
             0 | 1 => bytes[at] = random.below(256) as u8,
             2 => bytes[at] ^= 1 << random.below(8),
             3 => bytes[at..until].fill(0xff),
             4 => drop(bytes.drain(at..until)),
-            5 => {
+            5 | 6 => drop(bytes.splice(at..=at, LARGEST[random.below(3)].iter().copied())),
+            7 => {
                 let again = bytes[at..until].to_vec();
                 bytes.splice(at..at, again);
             }
-            6 => bytes[at..until].fill(0),
+            8 => bytes[at..until].fill(0),
             _ => bytes.truncate(until),
         }
     }

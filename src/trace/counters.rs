@@ -51,7 +51,8 @@ impl Gauge {
         if time.since(self.written.1) >= GAP_NS {
             self.flush(writer);
         }
-        (self.value, self.since) = (self.value + change, time);
+        // Sizes are NCCL's word: a nonsensical one is taken away again as it was added.
+        (self.value, self.since) = (self.value.wrapping_add(change), time);
         if time.since(self.written.1) >= GAP_NS {
             self.flush(writer);
         }

@@ -552,8 +552,8 @@ impl Tracks {
                 if state == state::PROXY_STEP_SEND_WAIT
                     && let Some((thread, sent)) = self.steps.get_mut(&id)
                 {
-                    let (thread, more) = (*thread, bytes.unwrap_or_default() as i64 - *sent);
-                    *sent += more;
+                    let (thread, more) = (*thread, (bytes.unwrap_or_default() as i64).wrapping_sub(*sent));
+                    *sent = sent.wrapping_add(more);
                     self.in_flight(thread, time, [0, more]);
                 }
             }
@@ -567,7 +567,7 @@ impl Tracks {
                 }
                 self.lanes.end(id, time, &self.args);
                 if let Some((thread, sent)) = self.steps.remove(&id) {
-                    self.in_flight(thread, time, [-1, -sent]);
+                    self.in_flight(thread, time, [-1, sent.wrapping_neg()]);
                 }
             }
             What::Control { thread, comm, state, appended } => self.control(thread, time, comm, state, appended),

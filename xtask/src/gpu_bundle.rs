@@ -115,7 +115,10 @@ fn build(place: &Place, is_native: bool) -> Result<PathBuf, Failure> {
     if !is_native {
         package::tools(place)?;
     }
-    call(command().args(["--bins", "-p", "ncclscope", "-p", "ncclscope-gpu", "-q"]))?;
+    // The programs without what a debugger wants, which is half of them.
+    let mut programs = command();
+    programs.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    call(programs.args(["--bins", "-p", "ncclscope", "-p", "ncclscope-gpu", "-q"]))?;
     // The plugin last and by itself: with the command line it would carry readers that it has no use for.
     call(command().args(PLUGIN).args(["-p", "ncclscope-gpu-empty"]))?;
     Ok(if is_native { place.target.join("release") } else { place.target.join(triple()).join("release") })

@@ -126,8 +126,12 @@ fn a_stretch_of_time_has_all_that_reaches_into_it() {
     for scenarios in [&["eager_allreduce", "net_plugin", "abort"][..], &["graph_replay"], &["kernel_channels"]] {
         let original = Original::of(scenarios);
         let (start, duration) = original.span();
-        for (from, to) in [(0, 100), (300, 301), (500, 700), (900, 1000), (0, 1)] {
-            let [from, to] = [from, to].map(|part| duration * part / 1000);
+        let parts = [(0, 100), (300, 301), (500, 700), (900, 1000), (0, 1)];
+        let parts = parts.map(|(from, to)| [from, to].map(|part| duration * part / 1000));
+        // Through the middle of the longest slice, wherever that is this time.
+        let longest = "SELECT ts + dur / 2 AS middle FROM slice ORDER BY dur DESC LIMIT 1";
+        let middle = original.trace.rows(longest)[0].i64("middle") - start;
+        for [from, to] in parts.into_iter().chain([[middle, duration.min(middle + duration / 10 + 1)]]) {
             let [begin, end] = [start + from, start + to];
             let part = match original.cut(&["--time", &format!("{from}ns..{to}ns")]) {
                 Ok(part) => part,

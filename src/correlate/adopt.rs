@@ -234,7 +234,7 @@ fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec
     for (index, plan) in plans.iter().enumerate() {
         // Where the host says nothing, nothing is sought.
         let Some((begin, error)) = plan.range else { continue };
-        let drift = (plan.first.0.abs_diff(middle.0) * DRIFT_PPM / 1_000_000) as i64;
+        let drift = ((plan.first.0.abs_diff(middle.0) / 1_000_000 + 1) * DRIFT_PPM) as i64;
         for &(_, kernel) in kernels.around(device, begin, error) {
             if plan.could_be(kernel) {
                 let (low, high) = plan.offsets(kernel);

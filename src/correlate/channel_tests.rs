@@ -380,13 +380,15 @@ fn stamps_that_are_missing_or_run_back_are_not_drawn_as_times() {
     world.false_stamps.insert((100, 0), [0, stop]);
     world.false_stamps.insert((101, 0), [start, 0]);
     world.false_stamps.insert((102, 0), [stop, start]);
+    world.false_stamps.insert((103, 0), [u64::MAX - 1, u64::MAX]);
     let said = world.play();
     let timing = |label: &str| said.channels[label].2;
     assert_eq!(timing("k100.0"), Timing::Seen(Flaw::NoStamp));
     assert_eq!(timing("k101.0"), Timing::Seen(Flaw::NoStamp));
     assert_eq!(timing("k102.0"), Timing::Seen(Flaw::Backwards));
-    assert_eq!(said.checks.implausible, 3);
-    world.check_times(&said, |n, channel| (100..103).contains(&n) && channel == 0);
+    assert_eq!(timing("k103.0"), Timing::Seen(Flaw::NoStamp));
+    assert_eq!(said.checks.implausible, 4);
+    world.check_times(&said, |n, channel| (100..104).contains(&n) && channel == 0);
 }
 
 #[test]

@@ -339,7 +339,8 @@ impl Channels {
                     _ => None,
                 }
             });
-            if self.newest.get(&channel).is_none_or(|before| before.run <= newest.run) {
+            let is_known = sample.flaw != Some(Flaw::NoStamp);
+            if is_known && self.newest.get(&channel).is_none_or(|before| before.run <= newest.run) {
                 self.newest.insert(channel, newest);
             }
         }
@@ -591,7 +592,7 @@ impl Channels {
         if let Some(flaw) = sample.flaw {
             return Err(flaw);
         }
-        if sample.facts.start.0 == 0 {
+        if !is_time(sample.facts.start) {
             return Err(Flaw::NoStamp);
         }
         if self.is_distrusted(run) {
@@ -715,10 +716,16 @@ fn inside(kernel: Span, time: HostNs, error: u64) -> (HostNs, u64) {
     (drawn, (high - low).div_ceil(2) + drawn.0.abs_diff(middle.0))
 }
 
+/// Whether a GPU's timer can have shown this: it counts from 1970 or from some later day.
+fn is_time(stamp: GpuNs) -> bool {
+    const NEVER: u64 = u64::MAX >> 2;
+    (1..NEVER).contains(&stamp.0)
+}
+
 /// What is wrong with two stamps in themselves.
 fn flaw_of([start, stop]: [GpuNs; 2]) -> Option<Flaw> {
     match () {
-        () if start.0 == 0 || stop.0 == 0 => Some(Flaw::NoStamp),
+        () if !is_time(start) || !is_time(stop) => Some(Flaw::NoStamp),
         () if stop < start => Some(Flaw::Backwards),
         () => None,
     }

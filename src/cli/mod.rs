@@ -160,13 +160,34 @@ impl fmt::Display for Failure {
 /// Parses the command line and carries it out.
 #[must_use]
 pub fn main() -> ExitCode {
-    match run(std::env::args_os(), &mut io::stdout()) {
+    match run(std::env::args_os(), &mut Screen { gone: false }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(error)) => error.exit(),
         Err(Failure::Reason(reason)) => {
             eprintln!("ncclscope: {reason}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The standard output. Where whoever read it went away (`ncclscope info TRACE | head`), the command still does its work.
+struct Screen {
+    gone: bool,
+}
+
+impl Write for Screen {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match if self.gone { Ok(bytes.len()) } else { io::stdout().write(bytes) } {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.gone = true;
+                Ok(bytes.len())
+            }
+            done => done,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.gone { Ok(()) } else { io::stdout().flush() }
     }
 }
 

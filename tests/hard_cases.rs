@@ -633,7 +633,7 @@ fn copy_engine_events_are_kept_to_the_last_bit() {
     assert_arguments(
         &timeline,
         "copy engine AlltoAll 24 B f64",
-        "batch_size=7 batches=8 bytes=24 ce_seq=4294967295 comm=2748 count=3 datatype=ncclFloat64 doubt=no parent \
+        "batch_size=7 batches=8 buffer_alignment=4096 bytes=24 ce_seq=4294967295 comm=2748 count=3 datatype=ncclFloat64 doubt=no parent \
          function=AlltoAll intra_batch_sync=1 recv_buffer=8192 send_buffer=4096 seq=5 stream=48 sync_strategy=UC \
          user_tag=17",
     );
@@ -737,12 +737,12 @@ fn operations_keep_what_they_are_told() {
     assert_arguments(&timeline, "KernelLaunch", "comm=2748 stream=28673");
     assert_eq!(
         without_colour("Recv 48 B u64 ← 3"),
-        "bytes=48 channels=4 comm=2748 count=6 datatype=ncclUint64 function=Recv peer=3 replay=1 send_buffer=16384 \
+        "buffer_alignment=4096 bytes=48 channels=4 comm=2748 count=6 datatype=ncclUint64 function=Recv peer=3 replay=1 send_buffer=16384 \
          user_tag=5"
     );
     assert_eq!(
         without_colour("Broadcast 4 GiB"),
-        "algorithm=NVLS_TREE bytes=4294967296 channels=255 comm=2748 count=4294967296 datatype=ncclInt8 \
+        "algorithm=NVLS_TREE buffer_alignment=1 bytes=4294967296 channels=255 comm=2748 count=4294967296 datatype=ncclInt8 \
          function=Broadcast protocol=LL128 recv_buffer=2 replay=2 root=3 send_buffer=1 seq=8589934591 symmetric=1 \
          user_tag=6 variant=BC_x warps=17"
     );

@@ -463,23 +463,33 @@ impl Verdict {
         }
         for channel in &seen.channels {
             self.channels += 1;
-            // Timers of two GPUs may show the same; then it is the one that fits better.
+            // Timers of two GPUs may show the same, and two works of a batch may begin within one step of theirs; then it is the one that fits
+            // better.
+            let off = |stamped: &Stamped| {
+                let [start, end] = stamped.times;
+                [channel.begin - start, channel.end.map_or(0, |at| at - end)]
+            };
             let candidates = stamped.get(&(channel.channel, channel.timer_start)).into_iter().flatten();
-            let Some(stamped) = candidates.min_by_key(|stamped| (channel.begin - stamped.times[0]).abs()) else {
+            let Some(stamped) = candidates.min_by_key(|stamped| off(stamped).map(i64::abs).into_iter().max()) else {
                 self.unknown_channels += 1;
                 continue;
             };
-            let [start, end] = stamped.times;
-            let off = [channel.begin - start, channel.end.map_or(0, |at| at - end)];
+            let off = off(stamped);
             let room = stamped.room.map_or(i64::MAX, |room| room.max(SHORTEST_CHANNEL_NS));
-            let before = self.timer.outside;
+            let before = self.timer;
             self.timer.add(&off, channel.error, room);
             if stamped.later && stamped.room.is_some() {
                 self.later.add(&off, channel.error, room);
             }
-            if self.timer.outside > before {
-                let SeenChannel { name, channel: number, error, .. } = channel;
+            let SeenChannel { name, channel: number, error, .. } = channel;
+            if self.timer.outside > before.outside {
                 self.example(|| format!("{name}, channel {number}: off by {off:?} ns where {error} are stated"));
+            }
+            if self.timer.wide > before.wide {
+                let when = (stamped.times[0] - truth.boot(truth.process.clocks.reference)) as f64 / 1e9;
+                self.example(|| {
+                    format!("{name}, channel {number}, {when:.3} s: its kernel is {room} ns long, {error} ns uncertain")
+                });
             }
         }
     }

@@ -43,6 +43,9 @@ const ORPHANS: usize = 4096;
 const STREAMS: usize = 4096;
 /// How long a sample waits for its kernel, and such a kernel for its samples, in ns.
 const HOLD_NS: u64 = 4_000_000_000;
+/// How long a sample waits where kernels tell nothing of its GPU's timer yet, in ns: CUPTI returns none of a buffer's kernels before the
+/// last of them has ended, and the first of a job run long.
+const UNSETTLED_HOLD_NS: u64 = 30_000_000_000;
 /// After how long a channel that does not end is drawn all the same, where its GPU's timer is known, in ns.
 const OPEN_NS: u64 = 1_000_000_000;
 /// The error of the host's times of records, in ns, with room to spare.
@@ -190,7 +193,8 @@ impl Sample {
 
     /// Whether its stamps may be used for a clock.
     fn is_sound(&self) -> bool {
-        self.ended && self.is_channel() && self.flaw.is_none()
+        let stamps = [self.facts.start, self.stop];
+        self.ended && self.is_channel() && self.flaw.is_none() && stamps.into_iter().all(is_time)
     }
 }
 
@@ -335,12 +339,13 @@ impl Channels {
                 let before = self.newest.get(&channel).filter(|before| before.run < newest.run)?;
                 match before.stamps {
                     same if same == stamps => Some(Flaw::Repeated),
-                    [_, stop] if stamps[0].0 + STEP_NS < stop.0 => Some(Flaw::BeforeThePrevious),
+                    [_, stop] if stamps[0].0.saturating_add(STEP_NS) < stop.0 => Some(Flaw::BeforeThePrevious),
                     _ => None,
                 }
             });
-            let is_known = sample.flaw != Some(Flaw::NoStamp);
-            if is_known && self.newest.get(&channel).is_none_or(|before| before.run <= newest.run) {
+            if stamps.into_iter().all(is_time)
+                && self.newest.get(&channel).is_none_or(|before| before.run <= newest.run)
+            {
                 self.newest.insert(channel, newest);
             }
         }
@@ -500,16 +505,19 @@ impl Channels {
                 Drawn::Begun(..) if !sample.ended => false,
                 Drawn::No if !sample.ended && !last => {
                     // Until the timer is known well, each kernel that is still to be reported may tell much.
-                    let settled = self.clocks(&run).next().is_some_and(DeviceClock::is_settled);
-                    let patience = if settled || !self.kernels_expected { OPEN_NS } else { HOLD_NS };
+                    let patience = if self.is_timer_known(&run) { OPEN_NS } else { HOLD_NS };
                     now.since(sample.seen[0]) >= patience
                 }
                 // What is wrong in itself need not wait for a clock, and nothing will be known of what belongs to no plan.
-                _ if last || sample.flaw.is_some() || run.loose => true,
+                _ if last || sample.flaw.is_some() || run.loose || self.is_distrusted(&run) => true,
                 _ => {
-                    let patience = if self.kernels_expected { HOLD_NS } else { OPEN_NS };
-                    let waited = now.since(sample.seen[1]) >= patience;
-                    waited || (run.told_device && self.clock_of_kernel(&run).is_some_and(DeviceClock::is_settled))
+                    let known = self.is_timer_known(&run);
+                    let patience = match self.kernels_expected {
+                        false => OPEN_NS,
+                        true if known => HOLD_NS,
+                        true => UNSETTLED_HOLD_NS,
+                    };
+                    now.since(sample.seen[1]) >= patience || (run.told_device && known)
                 }
             };
             if due {
@@ -551,15 +559,20 @@ impl Channels {
         }
     }
 
-    /// The clock of the GPU of a plan's kernel.
-    fn clock_of_kernel(&self, run: &Run) -> Option<&DeviceClock> {
-        self.by_device.get(&run.kernel?.place.device)
+    /// The clock of a plan's GPU, by what kernels say.
+    fn clock_of_device(&self, run: &Run) -> Option<&DeviceClock> {
+        let device = run.kernel.map(|ran| ran.place.device).or_else(|| self.devices.get(&run.context).copied());
+        self.by_device.get(&device?)
+    }
+
+    /// Whether the timer of a plan's GPU is known as well as kernels can tell; without kernels, always.
+    fn is_timer_known(&self, run: &Run) -> bool {
+        !self.kernels_expected || self.clock_of_device(run).is_some_and(DeviceClock::is_settled)
     }
 
     /// The clocks for a plan's stamps, the most trusted first. Where few kernels are known, each bounds its own channels at least.
     fn clocks(&self, run: &Run) -> impl Iterator<Item = &DeviceClock> {
-        let device = run.kernel.map(|ran| ran.place.device).or_else(|| self.devices.get(&run.context).copied());
-        let by_device = device.and_then(|device| self.by_device.get(&device));
+        let by_device = self.clock_of_device(run);
         let (trusted, young) = match by_device {
             Some(clock) if run.told_device || clock.is_settled() => (by_device, None),
             _ => (None, by_device),
@@ -592,7 +605,7 @@ impl Channels {
         if let Some(flaw) = sample.flaw {
             return Err(flaw);
         }
-        if !is_time(sample.facts.start) {
+        if sample.facts.start.0 == 0 {
             return Err(Flaw::NoStamp);
         }
         if self.is_distrusted(run) {
@@ -725,7 +738,7 @@ fn is_time(stamp: GpuNs) -> bool {
 /// What is wrong with two stamps in themselves.
 fn flaw_of([start, stop]: [GpuNs; 2]) -> Option<Flaw> {
     match () {
-        () if !is_time(start) || !is_time(stop) => Some(Flaw::NoStamp),
+        () if start.0 == 0 || stop.0 == 0 => Some(Flaw::NoStamp),
         () if stop < start => Some(Flaw::Backwards),
         () => None,
     }

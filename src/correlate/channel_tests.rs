@@ -305,6 +305,24 @@ fn a_channel_that_hangs_is_said_after_a_second() {
 }
 
 #[test]
+fn channels_wait_for_the_first_kernels_of_their_gpu() {
+    let mut world = world(1, 2);
+    world.lost = vec![0, 1];
+    let ended = world.plans[1].seen.iter().map(|seen| seen[1]).max().expect("channels");
+    let mut player = Player::new();
+    player.correlator.expect_kernels();
+    // CUPTI returns none before the longest of them has ended.
+    for (until, expected) in [(0, 0), (29_000 * MS, 0), (31_000 * MS, 4)] {
+        let script = if until == 0 { world.script() } else { String::new() };
+        let mut begun = 0;
+        player.play(&format!("{script}\n{} 0 advance", ended + until), &mut |_, entry| {
+            begun += usize::from(matches!(entry.what, What::ChannelBegin { .. }));
+        });
+        assert_eq!(begun, expected, "{until} ns after the last was seen to end");
+    }
+}
+
+#[test]
 fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
     let play = |seconds: u64, lost: bool| {
         let mut random = Random(3);

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 
 use ncclscope::correlate::is_nccl;
-use ncclscope::trace::fields::clock_id;
 use ncclscope::trace::reader::proto::ncclscope::{Function, MatchedBy};
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
-use ncclscope::trace::reader::{self, Nccl, TracePacket};
+use ncclscope::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
 
 use crate::workload::{Piece, Told};
 
@@ -368,7 +368,7 @@ fn without(from: &mut Vec<Piece>, pieces: &[Piece]) -> bool {
 #[derive(Default)]
 struct Reader {
     seen: Seen,
-    sequences: HashMap<u32, Sequence>,
+    sequences: Sequences,
     tracks: HashMap<u64, Track>,
     /// Kernels that carried several operations, and such operations, by track and time.
     carried: HashMap<(String, i64, i64), Vec<Piece>>,
@@ -376,34 +376,14 @@ struct Reader {
 }
 
 #[derive(Default)]
-struct Sequence {
-    last: i64,
-    track: u64,
-    names: HashMap<u64, String>,
-    categories: HashMap<u64, String>,
-}
-
-#[derive(Default)]
 struct Track {
     name: String,
-    open: Vec<(i64, String, Nccl)>,
+    open: Vec<(i64, Arc<str>, Nccl)>,
 }
 
 impl Reader {
-    fn take(&mut self, packet: TracePacket) {
-        let id = packet.trusted_packet_sequence_id();
-        let sequence = self.sequences.entry(id).or_default();
-        if let Some(snapshot) = &packet.clock_snapshot {
-            let delta = snapshot.clocks.iter().find(|clock| u64::from(clock.clock_id()) == clock_id::DELTA);
-            sequence.last = delta.map_or(sequence.last, |clock| clock.timestamp() as i64);
-        }
-        if let Some(defaults) = packet.trace_packet_defaults.as_ref().and_then(|it| it.track_event_defaults.as_ref()) {
-            sequence.track = defaults.track_uuid();
-        }
-        if let Some(interned) = &packet.interned_data {
-            sequence.names.extend(interned.event_names.iter().map(|it| (it.iid(), it.name().to_owned())));
-            sequence.categories.extend(interned.event_categories.iter().map(|it| (it.iid(), it.name().to_owned())));
-        }
+    fn take(&mut self, mut packet: TracePacket) {
+        let event = self.sequences.take(&mut packet);
         if let Some(descriptor) = &packet.track_descriptor {
             if let Some(process) = &descriptor.process {
                 let rank =
@@ -412,35 +392,18 @@ impl Reader {
             }
             descriptor.name().clone_into(&mut self.tracks.entry(descriptor.uuid()).or_default().name);
         }
-        let Some(event) = packet.track_event else { return };
-        let time = match packet.timestamp_clock_id {
-            Some(_) => packet.timestamp.unwrap_or(0) as i64,
-            None => {
-                sequence.last = sequence.last.saturating_add(packet.timestamp.unwrap_or(0) as i64);
-                sequence.last
-            }
-        };
+        let Some(Event { time, track, name, category, event }) = event else { return };
         let kind = event.r#type();
-        let name = || match event.name_iid {
-            Some(iid) => sequence.names.get(&iid).cloned().unwrap_or_default(),
-            None => event.name().to_owned(),
-        };
-        let track = self.tracks.entry(event.track_uuid.unwrap_or(sequence.track)).or_default();
+        let track = self.tracks.entry(track).or_default();
         match kind {
-            Type::SliceBegin => {
-                let category = event.category_iids.first().and_then(|iid| sequence.categories.get(iid));
-                track.open.push((time, category.cloned().unwrap_or_default(), event.nccl.unwrap_or_default()));
-            }
+            Type::SliceBegin => track.open.push((time, category, event.nccl.unwrap_or_default())),
             Type::SliceEnd => {
                 if let Some((begin, category, nccl)) = track.open.pop() {
                     let name = track.name.clone();
                     self.slice(&name, &category, (begin, time), &nccl);
                 }
             }
-            Type::Instant => {
-                let name = name();
-                self.instant(&name, event.nccl.unwrap_or_default());
-            }
+            Type::Instant => self.instant(&name, event.nccl.unwrap_or_default()),
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! `ncclscope info`: what a trace holds, in a page.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::import::{self, Format};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
-use crate::trace::reader::{self, Nccl, TracePacket};
+use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
 use crate::trace::writer::TRACK_BITS;
 
 pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
@@ -70,8 +70,7 @@ struct Info {
     processes: Vec<String>,
     /// The tags of the processes that were recorded; a process with several GPUs is drawn as several.
     recordings: HashSet<u64>,
-    /// Event names, by sequence and number.
-    names: HashMap<(u32, u64), String>,
+    sequences: Sequences,
     communicators: Vec<String>,
     /// Operations handed over, by communicator and function: how many, and their bytes.
     operations: BTreeMap<(u64, String), (u64, u64)>,
@@ -84,24 +83,18 @@ struct Info {
 }
 
 impl Info {
-    fn take(&mut self, packet: TracePacket) {
-        let sequence = packet.trusted_packet_sequence_id();
-        for name in packet.interned_data.iter().flat_map(|data| &data.event_names) {
-            self.names.insert((sequence, name.iid()), name.name().to_owned());
-        }
+    fn take(&mut self, mut packet: TracePacket) {
+        let event = self.sequences.take(&mut packet);
         if let Some(descriptor) = packet.track_descriptor
             && let Some(process) = &descriptor.process
         {
             self.recordings.insert(descriptor.uuid() >> TRACK_BITS);
             self.processes.push(format!("{} (pid {})", process.process_name(), process.pid()));
         }
-        let Some(event) = packet.track_event else { return };
-        let name = match event.name_iid {
-            Some(iid) => self.names.get(&(sequence, iid)).cloned().unwrap_or_default(),
-            None => event.name().to_owned(),
-        };
-        let nccl = event.nccl.clone().unwrap_or_default();
-        match event.r#type() {
+        let Some(Event { name, event, .. }) = event else { return };
+        let kind = event.r#type();
+        let nccl = event.nccl.unwrap_or_default();
+        match kind {
             Type::SliceBegin => {
                 self.slices += 1;
                 // Of the slices that carry an operation, only the hand-over names the thread.
@@ -116,7 +109,7 @@ impl Info {
                 }
             }
             Type::Instant => {
-                match name.as_str() {
+                match &*name {
                     "communicator init" => self.communicators.push(communicator(&nccl)),
                     "recording ended" => self.ends.push(nccl),
                     ENDED => self.imported += 1,
@@ -124,7 +117,7 @@ impl Info {
                     _ if nccl.note.is_some() => self.notes.push(format!("{name}: {}", nccl.note())),
                     _ => {}
                 }
-                *self.instants.entry(name).or_default() += 1;
+                *self.instants.entry(name.to_string()).or_default() += 1;
             }
             _ => {}
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{
     Carried, Clock, Communicator, Copy, CudaCall, Error, How, Kernel, Launch, NcclCall, Operation, Place, Process,
@@ -11,7 +12,7 @@ use crate::model::activity::CopyKind;
 use crate::trace::fields::clock_id;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
-use crate::trace::reader::{self, Nccl, TracePacket, TrackEvent};
+use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
 use crate::trace::writer::TRACK_BITS;
 
 /// How a track of carried operations is named after the one of its kernels.
@@ -39,7 +40,7 @@ pub(super) fn read_bytes(bytes: &[u8]) -> Result<Profile, Error> {
 #[derive(Default)]
 struct Reader {
     profile: Profile,
-    sequences: HashMap<u32, Sequence>,
+    sequences: Sequences,
     tracks: HashMap<u64, Track>,
     /// Processes by their tag.
     processes: HashMap<u64, usize>,
@@ -58,14 +59,6 @@ struct Reader {
 }
 
 #[derive(Default)]
-struct Sequence {
-    last: i64,
-    track: u64,
-    names: HashMap<u64, String>,
-    categories: HashMap<u64, String>,
-}
-
-#[derive(Default)]
 struct Track {
     parent: Option<u64>,
     name: String,
@@ -75,15 +68,14 @@ struct Track {
 
 struct Open {
     begin: i64,
-    name: String,
-    category: String,
+    name: Arc<str>,
+    category: Arc<str>,
     nccl: Nccl,
     correlation: Option<u64>,
 }
 
 impl Reader {
-    fn take(&mut self, packet: TracePacket) {
-        let id = packet.trusted_packet_sequence_id();
+    fn take(&mut self, mut packet: TracePacket) {
         if let Some(snapshot) = &packet.clock_snapshot {
             let clock = |id: u64| {
                 snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id).map(|it| it.timestamp() as i64)
@@ -91,18 +83,8 @@ impl Reader {
             if let (Some(boottime), Some(realtime)) = (clock(clock_id::BOOTTIME), clock(clock_id::REALTIME)) {
                 self.profile.clock.to_utc_ns.get_or_insert(realtime.saturating_sub(boottime));
             }
-            if let Some(base) = clock(clock_id::DELTA) {
-                self.sequences.entry(id).or_default().last = base;
-            }
         }
-        if let Some(defaults) = packet.trace_packet_defaults.as_ref().and_then(|it| it.track_event_defaults.as_ref()) {
-            self.sequences.entry(id).or_default().track = defaults.track_uuid();
-        }
-        if let Some(interned) = &packet.interned_data {
-            let sequence = self.sequences.entry(id).or_default();
-            sequence.names.extend(interned.event_names.iter().map(|it| (it.iid(), it.name().to_owned())));
-            sequence.categories.extend(interned.event_categories.iter().map(|it| (it.iid(), it.name().to_owned())));
-        }
+        let event = self.sequences.take(&mut packet);
         if let Some(descriptor) = packet.track_descriptor {
             let uuid = descriptor.uuid();
             let thread = descriptor.thread.as_ref().map(|it| (i64::from(it.tid()), it.thread_name().to_owned()));
@@ -117,17 +99,9 @@ impl Reader {
             track.name = descriptor.name().to_owned();
             track.thread = thread;
         }
-        let Some(event) = packet.track_event else { return };
-        let sequence = self.sequences.entry(id).or_default();
-        let time = match packet.timestamp_clock_id {
-            Some(_) => packet.timestamp.unwrap_or(0) as i64,
-            None => {
-                sequence.last = sequence.last.saturating_add(packet.timestamp.unwrap_or(0) as i64);
-                sequence.last
-            }
-        };
-        let uuid = event.track_uuid.unwrap_or(sequence.track);
-        self.event(id, uuid, time, event);
+        if let Some(event) = event {
+            self.event(event);
+        }
     }
 
     fn process(&mut self, tag: u64, pid: i64, name: &str) {
@@ -140,15 +114,9 @@ impl Reader {
         self.profile.processes.push(Process { pid, name: name.to_owned(), rank, threads: BTreeMap::new() });
     }
 
-    fn event(&mut self, id: u32, uuid: u64, time: i64, event: TrackEvent) {
+    fn event(&mut self, event: Event) {
+        let Event { time, track: uuid, name, category, event } = event;
         let kind = event.r#type();
-        let sequence = self.sequences.entry(id).or_default();
-        let name = match event.name_iid {
-            Some(iid) => sequence.names.get(&iid).cloned().unwrap_or_default(),
-            None => event.name().to_owned(),
-        };
-        let category =
-            event.category_iids.first().and_then(|iid| sequence.categories.get(iid)).cloned().unwrap_or_default();
         let (correlation, nccl) = (event.correlation_id, event.nccl.unwrap_or_default());
         match kind {
             Type::SliceBegin => {
@@ -214,7 +182,7 @@ impl Reader {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         let span = Span { start: open.begin, end: end.max(open.begin) };
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str()).to_owned();
-        match open.category.as_str() {
+        match &*open.category {
             "kernel" if open.nccl.kernel.is_some() => self.kernel(process, &track, span, &open),
             "kernel" => self.copy(process, span, &open),
             "carried" => {
@@ -237,7 +205,7 @@ impl Reader {
                     span,
                     is_driver: track == "CUDA driver",
                     correlation: open.nccl.correlation(),
-                    name: open.name.into(),
+                    name: open.name,
                 };
                 self.profile.cuda_calls.push(call);
             }
@@ -315,7 +283,7 @@ impl Reader {
         let Some(tid) = self.thread(uuid) else { return };
         let communicator = open.nccl.comm.filter(|hash| *hash != 0).map(|hash| self.communicator(process, hash));
         let launch = Launch { process, tid, span, communicator, stream: open.nccl.stream() };
-        let list = match open.name.as_str() {
+        let list = match &*open.name {
             "KernelLaunch" => Some(&mut self.profile.launches),
             "Group" => Some(&mut self.profile.plans),
             "GroupApi" => Some(&mut self.profile.groups),
@@ -338,7 +306,7 @@ impl Reader {
 
     fn transfer(&mut self, uuid: u64, process: usize, span: Span, open: Open, depth: usize) {
         if depth > 0 {
-            self.waits.entry(uuid).or_default().push((open.name, span.duration()));
+            self.waits.entry(uuid).or_default().push((open.name.to_string(), span.duration()));
             return;
         }
         let waits = self.waits.remove(&uuid).unwrap_or_default();

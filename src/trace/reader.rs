@@ -1,9 +1,13 @@
 //! Reads traces: the packets of a file, those inside compressed packets included.
 
+use std::collections::HashMap;
 use std::io::Read as _;
+use std::sync::Arc;
 
 use flate2::read::ZlibDecoder;
 use prost::Message as _;
+
+use super::fields::clock_id;
 
 /// Perfetto's messages and ours, generated from `proto/`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]
@@ -52,6 +56,65 @@ impl std::fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// What the packets of our traces leave unsaid, by sequence: the time that the next one's counts from, the default track, names.
+#[derive(Default)]
+pub struct Sequences(HashMap<u32, Sequence>);
+
+#[derive(Default)]
+struct Sequence {
+    last: i64,
+    track: u64,
+    names: HashMap<u64, Arc<str>>,
+    categories: HashMap<u64, Arc<str>>,
+}
+
+/// An event, with what its packet left unsaid.
+pub struct Event {
+    /// When, in ns of the trace's clock.
+    pub time: i64,
+    /// The uuid of its track.
+    pub track: u64,
+    /// Its name; empty for an end.
+    pub name: Arc<str>,
+    /// Its category; empty where it has none.
+    pub category: Arc<str>,
+    /// All else.
+    pub event: TrackEvent,
+}
+
+impl Sequences {
+    /// Follows the next packet of a trace, and takes its event out of it, if it has one.
+    pub fn take(&mut self, packet: &mut TracePacket) -> Option<Event> {
+        let sequence = self.0.entry(packet.trusted_packet_sequence_id()).or_default();
+        if let Some(snapshot) = &packet.clock_snapshot {
+            let delta = snapshot.clocks.iter().find(|clock| u64::from(clock.clock_id()) == clock_id::DELTA);
+            sequence.last = delta.map_or(sequence.last, |clock| clock.timestamp() as i64);
+        }
+        if let Some(defaults) = packet.trace_packet_defaults.as_ref().and_then(|it| it.track_event_defaults.as_ref()) {
+            sequence.track = defaults.track_uuid();
+        }
+        if let Some(interned) = &packet.interned_data {
+            sequence.names.extend(interned.event_names.iter().map(|it| (it.iid(), it.name().into())));
+            sequence.categories.extend(interned.event_categories.iter().map(|it| (it.iid(), it.name().into())));
+        }
+        let event = packet.track_event.take()?;
+        let time = match packet.timestamp_clock_id {
+            Some(_) => packet.timestamp.unwrap_or(0) as i64,
+            None => {
+                sequence.last = sequence.last.saturating_add(packet.timestamp.unwrap_or(0) as i64);
+                sequence.last
+            }
+        };
+        let name = match event.name_iid {
+            Some(iid) => sequence.names.get(&iid).cloned().unwrap_or_default(),
+            None => event.name().into(),
+        };
+        let category = event.category_iids.first().and_then(|iid| sequence.categories.get(iid)).cloned();
+        let track = event.track_uuid.unwrap_or(sequence.track);
+        Some(Event { time, track, name, category: category.unwrap_or_default(), event })
+    }
+}
 
 /// Calls `each` for every packet of a trace, compressed ones unpacked.
 ///

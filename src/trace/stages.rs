@@ -118,22 +118,24 @@ impl RenderStages {
     fn queue(&mut self, tag: u32, who: &str, place: Place, interned: &mut Buf) -> u32 {
         let crowded = self.queues.len() as u32 >= NUMBERS - 1 && !self.queues.contains_key(&place);
         let place = if crowded { Place { device: u32::MAX, context: u32::MAX, stream: u32::MAX } } else { place };
-        let twin = |other: &Place| (other.device, other.stream) == (place.device, place.stream) && *other != place;
+        if let Some(&known) = self.queues.get(&place) {
+            return known;
+        }
+        let twin = |other: &Place| (other.device, other.stream) == (place.device, place.stream);
         let context =
             if self.queues.keys().any(twin) { format!(" of context {}", place.context) } else { String::new() };
+        let name = match crowded {
+            true => format!("{who} · other streams"),
+            false => format!("{who} · GPU {} · stream {}{context}", place.device, place.stream),
+        };
         let number = tag << NUMBERS.trailing_zeros() | self.queues.len() as u32;
-        *self.queues.entry(place).or_insert_with(|| {
-            let name = match crowded {
-                true => format!("{who} · other streams"),
-                false => format!("{who} · GPU {} · stream {}{context}", place.device, place.stream),
-            };
-            interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
-                out.uint(specification::IID, u64::from(number));
-                out.bytes_field(specification::NAME, name.as_bytes());
-                out.bytes_field(specification::DESCRIPTION, b"Kernels while they ran, by CUPTI.");
-            });
-            number
-        })
+        interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
+            out.uint(specification::IID, u64::from(number));
+            out.bytes_field(specification::NAME, name.as_bytes());
+            out.bytes_field(specification::DESCRIPTION, b"Kernels while they ran, by CUPTI.");
+        });
+        self.queues.insert(place, number);
+        number
     }
 
     /// A kind of kernel: a name, and a function on the GPU.
@@ -207,7 +209,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::correlate::tests::tag;
+    use crate::model::ids::ProcessTag;
     use crate::model::time::HostNs;
     use crate::model::timeline::{Entry, What};
     use crate::trace::reader::proto::perfetto::protos::GpuRenderStageEvent;
@@ -235,7 +237,7 @@ mod tests {
     fn drawn(kernels: impl Iterator<Item = Kernel>) -> Vec<TracePacket> {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let info = ProcessInfo { pid: 4711, name: "python3".into(), labels: Vec::new(), rank: None, world_size: None };
-        let mut tracks = Tracks::new(tag(), clocks, &info);
+        let mut tracks = Tracks::new(ProcessTag::from_random(42), clocks, &info);
         tracks.draw_render_stages(Stages::Alone);
         for kernel in kernels {
             let what = What::Kernel { kernel: &kernel, owner: Owner::Application };

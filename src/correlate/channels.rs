@@ -512,10 +512,10 @@ impl Channels {
                 _ if last || sample.flaw.is_some() || run.loose || self.is_distrusted(&run) => true,
                 _ => {
                     let known = self.is_timer_known(&run);
-                    let patience = match self.kernels_expected {
-                        false => OPEN_NS,
-                        true if known => HOLD_NS,
-                        true => UNSETTLED_HOLD_NS,
+                    let patience = match () {
+                        () if !known => UNSETTLED_HOLD_NS,
+                        () if self.kernels_expected => HOLD_NS,
+                        () => OPEN_NS,
                     };
                     now.since(sample.seen[1]) >= patience || (run.told_device && known)
                 }

@@ -11,7 +11,7 @@
 //! then     | what the kind says, see `Body`                  |
 //! ```
 //!
-//! Captures hold these words: another layout of a kind is another [`FORMAT`](crate::capture::FORMAT).
+//! Captures hold these words: another layout of a kind is another `capture::FORMAT`.
 
 use bytemuck::{Pod, Zeroable};
 

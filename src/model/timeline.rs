@@ -657,8 +657,9 @@ impl Operation {
         self.count().checked_mul(self.datatype().element_bytes()?)
     }
 
-    /// The number that marks this operation in every rank's trace: 32 bits of sequence, 5 of function, 23 of communicator. The
-    /// sequence is above, because what is small at first makes it short in the file, and 28 bits up, where its bytes are those of the argument. `None` where nothing common to the ranks is known.
+    /// The number that marks this operation in every rank's trace: 32 bits of sequence, 5 of function, 23 of communicator. The sequence
+    /// is above, because what is small at first makes it short in the file; and 28 bits up, where its bytes are those of the argument
+    /// `seq`, which packs well. `None` where nothing common to the ranks is known.
     #[must_use]
     pub fn correlation(&self, comm: Option<&Comm>) -> Option<u64> {
         let comm = comm.filter(|comm| comm.hash != 0)?;

@@ -66,6 +66,7 @@ fn main() {
             method: Method::Bracket,
             comm: Some(draw.comm),
             operations: &operations,
+            around: &[],
             channels: &[],
             launch: Some(handle(n + (1 << 30))),
             replay: None,
@@ -253,7 +254,7 @@ fn handle(number: u64) -> Handle {
 }
 
 fn operation(n: u64, at: u64, event: Event) -> Operation {
-    Operation { id: handle(n), since: HostNs(at), event, texts: None, p2p_number: 0 }
+    Operation { id: handle(n), since: HostNs(at), asked: None, event, texts: None, p2p_number: 0 }
 }
 
 fn all_reduce(n: u64, at: u64) -> Operation {

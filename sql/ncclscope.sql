@@ -61,7 +61,7 @@ WHERE dur = 0 AND extract_arg(arg_set_id, 'nccl.interface') IS NOT NULL
 GROUP BY upid, comm, rank;
 
 -- The application's calls into NCCL, from v5 of the interface on. `nvtx` is the innermost of the program's NVTX ranges around the call, on its thread,
--- where the recording has ranges (NCCLSCOPE_NVTX=1); `step` is the number in the innermost that names a step or an iteration: `step 17`,
+-- where the recording has ranges (NCCLSCOPE_NVTX=1), NCCL's own, which repeat the call, left out; `step` is the number in the innermost that names a step or an iteration: `step 17`,
 -- `Iteration: 17`, `ProfilerStep#17`.
 CREATE PERFETTO VIEW nccl_call AS
 WITH around AS (
@@ -78,6 +78,7 @@ WITH around AS (
   JOIN nccl_slice AS range
     ON range.utid = call.utid AND range.ts <= call.ts AND range.ts + range.dur >= call.ts + call.dur
   WHERE call.category = 'api' AND call.name GLOB 'nccl*' AND range.category = 'nvtx' AND range.dur > 0
+    AND extract_arg(range.arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
 )
 SELECT
   id,
@@ -144,7 +145,8 @@ WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.kernel') IS NOT NULL
 
 -- The operations while the GPU worked on them: from the begin to the end of the kernel that carried them. An operation in a
 -- replayed graph has a row for each run. `bus_bytes` is what each rank moves at least, by which operations of different
--- kinds and sizes can be compared with the hardware; NULL where the number of ranks is not known.
+-- kinds and sizes can be compared with the hardware; NULL where the number of ranks is not known. `nvtx` and `step` are those of `nccl_call`,
+-- for a replay those around the launch of its graph.
 CREATE PERFETTO VIEW nccl_execution AS
 WITH execution AS (
   SELECT
@@ -159,7 +161,9 @@ WITH execution AS (
     extract_arg(arg_set_id, 'nccl.seq') AS seq,
     extract_arg(arg_set_id, 'nccl.replay') AS replay,
     extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
-    extract_arg(arg_set_id, 'nccl.peer') AS peer
+    extract_arg(arg_set_id, 'nccl.peer') AS peer,
+    extract_arg(arg_set_id, 'nccl.nvtx_range') AS nvtx,
+    extract_arg(arg_set_id, 'nccl.nvtx_step') AS step
   FROM nccl_slice
   WHERE extract_arg(arg_set_id, 'nccl.count') IS NOT NULL AND (
     category = 'run'

@@ -418,6 +418,8 @@ fn cupti_options(config: &Config) -> cupti::Options {
         copies,
         calls: config.cuda_api,
         nvtx: config.nvtx,
+        // More often takes the program's time, more seldom lets much pile up.
+        flush_period: Duration::from_millis(config.flush_period_ms.clamp(100, 1000)),
         ..cupti::Options::new(config.cupti.clone())
     }
 }

@@ -227,6 +227,7 @@ impl<'a> Drawing<'a> {
                 method: if how == How::Told { Method::External } else { Method::ApiBracket },
                 comm: first.map(|at| &comms[at]),
                 operations: &carried,
+                around: &[],
                 channels: &[],
                 launch: None,
                 replay: None,
@@ -351,5 +352,5 @@ fn operation(of: &import::Operation, id: Handle) -> Operation {
         }
     };
     let since = HostNs(of.call.map_or(0, |call| call.start as u64));
-    Operation { id, since, event, texts: has_texts.then(|| Box::new(texts)), p2p_number: 0 }
+    Operation { id, since, asked: None, event, texts: has_texts.then(|| Box::new(texts)), p2p_number: 0 }
 }

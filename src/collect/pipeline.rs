@@ -26,6 +26,9 @@ use crate::trace::tracks::{Figures, Tracks};
 /// Bytes of packets that make a chunk; Perfetto wants compressed packets below 512 KiB.
 pub const CHUNK: usize = 192 << 10;
 
+/// How much later than kernels of its time a marker may come: CUPTI is flushed every second.
+const MARKERS_LATE_NS: u64 = 1_500_000_000;
+
 /// The recording's own state.
 pub struct Pipeline {
     clock: HostClock,
@@ -39,6 +42,7 @@ pub struct Pipeline {
     window_ns: u64,
     /// Up to when activities may be drawn; none while they are still coming in.
     due: Option<HostNs>,
+    has_markers: bool,
     recorded: u64,
     discarded: u64,
     dropped: u64,
@@ -76,6 +80,7 @@ impl Pipeline {
             limit: begin.first.ticks,
             window_ns: 0,
             due: None,
+            has_markers: false,
             recorded: 0,
             discarded: 0,
             dropped: 0,
@@ -183,7 +188,11 @@ impl Pipeline {
             Input::Record { ring, words } => self.record(ring, words),
             Input::Reading(ref reading) => self.intake.iter_mut().for_each(|intake| intake.learn(reading)),
             Input::Standing(standing) => self.stands(standing),
-            Input::Due { all } => self.due = Some(if all { HostNs(u64::MAX) } else { self.until() }),
+            Input::Due { all } => {
+                // A kernel is drawn with the range that it was asked for in.
+                let late = if self.has_markers { MARKERS_LATE_NS } else { 0 };
+                self.due = Some(if all { HostNs(u64::MAX) } else { HostNs(self.until().0.saturating_sub(late)) });
+            }
             Input::Draw => while !self.is_full() && self.draw_next() {},
             Input::Advance => {
                 self.settle();
@@ -207,6 +216,7 @@ impl Pipeline {
     }
 
     fn kernels(&mut self, source: Source) {
+        self.has_markers |= source.asked.markers;
         self.intake.get_or_insert_with(|| Intake::new(source));
         self.correlator.expect_kernels();
     }

@@ -7,56 +7,70 @@ use rustc_hash::FxHashMap;
 /// A map that forgets what was inserted first.
 #[derive(Debug)]
 pub(super) struct Bounded<K, V> {
-    map: FxHashMap<K, V>,
-    order: VecDeque<K>,
+    /// With the number of its insertion.
+    map: FxHashMap<K, (u64, V)>,
+    /// Oldest first. What was removed stays here for a while: its number is not in the map.
+    order: VecDeque<(K, u64)>,
+    inserted: u64,
 }
 
 impl<K, V> Default for Bounded<K, V> {
     fn default() -> Self {
-        Bounded { map: FxHashMap::default(), order: VecDeque::new() }
+        Bounded { map: FxHashMap::default(), order: VecDeque::new(), inserted: 0 }
     }
 }
 
 impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
     pub(super) fn get(&self, key: &K) -> Option<&V> {
-        self.map.get(key)
+        self.map.get(key).map(|(_, value)| value)
     }
 
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.map.get_mut(key)
+        self.map.get_mut(key).map(|(_, value)| value)
     }
 
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+        self.take(key).map(|(_, value)| value)
+    }
+
+    /// Removes, with the age that [`Bounded::put_back`] wants.
+    pub(super) fn take(&mut self, key: &K) -> Option<(u64, V)> {
         self.map.remove(key)
     }
 
-    /// Puts back what was just removed; its age stays.
-    pub(super) fn put_back(&mut self, key: K, value: V) {
-        self.map.insert(key, value);
+    /// Puts back what was just taken, as old as it was.
+    pub(super) fn put_back(&mut self, key: K, age: u64, value: V) {
+        self.map.insert(key, (age, value));
     }
 
     pub(super) fn into_values(self) -> impl Iterator<Item = V> {
-        self.map.into_values()
+        self.map.into_values().map(|(_, value)| value)
     }
 
     pub(super) fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Inserts, and forgets the oldest of more than `bound`, which is returned.
+    /// Inserts, and forgets the oldest of more than `bound`, which is returned. A new value of a key is as old as the key.
     pub(super) fn insert(&mut self, key: K, value: V, bound: usize) -> Option<V> {
-        if self.map.insert(key, value).is_none() {
-            self.order.push_back(key);
+        if let Some(known) = self.get_mut(&key) {
+            *known = value;
+            return None;
         }
+        let number = self.inserted;
+        self.inserted += 1;
+        self.map.insert(key, (number, value));
+        self.order.push_back((key, number));
         let mut forgotten = None;
         while self.map.len() > bound {
-            let Some(oldest) = self.order.pop_front() else { break };
-            forgotten = self.map.remove(&oldest);
+            let Some((oldest, number)) = self.order.pop_front() else { break };
+            if self.map.get(&oldest).is_some_and(|(known, _)| *known == number) {
+                forgotten = self.remove(&oldest);
+            }
         }
-        // Keys that were removed stay in the order until it is much too long.
         if self.order.len() > 2 * bound {
             let map = &self.map;
-            self.order.retain(|key| map.contains_key(key));
+            self.order.retain(|(key, number)| map.get(key).is_some_and(|(known, _)| known == number));
         }
         forgotten
     }
@@ -79,5 +93,33 @@ mod tests {
         assert!(map.order.len() <= 200);
         assert_eq!(map.get(&9_998), Some(&9_998));
         assert_eq!(map.get(&1), None);
+    }
+
+    #[test]
+    fn a_key_that_comes_again_is_new() {
+        let mut map = Bounded::default();
+        map.insert(1, "first", 2);
+        map.remove(&1);
+        map.insert(2, "second", 2);
+        map.insert(1, "again", 2);
+        assert_eq!(map.insert(3, "third", 2), Some("second"), "the oldest that is still there");
+        assert_eq!(map.get(&1), Some(&"again"));
+        // Taken out for a while it keeps its age, and another value leaves it that too.
+        let (age, value) = map.take(&1).unwrap();
+        map.put_back(1, age, value);
+        assert_eq!(map.insert(1, "once more", 2), None);
+        assert_eq!(map.insert(4, "fourth", 2), Some("once more"));
+    }
+
+    #[test]
+    fn keys_that_come_and_go_take_no_time() {
+        let mut map = Bounded::default();
+        for round in 0..1_000_000 {
+            let key = round % 100;
+            map.remove(&key);
+            map.insert(key, round, 100);
+            assert!(map.order.len() <= 200);
+        }
+        assert_eq!(map.len(), 100);
     }
 }

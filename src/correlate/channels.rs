@@ -233,14 +233,14 @@ impl Channels {
     /// A communicator was finalized: what is open of it is not going to end, as after an abort.
     pub(super) fn finalized(&mut self, context: Handle) {
         for key in self.waiting.clone() {
-            let Some(mut run) = self.runs.remove(&key) else { continue };
+            let Some((age, mut run)) = self.runs.take(&key) else { continue };
             for index in 0..run.samples.len() {
                 let sample = &run.samples[index];
                 if run.context == context && !sample.ended && sample.drawn == Drawn::No {
                     self.draw(&mut run, index);
                 }
             }
-            self.runs.put_back(key, run);
+            self.runs.put_back(key, age, run);
         }
     }
 
@@ -496,7 +496,7 @@ impl Channels {
 
     /// Says what can be said of a plan's samples.
     fn look_at(&mut self, key: Handle, now: HostNs, last: bool) {
-        let Some(mut run) = self.runs.remove(&key) else { return };
+        let Some((age, mut run)) = self.runs.take(&key) else { return };
         self.tell_clocks(&mut run);
         for index in 0..run.samples.len() {
             let sample = &run.samples[index];
@@ -524,7 +524,7 @@ impl Channels {
                 self.draw(&mut run, index);
             }
         }
-        self.runs.put_back(key, run);
+        self.runs.put_back(key, age, run);
     }
 
     /// Gives the clocks what a plan says about them, once it is complete.

@@ -129,6 +129,76 @@ fn replays_are_told_apart_whatever_order_their_kernels_come_in() {
 }
 
 #[test]
+fn kernels_know_the_ranges_around_the_calls_behind_them() {
+    // Three operations: in the step, in a range inside of it, and after both. Their kernels run when all of that is over.
+    let calls = eager(10, "A", 1, 100) + &eager(30, "B", 2, 200) + &eager(60, "C", 3, 300);
+    let ranges = "5 0 push 1 ProfilerStep#17 | 25 0 push 2 forward | 26 0 push 3 elsewhere tid=200 | 29 0 push 4 ncclAllReduce domain=NCCL
+                  38 0 pop 4 domain=NCCL | 45 0 pop 2 | 50 0 pop 1 | 55 0 pop 3 tid=200";
+    let kernels = "80 0 kernel 70 corr=1 | 90 0 kernel 80 corr=2 | 99 0 kernel 90 corr=3";
+    check(
+        &format!("{calls}{ranges}\n{kernels}"),
+        "70 kernel to 80 exact (launch bracket) C by lA: AllReduce 100 in ProfilerStep#17 of step 17
+         80 kernel to 90 exact (launch bracket) C by lB: AllReduce 200 in forward of step 17
+         90 kernel to 99 exact (launch bracket) C by lC: AllReduce 300",
+    );
+}
+
+#[test]
+fn operations_of_one_kernel_know_their_own_ranges() {
+    check(
+        "0 0 start g GroupApi | 1 0 start a CollApi parent=g count=1 | 2 0 stop a
+         3 0 start b CollApi parent=g count=2 | 4 0 stop b
+         5 1 start l KernelLaunch parent=g | 5 1 launch corr=5 in=l group=g | 6 1 stop l
+         7 1 start p Group | 7 1 start x Coll parent=a group=p count=1 | 7 1 start y Coll parent=b group=p count=2
+         8 1 stop x | 8 1 stop y | 8 1 stop p | 9 0 stop g
+         0 0 push 1 one | 2 0 pop 1 | 2 0 push 2 two | 4 0 pop 2
+         20 0 kernel 10 corr=5",
+        "10 kernel to 20 exact (launch bracket) C by l: AllReduce 1 in one + AllReduce 2 in two",
+    );
+}
+
+#[test]
+fn kernels_of_a_graph_know_the_ranges_around_its_launch() {
+    let mut input = String::from(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=1 | 1 0 stop a
+         2 0 start l KernelLaunch parent=g | 2 0 node 70 in=l | 3 0 stop l | 3 0 stop g
+         4 0 clone 71 of=70 | 4 0 graph 9
+         0 0 push 1 capture | 5 0 pop 1\n",
+    );
+    for replay in 1..=2 {
+        let at = 10 * replay;
+        input += &format!(
+            "{at} 0 graph 9 corr={replay}
+             {at} 1 start p{replay} Group | {at} 1 start c{replay} Coll parent=a group=p{replay} count={replay}
+             {at} 1 stop c{replay} | {at} 1 stop p{replay}
+             {at} 0 push {replay} step{replay} | {} 0 pop {replay}\n",
+            at + 1
+        );
+    }
+    input += "100 0 kernel 15 corr=1 node=71 | 130 0 kernel 35 corr=2 node=71";
+    check(
+        &input,
+        "15 kernel to 100 exact (graph node) C by l replay 1: AllReduce 1 in step1 of step 1
+         35 kernel to 130 exact (graph node) C by l replay 2: AllReduce 2 in step2 of step 2",
+    );
+}
+
+#[test]
+fn ranges_whose_end_is_lost_do_not_go_on_for_ever() {
+    let calls = eager(10, "A", 1, 100) + &eager(30, "B", 2, 200) + &eager(50, "C", 3, 300);
+    // The end of `inner` is missing; the end of the range around it says as much. And where CUPTI says that it lost records,
+    // nothing is known until the next begin.
+    let ranges = "5 0 push 1 outer | 6 0 push 2 inner | 20 0 pop 1 | 40 0 push 3 other | 45 0 lost";
+    let kernels = "80 0 kernel 70 corr=1 | 90 0 kernel 80 corr=2 | 99 0 kernel 90 corr=3";
+    check(
+        &format!("{calls}{ranges}\n{kernels}"),
+        "70 kernel to 80 exact (launch bracket) C by lA: AllReduce 100 in inner
+         80 kernel to 90 exact (launch bracket) C by lB: AllReduce 200
+         90 kernel to 99 exact (launch bracket) C by lC: AllReduce 300",
+    );
+}
+
+#[test]
 fn a_call_bracket_gives_each_gpu_its_own_communicator_s_calls() {
     // One thread, two GPUs, one group: NCCL launches a kernel on each, and tells of none.
     check(

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::model::event::{self, Kind};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Doubt, Operation, ThreadId};
+use crate::model::timeline::{Doubt, Moment, Operation, ThreadId};
 
 /// An event that was started.
 #[derive(Debug)]
@@ -38,6 +38,7 @@ pub(super) enum Details {
         replays: u32,
         /// The GroupApi it was made in.
         group: Handle,
+        made: Moment,
     },
     /// `Coll` or `P2p`, and the Group it was handed over in.
     Operation(Arc<Operation>, Handle),
@@ -177,13 +178,18 @@ mod tests {
         assert!(table.get(Handle(1_000_000)).is_some());
     }
 
+    fn call(captured: bool) -> Details {
+        let made = Moment { tid: 1, time: HostNs(0) };
+        Details::Call { captured, replays: 0, group: Handle::NONE, made }
+    }
+
     #[test]
     fn a_captured_call_outlives_a_flood_of_others() {
         let mut table = Table::default();
-        table.insert(Handle(1), known(Details::Call { captured: true, replays: 0, group: Handle::NONE }));
+        table.insert(Handle(1), known(call(true)));
         table.close(Handle(1));
         for id in 2..=200_000_u64 {
-            table.insert(Handle(id), known(Details::Call { captured: false, replays: 0, group: Handle::NONE }));
+            table.insert(Handle(id), known(call(false)));
             table.close(Handle(id));
         }
         assert!(table.get(Handle(1)).is_some());

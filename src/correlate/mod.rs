@@ -29,8 +29,8 @@ use crate::model::ids::{Handle, ProcessTag, RingId};
 use crate::model::state;
 use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::{
-    Channel, Comm, CopyOf, Doubt, Doubts, Entry, Matches, Method, Operation, Owner, ProxyOp, Texts, Thread, ThreadId,
-    Unmatched, What,
+    Around, Channel, Comm, CopyOf, Doubt, Doubts, Entry, Matches, Method, Moment, Operation, Owner, ProxyOp, Texts, Thread,
+    ThreadId, Unmatched, What,
 };
 use crate::model::word::Word;
 
@@ -55,8 +55,8 @@ pub struct Correlator {
     /// Communicators that were finalized, oldest first.
     ended: VecDeque<Handle>,
     texts: FxHashMap<Word, Box<str>>,
-    /// The thread that owns each ring now.
-    rings: FxHashMap<RingId, ThreadId>,
+    /// The thread that owns each ring now, and the system's number of it.
+    rings: FxHashMap<RingId, (ThreadId, i32)>,
     threads: u32,
     events: Table,
     /// Proxy operations without a sign of progress, oldest first.
@@ -86,6 +86,8 @@ struct Carried<'a> {
     operations: &'a [Arc<Operation>],
     launch: Handle,
     replay: Option<u64>,
+    /// Of a captured launch: where its graph was launched.
+    replayed: Option<Moment>,
     untold: u32,
 }
 
@@ -206,7 +208,7 @@ impl Correlator {
             }
             Body::Thread { tid, ref name } => self.thread(ring, tid, &String::from_utf8_lossy(name), out),
             Body::ThreadEnd => {
-                if let Some(thread) = self.rings.remove(&ring) {
+                if let Some((thread, _)) = self.rings.remove(&ring) {
                     self.plans.thread_end(thread);
                     out.say(What::ThreadEnd(thread));
                 }
@@ -218,12 +220,15 @@ impl Correlator {
                 self.copying.insert(correlation, launch, COPY_ENGINE);
             }
             Body::Launch { correlation, launch, group, .. } => {
-                let thread = self.rings.get(&ring).copied();
+                let thread = self.rings.get(&ring).map(|(thread, _)| *thread);
                 // KernelLaunch came with v5.
                 let declared = self.interface >= 5;
                 self.plans.kernel_launched(thread, correlation, launch, group, declared, time);
             }
-            Body::GraphLaunch { graph, correlation } => self.plans.graph_launched(graph, correlation),
+            Body::GraphLaunch { graph, correlation } => {
+                let asked = self.rings.get(&ring).map(|&(_, tid)| Moment { tid, time });
+                self.plans.graph_launched(graph, correlation, asked);
+            }
             Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
             Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
         }
@@ -253,7 +258,10 @@ impl Correlator {
                 sink(&Entry { time: overhead.span.start, what: What::Overhead(overhead) });
             }
             Activity::ExternalId { id, correlation } => self.external_id(*id, *correlation, sink),
-            Activity::Dropped(count) => self.matches.dropped += count,
+            Activity::Dropped(count) => {
+                self.matches.dropped += count;
+                self.ranges.lost();
+            }
             Activity::Implausible => self.matches.implausible += 1,
             Activity::Context(_) | Activity::Stream(_) => {}
         }
@@ -285,8 +293,8 @@ impl Correlator {
 
     fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
         match claimed {
-            Ok(Found { method, context, operations, group, launch, replay, stream, untold }) => {
-                let carried = Carried { context, group, operations: &operations, launch, replay, untold };
+            Ok(Found { method, context, operations, group, launch, replay, replayed, stream, untold }) => {
+                let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };
                 self.matched(kernel, method, &carried, sink);
                 self.channels.kernel(group, context, stream, kernel, self.last);
             }
@@ -326,14 +334,25 @@ impl Correlator {
     fn matched(&mut self, kernel: &Kernel, method: Method, carried: &Carried<'_>, sink: &mut dyn FnMut(&Entry<'_>)) {
         let index = Method::ALL.iter().position(|it| *it == method).unwrap_or_default();
         self.matches.matched[index] += 1;
-        let &Carried { context, group, operations, launch, replay, untold } = carried;
+        let &Carried { context, group, operations, launch, replay, replayed, untold } = carried;
         let comm = self.comms.get(&context);
         // Before, each is told at some time.
         let untold = if comm.is_some_and(|comm| comm.version >= SILENT_BROADCASTS) { untold } else { 0 };
         let launch = Some(launch).filter(|launch| !launch.is_none());
         let channels = &self.channels.sampled(group);
-        let owner = Owner::Operations { method, comm, operations, channels, launch, replay, untold };
+        let around = &self.around(operations, replay.is_some(), replayed);
+        let owner = Owner::Operations { method, comm, operations, around, channels, launch, replay, untold };
         sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner } });
+    }
+
+    /// What the program was in when it asked for these, or launched the graph that they are in.
+    fn around(&self, operations: &[Arc<Operation>], is_replay: bool, replayed: Option<Moment>) -> Vec<Option<Around>> {
+        if !self.ranges.has_threads() {
+            return Vec::new();
+        }
+        let asked = |operation: &Arc<Operation>| if is_replay { replayed } else { operation.asked };
+        let around = |operation| self.ranges.around(asked(operation)?).cloned();
+        operations.iter().map(around).collect()
     }
 
     fn unmatched(&mut self, kernel: &Kernel, reason: Unmatched, sink: &mut dyn FnMut(&Entry<'_>)) {
@@ -372,7 +391,8 @@ impl Correlator {
                 Ready::Kernel(kernel, Ok(Adopted { group, context, operations, launch })) => {
                     self.plans.claimed_otherwise(*launch);
                     let (context, group, launch) = (*context, *group, *launch);
-                    let carried = Carried { context, group, operations, launch, replay: None, untold: 0 };
+                    let (replay, replayed, untold) = (None, None, 0);
+                    let carried = Carried { context, group, operations, launch, replay, replayed, untold };
                     self.matched(kernel, Method::DeviceTimer, &carried, sink);
                     continue;
                 }
@@ -403,7 +423,7 @@ impl Correlator {
     fn thread(&mut self, ring: RingId, tid: i32, name: &str, out: &mut Out<'_>) {
         let id = ThreadId(self.threads);
         self.threads += 1;
-        self.rings.insert(ring, id);
+        self.rings.insert(ring, (id, tid));
         out.say(What::Thread(Thread { id, tid, name: name.trim_end_matches('\0') }));
     }
 
@@ -442,14 +462,15 @@ impl Correlator {
     }
 
     fn start(&mut self, ring: RingId, id: Handle, parent: Handle, context: Handle, event: &Event, out: &mut Out<'_>) {
-        let thread = match self.rings.get(&ring) {
-            Some(&thread) => thread,
+        let (thread, tid) = match self.rings.get(&ring) {
+            Some(&owner) => owner,
             None => {
                 // The record that names the ring's thread was lost.
                 self.thread(ring, 0, "unknown", out);
                 self.rings[&ring]
             }
         };
+        let here = Moment { tid, time: out.now };
         let kind = event.kind();
         let mut known = Known { kind, thread, context, start: out.now, stops: 0, details: Details::None };
         let doubt = self.doubt_of_parent(parent, kind);
@@ -463,10 +484,14 @@ impl Correlator {
         match *event {
             Event::GroupApi(_) => known.details = Details::Group { marks: [None; 2] },
             Event::CollApi(event::CollApi { captured, .. }) | Event::P2pApi(event::P2pApi { captured, .. }) => {
-                known.details = Details::Call { captured: captured.is_set(), replays: 0, group: parent };
+                known.details = Details::Call { captured: captured.is_set(), replays: 0, group: parent, made: here };
             }
             Event::Coll(_) | Event::P2p(_) => {
-                let operation = self.operation(id, context, *event, out.now);
+                let asked = match self.events.get(parent).map(|known| &known.details) {
+                    Some(Details::Call { made, .. }) => *made,
+                    _ => here,
+                };
+                let operation = self.operation(id, context, *event, out.now, asked);
                 let replay = self.replay(parent);
                 let comm = self.comms.get(&context);
                 if comm.is_some_and(|comm| miscounts(comm, &operation.event, replay)) {
@@ -522,14 +547,14 @@ impl Correlator {
                 out.say(What::Unknown { thread, bits: unknown.bits });
             }
             Event::CeColl(_) => {
-                known.details = Details::Call { captured: false, replays: 0, group: Handle::NONE };
+                known.details = Details::Call { captured: false, replays: 0, group: Handle::NONE, made: here };
             }
             Event::KernelLaunch(launch) => self.plans.launch(id, context, parent, launch.stream, out.now),
             Event::ProxyCtrl(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
         }
         if is_host_call(kind) {
             let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
-                .then(|| self.operation(id, context, *event, out.now));
+                .then(|| self.operation(id, context, *event, out.now, here));
             let comm = self.comms.get(&context);
             out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), doubt });
             match operation {
@@ -721,8 +746,8 @@ impl Correlator {
     }
 
     /// The operation that an event makes, with the texts it refers to.
-    fn operation(&mut self, id: Handle, context: Handle, event: Event, since: HostNs) -> Operation {
-        let mut operation = Operation { id, since, event, texts: None, p2p_number: 0 };
+    fn operation(&mut self, id: Handle, context: Handle, event: Event, since: HostNs, asked: Moment) -> Operation {
+        let mut operation = Operation { id, since, asked: Some(asked), event, texts: None, p2p_number: 0 };
         let words = match event {
             Event::Coll(coll) => [coll.func, coll.datatype, coll.algorithm, coll.protocol, coll.variant],
             Event::CeColl(coll) => [coll.func, coll.datatype, Word::ABSENT, Word::ABSENT, coll.sync_strategy],

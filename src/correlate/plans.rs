@@ -23,7 +23,7 @@ use super::bounded::Bounded;
 use crate::model::activity::Kernel;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Method, Operation, ThreadId, Unmatched};
+use crate::model::timeline::{Method, Moment, Operation, ThreadId, Unmatched};
 use crate::model::word::Word;
 
 /// Launches remembered until their kernels arrive: at 10,000 a second, and CUPTI's buffers stuck for seconds behind a
@@ -80,10 +80,19 @@ pub(super) struct Plans {
     groups: Bounded<Handle, OpenGroup>,
     /// Calls made in a GroupApi which no plan has carried yet.
     calls: Bounded<Handle, Vec<Call>>,
-    /// The graph that a call launched, and how manieth launch of it that was, from 0; by the call's correlation id.
-    replays: Bounded<u32, (u64, u64)>,
+    /// Launches of graphs, by their correlation id.
+    replays: Bounded<u32, Replay>,
     /// Launches of a graph so far.
     graphs: Bounded<u64, u64>,
+}
+
+/// A launch of a graph.
+#[derive(Debug, Clone, Copy)]
+struct Replay {
+    graph: u64,
+    /// How manieth launch of it that was, from 0.
+    index: u64,
+    asked: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -181,6 +190,8 @@ pub(super) struct Found {
     pub(super) launch: Handle,
     /// The how manieth kernel of a captured launch, from 1.
     pub(super) replay: Option<u64>,
+    /// Where its graph was launched.
+    pub(super) replayed: Option<Moment>,
     /// The stream as NCCL names it, or 0.
     pub(super) stream: u64,
     /// Broadcasts of its communicator in the same group of calls that no plan carried.
@@ -201,19 +212,19 @@ pub(super) struct Handover {
 
 impl Launch {
     /// Of a captured launch: which run a kernel is, from 1, and its plan; that of the run before, where NCCL says nothing.
-    /// `launched` is the graph that the kernel was launched with, and how manieth launch of it that was.
+    /// `launched` is the launch of the graph that the kernel was in.
     ///
     /// Kernels come in no order, and some are lost, so they are counted by their graph's launches. NCCL tells of its plans in the order
     /// of these.
-    fn replay(&mut self, launched: Option<(u64, u64)>) -> (u64, Option<Run>) {
+    fn replay(&mut self, launched: Option<Replay>) -> (u64, Option<Run>) {
         self.kernels += 1;
         self.graph = match (self.graph, launched) {
-            (Graph::Unknown, Some((graph, _))) => Graph::One(graph),
-            (Graph::One(graph), Some((same, _))) if graph == same => Graph::One(graph),
+            (Graph::Unknown, Some(Replay { graph, .. })) => Graph::One(graph),
+            (Graph::One(graph), Some(launched)) if graph == launched.graph => Graph::One(graph),
             _ => Graph::Untold,
         };
         let number = match (self.graph, launched) {
-            (Graph::One(_), Some((_, index))) => index,
+            (Graph::One(_), Some(Replay { index, .. })) => index,
             _ => self.kernels - 1,
         };
         let place = number.checked_sub(self.gone).and_then(|place| usize::try_from(place).ok());
@@ -467,14 +478,14 @@ impl Plans {
     }
 
     /// An executable graph is launched by the call with this correlation id, or it is made: then that is 0.
-    pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32) {
+    pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>) {
         if correlation == 0 {
             self.graphs.remove(&graph);
             return;
         }
         let index = self.graphs.get(&graph).copied().unwrap_or(0);
         self.graphs.insert(graph, index + 1, CAPTURED);
-        self.replays.insert(correlation, (graph, index), LAUNCHES);
+        self.replays.insert(correlation, Replay { graph, index, asked }, LAUNCHES);
     }
 
     /// What was open when the original of a node was made.
@@ -515,6 +526,7 @@ impl Plans {
                 group,
                 launch: Handle::NONE,
                 replay: None,
+                replayed: None,
                 stream: 0,
                 untold: 0,
             }),
@@ -530,6 +542,7 @@ impl Plans {
                     group: Handle::NONE,
                     launch: Handle::NONE,
                     replay: None,
+                    replayed: None,
                     stream: 0,
                     untold: 0,
                 })
@@ -543,17 +556,19 @@ impl Plans {
             self.take_early(id);
         }
         if let Some(launch) = self.captured.get_mut(&id) {
-            let (replay, run) = launch.replay(self.replays.get(&correlation).copied());
+            let launched = self.replays.get(&correlation).copied();
+            let (replay, run) = launch.replay(launched);
             let Run { group, operations } = run.ok_or(Unmatched::NoGroup)?;
             let (context, stream, untold) = (launch.context, launch.stream, untold(&self.calls, launch));
-            let replay = Some(replay);
-            return Ok(Found { method, context, operations, group, launch: id, replay, stream, untold });
+            let (replay, replayed) = (Some(replay), launched.and_then(|launched| launched.asked));
+            return Ok(Found { method, context, operations, group, launch: id, replay, replayed, stream, untold });
         }
         let launch = self.launches.get_mut(&id).ok_or(Unmatched::Forgotten)?;
         let Run { group, operations } = launch.runs.pop_front().ok_or(Unmatched::NoGroup)?;
         let (context, stream, untold) = (launch.context, launch.stream, untold(&self.calls, launch));
         self.launches.remove(&id);
-        Ok(Found { method, context, operations, group, launch: id, replay: None, stream, untold })
+        let (replay, replayed) = (None, None);
+        Ok(Found { method, context, operations, group, launch: id, replay, replayed, stream, untold })
     }
 
     /// The kernel of a plan was found by other means than its launch.

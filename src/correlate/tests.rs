@@ -15,6 +15,7 @@
 //! | `kernel START corr=.. [node=..] [name=..]` | CUPTI reports a kernel, which ended at `TIME` |
 //! | `advance` | time goes on to `TIME` |
 //! | `copy START corr=.. [node=..]` | CUPTI reports a copy, which ended at `TIME` |
+//! | `push N NAME [tid=..] [domain=..]`, `pop N`, `lost` | CUPTI reports a range's begin, its end, and that it lost records |
 //! | `graph GRAPH corr=..` | a graph is launched; without the id: it is made |
 //! | `finish`, alone on its line | the recording ends |
 //! | `process`, alone on its line | what follows happens in another process |
@@ -138,6 +139,11 @@ impl Player {
                 self.correlator.push_activity(&id, &mut |entry| sink(labels, entry));
                 continue;
             }
+            if let Some(activity) = marker_of(time, what) {
+                let labels = &self.labels;
+                self.correlator.push_activity(&activity, &mut |entry| sink(labels, entry));
+                continue;
+            }
             if let ["advance"] = what {
                 let labels = &self.labels;
                 self.correlator.advance(time, &mut |entry| sink(labels, entry));
@@ -234,6 +240,26 @@ impl Player {
             _ => return None,
         })
     }
+}
+
+/// A range's begin or end, or the loss of some.
+fn marker_of(time: HostNs, words: &[&str]) -> Option<Activity> {
+    let (edge, id, name, fields) = match *words {
+        ["push", id, name, ref fields @ ..] => (activity::Edge::Begin, id, name, Fields::new(fields)),
+        ["pop", id, ref fields @ ..] => (activity::Edge::End, id, "", Fields::new(fields)),
+        ["lost"] => return Some(Activity::Dropped(1)),
+        _ => return None,
+    };
+    Some(Activity::Marker(activity::Marker {
+        time,
+        error_ns: 0,
+        id: id.parse().expect("a range's number"),
+        edge,
+        tid: Some(fields.number("tid", 100)),
+        thread: "python3".into(),
+        name: name.into(),
+        domain: fields.get("domain").map(Into::into),
+    }))
 }
 
 fn kernel_of(start: &str, end: HostNs, fields: &Fields<'_>) -> Kernel {
@@ -435,9 +461,13 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             let owner = match owner {
                 Owner::Application => "of the application".to_owned(),
                 Owner::Unmatched(reason) => format!("unmatched: {}", reason.text()),
-                Owner::Operations { method, comm, operations, channels: _, launch, replay, untold } => {
+                Owner::Operations { method, comm, operations, around, channels: _, launch, replay, untold } => {
                     let untold = if untold > 0 { format!(" and perhaps {untold} untold") } else { String::new() };
-                    let names: Vec<_> = operations.iter().map(|it| describe_carried(it)).collect();
+                    let around = |place: usize| around.get(place).and_then(Option::as_ref).map(describe_around);
+                    let named = |(place, it): (usize, &Arc<Operation>)| {
+                        format!("{}{}", describe_carried(it), around(place).unwrap_or_default())
+                    };
+                    let names: Vec<_> = operations.iter().enumerate().map(named).collect();
                     let launch = launch.map_or(String::new(), |launch| format!(" by {}", label(launch)));
                     let replay = replay.map_or(String::new(), |replay| format!(" replay {replay}"));
                     let comm = comm_label(comm);
@@ -457,6 +487,10 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             format!("{what:?}")
         }
     }
+}
+
+fn describe_around(around: &Around) -> String {
+    format!(" in {}{}", around.range, around.step.map_or(String::new(), |step| format!(" of step {step}")))
 }
 
 /// An operation that a kernel carried: function and count.

@@ -353,6 +353,8 @@ pub enum Owner<'a> {
         comm: Option<&'a Comm>,
         /// The operations, in the order of the plan.
         operations: &'a [Arc<Operation>],
+        /// The program's ranges around the asking for each of them, or around the launch of the graph; empty where none are known.
+        around: &'a [Option<Around>],
         /// Those of their channels that NCCL has reported so far.
         channels: &'a [(Handle, u8)],
         /// The KernelLaunch, where there was one.
@@ -528,6 +530,24 @@ pub struct Channel<'a> {
     pub phase: Option<(u8, &'a str)>,
 }
 
+/// A moment on a thread of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The thread, by the system's number.
+    pub tid: i32,
+    /// When.
+    pub time: HostNs,
+}
+
+/// What the program said by NVTX that it was doing at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Around {
+    /// The innermost range.
+    pub range: Arc<str>,
+    /// The number in the innermost range that names a step or an iteration.
+    pub step: Option<u64>,
+}
+
 /// A collective or a send/receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -535,6 +555,8 @@ pub struct Operation {
     pub id: Handle,
     /// When that began: the operation was handed over, or asked for. 0 where it is not known, as in files of other tools.
     pub since: HostNs,
+    /// Where the program asked for it: the call's begin, up to v4 of the interface the hand-over's. `None` in files of other tools.
+    pub asked: Option<Moment>,
     /// NCCL's facts.
     pub event: Event,
     /// Texts behind those words of the event that are not in the table: function, datatype, algorithm,

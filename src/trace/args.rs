@@ -6,7 +6,7 @@ use crate::model::activity::{Kernel, Place, Span};
 use crate::model::event::{self, Event, Network};
 use crate::model::time::HostNs;
 use crate::model::timeline::{
-    Channel, ChannelChecks, Comm, Doubt, Doubts, Matches, Method, Operation, Owner, ProxyOp, Timing,
+    Around, Channel, ChannelChecks, Comm, Doubt, Doubts, Matches, Method, Operation, Owner, ProxyOp, Timing,
 };
 use crate::model::word::{Table, Word};
 
@@ -358,6 +358,17 @@ impl Args {
             Method::DeviceTimer => matched_by::inferred_device_timer,
         };
         self.uint(nccl::MATCH, number)
+    }
+
+    /// What the program said that it was doing when it asked for something.
+    pub fn around(&mut self, around: Option<&Around>) -> &mut Args {
+        if let Some(Around { range, step }) = around {
+            self.text(nccl::NVTX_RANGE, range);
+            if let Some(step) = step {
+                self.uint(nccl::NVTX_STEP, *step);
+            }
+        }
+        self
     }
 
     /// A kernel, and whose it is.

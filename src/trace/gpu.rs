@@ -11,7 +11,7 @@ use super::tracks::Tracks;
 use super::writer::{self, Category, Form, Track};
 use crate::model::activity::{Copy, CopyKind, Device, HostFunction, Kernel, Overhead, Place};
 use crate::model::time::HostNs;
-use crate::model::timeline::{CopyOf, Owner};
+use crate::model::timeline::{Around, CopyOf, Owner};
 
 /// Kernels of one stream that may overlap, as programmatic launches do, and those that arrive late.
 const LANES: usize = 16;
@@ -79,11 +79,11 @@ impl Tracks {
         let (start, end) = (kernel.span.start, kernel.span.end);
         self.args.clear();
         match owner {
-            Owner::Operations { comm, operations, channels, launch, .. } if !operations.is_empty() => {
+            Owner::Operations { comm, operations, around, channels, launch, .. } if !operations.is_empty() => {
                 if let [operation] = operations {
                     self.args.operation(operation);
                 }
-                self.args.kernel(kernel, owner);
+                self.args.kernel(kernel, owner).around(of(around, 0));
                 if let Some([algorithm, bus]) = speed {
                     self.args.uint(nccl::ALGBW_BYTES_PER_S, algorithm).uint(nccl::BUSBW_BYTES_PER_S, bus);
                 }
@@ -95,8 +95,9 @@ impl Tracks {
                 let name = CarriedName { operations };
                 let look = Look::new(Category::Kernel, &name).of(correlation).with(&arrows);
                 self.lanes.whole(families.kernels, start, end, &look, &mut self.args);
-                for operation in operations.iter().take(OPERATIONS).filter(|_| operations.len() > 1) {
-                    self.args.clear().operation(operation).of_comm(*comm);
+                let several = operations.iter().enumerate().take(OPERATIONS).filter(|_| operations.len() > 1);
+                for (place, operation) in several {
+                    self.args.clear().operation(operation).of_comm(*comm).around(of(around, place));
                     let name = OperationName { operation, prefix: "" };
                     let look = Look::new(Category::Carried, &name).of(operation.correlation(*comm));
                     self.lanes.whole(families.operations, start, end, &look, &mut self.args);
@@ -112,14 +113,14 @@ impl Tracks {
 
     /// The operations of a kernel, on the tracks of their communicator.
     fn runs(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
-        let Owner::Operations { comm: Some(comm), operations, method, replay, .. } = owner else { return };
+        let Owner::Operations { comm: Some(comm), operations, around, method, replay, .. } = owner else { return };
         if operations.is_empty() {
             return;
         }
         let family = self.comm(kernel.span.start, comm);
         operations.iter().for_each(|operation| self.done(kernel.span.end, comm, operation.id));
-        for operation in operations.iter().take(OPERATIONS) {
-            self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method);
+        for (place, operation) in operations.iter().enumerate().take(OPERATIONS) {
+            self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method).around(of(around, place));
             match replay {
                 Some(replay) => self.args.uint(nccl::REPLAY, *replay),
                 // Of an operation in another tool's file this may not be known.
@@ -310,6 +311,11 @@ impl Tracks {
         self.gpu.streams.insert(place, families);
         families
     }
+}
+
+/// What was around the asking for one of a kernel's operations.
+fn of(around: &[Option<Around>], place: usize) -> Option<&Around> {
+    around.get(place)?.as_ref()
 }
 
 /// The place of a stream's tracks among those of all GPUs.

@@ -62,23 +62,28 @@ GROUP BY upid, comm, rank;
 
 -- The application's calls into NCCL, from v5 of the interface on. `nvtx` is the innermost of the program's NVTX ranges around the call, on its thread,
 -- where the recording has ranges (NCCLSCOPE_NVTX=1), NCCL's own, which repeat the call, left out; `step` is the number in the innermost that names a step or an iteration: `step 17`,
--- `Iteration: 17`, `ProfilerStep#17`.
+-- `Iteration: 17`, `ProfilerStep#17`. Where no range of the thread does, it is that of the other threads, if they agree.
 CREATE PERFETTO VIEW nccl_call AS
-WITH around AS (
+WITH range AS (
   SELECT
-    call.id AS call,
-    range.ts AS since,
-    range.name,
+    ts,
+    ts + dur AS ts_end,
+    name,
+    upid,
+    utid,
     iif(
-      lower(range.name) GLOB '*step*[0-9]' OR lower(range.name) GLOB '*iter*[0-9]',
-      cast(replace(range.name, rtrim(range.name, '0123456789'), '') AS INT),
+      lower(name) GLOB '*step*[0-9]' OR lower(name) GLOB '*iter*[0-9]',
+      cast(replace(name, rtrim(name, '0123456789'), '') AS INT),
       NULL
     ) AS step
+  FROM nccl_slice
+  WHERE category = 'nvtx' AND dur > 0 AND extract_arg(arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
+),
+around AS (
+  SELECT call.id AS call, range.ts AS since, range.name, range.step
   FROM nccl_slice AS call
-  JOIN nccl_slice AS range
-    ON range.utid = call.utid AND range.ts <= call.ts AND range.ts + range.dur >= call.ts + call.dur
-  WHERE call.category = 'api' AND call.name GLOB 'nccl*' AND range.category = 'nvtx' AND range.dur > 0
-    AND extract_arg(range.arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
+  JOIN range ON range.utid = call.utid AND range.ts <= call.ts AND range.ts_end >= call.ts + call.dur
+  WHERE call.category = 'api' AND call.name GLOB 'nccl*'
 )
 SELECT
   id,
@@ -91,7 +96,17 @@ SELECT
   extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
   extract_arg(arg_set_id, 'nccl.user_tag') AS user_tag,
   (SELECT around.name FROM around WHERE around.call = nccl_slice.id ORDER BY since DESC LIMIT 1) AS nvtx,
-  (SELECT around.step FROM around WHERE around.call = nccl_slice.id AND step IS NOT NULL ORDER BY since DESC LIMIT 1) AS step
+  coalesce(
+    (SELECT around.step FROM around WHERE around.call = nccl_slice.id AND step IS NOT NULL ORDER BY since DESC LIMIT 1),
+    (
+      SELECT iif(count(DISTINCT innermost.step) = 1, min(innermost.step), NULL)
+      FROM (
+        SELECT step, max(ts) FROM range
+        WHERE range.upid = nccl_slice.upid AND range.step IS NOT NULL AND range.ts <= nccl_slice.ts AND range.ts_end > nccl_slice.ts
+        GROUP BY utid
+      ) AS innermost
+    )
+  ) AS step
 FROM nccl_slice
 WHERE category = 'api' AND name GLOB 'nccl*';
 

@@ -568,15 +568,26 @@ fn ranges_of_nvtx_nest_on_their_threads() {
     assert!(recording.timeline().slices.iter().all(|slice| slice.category != "nvtx"));
 }
 
-/// The table of calls says in which range and which step of the program each was made.
+/// Calls, and their operations on the GPU, say in which range and which step of the program they were made.
 #[test]
-fn calls_know_the_ranges_around_them() {
+fn calls_and_their_operations_know_the_ranges_around_them() {
+    // The kernel runs when the range has long ended, and NCCL marks each call by a range of its own.
     let call = |label: &str, count: &str| {
+        let facts = format!("func=AllReduce count={count} datatype=ncclFloat32");
         format!(
-            "user start g{label} world GroupApi groupDepth=1\n\
-             user start {label} world CollApi parent=g{label} func=AllReduce count={count} datatype=ncclFloat32\n\
+            "user nvtx push ncclAllReduce domain=NCCL\n\
+             user start g{label} world GroupApi groupDepth=1\n\
+             user start {label} world CollApi parent=g{label} {facts}\n\
              user stop {label}\n\
-             user stop g{label}\n"
+             user start l{label} world KernelLaunch parent=g{label} stream=0x10\n\
+             user kernel {KERNEL} for=5ms wait=0\n\
+             user stop l{label}\n\
+             user start p{label} world Group\n\
+             user start c{label} world Coll parent={label} group=p{label} {facts}\n\
+             user stop c{label}\n\
+             user stop p{label}\n\
+             user stop g{label}\n\
+             user nvtx pop domain=NCCL\n"
         )
     };
     let script = format!(
@@ -590,10 +601,16 @@ fn calls_know_the_ranges_around_them() {
          user nvtx pop\n\
          {}\
          user nvtx pop\n\
+         loader nvtx push \"step 18\"\n\
+         user nvtx push backward\n\
+         {}\
+         user nvtx pop\n\
+         loader nvtx pop\n\
          user finalize world\n",
         call("a", "1Ki"),
         call("b", "2Ki"),
         call("c", "3Ki"),
+        call("d", "4Ki"),
     );
     let recording = record(&script, &[("NCCLSCOPE_NVTX", "1")]);
     let trace = recording.traces.open();
@@ -603,8 +620,25 @@ fn calls_know_the_ranges_around_them() {
         "name,nvtx,step\n\
          ncclAllReduce 4 KiB f32,NULL,NULL\n\
          ncclAllReduce 8 KiB f32,forward,17\n\
-         ncclAllReduce 12 KiB f32,ProfilerStep#17,17\n"
+         ncclAllReduce 12 KiB f32,ProfilerStep#17,17\n\
+         ncclAllReduce 16 KiB f32,backward,18\n"
     );
+    assert_eq!(
+        trace.text("SELECT name, nvtx, step FROM nccl_execution ORDER BY bytes"),
+        "name,nvtx,step\n\
+         AllReduce 4 KiB f32,NULL,NULL\n\
+         AllReduce 8 KiB f32,forward,17\n\
+         AllReduce 12 KiB f32,ProfilerStep#17,17\n\
+         AllReduce 16 KiB f32,backward,18\n"
+    );
+    let timeline = recording.timeline();
+    for (name, range, step) in
+        [("4 KiB", None, None), ("8 KiB", Some("forward"), Some(17)), ("16 KiB", Some("backward"), Some(18))]
+    {
+        let name = format!("AllReduce {name} f32");
+        let kernel = timeline.slices.iter().find(|slice| slice.category == "kernel" && slice.name == name).unwrap();
+        assert_eq!((kernel.str("nvtx_range"), kernel.int("nvtx_step")), (range, step), "{name}");
+    }
 }
 
 #[test]

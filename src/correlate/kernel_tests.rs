@@ -184,6 +184,23 @@ fn kernels_of_a_graph_know_the_ranges_around_its_launch() {
 }
 
 #[test]
+fn a_thread_without_steps_is_in_that_of_the_others() {
+    // The calls come from thread 100, which marks its operators only; thread 200 marks the steps, and at last thread 300 others.
+    let calls = eager(10, "A", 1, 100) + &eager(30, "B", 2, 200) + &eager(50, "C", 3, 300) + &eager(70, "D", 4, 400);
+    let ranges = "1 0 push 1 step#1 tid=200 | 9 0 push 2 allreduce_hook | 19 0 pop 2 | 20 0 pop 1 tid=200
+                  21 0 push 3 step#2 tid=200 | 45 0 push 4 step#9 tid=300 | 60 0 pop 4 tid=300 | 61 0 pop 3 tid=200
+                  62 0 push 5 iteration#3 tid=0 | 63 0 push 6 loading tid=0 | 64 0 pop 5 tid=0 | 65 0 push 7 iteration#4 tid=0";
+    let kernels = "80 0 kernel 71 corr=1 | 90 0 kernel 80 corr=2 | 99 0 kernel 90 corr=3 | 110 0 kernel 99 corr=4";
+    check(
+        &format!("{calls}{ranges}\n{kernels}"),
+        "71 kernel to 80 exact (launch bracket) C by lA: AllReduce 100 in allreduce_hook of step 1
+         80 kernel to 90 exact (launch bracket) C by lB: AllReduce 200 of step 2
+         90 kernel to 99 exact (launch bracket) C by lC: AllReduce 300
+         99 kernel to 110 exact (launch bracket) C by lD: AllReduce 400 of step 4",
+    );
+}
+
+#[test]
 fn ranges_whose_end_is_lost_do_not_go_on_for_ever() {
     let calls = eager(10, "A", 1, 100) + &eager(30, "B", 2, 200) + &eager(50, "C", 3, 300);
     // The end of `inner` is missing; the end of the range around it says as much. And where CUPTI says that it lost records,

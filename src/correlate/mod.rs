@@ -29,8 +29,8 @@ use crate::model::ids::{Handle, ProcessTag, RingId};
 use crate::model::state;
 use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::{
-    Around, Channel, Comm, CopyOf, Doubt, Doubts, Entry, Matches, Method, Moment, Operation, Owner, ProxyOp, Texts, Thread,
-    ThreadId, Unmatched, What,
+    Around, Channel, Comm, CopyOf, Doubt, Doubts, Entry, Matches, Method, Moment, Operation, Owner, ProxyOp, Texts,
+    Thread, ThreadId, Unmatched, What,
 };
 use crate::model::word::Word;
 
@@ -346,12 +346,12 @@ impl Correlator {
     }
 
     /// What the program was in when it asked for these, or launched the graph that they are in.
-    fn around(&self, operations: &[Arc<Operation>], is_replay: bool, replayed: Option<Moment>) -> Vec<Option<Around>> {
+    fn around(&self, operations: &[Arc<Operation>], is_replay: bool, replayed: Option<Moment>) -> Vec<Around> {
         if !self.ranges.has_threads() {
             return Vec::new();
         }
         let asked = |operation: &Arc<Operation>| if is_replay { replayed } else { operation.asked };
-        let around = |operation| self.ranges.around(asked(operation)?).cloned();
+        let around = |operation| asked(operation).map_or(Around::default(), |moment| self.ranges.around(moment));
         operations.iter().map(around).collect()
     }
 

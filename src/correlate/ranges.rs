@@ -13,9 +13,9 @@ use crate::model::timeline::{Around, Moment};
 /// Ranges that are open at a time; a program that never ends them must not take memory for ever.
 const OPEN: usize = 16 << 10;
 /// Threads whose past is remembered, and begins and ends of each: the call behind a kernel that ends now may be seconds old, and a program
-/// that marks each of its operators makes 20,000 a second.
-const THREADS: usize = 32;
-const PAST: usize = 16 << 10;
+/// that marks each of its operators makes 20,000 a second. 6 MiB at most.
+const THREADS: usize = 16;
+const PAST: usize = 8 << 10;
 /// Ranges of a thread inside of each other.
 const DEPTH: usize = 256;
 /// The domain of NCCL's own ranges, which only repeat the call. Source: NCCL, `src/include/nvtx.h`.
@@ -27,8 +27,8 @@ pub(super) struct Ranges {
     open: Bounded<u32, Marker>,
     /// Begins without an end, and ends without a begin.
     unpaired: u64,
-    /// By the system's number.
-    threads: FxHashMap<i32, Thread>,
+    /// By the system's number; those of no thread but the process under `None`.
+    threads: FxHashMap<Option<i32>, Thread>,
 }
 
 /// What a thread was in.
@@ -71,10 +71,17 @@ impl Ranges {
     }
 
     /// What the program was in at a moment. To be asked when the markers up to then have been pushed.
-    pub(super) fn around(&self, moment: Moment) -> Option<&Around> {
-        let past = &self.threads.get(&moment.tid)?.past;
-        let next = past.partition_point(|(since, _)| *since <= moment.time);
-        past.get(next.checked_sub(1)?)?.1.as_ref()
+    pub(super) fn around(&self, moment: Moment) -> Around {
+        let own = self.threads.get(&Some(moment.tid)).and_then(|thread| thread.at(moment.time));
+        let step = own.and_then(|around| around.step).or_else(|| self.step_of_all(moment.time));
+        Around { range: own.and_then(|around| around.range.clone()), step }
+    }
+
+    /// The step that all threads are in that are in one: PyTorch's backward pass has a thread of its own, and the main thread marks the step.
+    fn step_of_all(&self, time: HostNs) -> Option<u64> {
+        let mut steps = self.threads.values().filter_map(|thread| thread.at(time)?.step);
+        let first = steps.next()?;
+        steps.all(|step| step == first).then_some(first)
     }
 
     /// Whether any thread has had a range.
@@ -92,8 +99,9 @@ impl Ranges {
     }
 
     fn follow(&mut self, marker: &Marker) {
-        let Some(tid) = marker.tid.filter(|_| marker.domain.as_deref() != Some(NCCL)) else { return };
+        let tid = marker.tid;
         match marker.edge {
+            _ if marker.domain.as_deref() == Some(NCCL) => return,
             Edge::Mark => return,
             Edge::Begin if self.threads.len() < THREADS || self.threads.contains_key(&tid) => {
                 let thread = self.threads.entry(tid).or_default();
@@ -101,17 +109,17 @@ impl Ranges {
                     thread.stack.remove(0);
                 }
                 let outer = thread.stack.last().and_then(|level| level.around.step);
-                let around = Around { range: Arc::clone(&marker.name), step: step(&marker.name).or(outer) };
+                let around = Around { range: Some(Arc::clone(&marker.name)), step: step(&marker.name).or(outer) };
                 thread.stack.push(Level { id: marker.id, domain: marker.domain.clone(), around });
             }
             Edge::Begin => return,
             Edge::End => {
                 let Some(thread) = self.threads.get_mut(&tid) else { return };
                 let Some(at) = thread.stack.iter().rposition(|level| level.id == marker.id) else { return };
-                // Ranges of a domain nest: an inner one that is still there lost its end.
-                let domain = thread.stack[at].domain.clone();
-                let mut place = 0..;
-                thread.stack.retain(|level| place.next() < Some(at) || level.domain != domain);
+                let Level { domain, .. } = thread.stack.remove(at);
+                // Those of a thread nest, in each domain: an inner one that is still there lost its end.
+                let is_lost = |level: &mut Level| tid.is_some() && level.domain == domain;
+                thread.stack.extract_if(at.., is_lost).for_each(drop);
             }
         }
         if let Some(thread) = self.threads.get_mut(&tid) {
@@ -133,6 +141,11 @@ impl Ranges {
 }
 
 impl Thread {
+    fn at(&self, time: HostNs) -> Option<&Around> {
+        let next = self.past.partition_point(|(since, _)| *since <= time);
+        self.past.get(next.checked_sub(1)?)?.1.as_ref()
+    }
+
     /// From `time` on it is in what is innermost now.
     fn change(&mut self, time: HostNs) {
         // One that comes late cannot change what was said of the time before.
@@ -208,7 +221,7 @@ mod tests {
             let edge = if id % 2 == 0 { Edge::Begin } else { Edge::End };
             ranges.push(&Marker { tid: Some(7), ..marker(id | 1, 50_000 + u64::from(id), edge) });
         }
-        assert_eq!(ranges.threads[&7].past.len(), PAST);
+        assert_eq!(ranges.threads[&Some(7)].past.len(), PAST);
         let mut ranges = Ranges::default();
         for id in 0..40_000 {
             ranges.push(&marker(id, u64::from(id), Edge::Begin));

@@ -255,7 +255,7 @@ fn marker_of(time: HostNs, words: &[&str]) -> Option<Activity> {
         error_ns: 0,
         id: id.parse().expect("a range's number"),
         edge,
-        tid: Some(fields.number("tid", 100)),
+        tid: Some(fields.number("tid", 100)).filter(|tid| *tid != 0),
         thread: "python3".into(),
         name: name.into(),
         domain: fields.get("domain").map(Into::into),
@@ -463,7 +463,7 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
                 Owner::Unmatched(reason) => format!("unmatched: {}", reason.text()),
                 Owner::Operations { method, comm, operations, around, channels: _, launch, replay, untold } => {
                     let untold = if untold > 0 { format!(" and perhaps {untold} untold") } else { String::new() };
-                    let around = |place: usize| around.get(place).and_then(Option::as_ref).map(describe_around);
+                    let around = |place: usize| around.get(place).map(describe_around);
                     let named = |(place, it): (usize, &Arc<Operation>)| {
                         format!("{}{}", describe_carried(it), around(place).unwrap_or_default())
                     };
@@ -490,7 +490,8 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
 }
 
 fn describe_around(around: &Around) -> String {
-    format!(" in {}{}", around.range, around.step.map_or(String::new(), |step| format!(" of step {step}")))
+    let range = around.range.as_ref().map_or(String::new(), |range| format!(" in {range}"));
+    range + &around.step.map_or(String::new(), |step| format!(" of step {step}"))
 }
 
 /// An operation that a kernel carried: function and count.

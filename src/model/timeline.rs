@@ -354,7 +354,7 @@ pub enum Owner<'a> {
         /// The operations, in the order of the plan.
         operations: &'a [Arc<Operation>],
         /// The program's ranges around the asking for each of them, or around the launch of the graph; empty where none are known.
-        around: &'a [Option<Around>],
+        around: &'a [Around],
         /// Those of their channels that NCCL has reported so far.
         channels: &'a [(Handle, u8)],
         /// The KernelLaunch, where there was one.
@@ -540,11 +540,12 @@ pub struct Moment {
 }
 
 /// What the program said by NVTX that it was doing at a moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Around {
-    /// The innermost range.
-    pub range: Arc<str>,
-    /// The number in the innermost range that names a step or an iteration.
+    /// The innermost range of the thread.
+    pub range: Option<Arc<str>>,
+    /// The number in the innermost range that names a step or an iteration; where none of the thread's does, that of the other threads',
+    /// if they agree.
     pub step: Option<u64>,
 }
 

@@ -362,11 +362,11 @@ impl Args {
 
     /// What the program said that it was doing when it asked for something.
     pub fn around(&mut self, around: Option<&Around>) -> &mut Args {
-        if let Some(Around { range, step }) = around {
+        if let Some(range) = around.and_then(|around| around.range.as_ref()) {
             self.text(nccl::NVTX_RANGE, range);
-            if let Some(step) = step {
-                self.uint(nccl::NVTX_STEP, *step);
-            }
+        }
+        if let Some(step) = around.and_then(|around| around.step) {
+            self.uint(nccl::NVTX_STEP, step);
         }
         self
     }

@@ -11,7 +11,7 @@ use super::tracks::Tracks;
 use super::writer::{self, Category, Form, Track};
 use crate::model::activity::{Copy, CopyKind, Device, HostFunction, Kernel, Overhead, Place};
 use crate::model::time::HostNs;
-use crate::model::timeline::{Around, CopyOf, Owner};
+use crate::model::timeline::{CopyOf, Owner};
 
 /// Kernels of one stream that may overlap, as programmatic launches do, and those that arrive late.
 const LANES: usize = 16;
@@ -83,7 +83,7 @@ impl Tracks {
                 if let [operation] = operations {
                     self.args.operation(operation);
                 }
-                self.args.kernel(kernel, owner).around(of(around, 0));
+                self.args.kernel(kernel, owner).around(around.first());
                 if let Some([algorithm, bus]) = speed {
                     self.args.uint(nccl::ALGBW_BYTES_PER_S, algorithm).uint(nccl::BUSBW_BYTES_PER_S, bus);
                 }
@@ -97,7 +97,7 @@ impl Tracks {
                 self.lanes.whole(families.kernels, start, end, &look, &mut self.args);
                 let several = operations.iter().enumerate().take(OPERATIONS).filter(|_| operations.len() > 1);
                 for (place, operation) in several {
-                    self.args.clear().operation(operation).of_comm(*comm).around(of(around, place));
+                    self.args.clear().operation(operation).of_comm(*comm).around(around.get(place));
                     let name = OperationName { operation, prefix: "" };
                     let look = Look::new(Category::Carried, &name).of(operation.correlation(*comm));
                     self.lanes.whole(families.operations, start, end, &look, &mut self.args);
@@ -120,7 +120,7 @@ impl Tracks {
         let family = self.comm(kernel.span.start, comm);
         operations.iter().for_each(|operation| self.done(kernel.span.end, comm, operation.id));
         for (place, operation) in operations.iter().enumerate().take(OPERATIONS) {
-            self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method).around(of(around, place));
+            self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method).around(around.get(place));
             match replay {
                 Some(replay) => self.args.uint(nccl::REPLAY, *replay),
                 // Of an operation in another tool's file this may not be known.
@@ -311,11 +311,6 @@ impl Tracks {
         self.gpu.streams.insert(place, families);
         families
     }
-}
-
-/// What was around the asking for one of a kernel's operations.
-fn of(around: &[Option<Around>], place: usize) -> Option<&Around> {
-    around.get(place)?.as_ref()
 }
 
 /// The place of a stream's tracks among those of all GPUs.

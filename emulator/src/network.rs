@@ -16,7 +16,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::cuda::thread_id;
 use crate::time;
+use crate::truth::{self, Line, Truth};
 
 /// What a message needs from this process's host to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,6 +46,8 @@ pub struct Network {
     pub usual: Link,
     /// Links to particular hosts.
     pub to: HashMap<u32, Link>,
+    /// Where every transfer is told of.
+    pub truth: Option<Arc<Truth>>,
 }
 
 static NETWORK: OnceLock<Network> = OnceLock::new();
@@ -358,15 +362,17 @@ unsafe extern "C" fn isend(
     step: *mut c_void,
     out: *mut *mut c_void,
 ) -> c_int {
+    let called = time::now();
     // SAFETY: `connect` made it, and `close_send` comes after the last use.
     let connection = unsafe { &*comm.cast::<Arc<Mutex<Connection>>>() };
-    let mut request = Request::new(connection, true, step);
+    let mut request = Request::new(connection, true, step, called);
     request.profile(EVENT_START, size);
     {
         let mut connection = lock(connection);
         let arrives = arrival(connection.host, size);
         connection.queue.push_back(Transfer { data, size, arrives, moved: 0, done: request.done.clone() });
     }
+    request.returned = time::now();
     // SAFETY: NCCL passes a place for the pointer.
     unsafe { *out = Box::into_raw(Box::new(request)).cast() };
     SUCCESS
@@ -382,6 +388,7 @@ unsafe extern "C" fn irecv(
     steps: *mut *mut c_void,
     out: *mut *mut c_void,
 ) -> c_int {
+    let called = time::now();
     if count != 1 {
         eprintln!("emulator: NCCL asked for {count} receives at once, and was told that 1 is possible");
         return SYSTEM_ERROR;
@@ -391,10 +398,11 @@ unsafe extern "C" fn irecv(
         let step = if steps.is_null() { ptr::null_mut() } else { *steps };
         (&*comm.cast::<Arc<Mutex<Connection>>>(), *data, *sizes, step)
     };
-    let mut request = Request::new(connection, false, step);
+    let mut request = Request::new(connection, false, step, called);
     request.profile(EVENT_START, size);
     let transfer = Transfer { data, size, arrives: 0, moved: 0, done: request.done.clone() };
     lock(connection).queue.push_back(transfer);
+    request.returned = time::now();
     // SAFETY: NCCL passes a place for the pointer.
     unsafe { *out = Box::into_raw(Box::new(request)).cast() };
     SUCCESS
@@ -415,6 +423,7 @@ unsafe extern "C" fn iflush(
 }
 
 unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> c_int {
+    let asked = time::now();
     // SAFETY: `isend` or `irecv` made it, and NCCL forgets it once it is done.
     let mine = unsafe { &mut *request.cast::<Request>() };
     let moved = {
@@ -433,6 +442,7 @@ unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_
                 *sizes = moved as c_int;
             }
             mine.stop(moved as usize);
+            mine.tell(moved as u64, asked);
             drop(Box::from_raw(request.cast::<Request>()));
         }
     }
@@ -578,13 +588,25 @@ struct Request {
     /// The profiler's event.
     event: *mut c_void,
     fd: c_int,
+    thread: u32,
+    called: u64,
+    returned: u64,
 }
 
 impl Request {
-    fn new(connection: &Arc<Mutex<Connection>>, sends: bool, step: *mut c_void) -> Request {
+    fn new(connection: &Arc<Mutex<Connection>>, sends: bool, step: *mut c_void, called: u64) -> Request {
         let fd = lock(connection).stream.as_raw_fd();
-        let done = Arc::new(AtomicI64::new(-1));
-        Request { connection: connection.clone(), sends, done, step, event: ptr::null_mut(), fd }
+        let (done, connection) = (Arc::new(AtomicI64::new(-1)), connection.clone());
+        let (thread, event) = (thread_id(), ptr::null_mut());
+        Request { connection, sends, done, step, event, fd, thread, called, returned: called }
+    }
+
+    /// Writes down what became of it.
+    fn tell(&self, bytes: u64, asked: u64) {
+        let Some(truth) = &Network::this().truth else { return };
+        let &Request { thread, sends, called, returned, .. } = self;
+        let answered = time::now();
+        truth.write(&Line::Transfer(truth::Transfer { thread, sends, bytes, called, returned, asked, answered }));
     }
 
     fn stop(&mut self, moved: usize) {

@@ -29,6 +29,8 @@ pub enum Line {
     Copy(Copy),
     /// A call of the application into NCCL.
     Call(Call),
+    /// A message of the emulator's own network that has arrived, at one of its ends.
+    Transfer(Transfer),
     /// How the job ended here, last of all lines; missing when the process was killed.
     End(End),
 }
@@ -229,6 +231,25 @@ pub struct Call {
     pub called: u64,
     /// When it returned.
     pub returned: u64,
+}
+
+/// What one of NCCL's threads asked the network for, and when it was told that this is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// The thread that asked for it.
+    pub thread: u32,
+    /// Whether it sends.
+    pub sends: bool,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// When NCCL called `isend` or `irecv`.
+    pub called: u64,
+    /// When that returned.
+    pub returned: u64,
+    /// When NCCL called the `test` that said that it is done.
+    pub asked: u64,
+    /// When that returned, but for what it took to write this.
+    pub answered: u64,
 }
 
 /// How the job ended in this process.

@@ -47,6 +47,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 pub use error::Error;
+pub(crate) use threads::id as thread_id;
 
 use crate::time;
 use crate::truth::{self, Truth};

@@ -60,7 +60,7 @@ pub(super) fn run_aside(job: Job) -> Result<(), Error> {
 }
 
 /// The calling thread's id, as the kernel knows it.
-pub(super) fn id() -> u32 {
+pub(crate) fn id() -> u32 {
     thread_local! {
         static ID: Cell<u32> = const { Cell::new(0) };
     }

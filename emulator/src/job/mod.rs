@@ -135,7 +135,8 @@ fn work(process: &Process) -> Result<ExitCode, Failure> {
     if scenario.network.kind == NetworkKind::Plugin {
         let to = scenario.network.routes.iter().filter(|(from, ..)| *from == host);
         let to = to.map(|(_, to, link)| (*to, *link)).collect();
-        network::Network { host, usual: scenario.network.usual, to }.install();
+        let truth = Some(Arc::clone(&truth));
+        network::Network { host, usual: scenario.network.usual, to, truth }.install();
     }
 
     let meeting = Meeting { folder: process.meeting.clone(), patience: Duration::from_nanos(scenario.time_limit_ns) };

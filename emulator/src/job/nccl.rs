@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
+use crate::cuda::thread_id;
 use crate::library::Library;
 use crate::library::api::{CommHandle, Config, Status, UniqueId, WindowHandle};
 use crate::scenario::words::Datatype;
@@ -251,12 +252,6 @@ impl Nccl {
         };
         if last.is_empty() { format!("{what} ({status})") } else { format!("{what} ({status}): {last}") }
     }
-}
-
-/// The calling thread's id in the kernel.
-pub(super) fn thread_id() -> u32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::gettid() as u32 }
 }
 
 /// A count or rank as C takes it.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use emulator::truth::{self, Call, Kernel, Line, Process};
+use emulator::truth::{self, Call, Kernel, Line, Process, Transfer};
 use emulator::wheel::Release;
 use ncclscope_tests::perfetto::{Row, Trace};
 use ncclscope_tests::play;
@@ -273,6 +273,8 @@ pub(crate) struct Played {
     pub(crate) kernels: Vec<Kernel>,
     /// Its calls into NCCL.
     pub(crate) calls: Vec<Call>,
+    /// What its threads asked the emulator's own network for.
+    transfers: Vec<Transfer>,
     /// The sizes of its communicators, by name.
     pub(crate) sizes: HashMap<String, u32>,
     /// The ranks in them, by name and world rank.
@@ -289,7 +291,7 @@ pub(crate) struct Played {
 impl Played {
     fn new(lines: Vec<Line>, path: &Path) -> Played {
         let mut process = None;
-        let (mut kernels, mut calls) = (Vec::new(), Vec::new());
+        let (mut kernels, mut calls, mut transfers) = (Vec::new(), Vec::new(), Vec::new());
         let (mut sizes, mut ranks, mut comms) = (HashMap::new(), HashMap::new(), HashMap::new());
         // By the address on the device, as far as the file has been read.
         let mut hashes: HashMap<u64, (u64, u32)> = HashMap::new();
@@ -307,11 +309,12 @@ impl Played {
                     hashes.extend(it.device_comm.zip(it.hash.map(|hash| (hash, it.rank))));
                     ranks.insert((it.name, it.world_rank), it.rank);
                 }
+                Line::Transfer(it) => transfers.push(it),
                 Line::Device(_) | Line::Copy(_) | Line::End(_) => {}
             }
         }
         let process = process.unwrap_or_else(|| panic!("{} does not begin with its process", path.display()));
-        Played { process, kernels, calls, sizes, ranks, comms, hosts: HashMap::new(), trace: None }
+        Played { process, kernels, calls, transfers, sizes, ranks, comms, hosts: HashMap::new(), trace: None }
     }
 
     /// The trace.
@@ -582,6 +585,59 @@ impl Played {
                 Some(launches.remove(launches.iter().position(around)?))
             });
             assert!(own.is_some(), "no launch around {called}..{returned}: {kernel:?}");
+        }
+    }
+
+    /// Each message that NCCL handed to the network is a step that waited for the network from then to when NCCL was told that it is done, and an
+    /// event of the network itself inside of the calls, with the bytes that were moved, to the error that the trace states.
+    #[track_caller]
+    pub(crate) fn check_transfers(&self) {
+        let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
+        let boot = |at: u64| {
+            let clocks = &self.process.clocks;
+            at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
+        };
+        assert!(!self.transfers.is_empty(), "the network was not used");
+        let threads: HashSet<u32> = self.transfers.iter().map(|transfer| transfer.thread).collect();
+        assert_eq!(threads.len(), 1, "one communicator has one progress thread");
+        // NCCL tells of something after the network's call and before its next one.
+        let mut calls: Vec<u64> = self.transfers.iter().flat_map(|it| [it.called, it.asked]).collect();
+        calls.sort_unstable();
+        let next =
+            |after: u64| calls.get(calls.partition_point(|call| *call <= after)).copied().unwrap_or(u64::MAX >> 2);
+        // A receive's size is told when it is flushed.
+        let waits = self.trace().rows(
+            "SELECT wait.ts, wait.dur, track.name GLOB '*send*' AS sends, extract_arg(coalesce(flush.arg_set_id, wait.arg_set_id), \
+             'nccl.bytes') AS bytes FROM slice AS wait JOIN track ON track.id = wait.track_id LEFT JOIN slice AS flush ON \
+             flush.parent_id = wait.parent_id AND flush.name = 'flush wait' WHERE wait.category = 'proxy' AND wait.name = 'network wait' \
+             ORDER BY wait.ts",
+        );
+        let events = self.trace().rows(
+            "SELECT ts, dur, extract_arg(arg_set_id, 'nccl.net_opcode') AS sends, extract_arg(arg_set_id, 'nccl.net_length') AS bytes \
+             FROM slice WHERE category = 'net' ORDER BY ts",
+        );
+        for sends in [true, false] {
+            let mut transfers: Vec<_> = self.transfers.iter().filter(|it| it.sends == sends).collect();
+            transfers.sort_by_key(|it| it.called);
+            let of =
+                |rows: &[Row]| rows.iter().filter(|row| (row.i64("sends") != 0) == sends).cloned().collect::<Vec<_>>();
+            let (waits, events) = (of(&waits), of(&events));
+            assert_eq!((waits.len(), events.len()), (transfers.len(), transfers.len()), "sends: {sends}");
+            for ((wait, event), truth) in waits.iter().zip(&events).zip(transfers) {
+                let within = |at: i64, from: u64, to: u64| boot(from) - error <= at && at <= boot(to) + error;
+                let (begin, end) = (wait.i64("ts"), wait.i64("ts") + wait.i64("dur"));
+                assert!(within(begin, truth.called, next(truth.called)), "waits from {begin}: {truth:?}");
+                assert!(within(end, truth.asked, next(truth.asked)), "waits to {end}: {truth:?}");
+                assert_eq!(wait.i64("bytes") as u64, truth.bytes, "{truth:?}");
+                let (begin, end) = (event.i64("ts"), event.i64("ts") + event.i64("dur"));
+                assert!(within(begin, truth.called, truth.returned), "event from {begin}: {truth:?}");
+                assert!(within(end, truth.asked, truth.answered), "event to {end}: {truth:?}");
+                // Room, for a receive.
+                assert!(
+                    event.i64("bytes") as u64 >= truth.bytes && (!sends || event.i64("bytes") as u64 == truth.bytes),
+                    "{truth:?}"
+                );
+            }
         }
     }
 

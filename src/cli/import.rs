@@ -5,7 +5,7 @@
 //! and last remark.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
@@ -146,14 +146,20 @@ impl<'a> Drawing<'a> {
             profile.clock.name
         );
         tracks.note(time, STARTED, &note);
-        for communicator in &profile.communicators {
+        // NCCL's own have an entry for each process, with its rank; PyTorch's groups above them are those of the one process of a file.
+        let own = profile.operations.iter().filter(|operation| operation.process == process);
+        let own: HashSet<usize> = own.filter_map(|operation| operation.communicator).collect();
+        let is_own = |(at, it): &(usize, &import::Communicator)| it.hash.is_none() || own.contains(at);
+        for (_, communicator) in profile.communicators.iter().enumerate().filter(is_own) {
             let said = [
                 communicator.name.clone(),
+                communicator.hash.map(|hash| format!("{hash:016x}")),
                 communicator.ranks.map(|ranks| format!("{ranks} ranks")),
                 communicator.rank.map(|rank| format!("rank {rank}")),
                 communicator.members.as_ref().map(|members| format!("world ranks {members}")),
             ];
-            tracks.note(time, "process group", &said.into_iter().flatten().collect::<Vec<_>>().join(", "));
+            let what = if communicator.hash.is_some() { "communicator" } else { "process group" };
+            tracks.note(time, what, &said.into_iter().flatten().collect::<Vec<_>>().join(", "));
         }
         for note in &profile.notes {
             tracks.note(time, "note of the import", note);
@@ -312,7 +318,7 @@ fn comm(profile: &Profile, at: usize, communicator: &import::Communicator) -> Co
         nodes: -1,
         interface: 0,
         version: profile.nccl_versions.first().map_or(0, digits),
-        device: None,
+        device: communicator.device,
     }
 }
 
@@ -343,7 +349,11 @@ fn operation(of: &import::Operation, id: Handle) -> Operation {
         ..Texts::default()
     };
     let has_texts = texts.func.is_some() || texts.datatype.is_some();
-    let count = of.count.unwrap_or(0);
+    // A size alone: what NCCL attaches to its NVTX ranges.
+    let (count, datatype) = match (of.count, of.bytes) {
+        (None, Some(bytes)) if datatype == Word::ABSENT && texts.datatype.is_none() => (bytes, Word::BYTES),
+        (count, _) => (count.unwrap_or(0), datatype),
+    };
     let event = match (of.is_point_to_point(), of.peer) {
         (true, Some(peer)) => Event::P2p(P2p { count, peer, func, datatype, ..P2p::default() }),
         (true, None) => Event::P2pApi(P2pApi { count, func, datatype, ..P2pApi::default() }),
@@ -352,5 +362,6 @@ fn operation(of: &import::Operation, id: Handle) -> Operation {
         }
     };
     let since = HostNs(of.call.map_or(0, |call| call.start as u64));
-    Operation { id, since, asked: None, event, texts: has_texts.then(|| Box::new(texts)), p2p_number: 0 }
+    let texts = has_texts.then(|| Box::new(texts));
+    Operation { id, since, asked: None, event, texts, p2p_number: Operation::UNNUMBERED }
 }

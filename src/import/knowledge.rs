@@ -147,6 +147,10 @@ fn operations(profile: &Profile, nccl: &[&Kernel]) -> String {
     if !carried.is_empty() {
         parts.push(counted(carried.iter().map(|at| profile.operations[*at].function.as_str())));
     }
+    let reductions = counted(carried.iter().filter_map(|at| profile.operations[*at].reduction.as_deref()));
+    if !reductions.is_empty() {
+        parts.push(format!("reductions: {reductions}"));
+    }
     let mut hows: BTreeMap<How, (u64, u64)> = BTreeMap::new();
     for kernel in profile.nccl_kernels() {
         let entry = hows.entry(kernel.carried.how).or_default();

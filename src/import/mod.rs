@@ -322,7 +322,7 @@ pub struct Operation {
     pub communicator: Option<usize>,
     /// Elements.
     pub count: Option<u64>,
-    /// Bytes.
+    /// Bytes, as NCCL counts them for the call: its count times the size of its type.
     pub bytes: Option<u64>,
     /// The datatype in NCCL's words, `ncclFloat32`, or the tool's own.
     pub datatype: Option<String>,
@@ -336,6 +336,8 @@ pub struct Operation {
     pub peer: Option<i32>,
     /// The root.
     pub root: Option<i32>,
+    /// The reduction, as `ncclRedOp_t` has it without its prefix: `Sum`, `Prod`.
+    pub reduction: Option<String>,
     /// NCCL's sequence number, or the process group's.
     pub seq: Option<u64>,
     /// The number that the operation has on every rank of the run.

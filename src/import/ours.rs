@@ -390,6 +390,8 @@ fn describe(process: usize, nccl: &Nccl, correlation: Option<u64>, communicator:
         channels: nccl.channels,
         peer: nccl.peer,
         root: nccl.root,
+        // The interface had it up to NCCL 2.23 only, and as the number of a device function.
+        reduction: None,
         seq: nccl.seq,
         correlation,
     }

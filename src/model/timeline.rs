@@ -563,7 +563,7 @@ pub struct Operation {
     /// Texts behind those words of the event that are not in the table: function, datatype, algorithm,
     /// protocol, variant or sync strategy. Nearly always `None`.
     pub texts: Option<Box<Texts>>,
-    /// Send and receive: how manieth with that peer and direction on this communicator, from 0.
+    /// Send and receive: how manieth with that peer and direction on this communicator, from 0; or [`Operation::UNNUMBERED`].
     pub p2p_number: u32,
 }
 
@@ -628,6 +628,9 @@ impl Doubt {
 }
 
 impl Operation {
+    /// The number of a send or receive where those before it are not known, as in files of other tools.
+    pub const UNNUMBERED: u32 = u32::MAX;
+
     /// The function.
     #[must_use]
     pub fn func(&self) -> Word {
@@ -667,11 +670,11 @@ impl Operation {
         }
     }
 
-    /// Whether its size is known. NCCL always says it; other tools may know no more than the function.
+    /// Whether its elements are counted. NCCL always does; other tools may know no more than the function, or bytes.
     #[must_use]
-    pub fn has_size(&self) -> bool {
+    pub fn has_count(&self) -> bool {
         let datatype = self.texts.as_ref().is_some_and(|texts| texts.datatype.is_some());
-        self.count() > 0 || datatype || self.datatype() != Word::ABSENT
+        self.datatype() != Word::BYTES && (self.count() > 0 || datatype || self.datatype() != Word::ABSENT)
     }
 
     /// Bytes: elements times their size; `None` where NCCL does not say the datatype.
@@ -688,7 +691,7 @@ impl Operation {
         let comm = comm.filter(|comm| comm.hash != 0)?;
         let (function, sequence) = match &self.event {
             Event::Coll(coll) => (coll.func.0 as u8, coll.seq as u32),
-            Event::P2p(p2p) if comm.rank >= 0 => {
+            Event::P2p(p2p) if comm.rank >= 0 && self.p2p_number != Self::UNNUMBERED => {
                 let (from, to) = if p2p.func == Word::RECV { (p2p.peer, comm.rank) } else { (comm.rank, p2p.peer) };
                 let pair = u64::from(from as u32) << 32 | u64::from(to as u32);
                 let mixed = (pair ^ u64::from(self.p2p_number).rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -92,6 +92,8 @@ impl Word {
     pub const ABSENT: Word = Word(Index::Absent as u16);
     /// The first number of recorded text.
     pub const FIRST_TEXT: Word = Word(0x100);
+    /// No datatype is known, and the count is one of bytes: files of other tools. NCCL has no such word.
+    pub const BYTES: Word = Word(0xff);
     /// A string that could not be recorded: no room in the ring, or no number left.
     pub const LOST: Word = Word(u16::MAX);
 
@@ -130,7 +132,7 @@ impl Word {
     #[must_use]
     pub fn element_bytes(self) -> Option<u64> {
         Some(match self {
-            Self::INT8 | Self::UINT8 | Self::FLOAT8_E4M3 | Self::FLOAT8_E5M2 => 1,
+            Self::INT8 | Self::UINT8 | Self::FLOAT8_E4M3 | Self::FLOAT8_E5M2 | Self::BYTES => 1,
             Self::FLOAT16 | Self::BFLOAT16 => 2,
             Self::INT32 | Self::UINT32 | Self::FLOAT32 => 4,
             Self::INT64 | Self::UINT64 | Self::FLOAT64 => 8,
@@ -220,7 +222,7 @@ mod tests {
             assert_eq!(Word::known(text.as_bytes()), Some(Word(index as u16)));
             assert_eq!(Word(index as u16).spelling(), Some(*text));
         }
-        assert!(KNOWN.len() < usize::from(Word::FIRST_TEXT.0));
+        assert!(KNOWN.len() < usize::from(Word::BYTES.0) && Word::BYTES < Word::FIRST_TEXT);
         assert_eq!(Word::known(b""), None);
         assert_eq!(Word::known(b"AllReduces"), None);
         assert_eq!(Word::ABSENT.spelling(), None);

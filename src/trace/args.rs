@@ -116,7 +116,7 @@ impl Args {
             self.uint(nccl::BYTES, bytes);
         }
         let texts = operation.texts.as_deref();
-        if operation.has_size() {
+        if operation.has_count() {
             self.uint(nccl::COUNT, operation.count());
         }
         self.word(Table::Function, operation.func(), texts.and_then(|texts| texts.func.as_deref())).word(

@@ -129,7 +129,7 @@ fn write_operation(operation: &Operation, text: &mut String) {
             text.push(' ');
             write_size(bytes, text);
         }
-        None if operation.has_size() => {
+        None if operation.has_count() => {
             let _ = write!(text, " {} elements", operation.count());
         }
         None => {}

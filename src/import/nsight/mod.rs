@@ -2,6 +2,9 @@
 //!
 //! Tables are made when there is something to put into them, and columns come with releases, so each is asked for before it is read.
 //! Times are nanoseconds of the target's clock. Numbers of processes and threads are packed: 24 bits of thread below 24 bits of process.
+//! What NCCL attached to its ranges is read in [`payloads`].
+
+mod payloads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read as _;
@@ -11,6 +14,7 @@ use std::sync::Arc;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row};
 
+use self::payloads::{Payload, Payloads, Schemas};
 use super::{
     Carried, Clock, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range, Source, Span, Tool,
     kernel_name,
@@ -121,13 +125,15 @@ impl Export {
         self.read_kernels(&mut profile)?;
         self.read_copies(&mut profile)?;
         self.read_cuda_calls(&mut profile)?;
-        self.read_ranges(&mut profile)?;
+        let payloads = self.read_ranges(&mut profile)?;
         self.read_clock(&mut profile)?;
         self.name_processes()?;
         profile.processes = std::mem::take(&mut self.processes.list);
         profile.sort();
-        self.payloads(&mut profile, fact("EXPORT_PARAM_INCLUDE_BLOBS"))?;
-        Groups::of(&profile).attach(&mut profile);
+        payloads.note(&mut profile.notes, fact("EXPORT_PARAM_INCLUDE_BLOBS"));
+        let groups = Groups::of(&profile, &payloads);
+        let communicators = payloads.communicators(&mut profile);
+        groups.attach(&mut profile, &communicators);
         Ok(profile)
     }
 
@@ -244,13 +250,14 @@ impl Export {
         found.map(|_| ())
     }
 
-    fn read_ranges(&mut self, profile: &mut Profile) -> Result<(), Error> {
+    fn read_ranges(&mut self, profile: &mut Profile) -> Result<Payloads, Error> {
+        let mut payloads = Payloads::with(Schemas::read(self)?);
         let needed = ["start", "end", "eventType", "text", "globalTid", "textId", "domainId"];
         let (mut processes, strings) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.strings));
         let mut domains: HashMap<(i64, i64), Arc<str>> = HashMap::new();
         let mut of_domain: Vec<((i64, i64), usize)> = Vec::new();
         let mut unended = 0_u64;
-        let found = self.each("NVTX_EVENTS", &needed, &["rangeId"], |row| {
+        let found = self.each("NVTX_EVENTS", &needed, &["binaryData", "jsonText", "jsonTextId"], |row| {
             let registered = || Some(Self::string(&strings, optional(row, 5)?));
             let name = text(row, 3).map(Arc::from).or_else(registered).unwrap_or_else(|| "(no text)".into());
             let (thread, domain) = (optional(row, 4), int(row, 6));
@@ -275,10 +282,18 @@ impl Export {
             if domain != 0 {
                 of_domain.push((key, profile.ranges.len()));
             }
+            let (process, span) = (processes.of(thread), Span { start, end });
+            // NCCL's are pushed and popped, in a domain of its own. Payloads of others have their own form.
+            if domain != 0 && !is_mark && !is_of_process && name.starts_with("nccl") {
+                let registered = || strings.get(&optional(row, 9)?).map(ToString::to_string);
+                let json = text(row, 8).or_else(registered);
+                let range = (process, thread & ID, span, Arc::clone(&name));
+                payloads.take(range, domain, payloads::raw(row, 7), json.as_deref());
+            }
             profile.ranges.push(Range {
-                process: processes.of(thread),
+                process,
                 tid: (!is_of_process).then_some(thread & ID),
-                span: Span { start, end },
+                span,
                 name,
                 domain: None,
             });
@@ -299,7 +314,7 @@ impl Export {
                 || if range.name.starts_with("nccl") { "NCCL".into() } else { format!("domain {}", key.1).into() };
             range.domain = Some(domains.get(&key).cloned().unwrap_or_else(unnamed));
         }
-        Ok(())
+        Ok(payloads)
     }
 
     fn read_clock(&self, profile: &mut Profile) -> Result<(), Error> {
@@ -335,23 +350,6 @@ impl Export {
                 let name = Self::string(&self.strings, name).to_string();
                 self.processes.list[at].threads.insert(packed & ID, name);
             }
-        }
-        Ok(())
-    }
-
-    /// What NCCL attaches to its ranges, by the schemas: sizes, peers, communicators.
-    fn payloads(&self, profile: &mut Profile, included: &str) -> Result<(), Error> {
-        let mut names = Vec::new();
-        self.each("NVTX_PAYLOAD_SCHEMA_ENTRIES", &["name"], &[], |row| {
-            names.extend(text(row, 0).filter(|name| !names.contains(name)));
-        })?;
-        if names.iter().any(|name| name.starts_with("NCCL communicator")) {
-            let why = if included == "false" {
-                "the export leaves binary payloads out (nsys export --include-blobs true keeps them)"
-            } else {
-                "binary payloads of this export are not read"
-            };
-            profile.notes.push(format!("NCCL attached to its ranges: {}; {why}", names.join(", ")));
         }
         Ok(())
     }
@@ -462,7 +460,15 @@ struct Group {
     tid: i64,
     /// Where its kernels are launched: the `ncclGroupEnd`, or the lone call.
     launches: Span,
-    operations: Vec<(Span, &'static str)>,
+    operations: Vec<Asked>,
+}
+
+/// An operation that was asked for.
+#[derive(Clone, Copy)]
+struct Asked {
+    call: Span,
+    function: &'static str,
+    payload: Payload,
 }
 
 /// NCCL's ranges that are operations, and what they ask for.
@@ -482,7 +488,7 @@ const OPERATIONS: [(&str, &str); 12] = [
 ];
 
 impl Groups {
-    fn of(profile: &Profile) -> Groups {
+    fn of(profile: &Profile, payloads: &Payloads) -> Groups {
         let mut threads: BTreeMap<(usize, i64), Vec<&Range>> = BTreeMap::new();
         for range in profile.ranges.iter().filter(|range| range.name.starts_with("nccl")) {
             if let Some(tid) = range.tid {
@@ -492,10 +498,13 @@ impl Groups {
         let mut groups = Vec::new();
         for ((process, tid), ranges) in threads {
             let mut depth = 0_u32;
-            let mut asked: Vec<(Span, &'static str)> = Vec::new();
+            let mut asked: Vec<Asked> = Vec::new();
             for range in ranges {
-                let operation =
-                    OPERATIONS.iter().find(|(name, _)| **name == *range.name).map(|(_, function)| *function);
+                let operation = OPERATIONS.iter().find(|(name, _)| **name == *range.name).map(|(_, function)| Asked {
+                    call: range.span,
+                    function,
+                    payload: payloads.of(process, tid, range.span, &range.name),
+                });
                 match (&*range.name, operation) {
                     ("ncclGroupStart", _) => depth += 1,
                     ("ncclGroupEnd", _) => {
@@ -506,10 +515,10 @@ impl Groups {
                         }
                     }
                     // A call within a call, as the all-to-all of newer releases makes sends, is part of it.
-                    (_, Some(_)) if asked.last().is_some_and(|(last, _)| last.contains(range.span)) => {}
-                    (_, Some(function)) if depth > 0 => asked.push((range.span, function)),
-                    (_, Some(function)) => {
-                        let operations = vec![(range.span, function)];
+                    (_, Some(_)) if asked.last().is_some_and(|last| last.call.contains(range.span)) => {}
+                    (_, Some(operation)) if depth > 0 => asked.push(operation),
+                    (_, Some(operation)) => {
+                        let operations = vec![operation];
                         groups.push(Group { process, tid, launches: range.span, operations });
                     }
                     _ => {}
@@ -524,7 +533,7 @@ impl Groups {
     }
 
     /// Gives each kernel of NCCL's the operations of the group in whose range it was launched.
-    fn attach(&self, profile: &mut Profile) {
+    fn attach(&self, profile: &mut Profile, communicators: &HashMap<(usize, u64), usize>) {
         let mut calls: HashMap<(usize, u32), usize> = HashMap::new();
         for (at, call) in profile.cuda_calls.iter().enumerate() {
             calls.insert((call.process, call.correlation), at);
@@ -548,7 +557,7 @@ impl Groups {
                 kernels_of[*group].push(at);
             }
         }
-        let firsts = self.add_operations(profile);
+        let firsts = self.add_operations(profile, communicators);
         for (at, group) in self.groups.iter().enumerate() {
             let all: Vec<usize> = (firsts[at]..firsts[at] + group.operations.len()).collect();
             for &kernel in &kernels_of[at] {
@@ -565,16 +574,22 @@ impl Groups {
     }
 
     /// Adds what was asked for to the profile; the place of each group's first operation.
-    fn add_operations(&self, profile: &mut Profile) -> Vec<usize> {
+    fn add_operations(&self, profile: &mut Profile, communicators: &HashMap<(usize, u64), usize>) -> Vec<usize> {
         let mut firsts = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
             firsts.push(profile.operations.len());
-            for (call, function) in &group.operations {
+            for Asked { call, function, payload } in &group.operations {
+                let communicator = payload.communicator.and_then(|hash| communicators.get(&(group.process, hash)));
                 profile.operations.push(Operation {
                     process: group.process,
                     call: Some(*call),
                     tid: Some(group.tid),
                     function: (*function).to_owned(),
+                    communicator: communicator.copied(),
+                    bytes: payload.bytes,
+                    peer: payload.peer,
+                    root: payload.root,
+                    reduction: payload.reduction.map(str::to_owned),
                     ..Operation::default()
                 });
             }
@@ -585,7 +600,7 @@ impl Groups {
     /// Kernels whose launch lies outside of the file carry as many operations as every group of their process that is in it.
     fn conclude(&self, profile: &mut Profile, process: usize, kernels: &[usize]) {
         let functions = |group: &Group| {
-            let mut functions: Vec<_> = group.operations.iter().map(|(_, function)| *function).collect();
+            let mut functions: Vec<_> = group.operations.iter().map(|asked| asked.function).collect();
             functions.sort_unstable();
             functions
         };

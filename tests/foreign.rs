@@ -350,6 +350,77 @@ fn payloads_of_nccl_s_ranges_tell_sizes_peers_and_communicators() {
     assert_eq!(one(&trace, init), 2);
 }
 
+/// An export of one process with an AllReduce and a Broadcast, each with its kernel, made up from nothing.
+const COLLECTIVES: &str = "
+    CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
+    INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION_MAJOR', '3'), ('EXPORT_SCHEMA_VERSION', '3.25.0');
+    CREATE TABLE StringIds (id INTEGER, value TEXT);
+    INSERT INTO StringIds VALUES (1, 'ncclAllReduce'), (2, 'ncclBroadcast'), (3, 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)'),
+        (4, 'ncclDevKernel_Broadcast_RING_LL(x)'), (5, 'cuLaunchKernelEx'), (6, 'ncclCommInitRank');
+    CREATE TABLE NVTX_EVENTS (start, end, eventType, text TEXT, globalTid, textId, domainId, binaryData TEXT);
+    CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);
+    INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1010, 1020, 117440519, 1, 5), (2010, 2020, 117440519, 2, 5);
+    CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, contextId, streamId, globalPid, demangledName, gridX, gridY, gridZ,
+        blockX, blockY, blockZ, correlationId);
+    INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1100, 2100, 0, 1, 7, 117440512, 3, 4, 1, 1, 512, 1, 1, 1),
+        (2200, 3200, 0, 1, 7, 117440512, 4, 4, 1, 1, 512, 1, 1, 2);
+    CREATE TABLE NVTX_PAYLOAD_SCHEMAS (domainId, schemaId, payloadSize);
+    INSERT INTO NVTX_PAYLOAD_SCHEMAS VALUES (1, 16777216, 24), (1, 16777221, 24), (1, 16777222, 24);
+    CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId, schemaId, idx, flags, type, name, offset);
+    INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES
+        (1, 16777216, 0, NULL, 18, 'NCCL communicator ID', NULL), (1, 16777216, 1, NULL, 5, 'No. of ranks', 8),
+        (1, 16777216, 2, NULL, 5, 'Rank', 12), (1, 16777216, 3, NULL, 5, 'CUDA device', 16),
+        (1, 16777221, 0, NULL, 18, 'NCCL communicator ID', NULL), (1, 16777221, 1, NULL, 22, 'Message size [bytes]', 8),
+        (1, 16777221, 2, NULL, 16777240, 'Reduction operation', 16),
+        (1, 16777222, 0, NULL, 18, 'NCCL communicator ID', NULL), (1, 16777222, 1, NULL, 22, 'Message size [bytes]', 8),
+        (1, 16777222, 2, NULL, 5, 'Root', 16);
+";
+
+#[test]
+fn payloads_of_collectives_tell_root_reduction_and_bandwidth() {
+    let (_folder, path) = written("made-up.sqlite", b"");
+    let database = rusqlite::Connection::open(&path).unwrap();
+    database.execute_batch(COLLECTIVES).unwrap();
+    let words = |words: [u32; 4]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    for (start, text, schema, fields) in [
+        (100, 6, 16_777_216, words([4, 2, 0, 0])),
+        (1000, 1, 16_777_221, words([1 << 24, 0, 2, 0])),
+        (2000, 2, 16_777_222, words([1 << 20, 0, 3, 0])),
+    ] {
+        let fields = [COMMUNICATOR.to_le_bytes().to_vec(), fields].concat();
+        let row = rusqlite::params![start, start + 50, text, payload(schema, Fourth::Begin, &fields)];
+        let sql = "INSERT INTO NVTX_EVENTS VALUES (?1, ?2, 59, NULL, 117440519, ?3, 1, ?4)";
+        database.execute(sql, row).unwrap();
+    }
+    drop(database);
+    let profile = import::open(&path).unwrap();
+    let told: Vec<_> = profile.operations.iter().map(|it| (it.bytes, it.reduction.as_deref(), it.root)).collect();
+    assert_eq!(told, [(Some(1 << 24), Some("Max"), None), (Some(1 << 20), None, Some(3))]);
+    let remark = fact(&profile, "operations").remark;
+    assert!(remark.contains("1 AllReduce, 1 Broadcast; reductions: 1 Max"), "{remark}");
+
+    let trace = imported(&path);
+    let of = |name: &str, key: &str| {
+        let sql = format!(
+            "SELECT count(*) AS n, max(a.int_value) AS value FROM slice s JOIN args a ON s.arg_set_id = a.arg_set_id \
+             WHERE s.category = 'kernel' AND s.name = '{name}' AND a.key = 'nccl.{key}'"
+        );
+        let row = &trace.rows(&sql)[0];
+        (row.i64("n") == 1).then(|| row.i64("value"))
+    };
+    assert_eq!(of("AllReduce 16 MiB", "bytes"), Some(1 << 24));
+    // In 1000 ns; an all-reduce of four ranks moves 2 · 3 / 4 of it over the bus.
+    assert_eq!(of("AllReduce 16 MiB", "algbw_bytes_per_s"), Some((1 << 24) * 1_000_000));
+    assert_eq!(of("AllReduce 16 MiB", "busbw_bytes_per_s"), Some((1 << 24) * 1_500_000));
+    assert_eq!((of("Broadcast 1 MiB", "root"), of("Broadcast 1 MiB", "bytes")), (Some(3), Some(1 << 20)));
+    assert_eq!((of("AllReduce 16 MiB", "root"), of("AllReduce 16 MiB", "count")), (None, None));
+    let note = trace.rows(
+        "SELECT a.string_value AS note FROM slice s JOIN args a ON s.arg_set_id = a.arg_set_id \
+         WHERE s.name = 'communicator' AND a.key = 'nccl.note'",
+    );
+    assert_eq!(note[0].str("note"), "8c3f52d177ab09e4, 4 ranks, rank 2");
+}
+
 #[test]
 fn payloads_are_read_from_json_too() {
     let (_folder, path, mut database, calls) = nsight_calls();
@@ -453,6 +524,32 @@ fn a_schema_that_the_file_has_in_two_versions_is_not_believed() {
     }
     let note = profile.notes.iter().find(|note| note.contains("payloads")).unwrap();
     assert!(note.contains("132 of a schema that the file has in two versions"), "{note}");
+}
+
+#[test]
+fn a_release_without_the_tables_of_schemas_loses_no_more_than_payloads() {
+    let (_folder, path, mut database, calls) = nsight_calls();
+    let transaction = database.transaction().unwrap();
+    for call in &calls {
+        set(&transaction, call.row, "binaryData", payload(call.schema, Fourth::End, &call.fields()));
+    }
+    transaction.commit().unwrap();
+    let sized = |change: &str| {
+        database.execute_batch(change).unwrap();
+        let profile = import::open(&path).unwrap();
+        assert_eq!((profile.kernels.len(), profile.operations.len()), (4010, 264), "{change}");
+        let sized = profile.operations.iter().filter(|it| it.bytes.is_some()).count();
+        (sized, profile.notes.iter().find(|note| note.starts_with("NCCL attached")).cloned())
+    };
+    assert_eq!(sized("ALTER TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES DROP COLUMN flags").0, 264);
+    assert_eq!(sized("DROP TABLE NVTX_PAYLOAD_SCHEMAS").0, 264, "the length is in the payload too");
+    for change in
+        ["ALTER TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES DROP COLUMN domainId", "DROP TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES"]
+    {
+        let (sized, note) = sized(change);
+        assert_eq!(sized, 0);
+        assert!(note.unwrap().contains("no schema in the file; none of 264 payloads has a form that is known"));
+    }
 }
 
 #[test]

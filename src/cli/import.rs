@@ -1,8 +1,8 @@
 //! `ncclscope import`: another tool's file as a trace laid out like ours, as far as its data goes.
 //!
 //! The same code draws it that draws our recordings, so tracks, names and arguments are the same. What a tool does not know is left out:
-//! no time has an error bound, and there are no communicator, proxy or channel tracks. The trace says where it came from in its first
-//! and last remark.
+//! no time has an error bound, there are no proxy or channel tracks, and a communicator has one where the file names it. The trace says
+//! where it came from in its first and last remark.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

@@ -98,7 +98,9 @@ fn differences(a: &Profile, b: &Profile, case: Case) -> Vec<String> {
     if case == Case::TwoRuns {
         differ("processes in the file", a.processes.len().to_string(), b.processes.len().to_string());
         differ("hosts", a.host.clone().unwrap_or_default(), b.host.clone().unwrap_or_default());
-        differ("communicators", communicators(a), communicators(b));
+        // What names NCCL's communicators have is not in a file of Nsight Systems.
+        let is_named = b.source.tool != Tool::Nsight;
+        differ("communicators", communicators(a, is_named), communicators(b, is_named));
     }
     if b.source.tool == Tool::Ncclscope && case == Case::TwoRuns {
         differ("ncclscope", a.source.version.clone(), b.source.version.clone());
@@ -119,11 +121,13 @@ fn devices(profile: &Profile) -> String {
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Names and sizes of the communicators, each once.
-fn communicators(profile: &Profile) -> String {
-    let of = |ranks: Option<i32>| ranks.map_or_else(String::new, |ranks| format!(" of {ranks} ranks"));
-    let all =
-        profile.communicators.iter().map(|it| format!("{}{}", it.name.as_deref().unwrap_or("unnamed"), of(it.ranks)));
+/// Names and sizes of the communicators, or sizes alone, each once.
+fn communicators(profile: &Profile, is_named: bool) -> String {
+    let all = profile.communicators.iter().filter_map(|it| {
+        let name = is_named.then(|| it.name.clone().unwrap_or_else(|| "unnamed".into()));
+        let words: Vec<String> = name.into_iter().chain(it.ranks.map(|ranks| format!("of {ranks} ranks"))).collect();
+        (!words.is_empty()).then(|| words.join(" "))
+    });
     all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }
 
@@ -131,4 +135,31 @@ fn communicators(profile: &Profile) -> String {
 fn presets(profile: &Profile) -> String {
     let words = profile.notes.iter().filter_map(|note| note.split("; ").find_map(|part| part.strip_prefix("preset ")));
     words.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::{Communicator, Source};
+
+    #[test]
+    fn communicators_without_names_differ_in_their_sizes_only() {
+        let profile = |tool, name: Option<&str>, ranks| Profile {
+            source: Source { tool, ..Source::default() },
+            communicators: vec![Communicator { name: name.map(Into::into), ranks, ..Communicator::default() }],
+            ..Profile::default()
+        };
+        let ours = profile(Tool::Ncclscope, Some("dp"), Some(4));
+        for (tool, name, ranks, expected) in [
+            (Tool::Nsight, None, Some(4), None),
+            (Tool::Nsight, None, None, None),
+            (Tool::Nsight, None, Some(2), Some("communicators: of 4 ranks and of 2 ranks")),
+            (Tool::Kineto, Some("tp"), Some(4), Some("communicators: dp of 4 ranks and tp of 4 ranks")),
+            (Tool::Ncclscope, None, Some(4), Some("communicators: dp of 4 ranks and unnamed of 4 ranks")),
+        ] {
+            let all = differences(&ours, &profile(tool, name, ranks), Case::TwoRuns);
+            let found = all.iter().find(|difference| difference.starts_with("communicators"));
+            assert_eq!(found.map(String::as_str), expected, "{tool}");
+        }
+    }
 }

@@ -288,7 +288,7 @@ impl Export {
                 let registered = || strings.get(&optional(row, 9)?).map(ToString::to_string);
                 let json = text(row, 8).or_else(registered);
                 let range = (process, thread & ID, span, Arc::clone(&name));
-                payloads.take(range, domain, payloads::raw(row, 7), json.as_deref());
+                payloads.take(range, domain, row.get_ref(7).unwrap_or(ValueRef::Null), json.as_deref());
             }
             profile.ranges.push(Range {
                 process,

@@ -27,7 +27,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use rusqlite::Row;
 use rusqlite::types::ValueRef;
 use serde_json::Value;
 
@@ -59,8 +58,8 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    /// Takes a field by NCCL's name of it; others say nothing that is needed.
-    fn set(&mut self, name: &str, value: i128) {
+    /// Takes a field by NCCL's name of it; others say nothing that is needed. `false` for these.
+    fn set(&mut self, name: &str, value: i128) -> bool {
         let small = || i32::try_from(value).ok().filter(|value| *value >= 0);
         match name {
             // 0 is that of a null communicator, or of one that is not made yet.
@@ -76,14 +75,17 @@ impl Payload {
             "Rank" => self.rank = small(),
             "CUDA device" => self.device = u32::try_from(value).ok(),
             "No. of devices" => self.devices = small(),
-            _ => {}
+            _ => return false,
         }
+        true
     }
 
-    /// From JSON: an object with the fields by their names.
-    fn of_json(text: &str) -> Option<Payload> {
-        let fields: serde_json::Map<String, Value> = serde_json::from_str(text).ok()?;
+    /// From JSON: an object with the fields by their names; or why it cannot be read. Every payload of NCCL's has a field that is known.
+    fn of_json(text: &str) -> Result<Payload, &'static str> {
+        let fields = serde_json::from_str::<serde_json::Map<String, Value>>(text);
+        let fields = fields.map_err(|_| "JSON that is no object")?;
         let mut payload = Payload::default();
+        let mut is_nccl = false;
         for (name, value) in fields {
             let number = match &value {
                 Value::Number(number) => number.as_u64().map(i128::from).or(number.as_i64().map(i128::from)),
@@ -91,16 +93,17 @@ impl Payload {
                 _ => None,
             };
             match (number, value.as_str()) {
-                (Some(number), _) => payload.set(&name, number),
+                (Some(number), _) => is_nccl |= payload.set(&name, number),
                 // NVTX's enum calls the second of them otherwise than `ncclRedOp_t` does.
                 (None, Some(word)) if name == "Reduction operation" => {
                     let word = if word == "Product" { "Prod" } else { word };
                     payload.reduction = REDUCTIONS.into_iter().find(|known| *known == word);
+                    is_nccl = true;
                 }
                 _ => {}
             }
         }
-        Some(payload)
+        if is_nccl { Ok(payload) } else { Err("JSON without a field of NCCL's") }
     }
 }
 
@@ -160,14 +163,15 @@ pub(super) struct Schemas(HashMap<(i64, i64), Schema>);
 impl Schemas {
     pub(super) fn read(export: &Export) -> Result<Schemas, Error> {
         let mut schemas: HashMap<(i64, i64), Schema> = HashMap::new();
-        export.each("NVTX_PAYLOAD_SCHEMAS", &["domainId", "schemaId", "payloadSize"], &[], |row| {
+        // A release that has them otherwise loses its payloads, and no more.
+        export.each("NVTX_PAYLOAD_SCHEMAS", &[], &["domainId", "schemaId", "payloadSize"], |row| {
             let (Some(domain), Some(number)) = (optional(row, 0), optional(row, 1)) else { return };
             let size = optional(row, 2).and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
             let schema = schemas.entry((domain, number)).or_insert(Schema { size, ..Schema::default() });
             schema.is_ambiguous |= schema.size != size;
         })?;
-        let needed = ["domainId", "schemaId", "idx", "flags", "type", "name", "offset"];
-        export.each("NVTX_PAYLOAD_SCHEMA_ENTRIES", &needed, &[], |row| {
+        let columns = ["domainId", "schemaId", "idx", "flags", "type", "name", "offset"];
+        export.each("NVTX_PAYLOAD_SCHEMA_ENTRIES", &[], &columns, |row| {
             let (Some(domain), Some(number), Some(at)) = (optional(row, 0), optional(row, 1), optional(row, 2)) else {
                 return;
             };
@@ -250,10 +254,10 @@ impl Payloads {
     /// Takes what a row of `NVTX_EVENTS` has: bytes, whose column is declared as text, and JSON.
     pub(super) fn take(&mut self, range: Key, domain: i64, bytes: ValueRef<'_>, json: Option<&str>) {
         let bytes = match bytes {
-            ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Some(bytes),
+            ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Some(bytes).filter(|bytes| !bytes.is_empty()),
             _ => None,
         };
-        let read = match (json.map(|text| Payload::of_json(text).ok_or("JSON that is no object")), bytes) {
+        let read = match (json.filter(|text| !text.is_empty()).map(Payload::of_json), bytes) {
             (None, None) => return,
             // JSON names its fields itself.
             (Some(Ok(payload)), _) => Ok(payload),
@@ -341,11 +345,6 @@ const ATTACHED: &str = "NCCL attached to its ranges";
 struct Told {
     ranks: BTreeSet<i32>,
     members: BTreeSet<(i32, Option<u32>)>,
-}
-
-/// The bytes of a column, without a copy.
-pub(super) fn raw<'a>(row: &'a Row<'_>, column: usize) -> ValueRef<'a> {
-    row.get_ref(column).unwrap_or(ValueRef::Null)
 }
 
 #[cfg(test)]
@@ -440,6 +439,38 @@ mod tests {
     }
 
     #[test]
+    fn no_bit_of_the_header_is_taken_for_another() {
+        let schemas = schemas(&[(4, Some(16), &[("Bytes", 22, None), ("Root", 5, Some(8))])]);
+        let whole = bytes(4, &fields(&[512], &[3, 0]));
+        assert!(schemas.payload(1, &whole).is_ok());
+        for bit in 0..8 * HEADER {
+            let mut changed = whole.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            // 48, where this payload ends, is one bit away from 32.
+            let is_the_end = bit == 8 * 24 + 4;
+            assert_eq!(schemas.payload(1, &changed).is_ok(), is_the_end, "bit {bit}");
+        }
+        for length in 0..whole.len() {
+            assert!(schemas.payload(1, &whole[..length]).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn bytes_may_be_kept_as_text_which_their_column_is() {
+        let mut payloads = Payloads::with(schemas(&[(5, Some(8), &[("Message size [bytes]", 22, None)])]));
+        let (span, payload) = (Span { start: 1, end: 2 }, bytes(5, &fields(&[0x41], &[])));
+        payloads.take((0, 7, span, "ncclAllGather".into()), 1, ValueRef::Text(&payload), None);
+        assert_eq!(payloads.of(0, 7, span, &"ncclAllGather".into()).bytes, Some(0x41));
+        // JSON that is broken does not hide the bytes.
+        let span = span.moved(10);
+        payloads.take((0, 7, span, "ncclAllGather".into()), 1, ValueRef::Blob(&payload), Some("{"));
+        assert_eq!(payloads.of(0, 7, span, &"ncclAllGather".into()).bytes, Some(0x41));
+        // Nothing is nothing.
+        payloads.take((0, 7, span.moved(10), "ncclAllGather".into()), 1, ValueRef::Text(b""), Some(""));
+        assert!(payloads.unread.is_empty() && payloads.read == 2);
+    }
+
+    #[test]
     fn fields_that_are_no_plain_numbers_are_left_out() {
         let field = |kind, flags, offset| Field { name: "Root".into(), kind, offset, is_plain: flags == 0 };
         let payload = fields(&[0xffff_ffff_ffff_fffe], &[7]);
@@ -469,7 +500,7 @@ mod tests {
         let payload =
             Payload { communicator: Some(u64::MAX), bytes: Some(82_944), peer: Some(3), ..Payload::default() };
         let text = r#"{"NCCL communicator ID": 18446744073709551615, "Message size [bytes]": 82944, "Peer rank": 3, "Hue": [1]}"#;
-        assert_eq!(Payload::of_json(text), Some(payload));
+        assert_eq!(Payload::of_json(text), Ok(payload));
         for (value, reduction) in [
             ("0", Some("Sum")),
             (r#""Max""#, Some("Max")),
@@ -479,10 +510,11 @@ mod tests {
             ("null", None),
             ("-1.5", None),
         ] {
-            let payload = Payload::of_json(&format!(r#"{{"Reduction operation": {value}}}"#)).unwrap();
+            let payload = Payload::of_json(&format!(r#"{{"Root": -1, "Reduction operation": {value}}}"#)).unwrap();
             assert_eq!(payload, Payload { reduction, ..Payload::default() }, "{value}");
         }
-        assert_eq!(Payload::of_json("[1]"), None);
+        assert_eq!(Payload::of_json("[1]"), Err("JSON that is no object"));
+        assert_eq!(Payload::of_json(r#"{"payload": {"Root": 1}}"#), Err("JSON without a field of NCCL's"));
     }
 
     #[test]

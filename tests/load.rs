@@ -1,7 +1,7 @@
 //! Under load: nothing is lost without being counted, and memory and file stay within their limits.
 //!
 //! No test here depends on how fast anything is, but one: that nothing is dropped at two million calls a second. It
-//! is run with an optimised plugin only.
+//! is run by `cargo xtask check load`, with the optimised plugin.
 
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play;
@@ -83,10 +83,7 @@ fn what_finds_no_room_is_counted_and_said() {
 }
 
 #[test]
-#[cfg_attr(
-    debug_assertions,
-    ignore = "the plugin is not optimised: cargo test --release -p ncclscope-tests --test load"
-)]
+#[ignore = "wants an optimised plugin: cargo xtask check load"]
 fn two_million_calls_a_second_are_kept() {
     let _alone = alone();
     let load = Load::send("--interface 7 --threads 2 --events 4000000 --rate 2000000", &[]);

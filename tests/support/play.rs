@@ -274,27 +274,25 @@ impl From<io::Error> for PlayError {
 ///
 /// If it is not there.
 pub fn plugin_path() -> Result<PathBuf, PlayError> {
-    if let Some(path) = env::var_os("NCCLSCOPE_TEST_PLUGIN") {
-        let path = PathBuf::from(path);
-        return match path.exists() {
-            true => Ok(path),
-            false => Err(PlayError::Missing {
-                what: "the plugin",
-                tried: vec![path],
-                advice: "NCCLSCOPE_TEST_PLUGIN names it",
-            }),
-        };
-    }
-    beside("libncclscope.so", "the plugin", "build it, or set NCCLSCOPE_TEST_PLUGIN")
+    built("NCCLSCOPE_TEST_PLUGIN", "libncclscope.so", "the plugin", "build it, or set NCCLSCOPE_TEST_PLUGIN")
 }
 
-/// The program `scripted-host` that Cargo built.
+/// The program that plays scripts: `$NCCLSCOPE_TEST_HOST`, or `scripted-host` beside the test's program.
 ///
 /// # Errors
 ///
 /// If it is not there.
 pub fn host_path() -> Result<PathBuf, PlayError> {
-    beside("scripted-host", "the scripted host", "build the package ncclscope-tests")
+    built("NCCLSCOPE_TEST_HOST", "scripted-host", "the scripted host", "build the package ncclscope-tests")
+}
+
+/// What an environment variable names, or what Cargo built beside the test's program.
+fn built(variable: &str, name: &str, what: &'static str, advice: &'static str) -> Result<PathBuf, PlayError> {
+    match env::var_os(variable).map(PathBuf::from) {
+        Some(path) if path.exists() => Ok(path),
+        Some(path) => Err(PlayError::Missing { what, tried: vec![path], advice }),
+        None => beside(name, what, advice),
+    }
 }
 
 /// Takes from a command's environment whatever could change what a profiler does: the variables of the profiler, of

@@ -58,7 +58,15 @@ fn test(place: &Place) -> Result<Outcome, Failure> {
 }
 
 fn load(place: &Place) -> Result<Outcome, Failure> {
-    call(place.cargo().args(["test", "--release", "-p", "ncclscope-tests", "--test", "load"]))?;
+    call(place.cargo().args(["build", "--release"]).args(PLUGIN))?;
+    call(place.cargo().args(["build", "--release", "-q", "-p", "ncclscope-tests", "--bin", "scripted-host"]))?;
+    let built = place.target.join("release");
+    let mut command = place.cargo();
+    command
+        .env("NCCLSCOPE_TEST_PLUGIN", built.join("libncclscope.so"))
+        .env("NCCLSCOPE_TEST_HOST", built.join("scripted-host"))
+        .args(["test", "-p", "ncclscope-tests", "--test", "load", "--", "--include-ignored"]);
+    call(&mut command)?;
     Ok(Outcome::Done)
 }
 

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::beside::{self, Joined};
+use super::beside::{self, Fate, Joined};
 use crate::import::{self, Format};
 use crate::trace::names;
 use crate::trace::reader;
@@ -47,15 +47,24 @@ fn beside(own: &[u8], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Str
     let mut profile = import::open(theirs).map_err(|error| format!("{}: {error}", theirs.display()))?;
     let (packets, joined) =
         beside::packets(&ours, &mut profile).map_err(|error| format!("{}: {error}", theirs.display()))?;
-    for Joined { pid, clock, matches } in joined {
-        let exact = matches.matched.iter().sum::<u64>();
+    for Joined { pid, clock, fate } in joined {
+        let Fate { matched, by_capture, unmatched, application } = fate;
         let _ = writeln!(
             out,
-            "{}: process {pid}: {exact} kernels of NCCL matched, {} unmatched, {} of the application; {clock}",
+            "{}: process {pid}: {} kernels of NCCL matched, {} unmatched, {application} of the application; {clock}",
             theirs.display(),
-            matches.unmatched,
-            matches.application
+            matched + by_capture,
+            unmatched.values().sum::<u64>()
         );
+        if by_capture > 0 {
+            let _ = writeln!(
+                out,
+                "  {by_capture} of the matched are inferred from the order in which their graphs were captured"
+            );
+        }
+        for (reason, count) in unmatched {
+            let _ = writeln!(out, "  {count} unmatched: {reason}");
+        }
     }
     Ok(packets)
 }

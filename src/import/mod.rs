@@ -59,6 +59,8 @@ pub struct Profile {
     pub groups: Vec<Launch>,
     /// Calls of the application into NCCL as ours records them, by their start.
     pub nccl_calls: Vec<NcclCall>,
+    /// Operations each time that NCCL handed them over, by their start; those of graphs come with every replay.
+    pub handovers: Vec<Handover>,
     /// Transfers over the network.
     pub transfers: Vec<Transfer>,
     /// What the reader has to say about the file: what was left out, and what could not be read.
@@ -378,6 +380,25 @@ pub struct NcclCall {
     pub span: Span,
     /// What was asked for. What ran of it has an entry of its own.
     pub operation: Operation,
+    /// It was captured into a graph.
+    pub captured: bool,
+    /// The arrows that lead from it to its hand-overs, by number.
+    pub arrows: Vec<u64>,
+}
+
+/// An operation that NCCL handed over, once.
+#[derive(Clone, Debug)]
+pub struct Handover {
+    /// The process, by its place in [`Profile::processes`].
+    pub process: usize,
+    /// The thread, by the system's number.
+    pub tid: i64,
+    /// When.
+    pub span: Span,
+    /// What was handed over.
+    pub operation: Operation,
+    /// The arrows that it is part of: the one that comes from its call has a number of that call's.
+    pub arrows: Vec<u64>,
 }
 
 /// One transfer over the network.
@@ -424,6 +445,7 @@ impl Profile {
         self.plans.sort_by_key(|it| it.span);
         self.groups.sort_by_key(|it| it.span);
         self.nccl_calls.sort_by_key(|it| it.span);
+        self.handovers.sort_by_key(|it| it.span);
         self.transfers.sort_by_key(|it| it.span);
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{
-    Carried, Clock, Communicator, Copy, CudaCall, Error, How, Kernel, Launch, NcclCall, Operation, Place, Process,
-    Profile, Range, Source, Span, Tool, Transfer,
+    Carried, Clock, Communicator, Copy, CudaCall, Error, Handover, How, Kernel, Launch, NcclCall, Operation, Place,
+    Process, Profile, Range, Source, Span, Tool, Transfer,
 };
 use crate::model::activity::CopyKind;
 use crate::trace::fields::clock_id;
@@ -72,6 +72,7 @@ struct Open {
     category: Arc<str>,
     nccl: Nccl,
     correlation: Option<u64>,
+    arrows: Vec<u64>,
 }
 
 impl Reader {
@@ -120,7 +121,7 @@ impl Reader {
         let (correlation, nccl) = (event.correlation_id, event.nccl.unwrap_or_default());
         match kind {
             Type::SliceBegin => {
-                let open = Open { begin: time, name, category, nccl, correlation };
+                let open = Open { begin: time, name, category, nccl, correlation, arrows: event.flow_ids };
                 self.tracks.entry(uuid).or_default().open.push(open);
             }
             Type::SliceEnd => {
@@ -191,6 +192,7 @@ impl Reader {
                 self.carried.push((process, of, span, operation));
             }
             "operation" => {
+                self.handover(process, span, &open);
                 let operation = self.operation(process, &open);
                 let operation = &mut self.profile.operations[operation];
                 (operation.call, operation.tid) = (Some(span), open.nccl.tid.map(i64::from));
@@ -237,9 +239,10 @@ impl Reader {
         let nccl = &open.nccl;
         let how = match nccl.r#match() {
             MatchedBy::ExactLaunchBracket | MatchedBy::ExactGraphNode | MatchedBy::ExactExternalId => How::Exact,
-            MatchedBy::InferredCallBracket | MatchedBy::InferredThreadOrder | MatchedBy::InferredDeviceTimer => {
-                How::Inferred
-            }
+            MatchedBy::InferredCallBracket
+            | MatchedBy::InferredThreadOrder
+            | MatchedBy::InferredDeviceTimer
+            | MatchedBy::InferredCaptureOrder => How::Inferred,
             MatchedBy::Unmatched | MatchedBy::MatchAbsent => How::Unknown,
         };
         let how = match (&self.imported, how) {
@@ -300,8 +303,19 @@ impl Reader {
                 tid,
                 span,
                 operation: Operation { communicator, ..operation },
+                captured: open.nccl.captured(),
+                arrows: open.arrows.clone(),
             });
         }
+    }
+
+    /// Replays of a graph have one number for all runs of an operation, so its entry among the operations does not tell of each.
+    fn handover(&mut self, process: usize, span: Span, open: &Open) {
+        let Some(tid) = open.nccl.tid.map(i64::from) else { return };
+        let communicator = open.nccl.comm.filter(|hash| *hash != 0).map(|hash| self.communicator(process, hash));
+        let operation = describe(process, &open.nccl, open.correlation, communicator);
+        let arrows = open.arrows.clone();
+        self.profile.handovers.push(Handover { process, tid, span, operation, arrows });
     }
 
     fn transfer(&mut self, uuid: u64, process: usize, span: Span, open: Open, depth: usize) {

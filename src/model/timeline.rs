@@ -383,17 +383,20 @@ pub enum Method {
     ThreadOrder,
     /// The channels of an operation ran in it and in no other kernel, by the GPU's timer. Inferred.
     DeviceTimer,
+    /// It ran from a graph whose nodes are the launches of one capture, in their order. Inferred, of files of other tools only.
+    CaptureOrder,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Method; 6] = [
+    pub const ALL: [Method; 7] = [
         Method::Bracket,
         Method::External,
         Method::GraphNode,
         Method::ApiBracket,
         Method::ThreadOrder,
         Method::DeviceTimer,
+        Method::CaptureOrder,
     ];
 
     /// As the trace says it.
@@ -406,6 +409,7 @@ impl Method {
             Method::ApiBracket => "inferred (call bracket)",
             Method::ThreadOrder => "inferred (thread order)",
             Method::DeviceTimer => "inferred (stream and device timer)",
+            Method::CaptureOrder => "inferred (order of capture)",
         }
     }
 }
@@ -423,6 +427,16 @@ pub enum Unmatched {
     UnknownNode,
     /// Its launch is no longer remembered.
     Forgotten,
+    /// It ran from a graph, and the file of another tool does not say from which node.
+    NoNode,
+    /// It ran from a graph of which nothing captured could be the origin.
+    NoCapture,
+    /// It ran from a graph whose origin could be one of several captures, or is claimed by several graphs.
+    SeveralCaptures,
+    /// It ran from a graph that was changed after it had been made.
+    GraphChanged,
+    /// It ran from a graph whose origin is known, and which of its replays it was is not.
+    SeveralReplays,
 }
 
 impl Unmatched {
@@ -435,6 +449,11 @@ impl Unmatched {
             Unmatched::NoCall => "all calls of its group have kernels of their own",
             Unmatched::UnknownNode => "its graph was captured unseen",
             Unmatched::Forgotten => "its launch was too long ago",
+            Unmatched::NoNode => "the file does not say from which node of its graph it ran",
+            Unmatched::NoCapture => "no capture in the trace has the launches of its graph, in their order",
+            Unmatched::SeveralCaptures => "several captures could be its graph's, or several graphs of its capture",
+            Unmatched::GraphChanged => "its graph may have been updated, so that its nodes are not those captured",
+            Unmatched::SeveralReplays => "which replay of its graph it was cannot be told by the clocks",
         }
     }
 }
@@ -443,7 +462,7 @@ impl Unmatched {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matches {
     /// Kernels of NCCL by method, in the order of [`Method::ALL`].
-    pub matched: [u64; 6],
+    pub matched: [u64; 7],
     /// Kernels of NCCL without operations.
     pub unmatched: u64,
     /// Kernels of the application.

@@ -356,6 +356,7 @@ impl Args {
             Method::ApiBracket => matched_by::inferred_call_bracket,
             Method::ThreadOrder => matched_by::inferred_thread_order,
             Method::DeviceTimer => matched_by::inferred_device_timer,
+            Method::CaptureOrder => matched_by::inferred_capture_order,
         };
         self.uint(nccl::MATCH, number)
     }

@@ -2,33 +2,67 @@
 //!
 //! The clocks are put together by the launches that both saw (`compare::starts`). What our trace says of the host becomes the correlator's
 //! records again, with the other tool's launching calls where CUPTI's callback would have put them, and the correlator decides which kernel
-//! carried what, as it does in the process. Kernels of CUDA graphs stay unmatched: how their nodes came to be is in no file.
+//! carried what, as it does in the process. How the nodes of CUDA graphs came to be is in no file; it is concluded from their order, where
+//! that leaves no choice (`order`), and each match says so.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+mod graphs;
+mod order;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use self::graphs::Graphs;
 
 use super::compare::case::{self, Case};
 use super::compare::starts::{self, Aligned, Call};
 use super::import::Drawing;
 use crate::correlate::Correlator;
 use crate::import::knowledge::duration;
-use crate::import::{self, Launch, NcclCall, Operation, Profile, Span};
+use crate::import::{self, Handover, Launch, NcclCall, Operation, Profile, Span};
 use crate::model::activity::{self, Activity};
-use crate::model::event::{Body, Coll, CollApi, CommInit, Event, Group, GroupApi, KernelLaunch, P2p, P2pApi, Record};
+use crate::model::event::{
+    Body, Coll, CollApi, CommInit, Event, Flag, Group, GroupApi, KernelLaunch, P2p, P2pApi, Record,
+};
 use crate::model::ids::{Handle, ProcessTag, RingId};
 use crate::model::time::{HostNs, Ticks};
-use crate::model::timeline::{Entry, Matches, What};
+use crate::model::timeline::{Entry, Method, Owner, What};
 use crate::model::word::Word;
 use crate::sys;
 
 /// How much later than its kernel a plan may be handed over, in ns, with room to spare.
 const LATE_NS: i64 = 5_000_000_000;
+/// Stands for the calls that launched a graph unseen.
+const NO_CALL: u32 = u32::MAX;
 
 /// What became of the kernels of one process.
 pub(super) struct Joined {
     pub(super) pid: i64,
     /// How the clocks were put together, in words.
     pub(super) clock: String,
-    pub(super) matches: Matches,
+    pub(super) fate: Fate,
+}
+
+/// What became of kernels, counted.
+#[derive(Default)]
+pub(super) struct Fate {
+    /// Of NCCL's: matched, exactly or by the launch's place on its thread.
+    pub(super) matched: u64,
+    /// Of NCCL's: matched by the order in which a graph was captured.
+    pub(super) by_capture: u64,
+    /// Of NCCL's: unmatched, by the reason.
+    pub(super) unmatched: BTreeMap<&'static str, u64>,
+    /// Of the application's.
+    pub(super) application: u64,
+}
+
+impl Fate {
+    fn count(&mut self, owner: &Owner<'_>) {
+        match owner {
+            Owner::Application => self.application += 1,
+            Owner::Operations { method: Method::CaptureOrder, .. } => self.by_capture += 1,
+            Owner::Operations { .. } => self.matched += 1,
+            Owner::Unmatched(reason) => *self.unmatched.entry(reason.text()).or_default() += 1,
+        }
+    }
 }
 
 /// The packets that put `theirs` beside `ours`, and what became of the kernels.
@@ -60,9 +94,9 @@ pub(super) fn packets(ours: &Profile, theirs: &mut Profile) -> Result<(Vec<u8>, 
         let tag = ProcessTag::from_random(sys::random());
         let error = format!("{clock}, and its own error is not known");
         let mut drawing = Drawing::beside(theirs, process, extent.start, tag, &ours.processes[own].name, &error);
-        let matches = correlate(ours, own, theirs, process, &aligned, tag, &mut |entry| drawing.tracks().draw(entry));
+        let fate = correlate(ours, own, theirs, process, &aligned, tag, &mut |entry| drawing.tracks().draw(entry));
         drawing.draw(extent.end, &mut bytes).map_err(|error| format!("failed to write: {error}"))?;
-        joined.push(Joined { pid: about.pid, clock: clock.clone(), matches });
+        joined.push(Joined { pid: about.pid, clock: clock.clone(), fate });
     }
     Ok((bytes, joined))
 }
@@ -79,6 +113,40 @@ fn shift(theirs: &mut Profile, offset: i64, ours: &Profile) {
     theirs.clock = ours.clock.clone();
 }
 
+/// What our trace has of one process, in the order of time.
+struct Own<'a> {
+    profile: &'a Profile,
+    groups: Vec<Launch>,
+    launches: Vec<Launch>,
+    plans: Vec<Launch>,
+    calls: Vec<&'a NcclCall>,
+    handovers: Vec<&'a Handover>,
+}
+
+impl Own<'_> {
+    fn of(profile: &Profile, process: usize) -> Own<'_> {
+        let own = |all: &[Launch]| all.iter().filter(|it| it.process == process).copied().collect();
+        Own {
+            profile,
+            groups: own(&profile.groups),
+            launches: own(&profile.launches),
+            plans: own(&profile.plans),
+            calls: profile.nccl_calls.iter().filter(|it| it.process == process).collect(),
+            handovers: profile.handovers.iter().filter(|it| it.process == process).collect(),
+        }
+    }
+
+    /// The group of calls around something, by its place.
+    fn group_of(&self, tid: i64, span: Span) -> Option<usize> {
+        around(&self.groups, tid, span)
+    }
+
+    /// The GPU of a communicator.
+    fn device(&self, communicator: Option<usize>) -> Option<u32> {
+        self.profile.communicators[communicator?].device
+    }
+}
+
 /// Gives the kernels of a process to the correlator, with the records that our trace stands for.
 fn correlate(
     ours: &Profile,
@@ -88,14 +156,20 @@ fn correlate(
     aligned: &Aligned,
     tag: ProcessTag,
     draw: &mut dyn FnMut(&Entry<'_>),
-) -> Matches {
+) -> Fate {
+    let known = Own::of(ours, own);
+    let calls = launches(theirs, process);
+    let graphs = Graphs::of(&known, theirs, process, &calls, aligned.error());
     let mut records = Records { profile: ours, process: own, tag, next: 0, list: Vec::new(), rings: Vec::new() };
-    let texts = records.all(&launches(theirs, process));
+    let texts = records.all(&known, &calls, &graphs);
     let mut correlator = Correlator::new(tag, i32::try_from(ours.processes[own].pid).unwrap_or(0));
     correlator.expect_kernels();
+    let mut fate = Fate::default();
     let mut sink = |entry: &Entry<'_>| {
-        if matches!(entry.what, What::Kernel { .. }) {
-            draw(entry);
+        if let What::Kernel { kernel, owner } = entry.what {
+            let owner = graphs.owner(kernel, owner);
+            fate.count(&owner);
+            draw(&Entry { time: entry.time, what: What::Kernel { kernel, owner } });
         }
     };
     let first = records.list.first().map_or(0, |record| record.time);
@@ -107,17 +181,19 @@ fn correlate(
     let mut kernels: Vec<&import::Kernel> = theirs.kernels.iter().filter(|kernel| kernel.process == process).collect();
     kernels.sort_by_key(|kernel| kernel.span.end);
     let mut kernels = kernels.into_iter().map(|kernel| this_kernel(kernel, aligned)).peekable();
-    for Recorded { time, ring, body, .. } in &records.list {
+    for Recorded { time, ring, body, times, .. } in &records.list {
         while let Some(kernel) = kernels.next_if(|kernel| kernel.span.end.0 as i64 <= time.saturating_sub(LATE_NS)) {
             correlator.push_activity(&Activity::Kernel(kernel), &mut sink);
         }
-        correlator.push(*ring, HostNs(*time as u64), &Record { ticks: Ticks(0), body: *body }, &mut sink);
+        for _ in 0..*times {
+            correlator.push(*ring, HostNs(*time as u64), &Record { ticks: Ticks(0), body: *body }, &mut sink);
+        }
     }
     for kernel in kernels {
         correlator.push_activity(&Activity::Kernel(kernel), &mut sink);
     }
     correlator.finish(&mut sink);
-    correlator.matches()
+    fate
 }
 
 /// A kernel of theirs, as CUPTI would have told of it.
@@ -132,7 +208,7 @@ fn this_kernel(kernel: &import::Kernel, aligned: &Aligned) -> activity::Kernel {
         place: activity::Place { device: place.device, context: place.context, stream: place.stream },
         correlation: kernel.correlation,
         graph_node: kernel.graph_node,
-        graph: 0,
+        graph: graphs::of_node(kernel.graph_node) as u32,
         grid: kernel.grid,
         block: kernel.block,
         name: kernel.name.clone(),
@@ -166,104 +242,99 @@ struct Recorded {
     order: (u8, i64),
     ring: RingId,
     body: Body<'static>,
-}
-
-/// Something on a thread that has a handle.
-#[derive(Clone, Copy)]
-struct Known {
-    tid: i64,
-    span: Span,
-    handle: Handle,
+    /// How often it comes.
+    times: u64,
 }
 
 impl Records<'_> {
     /// Makes them, in the order of time; the answer is the texts that they refer to.
-    fn all(&mut self, calls: &[(i64, Span, u32)]) -> Vec<(Word, String)> {
-        let own = |process: usize| process == self.process;
-        let profile = self.profile;
-        let groups: Vec<Launch> = profile.groups.iter().filter(|it| own(it.process)).copied().collect();
-        let launches: Vec<Launch> = profile.launches.iter().filter(|it| own(it.process)).copied().collect();
-        let plans: Vec<Launch> = profile.plans.iter().filter(|it| own(it.process)).copied().collect();
-        let asked: Vec<&NcclCall> = profile.nccl_calls.iter().filter(|it| own(it.process)).collect();
-        let operations: Vec<&Operation> = profile.operations.iter().filter(|it| own(it.process)).collect();
-
-        let begin = groups.iter().chain(&launches).chain(&plans).map(|it| it.span.start).min().unwrap_or(0);
-        let tids: BTreeSet<i64> = groups
-            .iter()
-            .chain(&launches)
-            .chain(&plans)
-            .map(|it| it.tid)
-            .chain(asked.iter().map(|it| it.tid))
-            .collect();
+    fn all(&mut self, own: &Own<'_>, calls: &[(i64, Span, u32)], graphs: &Graphs) -> Vec<(Word, String)> {
+        let spans = own.groups.iter().chain(&own.launches).chain(&own.plans);
+        let begin = spans.clone().map(|it| it.span.start).min().unwrap_or(0);
+        let tids: BTreeSet<i64> = spans.map(|it| it.tid).chain(own.calls.iter().map(|it| it.tid)).collect();
         self.rings = tids.into_iter().collect();
         for (ring, tid) in self.rings.clone().into_iter().enumerate() {
             let body = Body::Thread { tid: i32::try_from(tid).unwrap_or(0), name: [0; 16] };
-            self.list.push(Recorded { time: begin, order: (0, 0), ring: RingId(ring as u32), body });
+            self.push(begin, (0, 0), RingId(ring as u32), body);
         }
         let (contexts, texts) = self.communicators(begin);
         let context = |at: Option<usize>| at.and_then(|at| contexts.get(&at)).copied().unwrap_or(Handle::NONE);
 
-        let groups: Vec<Known> = groups
-            .iter()
+        let groups: Vec<Handle> = (own.groups.iter())
             .map(|it| {
-                self.event(
-                    it.tid,
-                    it.span,
-                    Handle::NONE,
-                    context(it.communicator),
-                    Event::GroupApi(GroupApi { depth: 1, ..GroupApi::default() }),
-                )
+                let event = Event::GroupApi(GroupApi { depth: 1, ..GroupApi::default() });
+                self.event(it.tid, it.span, Handle::NONE, context(it.communicator), event)
             })
             .collect();
-        // Calls by communicator and function, oldest first: the operations that follow from them come in that order.
-        let mut open: HashMap<(Option<usize>, &str), VecDeque<Known>> = HashMap::new();
-        for call in asked {
-            let parent = around(&groups, call.tid, call.span);
-            let known =
-                self.event(call.tid, call.span, parent, context(call.operation.communicator), called(&call.operation));
-            open.entry((call.operation.communicator, call.operation.function.as_str())).or_default().push_back(known);
+        let in_group = |tid, span| own.group_of(tid, span).map_or(Handle::NONE, |at| groups[at]);
+        // What follows from a call is said by the arrows that lead there.
+        let mut by_arrow: HashMap<u64, Handle> = HashMap::new();
+        for call in &own.calls {
+            let (parent, context) = (in_group(call.tid, call.span), context(call.operation.communicator));
+            let handle = self.event(call.tid, call.span, parent, context, called(&call.operation, call.captured));
+            by_arrow.extend(call.arrows.iter().map(|arrow| (*arrow, handle)));
         }
-        let launches: Vec<Known> = (launches.iter())
+        let launches: Vec<Handle> = (own.launches.iter())
             .map(|it| {
                 let event = Event::KernelLaunch(KernelLaunch { stream: it.stream });
-                self.event(it.tid, it.span, around(&groups, it.tid, it.span), context(it.communicator), event)
+                self.event(it.tid, it.span, in_group(it.tid, it.span), context(it.communicator), event)
             })
             .collect();
-        let plans: Vec<Known> = (plans.iter())
+        let plans: Vec<Handle> = (own.plans.iter())
             .map(|it| {
                 self.event(it.tid, it.span, Handle::NONE, context(it.communicator), Event::Group(Group::default()))
             })
             .collect();
-        for operation in operations {
-            let (Some(span), Some(tid)) = (operation.call, operation.tid) else { continue };
-            let calls = open.get_mut(&(operation.communicator, operation.function.as_str()));
-            let has_begun =
-                |calls: &&mut VecDeque<Known>| calls.front().is_some_and(|call| call.span.start <= span.start);
-            let call = calls.filter(has_begun).and_then(VecDeque::pop_front);
-            let parent = call.map_or(Handle::NONE, |call| call.handle);
-            self.event(
-                tid,
-                span,
-                parent,
-                context(operation.communicator),
-                handed_over(operation, around(&plans, tid, span)),
-            );
+        for handover in &own.handovers {
+            let &Handover { tid, span, ref operation, ref arrows, .. } = *handover;
+            let parent = arrows.iter().find_map(|arrow| by_arrow.get(arrow)).copied().unwrap_or(Handle::NONE);
+            let group = around(&own.plans, tid, span).map_or(Handle::NONE, |at| plans[at]);
+            self.event(tid, span, parent, context(operation.communicator), handed_over(operation, group));
         }
         for &(tid, span, correlation) in calls {
-            let (launch, group) = (around(&launches, tid, span), around(&groups, tid, span));
+            let launch = around(&own.launches, tid, span).map_or(Handle::NONE, |at| launches[at]);
             let Some(ring) = self.ring(tid) else { continue };
-            let body = Body::Launch { correlation, nccl: true, launch, group };
-            self.list.push(Recorded { time: span.start, order: (2, 0), ring, body });
+            let body = Body::Launch { correlation, nccl: true, launch, group: in_group(tid, span) };
+            self.push(span.start, (2, 0), ring, body);
         }
+        self.graphs(own, &launches, graphs);
         self.list.sort_by_key(|record| (record.time, record.order));
         texts
+    }
+
+    /// What CUPTI's callbacks would have told of graphs: nodes that came to be in a launch, those that were cloned, and launches.
+    fn graphs(&mut self, own: &Own<'_>, launches: &[Handle], graphs: &Graphs) {
+        // A captured node has a number of no graph.
+        let original = |launch: usize| u64::MAX - launch as u64;
+        for &launch in &graphs.captured {
+            let body = Body::GraphNode { node: original(launch), original: 0, launch: launches[launch] };
+            self.push(own.launches[launch].span.start, (2, 0), RingId(0), body);
+        }
+        for &(launch, node) in &graphs.nodes {
+            let body = Body::GraphNode { node, original: original(launch), launch: Handle::NONE };
+            self.push(own.launches[launch].span.start, (2, 1), RingId(0), body);
+        }
+        for replay in &graphs.replays {
+            let missed = Body::GraphLaunch { graph: replay.graph, correlation: NO_CALL };
+            self.push(replay.time, (2, 2), RingId(0), missed);
+            if let Some(missed) = self.list.last_mut() {
+                missed.times = replay.missed;
+            }
+            let body = Body::GraphLaunch { graph: replay.graph, correlation: replay.correlation };
+            self.push(replay.time, (2, 2), RingId(0), body);
+        }
+    }
+
+    fn push(&mut self, time: i64, order: (u8, i64), ring: RingId, body: Body<'static>) {
+        self.list.push(Recorded { time, order, ring, body, times: 1 });
     }
 
     /// The communicators, by their places in the profile.
     fn communicators(&mut self, begin: i64) -> (HashMap<usize, Handle>, Vec<(Word, String)>) {
         let profile = self.profile;
         let mut used: BTreeSet<usize> = BTreeSet::new();
-        used.extend(profile.operations.iter().filter(|it| it.process == self.process).filter_map(|it| it.communicator));
+        let handovers = profile.handovers.iter().filter(|it| it.process == self.process);
+        used.extend(handovers.filter_map(|it| it.operation.communicator));
         let all = profile.launches.iter().chain(&profile.plans).chain(&profile.groups);
         used.extend(all.filter(|it| it.process == self.process).filter_map(|it| it.communicator));
         let (mut contexts, mut texts) = (HashMap::new(), Vec::new());
@@ -290,7 +361,7 @@ impl Records<'_> {
                 device_plus_one: communicator.device.map_or(0, |device| device + 1),
                 ..CommInit::default()
             });
-            self.list.push(Recorded { time: begin, order: (0, 1), ring: RingId(0), body });
+            self.push(begin, (0, 1), RingId(0), body);
             contexts.insert(at, context);
         }
         (contexts, texts)
@@ -306,25 +377,25 @@ impl Records<'_> {
     }
 
     /// Start and stop of an event.
-    fn event(&mut self, tid: i64, span: Span, parent: Handle, context: Handle, event: Event) -> Known {
+    fn event(&mut self, tid: i64, span: Span, parent: Handle, context: Handle, event: Event) -> Handle {
         let handle = self.handle();
         if let Some(ring) = self.ring(tid) {
             // A stop at the time of its start would come before it.
             let end = span.end.max(span.start + 1);
             let start = Body::Start { handle, parent, context, rank: 0, event };
-            self.list.push(Recorded { time: span.start, order: (1, -end), ring, body: start });
-            self.list.push(Recorded { time: end, order: (0, -span.start), ring, body: Body::Stop { handle } });
+            self.push(span.start, (1, -end), ring, start);
+            self.push(end, (0, -span.start), ring, Body::Stop { handle });
         }
-        Known { tid, span, handle }
+        handle
     }
 }
 
 /// The last one on a thread that surrounds a span, in the order of their start.
-fn around(all: &[Known], tid: i64, span: Span) -> Handle {
+fn around(all: &[Launch], tid: i64, span: Span) -> Option<usize> {
     let next = all.partition_point(|it| it.span.start <= span.start);
-    let near = all[..next].iter().rev().filter(|it| it.tid == tid);
+    let near = all[..next].iter().enumerate().rev().filter(|(_, it)| it.tid == tid);
     // Groups nest only in programs that nest them; a few steps back are enough.
-    near.take(8).find(|it| it.span.contains(span)).map_or(Handle::NONE, |it| it.handle)
+    near.take(8).find(|(_, it)| it.span.contains(span)).map(|(at, _)| at)
 }
 
 fn word(text: Option<&str>) -> Word {
@@ -332,13 +403,21 @@ fn word(text: Option<&str>) -> Word {
 }
 
 /// The call that asks for an operation.
-fn called(operation: &Operation) -> Event {
+fn called(operation: &Operation, captured: bool) -> Event {
+    let captured = Flag(u8::from(captured));
     let (func, datatype) = (word(Some(&operation.function)), word(operation.datatype.as_deref()));
     let count = operation.count.unwrap_or(0);
     if operation.is_point_to_point() {
-        Event::P2pApi(P2pApi { count, func, datatype, ..P2pApi::default() })
+        Event::P2pApi(P2pApi { count, func, datatype, captured, ..P2pApi::default() })
     } else {
-        Event::CollApi(CollApi { count, func, datatype, root: operation.root.unwrap_or(-1), ..CollApi::default() })
+        Event::CollApi(CollApi {
+            count,
+            func,
+            datatype,
+            captured,
+            root: operation.root.unwrap_or(-1),
+            ..CollApi::default()
+        })
     }
 }
 

@@ -1,0 +1,385 @@
+//! The graphs of both files: what was captured in ours, what was launched in theirs, and what follows from the two (`order`).
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::Own;
+use super::order::{self, Asked, Capture, Captured, Found, Graph, Made, Node};
+use crate::import::{Kernel, Profile, Span};
+use crate::model::activity;
+use crate::model::timeline::{Method, Owner, Unmatched};
+
+/// What is known of the graphs of one process.
+#[derive(Default)]
+pub(super) struct Graphs {
+    /// Launches that were captured, by their places.
+    pub(super) captured: Vec<usize>,
+    /// The captured launch, by its place, of nodes of executable graphs.
+    pub(super) nodes: Vec<(usize, u64)>,
+    /// Launches of graphs whose capture is known, in the order of time for each.
+    pub(super) replays: Vec<Replay>,
+    /// Why kernels of the others stay unmatched, by graph.
+    reasons: HashMap<u64, Unmatched>,
+    /// Graphs whose replays have no known number.
+    uncounted: HashSet<u64>,
+    /// Calls that launched a graph, and whatever has several kernels.
+    launching: HashSet<u32>,
+}
+
+/// A launch of an executable graph.
+pub(super) struct Replay {
+    pub(super) time: i64,
+    pub(super) graph: u64,
+    pub(super) correlation: u32,
+    /// Replays before it that the file does not have.
+    pub(super) missed: u64,
+}
+
+/// The graph of a node, by CUPTI's number of the node.
+pub(super) fn of_node(node: u64) -> u64 {
+    node >> 32
+}
+
+/// A time in which a thread captured: from the first begin to the last end, where several lie over each other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Session {
+    tid: i64,
+    span: Span,
+    captures: usize,
+}
+
+impl Session {
+    /// Its time with so much more at both ends.
+    fn wider(&self, by: i64) -> Span {
+        Span { start: self.span.start.saturating_sub(by), end: self.span.end.saturating_add(by) }
+    }
+}
+
+impl Graphs {
+    /// What is concluded for a process. Their calls with a kernel of their own are given as threads and times.
+    pub(super) fn of(
+        own: &Own<'_>,
+        theirs: &Profile,
+        process: usize,
+        eager: &[(i64, Span, u32)],
+        error: i64,
+    ) -> Graphs {
+        let kernels: Vec<&Kernel> = theirs.kernels.iter().filter(|kernel| kernel.process == process).collect();
+        let calls = Calls::of(theirs, process);
+        let mut graphs = Graphs { launching: launching(&kernels, &calls), ..Graphs::default() };
+        let captured = captured(own, eager);
+        graphs.captured = captured.iter().map(|it| it.launch).collect();
+        let began = (theirs.cuda_calls.iter().filter(|call| call.process == process).map(|call| call.span.start))
+            .chain(kernels.iter().map(|kernel| kernel.span.start))
+            .min();
+        let captures = captures(own, captured, &calls.sessions, began.unwrap_or(i64::MAX), error);
+        let executable = executable(&kernels, &calls);
+        let plain: Vec<Graph> = executable.iter().map(|it| it.graph.clone()).collect();
+        let made = Made {
+            captures: calls.sessions.iter().map(|session| session.captures).sum(),
+            instantiated: calls.instantiated.clone(),
+        };
+        for (it, found) in executable.iter().zip(order::conclude(&captures, &plain, &made, error)) {
+            match found {
+                Ok(found) => graphs.take(it, &captures[found.capture], &found),
+                Err(reason) => drop(graphs.reasons.insert(it.id, reason)),
+            }
+        }
+        graphs
+    }
+
+    fn take(&mut self, executable: &Executable, capture: &Capture, found: &Found) {
+        let launches = capture.launches.iter().map(|captured| captured.launch);
+        self.nodes.extend(launches.zip(executable.nodes.iter().copied()));
+        if found.numbers.is_none() {
+            self.uncounted.insert(executable.id);
+        }
+        let mut next = 0;
+        for (at, (&time, &correlation)) in executable.graph.replays.iter().zip(&executable.correlations).enumerate() {
+            let number = found.numbers.as_ref().and_then(|numbers| numbers.get(at)).copied().unwrap_or(next);
+            self.replays.push(Replay { time, graph: executable.id, correlation, missed: number.saturating_sub(next) });
+            next = number + 1;
+        }
+    }
+
+    /// Whose a kernel is, in the words of what is known here: the correlator takes what it was told of nodes for exact.
+    pub(super) fn owner<'a>(&self, kernel: &activity::Kernel, owner: Owner<'a>) -> Owner<'a> {
+        let graph = of_node(kernel.graph_node);
+        match owner {
+            Owner::Operations { method: Method::GraphNode, comm, operations, channels, launch, replay, untold } => {
+                let replay = replay.filter(|_| !self.uncounted.contains(&graph));
+                Owner::Operations { method: Method::CaptureOrder, comm, operations, channels, launch, replay, untold }
+            }
+            Owner::Unmatched(Unmatched::UnknownNode) => {
+                Owner::Unmatched(self.reasons.get(&graph).copied().unwrap_or(Unmatched::UnknownNode))
+            }
+            Owner::Unmatched(Unmatched::NoLaunch) if self.launching.contains(&kernel.correlation) => {
+                Owner::Unmatched(Unmatched::NoNode)
+            }
+            other => other,
+        }
+    }
+}
+
+/// Calls that launched a graph: by their name, or because several kernels came of them.
+fn launching(kernels: &[&Kernel], calls: &Calls) -> HashSet<u32> {
+    let mut kernels_of: HashMap<u32, usize> = HashMap::new();
+    for kernel in kernels {
+        *kernels_of.entry(kernel.correlation).or_default() += 1;
+    }
+    let several = kernels_of.into_iter().filter(|(correlation, count)| *correlation != 0 && *count > 1);
+    several.map(|(correlation, _)| correlation).chain(calls.launched.keys().copied()).collect()
+}
+
+/// The captured launches, in the order of time.
+fn captured(own: &Own<'_>, eager: &[(i64, Span, u32)]) -> Vec<Captured> {
+    // By group of calls and communicator: what was asked for, and when plans of it were handed over at replays.
+    type Key = (usize, Option<usize>);
+    let mut asked: HashMap<Key, Vec<Asked>> = HashMap::new();
+    let mut group_of: HashMap<u64, usize> = HashMap::new();
+    for call in own.calls.iter().filter(|call| call.captured) {
+        let Some(group) = own.group_of(call.tid, call.span) else { continue };
+        let operation = &call.operation;
+        let one = Asked { function: operation.function.clone(), datatype: operation.datatype.clone() };
+        asked.entry((group, operation.communicator)).or_default().push(one);
+        group_of.extend(call.arrows.iter().map(|arrow| (*arrow, group)));
+    }
+    let mut runs: HashMap<Key, Vec<usize>> = HashMap::new();
+    for handover in &own.handovers {
+        let Some(&group) = handover.arrows.iter().find_map(|arrow| group_of.get(arrow)) else { continue };
+        let Some(plan) = super::around(&own.plans, handover.tid, handover.span) else { continue };
+        // One that is handed over within the group itself is handed over once, by the capture.
+        if own.plans[plan].span.start > own.groups[group].span.end {
+            let of = runs.entry((group, handover.operation.communicator)).or_default();
+            if of.last() != Some(&plan) {
+                of.push(plan);
+            }
+        }
+    }
+    let is_eager = |tid: i64, span: Span| eager.iter().any(|(on, call, _)| *on == tid && span.contains(*call));
+    let mut of_group: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+    for (at, launch) in own.launches.iter().enumerate() {
+        let Some(group) = own.group_of(launch.tid, launch.span) else { continue };
+        let key = (group, launch.communicator);
+        if asked.contains_key(&key) && !is_eager(launch.tid, launch.span) {
+            of_group.entry(key).or_default().push(at);
+        }
+    }
+    let mut captured = Vec::new();
+    for (key, launches) in of_group {
+        let mut plans = runs.remove(&key).unwrap_or_default();
+        plans.sort_unstable_by_key(|plan| own.plans[*plan].span.start);
+        plans.dedup();
+        for (place, &launch) in launches.iter().enumerate() {
+            // A replay runs through the launches of a group in their order.
+            let runs = plans.iter().skip(place).step_by(launches.len()).map(|plan| own.plans[*plan].span.start);
+            let asked = asked.get(&key).cloned().unwrap_or_default();
+            captured.push(Captured { launch, communicator: key.1, asked, runs: runs.collect() });
+        }
+    }
+    captured.sort_by_key(|it| own.launches[it.launch].span);
+    captured
+}
+
+/// The captures that these launches make: by their thread's calls that begin and end one, else by what lies between them.
+fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began: i64, error: i64) -> Vec<Capture> {
+    let mut of_session: Vec<Vec<Captured>> = sessions.iter().map(|_| Vec::new()).collect();
+    let mut is_doubtful = vec![false; sessions.len()];
+    let mut rest = Vec::new();
+    for it in captured {
+        let launch = own.launches[it.launch];
+        // Near an end the clocks may not tell whether it was inside.
+        let near: Vec<usize> =
+            (0..sessions.len()).filter(|at| sessions[*at].wider(error).contains(launch.span)).collect();
+        let (same, other): (Vec<usize>, Vec<usize>) = near.into_iter().partition(|at| sessions[*at].tid == launch.tid);
+        // Another thread may launch into a stream that joined the capture, as that of a backward pass does.
+        let near = if same.is_empty() { other } else { same };
+        let certain = |at: &&usize| sessions[**at].wider(-error).contains(launch.span);
+        match near[..] {
+            [] => rest.push(it),
+            [session] => of_session[session].push(it),
+            _ => match near.iter().filter(certain).collect::<Vec<_>>()[..] {
+                [session] => of_session[*session].push(it),
+                _ => near.iter().for_each(|at| is_doubtful[*at] = true),
+            },
+        }
+    }
+    let group_end = |it: &Captured| {
+        let launch = own.launches[it.launch];
+        own.group_of(launch.tid, launch.span).map_or(launch.span.end, |group| own.groups[group].span.end)
+    };
+    let mut captures = Vec::new();
+    for ((session, launches), is_doubtful) in sessions.iter().zip(of_session).zip(is_doubtful) {
+        if launches.is_empty() || is_doubtful {
+            continue;
+        }
+        let (end, was_seen) = (session.span.end, began <= session.span.start);
+        if session.captures == 1 {
+            captures.push(Capture { launches, end, device: None, was_seen });
+            continue;
+        }
+        // Captures of several devices by one thread lie over each other; of one device they could not be told apart.
+        let mut of_device: BTreeMap<Option<u32>, Vec<Captured>> = BTreeMap::new();
+        for it in launches {
+            of_device.entry(own.device(it.communicator)).or_default().push(it);
+        }
+        if of_device.len() == session.captures && !of_device.contains_key(&None) {
+            captures.extend(of_device.into_iter().map(|(device, launches)| Capture {
+                launches,
+                end,
+                device,
+                was_seen,
+            }));
+        }
+    }
+    // Without these calls: launches that follow on each other, with nothing of NCCL's outside of a capture between them.
+    let is_captured: HashSet<usize> = rest.iter().map(|it| it.launch).collect();
+    let bounds: Vec<Span> = (own.launches.iter().enumerate())
+        .filter(|(at, _)| !is_captured.contains(at))
+        .map(|(_, launch)| launch.span)
+        .chain(sessions.iter().map(|session| session.span))
+        .collect();
+    let mut run: Vec<Captured> = Vec::new();
+    let close = |run: &mut Vec<Captured>, captures: &mut Vec<Capture>| {
+        let launches = std::mem::take(run);
+        let Some(end) = launches.iter().map(group_end).max() else { return };
+        let start = launches.iter().map(|it| own.launches[it.launch].span.start).min();
+        captures.push(Capture { launches, end, device: None, was_seen: start.is_some_and(|start| began <= start) });
+    };
+    for it in rest {
+        if let Some(last) = run.last() {
+            let (from, to) = (own.launches[last.launch].span.start, own.launches[it.launch].span.start);
+            if bounds.iter().any(|bound| from < bound.end && bound.start < to) {
+                close(&mut run, &mut captures);
+            }
+        }
+        run.push(it);
+    }
+    close(&mut run, &mut captures);
+    captures
+}
+
+/// Their calls that have to do with graphs.
+#[derive(Debug, Default)]
+struct Calls {
+    sessions: Vec<Session>,
+    instantiated: Vec<Span>,
+    /// The first call that changes an executable graph.
+    updated: Option<i64>,
+    /// When a graph was launched, by the call's correlation id.
+    launched: HashMap<u32, i64>,
+}
+
+impl Calls {
+    /// Names have the driver's or the runtime's prefix, and suffixes by release. Where the file has both, one lies in the other.
+    fn of(theirs: &Profile, process: usize) -> Calls {
+        let mut calls = Calls::default();
+        let mut threads: BTreeMap<i64, Vec<(Span, &str, u32)>> = BTreeMap::new();
+        for call in theirs.cuda_calls.iter().filter(|call| call.process == process) {
+            threads.entry(call.tid).or_default().push((call.span, &call.name, call.correlation));
+        }
+        for (tid, mut list) in threads {
+            list.sort_by_key(|(span, ..)| (span.start, -span.end));
+            let mut outer: Option<(Span, &str)> = None;
+            let mut open = Session { tid, ..Session::default() };
+            let (mut depth, mut last_end) = (0_usize, i64::MIN);
+            for (span, name, correlation) in list {
+                let Some(kind) = KINDS.into_iter().find(|kind| name.contains(kind)) else { continue };
+                if outer.is_some_and(|(around, same)| same == kind && around.contains(span)) {
+                    continue;
+                }
+                outer = Some((span, kind));
+                match kind {
+                    BEGIN => {
+                        if depth == 0 {
+                            open = Session { tid, span, captures: 0 };
+                        }
+                        (depth, open.captures) = (depth + 1, open.captures + 1);
+                    }
+                    END => {
+                        if depth == 0 {
+                            // Its begin came before their recording did.
+                            let span = Span { start: last_end, end: span.end };
+                            open = Session { tid, span, captures: 1 };
+                        }
+                        depth = depth.saturating_sub(1);
+                        open.span.end = span.end;
+                        last_end = span.end;
+                        if depth == 0 {
+                            calls.sessions.push(open);
+                        }
+                    }
+                    INSTANTIATE => calls.instantiated.push(span),
+                    LAUNCH => drop(calls.launched.insert(correlation, span.start)),
+                    _ if name.contains("Exec") => {
+                        calls.updated = Some(calls.updated.map_or(span.start, |first| first.min(span.start)));
+                    }
+                    _ => {}
+                }
+            }
+            if depth > 0 {
+                open.span.end = i64::MAX;
+                calls.sessions.push(open);
+            }
+        }
+        calls
+    }
+}
+
+const BEGIN: &str = "StreamBeginCapture";
+const END: &str = "StreamEndCapture";
+const INSTANTIATE: &str = "GraphInstantiate";
+const LAUNCH: &str = "GraphLaunch";
+/// The last two change a graph that was made, as `cudaGraphExecUpdate` and `cudaGraphExecKernelNodeSetParams` do; without Exec in its name,
+/// one that was not.
+const KINDS: [&str; 6] = [BEGIN, END, INSTANTIATE, LAUNCH, "ExecUpdate", "SetParams"];
+
+/// An executable graph of theirs.
+struct Executable {
+    id: u64,
+    graph: Graph,
+    /// The nodes' numbers, in the order of the graph's nodes.
+    nodes: Vec<u64>,
+    /// The launching calls, in the order of the graph's replays.
+    correlations: Vec<u32>,
+}
+
+fn executable(kernels: &[&Kernel], calls: &Calls) -> Vec<Executable> {
+    let mut of_graph: BTreeMap<u64, Vec<&Kernel>> = BTreeMap::new();
+    for kernel in kernels.iter().filter(|kernel| kernel.graph_node != 0 && kernel.is_nccl()) {
+        of_graph.entry(of_node(kernel.graph_node)).or_default().push(kernel);
+    }
+    (of_graph.into_iter())
+        .map(|(id, kernels)| {
+            // Launches of one graph run one after the other.
+            let mut begun: BTreeMap<u32, i64> = BTreeMap::new();
+            for kernel in &kernels {
+                let first = begun.entry(kernel.correlation).or_insert(kernel.span.start);
+                *first = (*first).min(kernel.span.start);
+            }
+            let mut launches: Vec<(i64, u32)> =
+                begun.into_iter().map(|(correlation, time)| (time, correlation)).collect();
+            launches.sort_unstable();
+            let place: HashMap<u32, usize> = launches.iter().enumerate().map(|(at, (_, it))| (*it, at)).collect();
+            let mut nodes: BTreeMap<u64, Node> = BTreeMap::new();
+            for kernel in &kernels {
+                let node = nodes.entry(kernel.graph_node).or_insert_with(|| Node {
+                    device: kernel.place.device,
+                    kernels: vec![None; launches.len()],
+                    ..Node::default()
+                });
+                if !node.names.contains(&kernel.name) {
+                    node.names.push(Arc::clone(&kernel.name));
+                }
+                node.kernels[place[&kernel.correlation]] = Some(kernel.span);
+            }
+            let called =
+                |(begun, correlation): &(i64, u32)| calls.launched.get(correlation).map_or(*begun, |it| *it.min(begun));
+            let replays: Vec<i64> = launches.iter().map(called).collect();
+            let was_updated = calls.updated.is_some_and(|at| replays.iter().any(|replay| *replay > at));
+            let correlations = launches.into_iter().map(|(_, correlation)| correlation).collect();
+            let (numbers, nodes) = nodes.into_iter().unzip();
+            Executable { id, graph: Graph { nodes, replays, was_updated }, nodes: numbers, correlations }
+        })
+        .collect()
+}

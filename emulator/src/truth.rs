@@ -31,6 +31,8 @@ pub enum Line {
     Call(Call),
     /// A message of the emulator's own network that has arrived, at one of its ends.
     Transfer(Transfer),
+    /// A graph was captured and made executable.
+    Capture(Capture),
     /// How the job ended here, last of all lines; missing when the process was killed.
     End(End),
 }
@@ -250,6 +252,20 @@ pub struct Transfer {
     pub asked: u64,
     /// When that returned, but for what it took to write this.
     pub answered: u64,
+}
+
+/// A capture of a stream of the application's, whose graph was made executable at once. Captures of several GPUs by one thread lie over
+/// each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Capture {
+    /// The thread.
+    pub thread: u32,
+    /// When the call that begins it was made, and when it returned.
+    pub begin: (u64, u64),
+    /// The same of the call that ends it.
+    pub end: (u64, u64),
+    /// The same of the instantiation.
+    pub instantiate: (u64, u64),
 }
 
 /// How the job ended in this process.

@@ -70,7 +70,23 @@ fn kernels(nccl: &str) {
 fn kernels_of_another_tool(nccl: &str) {
     for (scenario, ahead) in [("small", 0), ("groups", 4_000_000), ("all_to_all", -900_000)] {
         let job = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").run().succeeded();
-        for played in job.joined_with_another_tool(ahead) {
+        for played in job.joined_with_another_tool(ahead, &|_| ()).processes {
+            played.check_kernels();
+        }
+    }
+}
+
+/// The same with graphs: each kernel of them is matched by the order of capture, with its replay. With and without the reports of
+/// channels, which have NCCL hand over what else it hands over once.
+fn graphs_of_another_tool(nccl: &str) {
+    for (scenario, channels) in [("graphs", "0"), ("graphs", "1"), ("training", "0"), ("training", "1")] {
+        let plan = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").with("NCCLSCOPE_KERNEL_CH", channels);
+        let beside = plan.run().succeeded().joined_with_another_tool(2_000_000, &|_| ());
+        let verdict = &beside.verdict;
+        let said = verdict.examples.join("\n");
+        assert_eq!((verdict.all_wrong(), verdict.other_run, verdict.all_unmatched()), (0, 0, 0), "{scenario}: {said}");
+        assert!(verdict.right.contains_key("inferred_capture_order"), "{scenario}: {:?}", verdict.right);
+        for played in beside.processes {
             played.check_kernels();
         }
     }
@@ -267,21 +283,21 @@ macro_rules! release {
 release!(
     always nccl_2_28_9,
     "2.28.9",
-    [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, injected, captures]
+    [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, graphs_of_another_tool, injected, captures]
 );
 release!(
     always nccl_2_30_7,
     "2.30.7",
     [
         every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, kernel_channels, kernels,
-        kernels_of_several_gpus, kernels_of_another_tool, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
+        kernels_of_several_gpus, kernels_of_another_tool, graphs_of_another_tool, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
     ]
 );
 release!(
     always nccl_2_32_3,
     "2.32.3",
     [
-        every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, kernels_of_another_tool, injected,
+        every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, kernels_of_another_tool, graphs_of_another_tool, injected,
         captures,
     ]
 );

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Job;
 use super::data::{Data, Mismatch};
-use super::nccl::{Caller, Handle, NcclBuffer, Passed, Window, c_number};
+use super::nccl::{Caller, Handle, NcclBuffer, Passed, Window, c_number, thread_id};
 use crate::cuda;
 use crate::cuda::host::{self, DeviceBuffer, Event, Exec, Graph, Stream};
 use crate::kernel;
@@ -19,6 +19,7 @@ use crate::library::api::{CommHandle, Status};
 use crate::scenario::program::{Exit, Operation, Statement, Verb, What};
 use crate::scenario::random::mix;
 use crate::scenario::words::Reduction;
+use crate::time;
 use crate::truth::{self, Line};
 
 /// The ranks of one thread.
@@ -869,14 +870,17 @@ impl<'a> Ranks<'a> {
 
     fn capture(&mut self, name: &str, body: &[Statement], active: &[usize]) -> Result<(), String> {
         let failed = |rank: &Rank, error: cuda::Error| format!("rank {}: failed to capture: {error}", rank.world);
+        let mut begun = Vec::with_capacity(active.len());
         for &index in active {
             self.select(index)?;
             let rank = &mut self.ranks[index];
-            rank.compute.begin_capture().map_err(|error| failed(rank, error))?;
+            let (begin, result) = timed(|| rank.compute.begin_capture());
+            result.map_err(|error| failed(rank, error))?;
+            begun.push(begin);
             rank.capture = Some(HashSet::new());
         }
         self.block(body, active)?;
-        for &index in active {
+        for (&index, begin) in active.iter().zip(begun) {
             let uses: Vec<usize> = self.ranks[index].capture.iter().flatten().copied().collect();
             for communicator in uses {
                 self.wait(index, communicator)?;
@@ -884,8 +888,12 @@ impl<'a> Ranks<'a> {
             self.select(index)?;
             let rank = &mut self.ranks[index];
             let uses = rank.capture.take().unwrap_or_default();
-            let graph = rank.compute.end_capture().map_err(|error| failed(rank, error))?;
-            let exec = graph.instantiate().map_err(|error| failed(rank, error))?;
+            let (end, graph) = timed(|| rank.compute.end_capture());
+            let graph = graph.map_err(|error| failed(rank, error))?;
+            let (instantiate, exec) = timed(|| graph.instantiate());
+            let exec = exec.map_err(|error| failed(rank, error))?;
+            let thread = thread_id();
+            self.job.nccl.truth.write(&Line::Capture(truth::Capture { thread, begin, end, instantiate }));
             rank.graphs.insert(name.into(), Captured { exec, graph, uses });
         }
         Ok(())
@@ -909,6 +917,13 @@ impl<'a> Ranks<'a> {
         let rank = &self.ranks[index];
         host::set_device(rank.device).map_err(|error| format!("rank {}: failed to set its GPU: {error}", rank.world))
     }
+}
+
+/// When a call was made and when it returned, and what it answered.
+fn timed<T>(call: impl FnOnce() -> T) -> ((u64, u64), T) {
+    let called = time::now();
+    let answer = call();
+    ((called, time::now()), answer)
 }
 
 /// The data of the next replay of a graph; eager work has one.

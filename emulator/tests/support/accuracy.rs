@@ -233,10 +233,16 @@ pub(crate) fn line(name: &str, nccl: &str, verdict: &Verdict, faults: &[String])
 pub(crate) fn read(job: &Job) -> Vec<(Vec<Line>, Seen)> {
     let read = |(path, truth, trace): (std::path::PathBuf, Vec<Line>, Option<Trace>)| {
         let trace = trace.unwrap_or_else(|| panic!("{} has no trace beside it", path.display()));
-        let seen = Reader { numbers: Numbers::new(&truth) }.read(&trace);
+        let seen = seen(&truth, &trace);
         (truth, seen)
     };
     job.told().into_iter().map(read).collect()
+}
+
+/// What a trace says of the kernels of the process that this is the truth about.
+#[track_caller]
+pub(crate) fn seen(truth: &[Line], trace: &Trace) -> Seen {
+    Reader { numbers: Numbers::new(truth) }.read(trace)
 }
 
 /// Reads the kernels of a trace.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use emulator::truth::{self, Call, Kernel, Line, Process, Transfer};
+use emulator::accuracy::Verdict;
+use emulator::truth::{self, Call, Capture, Kernel, Line, Process, Transfer};
 use emulator::wheel::Release;
 use ncclscope_tests::perfetto::{Row, Trace};
 use ncclscope_tests::play;
@@ -217,30 +218,51 @@ impl Job {
     }
 }
 
+/// What `ncclscope join` makes of a job's traces and of what another tool would have recorded.
+pub(crate) struct Beside {
+    /// What happened in each process, with the joined trace.
+    pub(crate) processes: Vec<Played>,
+    /// What the command said.
+    pub(crate) said: String,
+    /// How right the matches are.
+    pub(crate) verdict: Verdict,
+}
+
 impl Job {
-    /// What happened in each process, with the trace that `ncclscope join` makes of its own and of what another tool would have recorded of
-    /// its kernels, on a clock that is ahead by so many ns.
+    /// Joins each trace with what another tool would have recorded of its kernels and of calls into CUDA, on a clock that is ahead by so many
+    /// ns. `edit` has the events of its file before it is written.
     #[track_caller]
-    pub(crate) fn joined_with_another_tool(&self, ahead: i64) -> Vec<Played> {
-        let mut processes = self.processes();
+    pub(crate) fn joined_with_another_tool(&self, ahead: i64, edit: &dyn Fn(&mut Vec<String>)) -> Beside {
+        let mut beside = Beside { processes: self.processes(), said: String::new(), verdict: Verdict::default() };
+        let truths: Vec<Vec<Line>> = self.told().into_iter().map(|(_, lines, _)| lines).collect();
+        let mut judged = Vec::new();
         for path in files(&self.folder.path().join("traces"), ".perfetto-trace") {
             let profile = ncclscope::import::open(&path).unwrap_or_else(|error| panic!("{error}"));
             let pid = profile.processes[0].pid;
-            let played = processes.iter_mut().find(|played| i64::from(played.process.pid) == pid);
-            let played = played.unwrap_or_else(|| panic!("no truth about process {pid}"));
+            let is_own = |played: &(&mut Played, Vec<Line>)| i64::from(played.0.process.pid) == pid;
+            let mut all = beside.processes.iter_mut().zip(truths.iter().cloned());
+            let (played, truth) = all.find(is_own).unwrap_or_else(|| panic!("no truth about process {pid}"));
             let (theirs, joined) = (path.with_extension("json"), path.with_extension("joined"));
             let offset = profile.clock.to_utc_ns.expect("a trace relates its clocks") + ahead;
-            std::fs::write(&theirs, played.kineto(offset)).expect("room for a file");
+            let mut events = played.kineto(offset);
+            edit(&mut events);
+            let text = format!("{{\"schemaVersion\": 1, \"traceEvents\": [{}]}}", events.join(",\n"));
+            std::fs::write(&theirs, text).expect("room for a file");
             let words: [&std::ffi::OsStr; 4] = ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_ref()];
             let line = words.into_iter().chain([path.as_os_str(), theirs.as_os_str()]);
             let mut out = Vec::new();
+            let _ = std::fs::remove_file(&joined);
             ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));
-            println!("{}", String::from_utf8_lossy(&out));
+            beside.said.push_str(&String::from_utf8_lossy(&out));
             let trace = Trace::open(&joined).unwrap_or_else(|error| panic!("{error}"));
             assert_sound(&trace, 0);
-            played.trace = Some(trace);
+            let seen = accuracy::seen(&truth, &trace);
+            judged.push((truth, seen));
+            (played.trace, played.is_joined) = (Some(trace), true);
         }
-        processes
+        println!("{}", beside.said);
+        beside.verdict = emulator::accuracy::judge_job(&judged);
+        beside
     }
 }
 
@@ -284,14 +306,18 @@ pub(crate) struct Played {
     comms: HashMap<(i64, i64), (u64, u32)>,
     /// The hosts that each communicator has ranks on, of the whole job, by hash.
     hosts: HashMap<u64, HashSet<u32>>,
+    /// What it captured.
+    captures: Vec<Capture>,
     /// The trace; none when the plugin left none.
     trace: Option<Trace>,
+    /// The kernels in it are another tool's.
+    is_joined: bool,
 }
 
 impl Played {
     fn new(lines: Vec<Line>, path: &Path) -> Played {
         let mut process = None;
-        let (mut kernels, mut calls, mut transfers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut kernels, mut calls, mut captures, mut transfers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut sizes, mut ranks, mut comms) = (HashMap::new(), HashMap::new(), HashMap::new());
         // By the address on the device, as far as the file has been read.
         let mut hashes: HashMap<u64, (u64, u32)> = HashMap::new();
@@ -304,6 +330,7 @@ impl Played {
                     kernels.push(it);
                 }
                 Line::Call(it) => calls.push(it),
+                Line::Capture(it) => captures.push(it),
                 Line::Communicator(it) => {
                     sizes.insert(it.name.clone(), it.size);
                     hashes.extend(it.device_comm.zip(it.hash.map(|hash| (hash, it.rank))));
@@ -314,7 +341,19 @@ impl Played {
             }
         }
         let process = process.unwrap_or_else(|| panic!("{} does not begin with its process", path.display()));
-        Played { process, kernels, calls, transfers, sizes, ranks, comms, hosts: HashMap::new(), trace: None }
+        Played {
+            process,
+            kernels,
+            calls,
+            transfers,
+            sizes,
+            ranks,
+            comms,
+            hosts: HashMap::new(),
+            captures,
+            trace: None,
+            is_joined: false,
+        }
     }
 
     /// The trace.
@@ -677,7 +716,7 @@ impl Played {
         };
         let rows = self.trace().rows(&format!(
             "SELECT ts, dur, name, {} AS correlation, {} AS node, {} AS error, {} AS by, {} AS operations, {} AS device, \
-             {} AS stream FROM slice WHERE category = 'kernel' AND {} IS NOT NULL ORDER BY ts",
+             {} AS stream, {} AS replay, {} AS count FROM slice WHERE category = 'kernel' AND {} IS NOT NULL ORDER BY ts",
             arg("correlation"),
             arg("graph_node"),
             arg("time_error_ns"),
@@ -685,6 +724,8 @@ impl Played {
             arg("operations"),
             arg("device"),
             arg("stream_id"),
+            arg("replay"),
+            arg("count"),
             arg("kernel")
         ));
         let wall_to_boot = |at: u64| {
@@ -711,14 +752,30 @@ impl Played {
         assert!(found.is_empty(), "kernels that never ran: {found:?}");
     }
 
-    /// The kernels and the calls that launched them as Kineto writes them, at true times and so many ns.
-    fn kineto(&self, offset: i64) -> String {
+    /// The kernels, the calls that launched them and those that made graphs as Kineto writes them, at true times and so many ns. Calls that
+    /// launch into a capture are not among them.
+    fn kineto(&self, offset: i64) -> Vec<String> {
         let micros = |ns: i64| format!("{}.{:03}", ns / 1000, ns % 1000);
         let time = |at: u64| {
             let clocks = &self.process.clocks;
             micros(at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64) + offset)
         };
+        let call = |name: &str, thread: u32, (called, returned): (u64, u64), correlation: u32| {
+            format!(
+                "{{\"ph\": \"X\", \"cat\": \"cuda_runtime\", \"name\": \"{name}\", \"pid\": {}, \"tid\": {thread}, \"ts\": {}, \
+                 \"dur\": {}, \"args\": {{\"correlation\": {correlation}}}}}",
+                self.process.pid,
+                time(called),
+                micros((returned - called) as i64)
+            )
+        };
         let mut events = Vec::new();
+        for Capture { thread, begin, end, instantiate } in &self.captures {
+            events.push(call("cudaStreamBeginCapture", *thread, *begin, 0));
+            events.push(call("cudaStreamEndCapture", *thread, *end, 0));
+            events.push(call("cudaGraphInstantiateWithFlags", *thread, *instantiate, 0));
+        }
+        let mut launched = HashSet::new();
         for kernel in &self.kernels {
             let Kernel { correlation, device, context, stream, grid, symbol, thread, .. } = kernel;
             let node = kernel.graph.map_or_else(String::new, |place| format!(", \"graph node id\": {}", place.node));
@@ -729,15 +786,12 @@ impl Played {
                 time(kernel.start),
                 micros((kernel.end - kernel.start) as i64)
             ));
-            events.push(format!(
-                "{{\"ph\": \"X\", \"cat\": \"cuda_driver\", \"name\": \"cuLaunchKernelEx\", \"pid\": {}, \"tid\": {thread}, \"ts\": {}, \
-                 \"dur\": {}, \"args\": {{\"correlation\": {correlation}}}}}",
-                self.process.pid,
-                time(kernel.called),
-                micros((kernel.returned - kernel.called) as i64)
-            ));
+            if launched.insert(correlation) {
+                let name = if kernel.graph.is_some() { "cudaGraphLaunch" } else { "cudaLaunchKernelExC" };
+                events.push(call(name, *thread, (kernel.called, kernel.returned), *correlation));
+            }
         }
-        format!("{{\"schemaVersion\": 1, \"traceEvents\": [{}]}}", events.join(",\n"))
+        events
     }
 
     /// Requires that an arrow leads to each kernel that was matched by its launch, from the launch that it had, and to each of its
@@ -788,7 +842,11 @@ impl Played {
         let by = row.str("by");
         let exact = by.starts_with("exact");
         let silent = !self.told_kernels().any(|told| std::ptr::eq(told, kernel));
-        if self.minor() >= 228 && !silent {
+        if self.is_joined && kernel.graph.is_some() {
+            assert_eq!(by, "inferred_capture_order", "{} {kernel:?}", row.str("name"));
+            let replay = kernel.graph.map_or(0, |place| place.replay as i64 + 1);
+            assert_eq!(row.i64("replay"), replay, "{} {kernel:?}", row.str("name"));
+        } else if self.minor() >= 228 && !silent {
             assert!(exact, "{by}: {} {kernel:?}", row.str("name"));
         }
         if by == "unmatched" {
@@ -798,6 +856,9 @@ impl Played {
         let first = row.str("name").split(' ').next().unwrap_or_default();
         let carried = kernel.operations.iter().any(|operation| operation.function == first);
         assert!(carried, "{} is none of {:?}", row.str("name"), kernel.operations);
+        if let ([operation], "AllReduce") = (&kernel.operations[..], first) {
+            assert_eq!(row.i64("count"), operation.count as i64, "{} {kernel:?}", row.str("name"));
+        }
     }
 
     /// Why there are no kernels, by the trace's first word.

@@ -92,6 +92,178 @@ fn graphs_of_another_tool(nccl: &str) {
     }
 }
 
+/// A job of a program, on so many hosts of so many GPUs, that leaves CUPTI to another tool; `channels` is whether NCCL is asked for channels.
+#[track_caller]
+fn left_to_another_tool(hosts: u32, ranks: u32, channels: &str, program: &str) -> support::Job {
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    // A few launches outside of graphs, by which the clocks are put together.
+    let text = format!(
+        "title = \"graphs\"\n[job]\nhosts = {hosts}\nranks_per_host = {ranks}\nprogram = \"\"\"\ncommunicator world = all\n\
+         repeat 8 {{\n  all_reduce 16 KiB f32 sum on world\n  wait world\n}}\nsync\n{program}\nsync\n\"\"\"\n\
+         [nccl]\nNCCL_ALLGATHERV_ENABLE = \"0\"\n"
+    );
+    std::fs::write(file.path(), text).unwrap();
+    let plan = Plan::new("2.30.7", file.path().to_str().unwrap()).with("NCCLSCOPE_CUPTI", "0");
+    plan.with("NCCLSCOPE_KERNEL_CH", channels).run().succeeded()
+}
+
+/// Two graphs that differ in nothing that the other tool could know.
+const TWINS: [&str; 2] = [
+    "capture one {\n  compute forward 200 us\n  all_reduce 128 KiB f32 sum on world\n  wait world\n}\n",
+    "capture two {\n  compute forward 200 us\n  all_reduce 64 KiB f32 sum on world\n  wait world\n}\n",
+];
+const IN_TURN: &str = "repeat 5 {\n  replay one\n  replay two\n}\n";
+const SEVERAL: &str = "several captures could be its graph's, or several graphs of its capture";
+const NO_CAPTURE: &str = "no capture in the trace has the launches of its graph, in their order";
+
+/// What became of the kernels of graphs: matched, and unmatched by reason. None is matched wrongly.
+#[track_caller]
+fn of_graphs(beside: &support::Beside) -> (u64, Vec<(&str, u64)>) {
+    let verdict = &beside.verdict;
+    assert_eq!((verdict.all_wrong(), verdict.other_run), (0, 0), "{}", verdict.examples.join("\n"));
+    beside.processes.iter().for_each(support::Played::check_sizes);
+    for (reason, count) in &verdict.unmatched {
+        assert!(beside.said.contains(&format!(" unmatched: {reason}\n")), "{count} {reason}: {}", beside.said);
+    }
+    let matched = verdict.right.get("inferred_capture_order").copied().unwrap_or_default();
+    (matched, verdict.unmatched.iter().map(|(reason, count)| (reason.as_str(), *count)).collect())
+}
+
+#[test]
+fn graphs_that_look_alike_are_told_apart_by_what_is_handed_over_or_not_at_all() {
+    let [one, two] = TWINS;
+    let program = format!("{one}{two}{IN_TURN}");
+    // Over the network, and where it reports channels, NCCL hands each replay over.
+    for (hosts, ranks, channels) in [(2, 1, "0"), (1, 2, "1")] {
+        let job = left_to_another_tool(hosts, ranks, channels, &program);
+        assert_eq!(of_graphs(&job.joined_with_another_tool(700_000, &|_| ())), (20, vec![]), "{hosts} hosts");
+    }
+    let job = left_to_another_tool(1, 2, "0", &program);
+    assert_eq!(of_graphs(&job.joined_with_another_tool(700_000, &|_| ())), (0, vec![(SEVERAL, 20)]));
+    // Where the second is captured after the first has run, its order in time says which is which.
+    let job = left_to_another_tool(1, 2, "0", &format!("{one}replay one 2 times\nsync\n{two}{IN_TURN}"));
+    assert_eq!(of_graphs(&job.joined_with_another_tool(-700_000, &|_| ())), (24, vec![]));
+    // Without the calls that make graphs, captures are launches that follow on each other: here these may be one or two.
+    let without = |events: &mut Vec<String>| events.retain(|it| !it.contains("Capture") && !it.contains("Instantiate"));
+    assert_eq!(of_graphs(&job.joined_with_another_tool(-700_000, &without)), (0, vec![(SEVERAL, 24)]));
+}
+
+#[test]
+fn what_the_other_file_lacks_of_graphs_leaves_their_kernels_unmatched() {
+    let program = "capture one {\n  all_reduce 128 KiB f32 sum on world\n  all_gather 64 KiB bf16 on world\n  wait world\n}\n\
+                   capture two {\n  compute forward 200 us\n  all_reduce 64 KiB f16 sum on world\n  wait world\n}\n";
+    let job = left_to_another_tool(2, 1, "0", &format!("{program}{IN_TURN}"));
+    let joined = |edit: &dyn Fn(&mut Vec<String>)| job.joined_with_another_tool(300_000, edit);
+    assert_eq!(of_graphs(&joined(&|_| ())), (30, vec![]));
+
+    let nodes = |events: &mut Vec<String>| {
+        for event in events {
+            if let Some((before, _)) = event.split_once(", \"graph node id\"") {
+                *event = format!("{before}}}}}");
+            }
+        }
+    };
+    assert_eq!(of_graphs_by_call(&joined(&nodes)), [("the file does not say from which node of its graph it ran", 30)]);
+
+    // The all-gather's records are missing, and with them the node.
+    let missing =
+        |events: &mut Vec<String>| events.retain(|it| !(it.contains("AllGather") && it.contains("graph node")));
+    let beside = joined(&missing);
+    assert_eq!(beside.verdict.missing, 10);
+    assert_eq!(of_graphs(&beside), (10, vec![(NO_CAPTURE, 10)]));
+
+    // From its third replay on, one node runs something else.
+    let changed = |events: &mut Vec<String>| {
+        let gathers = events.iter_mut().filter(|it| it.contains("AllGather"));
+        gathers.skip(2).for_each(|it| *it = it.replace("AllGather", "ReduceScatter"));
+    };
+    let reason = "its graph may have been updated, so that its nodes are not those captured";
+    assert_eq!(of_graphs(&joined(&changed)), (10, vec![(reason, 20)]));
+    let updated = |events: &mut Vec<String>| {
+        let instantiated = events.iter().find(|it| it.contains("Instantiate")).expect("there are two").clone();
+        events.push(instantiated.replace("cudaGraphInstantiateWithFlags", "cudaGraphExecUpdate"));
+    };
+    assert_eq!(of_graphs(&joined(&updated)), (0, vec![(reason, 30)]));
+
+    // A capture that took two kernels more than ours knows launches.
+    let names = |events: &mut Vec<String>| {
+        for event in events.iter_mut().filter(|it| it.contains("graph node id")) {
+            *event = event.replace("AllReduce_Sum_f16", "AllReduce_Sum_f32");
+        }
+    };
+    assert_eq!(of_graphs(&joined(&names)), (20, vec![(NO_CAPTURE, 10)]));
+}
+
+#[test]
+fn graphs_of_several_gpus_in_one_process_are_never_confused() {
+    for scenario in ["devices", "threads"] {
+        let job = Plan::new("2.30.7", scenario).with("NCCLSCOPE_CUPTI", "0").run().succeeded();
+        let beside = job.joined_with_another_tool(0, &|_| ());
+        let graphs =
+            beside.processes.iter().flat_map(|played| played.told_kernels()).filter(|it| it.graph.is_some()).count();
+        let (matched, unmatched) = of_graphs(&beside);
+        // They are captured alike, and nothing in either file says of which GPU a capture was. Threads may capture one after the other.
+        let left: u64 = unmatched.iter().filter(|(reason, _)| *reason == SEVERAL).map(|(_, count)| *count).sum();
+        assert_eq!(matched + left, graphs as u64, "{scenario}: {unmatched:?}");
+        assert!(matched == 0 || scenario == "threads", "{matched}");
+    }
+}
+
+/// Those unmatched, where the file has no numbers of nodes by which the truth knows kernels.
+fn of_graphs_by_call(beside: &support::Beside) -> Vec<(&str, u64)> {
+    let mut unmatched: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
+    for line in beside.said.lines() {
+        if let Some((count, reason)) = line.trim().split_once(" unmatched: ") {
+            *unmatched.entry(reason).or_default() += count.parse::<u64>().unwrap();
+        }
+    }
+    unmatched.into_iter().collect()
+}
+
+#[test]
+fn a_tool_that_began_in_the_middle_knows_which_replays_it_saw_only_where_nccl_tells() {
+    let capture = "capture one {\n  compute forward 200 us\n  all_reduce 128 KiB f32 sum on world\n  wait world\n}\n";
+    let program =
+        format!("{capture}repeat 9 {{\n  replay one\n  all_reduce 32 KiB f32 sum on world\n  wait world\n  sync\n}}");
+    let time = |event: &str| -> f64 {
+        let (_, rest) = event.split_once("\"ts\": ").expect("each has a time");
+        rest.split(',').next().and_then(|time| time.parse().ok()).expect("it is a number")
+    };
+    let late = |events: &mut Vec<String>| {
+        let launches = events.iter().filter(|it| it.contains("GraphLaunch"));
+        let fourth = launches.map(|it| time(it)).nth(3).expect("there are nine");
+        events.retain(|it| time(it) >= fourth);
+    };
+    let replays = |beside: &support::Beside| -> Vec<i64> {
+        let of = |played: &support::Played| {
+            let rows = played.trace().rows(
+                "SELECT extract_arg(arg_set_id, 'nccl.replay') AS replay FROM slice WHERE category = 'kernel' AND \
+                 extract_arg(arg_set_id, 'nccl.match') = 'inferred_capture_order' ORDER BY ts",
+            );
+            rows.iter().map(|row| if row.is_null("replay") { 0 } else { row.i64("replay") }).collect::<Vec<_>>()
+        };
+        let all: Vec<Vec<i64>> = beside.processes.iter().map(of).collect();
+        assert_eq!(all[0], all[1]);
+        all[0].clone()
+    };
+    // Over the network.
+    let job = left_to_another_tool(2, 1, "0", &program);
+    let beside = job.joined_with_another_tool(0, &late);
+    assert_eq!(of_graphs(&beside), (12, vec![]));
+    assert_eq!(replays(&beside), [4, 5, 6, 7, 8, 9]);
+    // Within a host nothing tells, and all replays carry the same.
+    let job = left_to_another_tool(1, 2, "0", &program);
+    let beside = job.joined_with_another_tool(0, &late);
+    assert_eq!(of_graphs(&beside), (12, vec![]));
+    assert_eq!(replays(&beside), [0; 6]);
+    let beside = job.joined_with_another_tool(0, &|_| ());
+    assert_eq!(replays(&beside), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    // And a part of our trace that begins behind the capture does not know what was captured.
+    job.cut_traces();
+    let beside = job.joined_with_another_tool(0, &|_| ());
+    assert_eq!(of_graphs(&beside), (0, vec![("its graph was captured unseen", 18), ("its launch was not seen", 16)]));
+}
+
 /// The same with the plugin injected into CUDA, from the same file and from a copy.
 fn injected(nccl: &str) {
     let plugin = ncclscope_tests::play::plugin_path().unwrap();

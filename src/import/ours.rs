@@ -148,7 +148,9 @@ impl Reader {
                 communicator.nodes = nccl.nodes;
                 communicator.interface = nccl.interface;
                 communicator.version = nccl.nccl_version;
-                communicator.device = nccl.device;
+                // Of several ranks in one process none is the communicator's.
+                let is_other = communicator.device.is_some() && communicator.device != nccl.device;
+                communicator.device = nccl.device.filter(|_| !is_other);
                 let version = nccl.nccl_version();
                 if version > 0 {
                     self.versions.insert(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));

@@ -229,6 +229,24 @@ pub(crate) struct Beside {
 }
 
 impl Job {
+    /// Leaves of each of its traces what came after the first capture.
+    #[track_caller]
+    pub(crate) fn cut_traces(&self) {
+        for path in files(&self.folder.path().join("traces"), ".perfetto-trace") {
+            let trace = Trace::open(&path).unwrap_or_else(|error| panic!("{error}"));
+            let rows = trace.rows(
+                "SELECT max(ts + dur) - (SELECT start_ts FROM trace_bounds) AS end FROM slice WHERE name = 'GroupApi' AND \
+                 extract_arg(arg_set_id, 'nccl.captured')",
+            );
+            let part = path.with_extension("part");
+            let window = format!("{}ns..", rows[0].i64("end") + 1000);
+            let mut line: Vec<std::ffi::OsString> = vec!["ncclscope".into(), "cut".into(), path.clone().into()];
+            line.extend(["--time".into(), window.into(), "-o".into(), part.clone().into()]);
+            ncclscope::cli::run(line, &mut Vec::new()).unwrap_or_else(|error| panic!("{error}"));
+            std::fs::rename(&part, &path).expect("both are in one folder");
+        }
+    }
+
     /// Joins each trace with what another tool would have recorded of its kernels and of calls into CUDA, on a clock that is ahead by so many
     /// ns. `edit` has the events of its file before it is written.
     #[track_caller]
@@ -792,6 +810,27 @@ impl Played {
             }
         }
         events
+    }
+
+    /// Requires that each of NCCL's kernels that the trace matches, and each of which it says that it carried one all-reduce, is of the size
+    /// that it had.
+    #[track_caller]
+    pub(crate) fn check_sizes(&self) {
+        let arg = |key: &str| format!("extract_arg(arg_set_id, 'nccl.{key}')");
+        let rows = self.trace().rows(&format!(
+            "SELECT {} AS correlation, {} AS node, {} AS count FROM slice WHERE category = 'kernel' AND name GLOB 'AllReduce*' AND {} = 1",
+            arg("correlation"),
+            arg("graph_node"),
+            arg("count"),
+            arg("operations")
+        ));
+        for row in rows {
+            let node = if row.is_null("node") { 0 } else { row.i64("node") };
+            let kernel = self.kernels.iter().find(|kernel| key(kernel) == (row.i64("correlation"), node));
+            let kernel = kernel.unwrap_or_else(|| panic!("{row:?} never ran"));
+            let counts: Vec<u64> = kernel.operations.iter().map(|operation| operation.count).collect();
+            assert_eq!(counts, [row.i64("count") as u64], "{row:?}");
+        }
     }
 
     /// Requires that an arrow leads to each kernel that was matched by its launch, from the launch that it had, and to each of its

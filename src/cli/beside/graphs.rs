@@ -1,6 +1,6 @@
 //! The graphs of both files: what was captured in ours, what was launched in theirs, and what follows from the two (`order`).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Own;
@@ -46,6 +46,8 @@ struct Session {
     tid: i64,
     span: Span,
     captures: usize,
+    /// It began before the recording did.
+    is_cut: bool,
 }
 
 impl Session {
@@ -210,26 +212,22 @@ fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began:
     };
     let mut captures = Vec::new();
     for ((session, launches), is_doubtful) in sessions.iter().zip(of_session).zip(is_doubtful) {
-        if launches.is_empty() || is_doubtful {
-            continue;
-        }
-        let (end, was_seen) = (session.span.end, began <= session.span.start);
-        if session.captures == 1 {
-            captures.push(Capture { launches, end, device: None, was_seen });
-            continue;
-        }
+        let Some(first) = launches.first() else { continue };
+        let span = Span { start: own.launches[first.launch].span.start, end: session.span.end };
+        let whole = Capture { span, was_seen: began <= session.span.start, ..Capture::default() };
         // Captures of several devices by one thread lie over each other; of one device they could not be told apart.
-        let mut of_device: BTreeMap<Option<u32>, Vec<Captured>> = BTreeMap::new();
-        for it in launches {
-            of_device.entry(own.device(it.communicator)).or_default().push(it);
-        }
-        if of_device.len() == session.captures && !of_device.contains_key(&None) {
-            captures.extend(of_device.into_iter().map(|(device, launches)| Capture {
-                launches,
-                end,
-                device,
-                was_seen,
-            }));
+        let devices: BTreeSet<Option<u32>> = launches.iter().map(|it| own.device(it.communicator)).collect();
+        let is_split = session.captures == devices.len() && !devices.contains(&None);
+        if is_doubtful || session.captures > 1 && !is_split {
+            captures.push(Capture { launches, is_several: true, ..whole });
+        } else if session.captures == 1 {
+            captures.push(Capture { launches, may_be_several: session.is_cut, ..whole });
+        } else {
+            for device in devices {
+                let is_on = |it: &&Captured| own.device(it.communicator) == device;
+                let launches = launches.iter().filter(is_on).cloned().collect();
+                captures.push(Capture { launches, device, ..whole });
+            }
         }
     }
     // Without these calls: launches that follow on each other, with nothing of NCCL's outside of a capture between them.
@@ -242,9 +240,11 @@ fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began:
     let mut run: Vec<Captured> = Vec::new();
     let close = |run: &mut Vec<Captured>, captures: &mut Vec<Capture>| {
         let launches = std::mem::take(run);
-        let Some(end) = launches.iter().map(group_end).max() else { return };
-        let start = launches.iter().map(|it| own.launches[it.launch].span.start).min();
-        captures.push(Capture { launches, end, device: None, was_seen: start.is_some_and(|start| began <= start) });
+        let start = launches.first().map(|it| own.launches[it.launch].span.start);
+        let Some((start, end)) = start.zip(launches.iter().map(group_end).max()) else { return };
+        let (span, was_seen) = (Span { start, end }, began <= start);
+        let may_be_several = launches.len() > 1;
+        captures.push(Capture { launches, span, was_seen, may_be_several, ..Capture::default() });
     };
     for it in rest {
         if let Some(last) = run.last() {
@@ -292,7 +292,7 @@ impl Calls {
                 match kind {
                     BEGIN => {
                         if depth == 0 {
-                            open = Session { tid, span, captures: 0 };
+                            open = Session { tid, span, ..Session::default() };
                         }
                         (depth, open.captures) = (depth + 1, open.captures + 1);
                     }
@@ -300,7 +300,7 @@ impl Calls {
                         if depth == 0 {
                             // Its begin came before their recording did.
                             let span = Span { start: last_end, end: span.end };
-                            open = Session { tid, span, captures: 1 };
+                            open = Session { tid, span, captures: 1, is_cut: true };
                         }
                         depth = depth.saturating_sub(1);
                         open.span.end = span.end;

@@ -40,8 +40,12 @@ pub(super) struct Asked {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Capture {
     pub(super) launches: Vec<Captured>,
-    /// When it had ended.
-    pub(super) end: i64,
+    /// From its first launch until it had ended.
+    pub(super) span: Span,
+    /// It may have been several, of which each has a part of the launches.
+    pub(super) may_be_several: bool,
+    /// It was several for certain: no graph has all of the launches.
+    pub(super) is_several: bool,
     /// The device on which all of its kernels ran, where captures of several lay over each other.
     pub(super) device: Option<u32>,
     /// The other tool was recording by then, and so has all replays.
@@ -95,6 +99,8 @@ enum Fit {
     Yes(Option<Vec<u64>>),
     /// And its replays may be one or another.
     Vaguely,
+    /// Of a part of it, perhaps.
+    Perhaps,
 }
 
 /// The capture of each graph, or why none is concluded. Clocks may be off by `error` ns between the two files.
@@ -111,7 +117,8 @@ pub(super) fn conclude(
     let all: Vec<Vec<usize>> = fits.iter().map(fitting).collect();
     // Where no more graphs were made than captured, none is there twice.
     let has_one_each = !made.instantiated.is_empty() && made.instantiated.len() <= made.captures;
-    let open = if has_one_each { without_taken(&all).unwrap_or(all) } else { all };
+    let can_be_taken = |capture: usize| !captures[capture].may_be_several && !captures[capture].is_several;
+    let open = if has_one_each { without_taken(&all, &can_be_taken).unwrap_or(all) } else { all };
     (graphs.iter().zip(&fits).zip(&open))
         .map(|((graph, fits), own)| match own[..] {
             _ if graph.is_changed() => Err(Unmatched::GraphChanged),
@@ -119,7 +126,8 @@ pub(super) fn conclude(
             [] => Err(Unmatched::NoCapture),
             [capture] if open.iter().filter(|other| other[..] == [capture]).count() == 1 => match &fits[capture] {
                 Fit::Yes(numbers) => Ok(Found { capture, numbers: numbers.clone() }),
-                _ => Err(Unmatched::SeveralReplays),
+                Fit::Vaguely => Err(Unmatched::SeveralReplays),
+                Fit::Perhaps | Fit::No => Err(Unmatched::SeveralCaptures),
             },
             _ => Err(Unmatched::SeveralCaptures),
         })
@@ -128,11 +136,12 @@ pub(super) fn conclude(
 
 /// What is left for each graph when a capture that is all that one graph may have been made of is no other's. `None` where that leaves
 /// nothing for some graph that had something: then a capture was made into several.
-fn without_taken(all: &[Vec<usize>]) -> Option<Vec<Vec<usize>>> {
+fn without_taken(all: &[Vec<usize>], can_be_taken: &dyn Fn(usize) -> bool) -> Option<Vec<Vec<usize>>> {
     let mut open = all.to_vec();
     loop {
-        let taken: Vec<usize> =
-            open.iter().filter_map(|own| if let [one] = own[..] { Some(one) } else { None }).collect();
+        let only =
+            |own: &Vec<usize>| if let [one] = own[..] { Some(one).filter(|one| can_be_taken(*one)) } else { None };
+        let taken: Vec<usize> = open.iter().filter_map(only).collect();
         let mut has_changed = false;
         for own in open.iter_mut().filter(|own| own.len() > 1) {
             let before = own.len();
@@ -158,17 +167,29 @@ fn fit(capture: &Capture, graph: &Graph, made: &Made, error: i64) -> Fit {
     let Some(&first) = graph.replays.first() else { return Fit::No };
     let pairs = || graph.nodes.iter().zip(&capture.launches);
     let is_made_between =
-        |call: &Span| capture.end <= call.start.saturating_add(error) && call.end <= first.saturating_add(error);
+        |call: &Span| capture.span.end <= call.start.saturating_add(error) && call.end <= first.saturating_add(error);
     let agrees = graph.nodes.len() == capture.launches.len()
+        && !capture.is_several
         && !graph.is_changed()
-        && capture.end <= first.saturating_add(error)
+        && capture.span.end <= first.saturating_add(error)
         && (!capture.was_seen || made.instantiated.is_empty() || made.instantiated.iter().any(is_made_between))
         && pairs().all(|(node, launch)| {
             capture.device.is_none_or(|device| device == node.device)
                 && node.names.iter().all(|name| may_carry(name, &launch.asked))
         })
         && runs_in_order(capture, graph);
-    if agrees { numbers(capture, graph, error) } else { Fit::No }
+    if agrees {
+        return numbers(capture, graph, error);
+    }
+    let has_one_for = |node: &Node| {
+        let may_be = |launch: &Captured| node.names.iter().all(|name| may_carry(name, &launch.asked));
+        capture.launches.iter().any(may_be)
+    };
+    let is_part = (capture.may_be_several || capture.is_several)
+        && graph.nodes.len() < capture.launches.len()
+        && capture.span.start <= first.saturating_add(error)
+        && graph.nodes.iter().all(has_one_for);
+    if is_part { Fit::Perhaps } else { Fit::No }
 }
 
 /// Whether kernels of one communicator began in the order of their nodes, in every replay: NCCL has each wait for the one before.
@@ -274,4 +295,169 @@ fn may_carry(name: &str, asked: &[Asked]) -> bool {
         let own = own.filter(|own| TYPES.iter().any(|(_, known)| known == own));
         is_same && datatype.zip(own).is_none_or(|(datatype, own)| datatype == own)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F32: &str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+    const GATHER: &str = "_Z30ncclDevKernel_AllGather_RING_LL24ncclDevKernelArgsStorageILm4096EE";
+    const SEND: &str = "ncclDevKernel_SendRecv";
+
+    fn asked(function: &str, datatype: &str) -> Asked {
+        Asked { function: function.into(), datatype: Some(datatype.into()) }
+    }
+
+    fn launch(function: &str) -> Captured {
+        Captured { asked: vec![asked(function, "ncclFloat32")], ..Captured::default() }
+    }
+
+    /// A capture with these launches, that ended at a time.
+    fn capture(functions: &[&str], end: i64) -> Capture {
+        let launches = functions.iter().map(|function| launch(function)).collect();
+        Capture { launches, span: Span { start: end - 50, end }, was_seen: true, ..Capture::default() }
+    }
+
+    /// A graph with these kernels, launched at these times; each kernel takes 2 and begins 10 after the one before.
+    fn graph(names: &[&str], replays: &[i64]) -> Graph {
+        let kernel = |at: usize, replay: &i64| {
+            let start = replay + 10 * (at as i64 + 1);
+            Some(Span { start, end: start + 2 })
+        };
+        let node = |(at, name): (usize, &&str)| Node {
+            names: vec![(*name).into()],
+            device: 0,
+            kernels: replays.iter().map(|replay| kernel(at, replay)).collect(),
+        };
+        Graph { nodes: names.iter().enumerate().map(node).collect(), replays: replays.into(), was_updated: false }
+    }
+
+    fn made(captures: usize, instantiated: &[i64]) -> Made {
+        let instantiated = instantiated.iter().map(|&start| Span { start, end: start + 1 }).collect();
+        Made { captures, instantiated }
+    }
+
+    fn concluded(captures: &[Capture], graphs: &[Graph], made: &Made) -> Vec<Result<usize, Unmatched>> {
+        conclude(captures, graphs, made, 0).into_iter().map(|found| found.map(|found| found.capture)).collect()
+    }
+
+    #[test]
+    fn a_graph_is_of_the_capture_whose_launches_it_has() {
+        let captures = [capture(&["AllReduce", "AllGather"], 100), capture(&["AllGather", "AllReduce"], 200)];
+        let graphs = [graph(&[GATHER, F32], &[300, 400]), graph(&[F32, GATHER], &[350])];
+        assert_eq!(concluded(&captures, &graphs, &Made::default()), [Ok(1), Ok(0)]);
+        let found = conclude(&captures, &graphs, &Made::default(), 0);
+        assert_eq!(found[0], Ok(Found { capture: 1, numbers: Some(vec![0, 1]) }));
+        // One node more, one less, another function, another type, and none at all.
+        for names in
+            [&[F32, GATHER, F32][..], &[F32], &[F32, F32], &[&*F32.replace("f32", "f16"), GATHER], &[SEND, SEND]]
+        {
+            assert_eq!(concluded(&captures, &[graph(names, &[300])], &Made::default()), [Err(Unmatched::NoCapture)]);
+        }
+        assert_eq!(concluded(&[], &graphs[1..], &Made::default()), [Err(Unmatched::UnknownNode)]);
+    }
+
+    #[test]
+    fn what_came_before_cannot_be_of_what_came_after() {
+        let two = [capture(&["AllReduce"], 100), capture(&["AllReduce"], 200)];
+        let early = graph(&[F32], &[150, 300]);
+        let late = graph(&[F32], &[250, 350]);
+        let several = Err(Unmatched::SeveralCaptures);
+        assert_eq!(concluded(&two, &[early.clone()], &Made::default()), [Ok(0)]);
+        assert_eq!(concluded(&two, &[late.clone()], &Made::default()), [several]);
+        // That the second is of the second follows only where no capture was made into two graphs.
+        let both = [early, late];
+        assert_eq!(concluded(&two, &both, &Made::default()), [Ok(0), several]);
+        assert_eq!(concluded(&two, &both, &made(2, &[110, 210])), [Ok(0), Ok(1)]);
+        assert_eq!(concluded(&two, &both, &made(2, &[110, 120, 210])), [Ok(0), several]);
+        // Nothing was made of the second before this one ran.
+        assert_eq!(concluded(&two, &both[1..], &made(2, &[110, 400])), [Ok(0)]);
+        // Two graphs that could only be of the first.
+        let graphs = [graph(&[F32], &[150]), graph(&[F32], &[160])];
+        assert_eq!(concluded(&two, &graphs, &made(2, &[110, 210])), [several, several]);
+    }
+
+    #[test]
+    fn a_graph_that_changed_and_kernels_out_of_order_are_not_matched() {
+        let captures = [capture(&["AllReduce", "AllReduce"], 100)];
+        let whole = graph(&[F32, F32], &[200, 300]);
+        assert_eq!(concluded(&captures, &[whole.clone()], &Made::default()), [Ok(0)]);
+        let updated = Graph { was_updated: true, ..whole.clone() };
+        assert_eq!(concluded(&captures, &[updated], &Made::default()), [Err(Unmatched::GraphChanged)]);
+        let mut renamed = whole.clone();
+        renamed.nodes[1].names.push(GATHER.into());
+        assert_eq!(concluded(&captures, &[renamed], &Made::default()), [Err(Unmatched::GraphChanged)]);
+        let mut swapped = whole.clone();
+        swapped.nodes.swap(0, 1);
+        assert_eq!(concluded(&captures, &[swapped.clone()], &Made::default()), [Err(Unmatched::NoCapture)]);
+        // Of two communicators they may run in any order.
+        let mut others = captures[0].clone();
+        others.launches[1].communicator = Some(1);
+        assert_eq!(concluded(&[others], &[swapped], &Made::default()), [Ok(0)]);
+        // A record that is missing in one replay says nothing against the rest.
+        let mut missing = whole;
+        missing.nodes[0].kernels[1] = None;
+        assert_eq!(concluded(&captures, &[missing], &Made::default()), [Ok(0)]);
+    }
+
+    #[test]
+    fn what_may_be_several_captures_is_no_graphs_unless_it_has_all_of_it() {
+        let mut run = capture(&["AllReduce", "AllReduce"], 100);
+        run.may_be_several = true;
+        let one = capture(&["AllReduce"], 150);
+        let several = [Err(Unmatched::SeveralCaptures)];
+        assert_eq!(concluded(&[run.clone()], &[graph(&[F32, F32], &[200])], &Made::default()), [Ok(0)]);
+        assert_eq!(concluded(&[run.clone(), one.clone()], &[graph(&[F32], &[200])], &Made::default()), several);
+        assert_eq!(
+            concluded(&[run.clone(), one], &[graph(&[GATHER], &[200])], &Made::default()),
+            [Err(Unmatched::NoCapture)]
+        );
+        run.is_several = true;
+        assert_eq!(concluded(&[run], &[graph(&[F32, F32], &[200])], &Made::default()), [Err(Unmatched::NoCapture)]);
+    }
+
+    /// Replays whose kernels begin at 10, 110, 210.
+    fn numbered(runs: &[i64], was_seen: bool, error: i64) -> Result<Option<Vec<u64>>, Unmatched> {
+        let mut capture = capture(&["AllReduce"], -50);
+        capture.launches[0].runs = runs.into();
+        capture.was_seen = was_seen;
+        let graph = graph(&[F32], &[0, 100, 200]);
+        conclude(&[capture], &[graph], &Made::default(), error).remove(0).map(|found| found.numbers)
+    }
+
+    #[test]
+    fn replays_are_counted_by_what_was_handed_over_before_their_kernels() {
+        assert_eq!(numbered(&[], true, 0), Ok(Some(vec![0, 1, 2])));
+        assert_eq!(numbered(&[], false, 0), Ok(None));
+        assert_eq!(numbered(&[5, 105, 205], true, 0), Ok(Some(vec![0, 1, 2])));
+        // Their file begins with the third.
+        assert_eq!(numbered(&[-200, -100, 5, 105, 205], false, 0), Ok(Some(vec![2, 3, 4])));
+        // It lacks one between.
+        assert_eq!(numbered(&[5, 105, 150, 205], false, 0), Ok(Some(vec![0, 1, 3])));
+        // A kernel without a hand-over of its own is another capture's.
+        assert_eq!(numbered(&[105, 205], false, 0), Err(Unmatched::NoCapture));
+        assert_eq!(numbered(&[5, 205], false, 0), Err(Unmatched::NoCapture));
+        // Clocks that are off by a replay tell nothing, unless all replays were seen.
+        assert_eq!(numbered(&[-100, 5, 105, 205, 305], false, 120), Err(Unmatched::SeveralReplays));
+        assert_eq!(numbered(&[5, 105, 205], true, 120), Ok(Some(vec![0, 1, 2])));
+    }
+
+    #[test]
+    fn the_name_of_a_kernel_says_what_it_may_carry() {
+        let one = |function, datatype| [asked(function, datatype)];
+        assert!(may_carry(F32, &one("AllReduce", "ncclFloat32")));
+        assert!(!may_carry(F32, &one("AllReduce", "ncclFloat64")));
+        assert!(!may_carry(F32, &one("ReduceScatter", "ncclFloat32")));
+        assert!(!may_carry(F32, &[]));
+        // Of a group it is made for one operation.
+        assert!(may_carry(F32, &[asked("AllGather", "ncclInt8"), asked("AllReduce", "ncclFloat32")]));
+        // The one for integers without sign runs those with one; a word that is not known says nothing.
+        assert!(may_carry("ncclDevKernel_AllReduce_Sum_u32_RING_LL", &one("AllReduce", "ncclInt32")));
+        assert!(may_carry(F32, &one("AllReduce", "Unknown")));
+        assert!(may_carry(GATHER, &one("AllGather", "ncclBfloat16")));
+        assert!(may_carry(SEND, &one("Recv", "ncclFloat32")) && !may_carry(SEND, &one("AllReduce", "ncclFloat32")));
+        assert!(may_carry("ncclDevKernel_Generic(int)", &one("Reduce", "ncclInt8")));
+        assert!(!may_carry("ncclDevKernel", &one("Reduce", "ncclInt8")) && !may_carry("", &one("Reduce", "ncclInt8")));
+    }
 }

@@ -101,7 +101,8 @@ pub(crate) fn launching_calls(b: &Profile) -> BTreeMap<Thread, Vec<Call>> {
     let kernels = b.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl() && kernel.graph_node == 0);
     let kernels: HashMap<(usize, u32), usize> = kernels.map(|(at, it)| ((it.process, it.correlation), at)).collect();
     let mut threads: BTreeMap<Thread, Vec<Call>> = BTreeMap::new();
-    for call in &b.cuda_calls {
+    // The launch of a graph is none of NCCL's. Where kernels do not say their node, they would pass for launched by it.
+    for call in b.cuda_calls.iter().filter(|call| !call.name.contains("GraphLaunch")) {
         if let Some(&kernel) = kernels.get(&(call.process, call.correlation)) {
             let thread = (b.processes[call.process].pid, call.tid);
             threads.entry(thread).or_default().push(Call { span: call.span, kernel });

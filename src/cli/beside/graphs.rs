@@ -158,12 +158,13 @@ fn captured(own: &Own<'_>, eager: &[(i64, Span, u32)]) -> Vec<Captured> {
             }
         }
     }
-    let is_eager = |tid: i64, span: Span| eager.iter().any(|(on, call, _)| *on == tid && span.contains(*call));
+    let eager: HashSet<usize> =
+        eager.iter().filter_map(|(tid, call, _)| super::around(&own.launches, *tid, *call)).collect();
     let mut of_group: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
     for (at, launch) in own.launches.iter().enumerate() {
         let Some(group) = own.group_of(launch.tid, launch.span) else { continue };
         let key = (group, launch.communicator);
-        if asked.contains_key(&key) && !is_eager(launch.tid, launch.span) {
+        if asked.contains_key(&key) && !eager.contains(&at) {
             of_group.entry(key).or_default().push(at);
         }
     }
@@ -232,11 +233,12 @@ fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began:
     }
     // Without these calls: launches that follow on each other, with nothing of NCCL's outside of a capture between them.
     let is_captured: HashSet<usize> = rest.iter().map(|it| it.launch).collect();
-    let bounds: Vec<Span> = (own.launches.iter().enumerate())
+    let mut bounds: Vec<i64> = (own.launches.iter().enumerate())
         .filter(|(at, _)| !is_captured.contains(at))
-        .map(|(_, launch)| launch.span)
-        .chain(sessions.iter().map(|session| session.span))
+        .map(|(_, launch)| launch.span.start)
+        .chain(sessions.iter().flat_map(|session| [session.span.start, session.span.end]))
         .collect();
+    bounds.sort_unstable();
     let mut run: Vec<Captured> = Vec::new();
     let close = |run: &mut Vec<Captured>, captures: &mut Vec<Capture>| {
         let launches = std::mem::take(run);
@@ -249,7 +251,7 @@ fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began:
     for it in rest {
         if let Some(last) = run.last() {
             let (from, to) = (own.launches[last.launch].span.start, own.launches[it.launch].span.start);
-            if bounds.iter().any(|bound| from < bound.end && bound.start < to) {
+            if bounds.get(bounds.partition_point(|bound| *bound <= from)).is_some_and(|bound| *bound < to) {
                 close(&mut run, &mut captures);
             }
         }

@@ -364,8 +364,8 @@ mod tests {
         let early = graph(&[F32], &[150, 300]);
         let late = graph(&[F32], &[250, 350]);
         let several = Err(Unmatched::SeveralCaptures);
-        assert_eq!(concluded(&two, &[early.clone()], &Made::default()), [Ok(0)]);
-        assert_eq!(concluded(&two, &[late.clone()], &Made::default()), [several]);
+        assert_eq!(concluded(&two, std::slice::from_ref(&early), &Made::default()), [Ok(0)]);
+        assert_eq!(concluded(&two, std::slice::from_ref(&late), &Made::default()), [several]);
         // That the second is of the second follows only where no capture was made into two graphs.
         let both = [early, late];
         assert_eq!(concluded(&two, &both, &Made::default()), [Ok(0), several]);
@@ -382,7 +382,7 @@ mod tests {
     fn a_graph_that_changed_and_kernels_out_of_order_are_not_matched() {
         let captures = [capture(&["AllReduce", "AllReduce"], 100)];
         let whole = graph(&[F32, F32], &[200, 300]);
-        assert_eq!(concluded(&captures, &[whole.clone()], &Made::default()), [Ok(0)]);
+        assert_eq!(concluded(&captures, std::slice::from_ref(&whole), &Made::default()), [Ok(0)]);
         let updated = Graph { was_updated: true, ..whole.clone() };
         assert_eq!(concluded(&captures, &[updated], &Made::default()), [Err(Unmatched::GraphChanged)]);
         let mut renamed = whole.clone();

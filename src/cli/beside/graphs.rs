@@ -7,7 +7,7 @@ use super::Own;
 use super::order::{self, Asked, Capture, Captured, Found, Graph, Made, Node};
 use crate::import::{Kernel, Profile, Span};
 use crate::model::activity;
-use crate::model::timeline::{Method, Owner, Unmatched};
+use crate::model::timeline::{Method, Operation, Owner, Unmatched};
 
 /// What is known of the graphs of one process.
 #[derive(Default)]
@@ -22,6 +22,8 @@ pub(super) struct Graphs {
     reasons: HashMap<u64, Unmatched>,
     /// Graphs whose replays have no known number.
     uncounted: HashSet<u64>,
+    /// When NCCL handed over what a node carries, at each replay, where it does.
+    runs: HashMap<u64, Vec<i64>>,
     /// Calls that launched a graph, and whatever has several kernels.
     launching: HashSet<u32>,
 }
@@ -93,6 +95,8 @@ impl Graphs {
     fn take(&mut self, executable: &Executable, capture: &Capture, found: &Found) {
         let launches = capture.launches.iter().map(|captured| captured.launch);
         self.nodes.extend(launches.zip(executable.nodes.iter().copied()));
+        let runs = capture.launches.iter().map(|captured| captured.runs.clone());
+        self.runs.extend(executable.nodes.iter().copied().zip(runs).filter(|(_, runs)| !runs.is_empty()));
         if found.numbers.is_none() {
             self.uncounted.insert(executable.id);
         }
@@ -108,6 +112,11 @@ impl Graphs {
     pub(super) fn owner<'a>(&self, kernel: &activity::Kernel, owner: Owner<'a>) -> Owner<'a> {
         let graph = of_node(kernel.graph_node);
         match owner {
+            Owner::Operations { method: Method::GraphNode, operations, replay, .. }
+                if !self.was_handed_over(kernel.graph_node, replay, operations) =>
+            {
+                Owner::Unmatched(Unmatched::SeveralReplays)
+            }
             Owner::Operations { method: Method::GraphNode, comm, operations, channels, launch, replay, untold } => {
                 let replay = replay.filter(|_| !self.uncounted.contains(&graph));
                 Owner::Operations { method: Method::CaptureOrder, comm, operations, channels, launch, replay, untold }
@@ -120,6 +129,15 @@ impl Graphs {
             }
             other => other,
         }
+    }
+
+    /// Whether operations are those of the hand-over that this replay of a node had, as far as NCCL told. The correlator remembers only so
+    /// many, and takes older ones for those that it has forgotten.
+    fn was_handed_over(&self, node: u64, replay: Option<u64>, operations: &[Arc<Operation>]) -> bool {
+        let (Some(runs), Some(operation)) = (self.runs.get(&node), operations.first()) else { return true };
+        let Some(at) = replay.and_then(|replay| usize::try_from(replay).ok()?.checked_sub(1)) else { return false };
+        let since = operation.since.0 as i64;
+        runs.get(at).is_some_and(|run| *run <= since) && runs.get(at + 1).is_none_or(|next| since < *next)
     }
 }
 
@@ -384,4 +402,67 @@ fn executable(kernels: &[&Kernel], calls: &Calls) -> Vec<Executable> {
             Executable { id, graph: Graph { nodes, replays, was_updated }, nodes: numbers, correlations }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::CudaCall;
+
+    /// What calls on threads say: thread, from, to, name.
+    fn calls(list: &[(i64, i64, i64, &str)]) -> Calls {
+        let call = |&(tid, start, end, name): &(i64, i64, i64, &str)| CudaCall {
+            process: 0,
+            tid,
+            span: Span { start, end },
+            name: name.into(),
+            is_driver: name.starts_with("cu") && !name.starts_with("cuda"),
+            correlation: start as u32,
+        };
+        Calls::of(&Profile { cuda_calls: list.iter().map(call).collect(), ..Profile::default() }, 0)
+    }
+
+    fn sessions(list: &[(i64, i64, i64, &str)]) -> Vec<(i64, i64, i64, usize, bool)> {
+        let session = |it: &Session| (it.tid, it.span.start, it.span.end, it.captures, it.is_cut);
+        calls(list).sessions.iter().map(session).collect()
+    }
+
+    #[test]
+    fn calls_say_when_a_thread_captured() {
+        let begin = "cudaStreamBeginCapture_v10000";
+        let end = "cudaStreamEndCapture_v10000";
+        // One of the runtime's has the driver's in it, which is the same.
+        let both = [
+            (7, 10, 20, begin),
+            (7, 12, 18, "cuStreamBeginCapture_v2"),
+            (7, 50, 60, end),
+            (7, 52, 58, "cuStreamEndCapture"),
+        ];
+        assert_eq!(sessions(&both), [(7, 10, 60, 1, false)]);
+        // Two after each other, on one thread; two at once, on two; two over each other, on one.
+        let after = [(7, 10, 11, begin), (7, 20, 21, end), (7, 30, 31, begin), (7, 40, 41, end)];
+        assert_eq!(sessions(&after), [(7, 10, 21, 1, false), (7, 30, 41, 1, false)]);
+        let beside = [(7, 10, 11, begin), (8, 15, 16, begin), (7, 20, 21, end), (8, 40, 41, end)];
+        assert_eq!(sessions(&beside), [(7, 10, 21, 1, false), (8, 15, 41, 1, false)]);
+        let over = [(7, 10, 11, begin), (7, 15, 16, begin), (7, 20, 21, end), (7, 40, 41, end)];
+        assert_eq!(sessions(&over), [(7, 10, 41, 2, false)]);
+        // A recording that began or ended in between.
+        assert_eq!(sessions(&[(7, 20, 21, end)]), [(7, i64::MIN, 21, 1, true)]);
+        assert_eq!(sessions(&[(7, 10, 11, begin)]), [(7, 10, i64::MAX, 1, false)]);
+    }
+
+    #[test]
+    fn only_calls_on_executable_graphs_change_them() {
+        assert_eq!(
+            calls(&[(7, 10, 11, "cudaGraphKernelNodeSetParams"), (7, 20, 21, "cudaGraphAddKernelNode")]).updated,
+            None
+        );
+        let changed =
+            ["cudaGraphExecUpdate_v10020", "cuGraphExecKernelNodeSetParams_v2", "cudaGraphExecMemcpyNodeSetParams"];
+        for name in changed {
+            assert_eq!(calls(&[(7, 40, 41, name), (8, 30, 31, name)]).updated, Some(30), "{name}");
+        }
+        let made = calls(&[(7, 10, 15, "cudaGraphInstantiateWithFlags_v11040"), (7, 20, 21, "cudaGraphLaunch_v10000")]);
+        assert_eq!((made.instantiated, made.launched), (vec![Span { start: 10, end: 15 }], [(20, 20)].into()));
+    }
 }

@@ -11,7 +11,6 @@ mod order;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::graphs::Graphs;
-
 use super::compare::case::{self, Case};
 use super::compare::starts::{self, Aligned, Call};
 use super::import::Drawing;

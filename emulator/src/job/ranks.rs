@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::Job;
 use super::data::{Data, Mismatch};
-use super::nccl::{Caller, Handle, NcclBuffer, Passed, Window, c_number, thread_id};
-use crate::cuda;
+use super::nccl::{Caller, Handle, NcclBuffer, Passed, Window, c_number};
 use crate::cuda::host::{self, DeviceBuffer, Event, Exec, Graph, Stream};
+use crate::cuda::{self, thread_id};
 use crate::kernel;
 use crate::library::api::{CommHandle, Status};
 use crate::scenario::program::{Exit, Operation, Statement, Verb, What};

@@ -117,9 +117,18 @@ impl Graphs {
             {
                 Owner::Unmatched(Unmatched::SeveralReplays)
             }
-            Owner::Operations { method: Method::GraphNode, comm, operations, channels, launch, replay, untold } => {
-                let replay = replay.filter(|_| !self.uncounted.contains(&graph));
-                Owner::Operations { method: Method::CaptureOrder, comm, operations, channels, launch, replay, untold }
+            Owner::Operations {
+                method: Method::GraphNode,
+                comm,
+                operations,
+                around,
+                channels,
+                launch,
+                replay,
+                untold,
+            } => {
+                let (method, replay) = (Method::CaptureOrder, replay.filter(|_| !self.uncounted.contains(&graph)));
+                Owner::Operations { method, comm, operations, around, channels, launch, replay, untold }
             }
             Owner::Unmatched(Unmatched::UnknownNode) => {
                 Owner::Unmatched(self.reasons.get(&graph).copied().unwrap_or(Unmatched::UnknownNode))

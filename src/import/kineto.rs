@@ -284,7 +284,13 @@ impl Reader {
 
     fn process(&mut self, pid: i64) -> usize {
         *self.processes.entry(pid).or_insert_with(|| {
-            self.profile.processes.push(Process { pid, name: String::new(), rank: None, threads: BTreeMap::new() });
+            self.profile.processes.push(Process {
+                pid,
+                name: String::new(),
+                rank: None,
+                threads: BTreeMap::new(),
+                lost: 0,
+            });
             self.profile.processes.len() - 1
         })
     }

@@ -120,6 +120,8 @@ pub struct Process {
     pub rank: Option<i32>,
     /// Names of its threads.
     pub threads: BTreeMap<i64, String>,
+    /// Calls of NCCL's that its recording lost or left out, by its own account.
+    pub lost: u64,
 }
 
 /// When something ran, in nanoseconds of the profile's clock.
@@ -163,7 +165,7 @@ pub struct Place {
 }
 
 /// A kernel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Kernel {
     /// The process, by its place in [`Profile::processes`].
     pub process: usize,

@@ -112,7 +112,7 @@ impl Reader {
         }
         let rank = who.strip_prefix("rank ").and_then(|rank| rank.parse().ok());
         self.processes.insert(tag, self.profile.processes.len());
-        self.profile.processes.push(Process { pid, name: name.to_owned(), rank, threads: BTreeMap::new() });
+        self.profile.processes.push(Process { pid, name: name.to_owned(), rank, threads: BTreeMap::new(), lost: 0 });
     }
 
     fn event(&mut self, event: Event) {
@@ -169,9 +169,9 @@ impl Reader {
                 self.imported = Some(nccl.note().to_owned());
             }
             "recording ended" if nccl.dropped() + nccl.discarded() > 0 => {
-                self.profile
-                    .notes
-                    .push(format!("{} calls of NCCL are not in the trace", nccl.dropped() + nccl.discarded()));
+                let lost = nccl.dropped() + nccl.discarded();
+                self.profile.processes[process].lost += lost;
+                self.profile.notes.push(format!("{lost} calls of NCCL are not in the trace"));
             }
             _ if category == "nvtx" => {
                 let range = self.range(uuid, process, Span { start: time, end: time }, name, &nccl);

@@ -429,6 +429,8 @@ pub enum Unmatched {
     Forgotten,
     /// It ran from a graph, and the file of another tool does not say from which node.
     NoNode,
+    /// It ran from a graph, and calls that may have captured it are missing.
+    CallsLost,
     /// It ran from a graph of which nothing captured could be the origin.
     NoCapture,
     /// It ran from a graph whose origin could be one of several captures, or is claimed by several graphs.
@@ -450,6 +452,9 @@ impl Unmatched {
             Unmatched::UnknownNode => "its graph was captured unseen",
             Unmatched::Forgotten => "its launch was too long ago",
             Unmatched::NoNode => "the file does not say from which node of its graph it ran",
+            Unmatched::CallsLost => {
+                "calls of NCCL are missing in the trace, and with them the order of what its graph captured"
+            }
             Unmatched::NoCapture => "no capture in the trace has the launches of its graph, in their order",
             Unmatched::SeveralCaptures => "several captures could be its graph's, or several graphs of its capture",
             Unmatched::GraphChanged => "its graph may have been updated, so that its nodes are not those captured",

@@ -85,6 +85,8 @@ impl Graphs {
         };
         for (it, found) in executable.iter().zip(order::conclude(&captures, &plain, &made, error)) {
             match found {
+                // A capture whose launches are missing would look like another.
+                _ if own.lost > 0 => drop(graphs.reasons.insert(it.id, Unmatched::CallsLost)),
                 Ok(found) => graphs.take(it, &captures[found.capture], &found),
                 Err(reason) => drop(graphs.reasons.insert(it.id, reason)),
             }
@@ -416,7 +418,7 @@ fn executable(kernels: &[&Kernel], calls: &Calls) -> Vec<Executable> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::CudaCall;
+    use crate::import::{CudaCall, Process};
 
     /// What calls on threads say: thread, from, to, name.
     fn calls(list: &[(i64, i64, i64, &str)]) -> Calls {
@@ -458,6 +460,22 @@ mod tests {
         // A recording that began or ended in between.
         assert_eq!(sessions(&[(7, 20, 21, end)]), [(7, i64::MIN, 21, 1, true)]);
         assert_eq!(sessions(&[(7, 10, 11, begin)]), [(7, 10, i64::MAX, 1, false)]);
+    }
+
+    #[test]
+    fn nothing_is_concluded_where_calls_are_missing() {
+        let process = |lost| Process { pid: 1, name: String::new(), rank: None, threads: BTreeMap::new(), lost };
+        let kernel = Kernel {
+            graph_node: 5 << 32 | 3,
+            name: "ncclDevKernel_AllReduce_Sum_f32_RING_LL".into(),
+            ..Kernel::default()
+        };
+        let theirs = Profile { processes: vec![process(0)], kernels: vec![kernel], ..Profile::default() };
+        for (lost, reason) in [(0, Unmatched::UnknownNode), (1, Unmatched::CallsLost)] {
+            let ours = Profile { processes: vec![process(lost)], ..Profile::default() };
+            let graphs = Graphs::of(&Own::of(&ours, 0), &theirs, 0, &[], 0);
+            assert_eq!(graphs.reasons, [(5, reason)].into(), "{lost}");
+        }
     }
 
     #[test]

@@ -120,6 +120,8 @@ struct Own<'a> {
     plans: Vec<Launch>,
     calls: Vec<&'a NcclCall>,
     handovers: Vec<&'a Handover>,
+    /// Calls that are missing.
+    lost: u64,
 }
 
 impl Own<'_> {
@@ -132,6 +134,7 @@ impl Own<'_> {
             plans: own(&profile.plans),
             calls: profile.nccl_calls.iter().filter(|it| it.process == process).collect(),
             handovers: profile.handovers.iter().filter(|it| it.process == process).collect(),
+            lost: profile.processes[process].lost,
         }
     }
 

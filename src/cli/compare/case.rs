@@ -137,7 +137,8 @@ mod tests {
     use crate::import::{Clock, Launch, Process, Source};
 
     fn profile(tool: Tool, host: Option<&str>, pid: i64, start: i64) -> Profile {
-        let process = Process { pid, name: String::new(), rank: None, threads: std::collections::BTreeMap::new() };
+        let process =
+            Process { pid, name: String::new(), rank: None, threads: std::collections::BTreeMap::new(), lost: 0 };
         Profile {
             source: Source { tool, ..Source::default() },
             host: host.map(Into::into),

@@ -123,7 +123,8 @@ mod tests {
         assert_eq!((step.ratio.unwrap().count, step.ratio.unwrap().min, step.ratio.unwrap().max), (2, 2.0, 2.0));
         // Rank by rank, whichever rank began first.
         let ranks = |first: i32| {
-            let process = |rank| Process { pid: 1, name: String::new(), rank: Some(rank), threads: BTreeMap::new() };
+            let process =
+                |rank| Process { pid: 1, name: String::new(), rank: Some(rank), threads: BTreeMap::new(), lost: 0 };
             let mut profile = profile(&[("k", 0, 10), ("k", 5, 25)]);
             profile.processes = vec![process(first), process(1 - first)];
             profile.kernels[1].process = 1;

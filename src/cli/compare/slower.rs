@@ -269,7 +269,13 @@ mod tests {
             ..Profile::default()
         };
         for (process, durations) in ranks.iter().enumerate() {
-            profile.processes.push(Process { pid: 1, name: String::new(), rank: None, threads: BTreeMap::new() });
+            profile.processes.push(Process {
+                pid: 1,
+                name: String::new(),
+                rank: None,
+                threads: BTreeMap::new(),
+                lost: 0,
+            });
             for (number, duration) in durations.iter().enumerate() {
                 let start = number as i64 * 1_000_000;
                 profile.kernels.push(Kernel {

@@ -88,7 +88,13 @@ impl Processes {
     fn of(&mut self, packed: i64) -> usize {
         let key = packed >> ID_BITS;
         *self.known.entry(key).or_insert_with(|| {
-            self.list.push(Process { pid: key & ID, name: String::new(), rank: None, threads: BTreeMap::new() });
+            self.list.push(Process {
+                pid: key & ID,
+                name: String::new(),
+                rank: None,
+                threads: BTreeMap::new(),
+                lost: 0,
+            });
             self.list.len() - 1
         })
     }

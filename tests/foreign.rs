@@ -155,6 +155,10 @@ fn nsight_is_drawn_like_a_recording_of_ours() {
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'carried'"), 256);
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'nvtx'"), 19118);
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'cuda'"), 7466);
+    let of_range = "JOIN args r ON s.arg_set_id = r.arg_set_id AND r.key = 'nccl.nvtx_range' AND r.string_value GLOB 'nccl:all_to_all, op_id = *'";
+    let kernels =
+        format!("SELECT count(DISTINCT r.string_value) AS n FROM slice s {of_range} WHERE s.category = 'kernel'");
+    assert_eq!(one(&trace, &kernels), 64, "the range of PyTorch's around each");
     // Nothing is said that the file does not say.
     for key in ["count", "bytes", "peer", "time_error_ns", "channels", "seq"] {
         let sql = format!(
@@ -564,6 +568,14 @@ fn kineto_is_drawn_like_a_recording_of_ours() {
     );
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'kernel' AND name LIKE 'Broadcast %'"), 6);
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'nvtx'"), 14388);
+    // The calls come from the thread of the backward pass, and the main thread marks the steps.
+    assert_eq!(
+        trace.text(
+            "SELECT extract_arg(arg_set_id, 'nccl.nvtx_step') AS step, extract_arg(arg_set_id, 'nccl.nvtx_range') AS range, count(*) AS n \
+             FROM slice WHERE category = 'run' GROUP BY 1, 2"
+        ),
+        "step,range,n\n4,nccl:all_reduce,5\n4,nccl:broadcast,2\n5,nccl:all_reduce,5\n5,nccl:broadcast,2\n6,nccl:all_reduce,5\n6,nccl:broadcast,2\n"
+    );
 }
 
 #[test]

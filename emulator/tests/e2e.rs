@@ -72,6 +72,7 @@ fn kernels_of_another_tool(nccl: &str) {
         let job = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").run().succeeded();
         for played in job.joined_with_another_tool(ahead, &|_| ()).processes {
             played.check_kernels();
+            played.check_steps();
         }
     }
 }
@@ -88,6 +89,7 @@ fn graphs_of_another_tool(nccl: &str) {
         assert!(verdict.right.contains_key("inferred_capture_order"), "{scenario}: {:?}", verdict.right);
         for played in beside.processes {
             played.check_kernels();
+            played.check_steps();
         }
     }
 }

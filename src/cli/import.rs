@@ -12,12 +12,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::foreign::utc;
+use crate::correlate::History;
 use crate::import::{self, How, Profile, Tool};
 use crate::model::activity::{self, Api, Edge};
 use crate::model::event::{CollApi, Event, P2p, P2pApi};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
-use crate::model::timeline::{Comm, Entry, Method, Operation, Owner, Texts, Unmatched, What};
+use crate::model::timeline::{Around, Comm, Entry, Method, Moment, Operation, Owner, Texts, Unmatched, What};
 use crate::model::word::Word;
 use crate::sys;
 use crate::trace::names;
@@ -72,6 +73,10 @@ pub(super) struct Drawing<'a> {
     tag: ProcessTag,
     tracks: Tracks,
     comms: Vec<Comm>,
+    /// What its threads said that they were doing.
+    history: History,
+    /// Where its calls into CUDA were made, by their correlation id.
+    calls: HashMap<u32, Moment>,
     /// Kernels are drawn by somebody else.
     without_kernels: bool,
 }
@@ -165,7 +170,11 @@ impl<'a> Drawing<'a> {
             tracks.note(time, "note of the import", note);
         }
         let comms = profile.communicators.iter().enumerate().map(|(at, it)| comm(profile, at, it)).collect();
-        Drawing { profile, process, tag, tracks, comms, without_kernels: false }
+        let mut history = History::endless();
+        markers(profile, process).iter().for_each(|marker| history.follow(marker));
+        let own = profile.cuda_calls.iter().filter(|call| call.process == process);
+        let calls = own.map(|call| (call.correlation, moment(call.tid, call.span))).collect();
+        Drawing { profile, process, tag, tracks, comms, history, calls, without_kernels: false }
     }
 
     /// Draws what there is, up to `end`.
@@ -224,6 +233,9 @@ impl<'a> Drawing<'a> {
         };
         let carried: Vec<Arc<Operation>> = kernel.carried.operations.iter().map(|at| operations.get(*at)).collect();
         let first = kernel.carried.operations.first().and_then(|at| profile.operations[*at].communicator);
+        let launched = self.calls.get(&kernel.correlation).copied();
+        let around = |operation: &Arc<Operation>| Some(self.history.around(operation.asked.or(launched)?));
+        let around: Vec<Around> = carried.iter().map(|operation| around(operation).unwrap_or_default()).collect();
         let comms = std::mem::take(&mut self.comms);
         let owner = match kernel.carried.how {
             _ if !kernel.is_nccl() => Owner::Application,
@@ -233,7 +245,7 @@ impl<'a> Drawing<'a> {
                 method: if how == How::Told { Method::External } else { Method::ApiBracket },
                 comm: first.map(|at| &comms[at]),
                 operations: &carried,
-                around: &[],
+                around: &around,
                 channels: &[],
                 launch: None,
                 replay: None,
@@ -283,7 +295,7 @@ impl<'a> Drawing<'a> {
             error_ns: activity::Span::UNKNOWN_ERROR,
             id: 0,
             edge: if is_mark { Edge::Mark } else { Edge::Begin },
-            tid: range.tid.map(|tid| i32::try_from(tid).unwrap_or(0)),
+            tid: range.tid.map(thread),
             thread: range.tid.map_or_else(|| "".into(), |tid| self.thread_name(tid)),
             name: Arc::clone(&range.name),
             domain: range.domain.clone(),
@@ -291,6 +303,43 @@ impl<'a> Drawing<'a> {
         let end = (!is_mark).then_some(HostNs(range.span.end as u64));
         self.entry(range.span.start, What::Range { marker: &marker, end, is_open: false });
     }
+}
+
+/// The begins and ends of the ranges of a process, in the order of time: of several at once inner ends first, then outer begins.
+pub(super) fn markers(profile: &Profile, process: usize) -> Vec<activity::Marker> {
+    let mut edges = Vec::new();
+    for (at, range) in profile.ranges.iter().enumerate().filter(|(_, range)| range.process == process) {
+        let import::Span { start, end } = range.span;
+        if start < end {
+            edges.push((start, true, Reverse(end), at));
+            edges.push((end, false, Reverse(start), at));
+        }
+    }
+    edges.sort_unstable();
+    let marker = |(time, begins, _, at): (i64, bool, Reverse<i64>, usize)| {
+        let range = &profile.ranges[at];
+        activity::Marker {
+            time: HostNs(time as u64),
+            error_ns: activity::Span::UNKNOWN_ERROR,
+            id: at as u32,
+            edge: if begins { Edge::Begin } else { Edge::End },
+            tid: range.tid.map(thread),
+            thread: "".into(),
+            name: Arc::clone(&range.name),
+            domain: range.domain.clone(),
+        }
+    };
+    edges.into_iter().map(marker).collect()
+}
+
+/// Where something began.
+fn moment(tid: i64, span: import::Span) -> Moment {
+    Moment { tid: thread(tid), time: HostNs(span.start as u64) }
+}
+
+/// The system's number of a thread.
+fn thread(tid: i64) -> i32 {
+    i32::try_from(tid).unwrap_or(0)
 }
 
 fn span(span: import::Span) -> activity::Span {
@@ -363,5 +412,6 @@ fn operation(of: &import::Operation, id: Handle) -> Operation {
     };
     let since = HostNs(of.call.map_or(0, |call| call.start as u64));
     let texts = has_texts.then(|| Box::new(texts));
-    Operation { id, since, asked: None, event, texts, p2p_number: Operation::UNNUMBERED }
+    let asked = of.call.zip(of.tid).map(|(call, tid)| moment(tid, call));
+    Operation { id, since, asked, event, texts, p2p_number: Operation::UNNUMBERED }
 }

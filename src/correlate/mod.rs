@@ -8,6 +8,7 @@ mod adopt;
 mod bounded;
 mod channels;
 mod external;
+mod history;
 mod known;
 mod plans;
 mod ranges;
@@ -20,6 +21,7 @@ use rustc_hash::FxHashMap;
 use self::bounded::Bounded;
 use self::channels::{Adopted, Channels, Facts, Ready};
 use self::external::Waiting;
+pub(crate) use self::history::History;
 use self::known::{Details, Known, Table};
 use self::plans::{Found, Plans};
 use self::ranges::Ranges;
@@ -71,6 +73,7 @@ pub struct Correlator {
     /// Kernels that wait for the external id of their launch.
     waiting: Waiting,
     ranges: Ranges,
+    history: History,
     channels: Channels,
     /// The newest interface that a communicator uses.
     interface: u8,
@@ -128,6 +131,7 @@ impl Correlator {
             copying: Bounded::default(),
             waiting: Waiting::default(),
             ranges: Ranges::default(),
+            history: History::default(),
             channels: Channels::default(),
             interface: 0,
             doubts: Doubts::default(),
@@ -245,6 +249,7 @@ impl Correlator {
             Activity::Copy(copy) => self.copy(copy, sink),
             Activity::CudaCall(call) => sink(&Entry { time: call.span.start, what: What::CudaCall(call) }),
             Activity::Marker(marker) => {
+                self.history.follow(marker);
                 if let Some((marker, end)) = self.ranges.push(marker) {
                     let what = What::Range { marker: &marker, end, is_open: false };
                     sink(&Entry { time: marker.time, what });
@@ -260,7 +265,7 @@ impl Correlator {
             Activity::ExternalId { id, correlation } => self.external_id(*id, *correlation, sink),
             Activity::Dropped(count) => {
                 self.matches.dropped += count;
-                self.ranges.lost();
+                self.history.lost();
             }
             Activity::Implausible => self.matches.implausible += 1,
             Activity::Context(_) | Activity::Stream(_) => {}
@@ -347,11 +352,11 @@ impl Correlator {
 
     /// What the program was in when it asked for these, or launched the graph that they are in.
     fn around(&self, operations: &[Arc<Operation>], is_replay: bool, replayed: Option<Moment>) -> Vec<Around> {
-        if !self.ranges.has_threads() {
+        if !self.history.has_threads() {
             return Vec::new();
         }
         let asked = |operation: &Arc<Operation>| if is_replay { replayed } else { operation.asked };
-        let around = |operation| asked(operation).map_or(Around::default(), |moment| self.ranges.around(moment));
+        let around = |operation| asked(operation).map_or(Around::default(), |moment| self.history.around(moment));
         operations.iter().map(around).collect()
     }
 

@@ -793,6 +793,26 @@ impl Played {
             events.push(call("cudaStreamEndCapture", *thread, *end, 0));
             events.push(call("cudaGraphInstantiateWithFlags", *thread, *instantiate, 0));
         }
+        // Each thread that launches is in one step until the launch in the middle, and in the next from there on.
+        let mut launches: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
+        for kernel in &self.kernels {
+            launches.entry(kernel.thread).or_default().push((kernel.called, kernel.returned));
+        }
+        for (thread, mut launches) in launches {
+            launches.sort_unstable();
+            let calls = self.calls.iter().filter(|call| call.thread == thread).map(|call| call.called);
+            let begin = calls.chain([launches[0].0]).min().unwrap_or(0);
+            let (middle, end) = (launches[launches.len() / 2].0, launches[launches.len() - 1].1);
+            for (step, from, to) in [(1, begin - 1_000, middle), (2, middle, end + 1_000)] {
+                events.push(format!(
+                    "{{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"ProfilerStep#{step}\", \"pid\": {}, \"tid\": {thread}, \
+                     \"ts\": {}, \"dur\": {}}}",
+                    self.process.pid,
+                    time(from),
+                    micros((to - from) as i64)
+                ));
+            }
+        }
         let mut launched = HashSet::new();
         for kernel in &self.kernels {
             let Kernel { correlation, device, context, stream, grid, symbol, thread, .. } = kernel;
@@ -810,6 +830,22 @@ impl Played {
             }
         }
         events
+    }
+
+    /// Requires that each operation on the GPU says in which of the steps that [`Played::kineto`] makes it was asked for, or its graph
+    /// launched; and that these are in order, on each stream.
+    #[track_caller]
+    pub(crate) fn check_steps(&self) {
+        let rows = self.trace().rows(
+            "SELECT extract_arg(arg_set_id, 'nccl.stream_id') AS stream, extract_arg(arg_set_id, 'nccl.nvtx_step') AS step FROM slice \
+             WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.match') GLOB '*_*' ORDER BY ts",
+        );
+        let mut last = HashMap::new();
+        for row in &rows {
+            let before = last.insert(row.i64("stream"), row.i64("step")).unwrap_or(1);
+            assert!((before..=2).contains(&row.i64("step")), "{before} before {row:?}");
+        }
+        assert!(last.values().any(|step| *step == 2), "no operation of the second step: {last:?}");
     }
 
     /// Requires that each of NCCL's kernels that the trace matches, and each of which it says that it carried one all-reduce, is of the size

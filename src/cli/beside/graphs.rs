@@ -31,6 +31,7 @@ pub(super) struct Graphs {
 /// A launch of an executable graph.
 pub(super) struct Replay {
     pub(super) time: i64,
+    pub(super) tid: Option<i64>,
     pub(super) graph: u64,
     pub(super) correlation: u32,
     /// Replays before it that the file does not have.
@@ -103,9 +104,11 @@ impl Graphs {
             self.uncounted.insert(executable.id);
         }
         let mut next = 0;
-        for (at, (&time, &correlation)) in executable.graph.replays.iter().zip(&executable.correlations).enumerate() {
+        for (at, (&time, &(correlation, tid))) in executable.graph.replays.iter().zip(&executable.launches).enumerate()
+        {
             let number = found.numbers.as_ref().and_then(|numbers| numbers.get(at)).copied().unwrap_or(next);
-            self.replays.push(Replay { time, graph: executable.id, correlation, missed: number.saturating_sub(next) });
+            let missed = number.saturating_sub(next);
+            self.replays.push(Replay { time, tid, graph: executable.id, correlation, missed });
             next = number + 1;
         }
     }
@@ -297,8 +300,8 @@ struct Calls {
     instantiated: Vec<Span>,
     /// The first call that changes an executable graph.
     updated: Option<i64>,
-    /// When a graph was launched, by the call's correlation id.
-    launched: HashMap<u32, i64>,
+    /// When a graph was launched and on which thread, by the call's correlation id.
+    launched: HashMap<u32, (i64, i64)>,
 }
 
 impl Calls {
@@ -341,7 +344,7 @@ impl Calls {
                         }
                     }
                     INSTANTIATE => calls.instantiated.push(span),
-                    LAUNCH => drop(calls.launched.insert(correlation, span.start)),
+                    LAUNCH => drop(calls.launched.insert(correlation, (span.start, tid))),
                     _ if name.contains("Exec") => {
                         calls.updated = Some(calls.updated.map_or(span.start, |first| first.min(span.start)));
                     }
@@ -371,8 +374,8 @@ struct Executable {
     graph: Graph,
     /// The nodes' numbers, in the order of the graph's nodes.
     nodes: Vec<u64>,
-    /// The launching calls, in the order of the graph's replays.
-    correlations: Vec<u32>,
+    /// The launching calls, in the order of the graph's replays: number, and thread where the file has the call.
+    launches: Vec<(u32, Option<i64>)>,
 }
 
 fn executable(kernels: &[&Kernel], calls: &Calls) -> Vec<Executable> {
@@ -404,13 +407,15 @@ fn executable(kernels: &[&Kernel], calls: &Calls) -> Vec<Executable> {
                 }
                 node.kernels[place[&kernel.correlation]] = Some(kernel.span);
             }
-            let called =
-                |(begun, correlation): &(i64, u32)| calls.launched.get(correlation).map_or(*begun, |it| *it.min(begun));
+            let called = |(begun, correlation): &(i64, u32)| {
+                calls.launched.get(correlation).map_or(*begun, |(time, _)| *time.min(begun))
+            };
             let replays: Vec<i64> = launches.iter().map(called).collect();
             let was_updated = calls.updated.is_some_and(|at| replays.iter().any(|replay| *replay > at));
-            let correlations = launches.into_iter().map(|(_, correlation)| correlation).collect();
+            let by = |correlation| (correlation, calls.launched.get(&correlation).map(|(_, tid)| *tid));
+            let launches = launches.into_iter().map(|(_, correlation)| by(correlation)).collect();
             let (numbers, nodes) = nodes.into_iter().unzip();
-            Executable { id, graph: Graph { nodes, replays, was_updated }, nodes: numbers, correlations }
+            Executable { id, graph: Graph { nodes, replays, was_updated }, nodes: numbers, launches }
         })
         .collect()
 }
@@ -490,6 +495,6 @@ mod tests {
             assert_eq!(calls(&[(7, 40, 41, name), (8, 30, 31, name)]).updated, Some(30), "{name}");
         }
         let made = calls(&[(7, 10, 15, "cudaGraphInstantiateWithFlags_v11040"), (7, 20, 21, "cudaGraphLaunch_v10000")]);
-        assert_eq!((made.instantiated, made.launched), (vec![Span { start: 10, end: 15 }], [(20, 20)].into()));
+        assert_eq!((made.instantiated, made.launched), (vec![Span { start: 10, end: 15 }], [(20, (20, 7))].into()));
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use self::graphs::Graphs;
 use super::compare::case::{self, Case};
 use super::compare::starts::{self, Aligned, Call};
-use super::import::Drawing;
+use super::import::{Drawing, markers};
 use crate::correlate::Correlator;
 use crate::import::knowledge::duration;
 use crate::import::{self, Handover, Launch, NcclCall, Operation, Profile, Span};
@@ -29,6 +29,8 @@ use crate::sys;
 
 /// How much later than its kernel a plan may be handed over, in ns, with room to spare.
 const LATE_NS: i64 = 5_000_000_000;
+/// The ring of calls whose thread is not known.
+const NOBODY: RingId = RingId(u32::MAX);
 /// Stands for the calls that launched a graph unseen.
 const NO_CALL: u32 = u32::MAX;
 
@@ -179,20 +181,23 @@ fn correlate(
         let body = Body::Text { word: *word, text: text.as_bytes() };
         correlator.push(RingId(0), HostNs(first as u64), &Record { ticks: Ticks(0), body }, &mut sink);
     }
-    // As in the process: a kernel comes when the records of its time have, and of a while more.
-    let mut kernels: Vec<&import::Kernel> = theirs.kernels.iter().filter(|kernel| kernel.process == process).collect();
-    kernels.sort_by_key(|kernel| kernel.span.end);
-    let mut kernels = kernels.into_iter().map(|kernel| this_kernel(kernel, aligned)).peekable();
+    // As in the process: a kernel comes when the records of its time have, and of a while more; and the ranges around its call before it.
+    let markers = markers(theirs, process).into_iter().map(|marker| (marker.time.0, Activity::Marker(marker)));
+    let kernels = theirs.kernels.iter().filter(|kernel| kernel.process == process);
+    let kernels = kernels.map(|kernel| this_kernel(kernel, aligned)).map(|it| (it.span.end.0, Activity::Kernel(it)));
+    let mut activities: Vec<(u64, Activity)> = markers.chain(kernels).collect();
+    activities.sort_by_key(|(time, _)| *time);
+    let mut activities = activities.into_iter().peekable();
     for Recorded { time, ring, body, times, .. } in &records.list {
-        while let Some(kernel) = kernels.next_if(|kernel| kernel.span.end.0 as i64 <= time.saturating_sub(LATE_NS)) {
-            correlator.push_activity(&Activity::Kernel(kernel), &mut sink);
+        while let Some((_, activity)) = activities.next_if(|(end, _)| *end as i64 <= time.saturating_sub(LATE_NS)) {
+            correlator.push_activity(&activity, &mut sink);
         }
         for _ in 0..*times {
             correlator.push(*ring, HostNs(*time as u64), &Record { ticks: Ticks(0), body: *body }, &mut sink);
         }
     }
-    for kernel in kernels {
-        correlator.push_activity(&Activity::Kernel(kernel), &mut sink);
+    for (_, activity) in activities {
+        correlator.push_activity(&activity, &mut sink);
     }
     correlator.finish(&mut sink);
     fate
@@ -253,7 +258,9 @@ impl Records<'_> {
     fn all(&mut self, own: &Own<'_>, calls: &[(i64, Span, u32)], graphs: &Graphs) -> Vec<(Word, String)> {
         let spans = own.groups.iter().chain(&own.launches).chain(&own.plans);
         let begin = spans.clone().map(|it| it.span.start).min().unwrap_or(0);
-        let tids: BTreeSet<i64> = spans.map(|it| it.tid).chain(own.calls.iter().map(|it| it.tid)).collect();
+        let replaying = graphs.replays.iter().filter_map(|replay| replay.tid);
+        let tids: BTreeSet<i64> =
+            spans.map(|it| it.tid).chain(own.calls.iter().map(|it| it.tid)).chain(replaying).collect();
         self.rings = tids.into_iter().collect();
         for (ring, tid) in self.rings.clone().into_iter().enumerate() {
             let body = Body::Thread { tid: i32::try_from(tid).unwrap_or(0), name: [0; 16] };
@@ -317,13 +324,14 @@ impl Records<'_> {
             self.push(own.launches[launch].span.start, (2, 1), RingId(0), body);
         }
         for replay in &graphs.replays {
+            let ring = replay.tid.and_then(|tid| self.ring(tid)).unwrap_or(NOBODY);
             let missed = Body::GraphLaunch { graph: replay.graph, correlation: NO_CALL };
-            self.push(replay.time, (2, 2), RingId(0), missed);
+            self.push(replay.time, (2, 2), ring, missed);
             if let Some(missed) = self.list.last_mut() {
                 missed.times = replay.missed;
             }
             let body = Body::GraphLaunch { graph: replay.graph, correlation: replay.correlation };
-            self.push(replay.time, (2, 2), RingId(0), body);
+            self.push(replay.time, (2, 2), ring, body);
         }
     }
 

@@ -156,9 +156,9 @@ fn nsight_is_drawn_like_a_recording_of_ours() {
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'nvtx'"), 19118);
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'cuda'"), 7466);
     let of_range = "JOIN args r ON s.arg_set_id = r.arg_set_id AND r.key = 'nccl.nvtx_range' AND r.string_value GLOB 'nccl:all_to_all, op_id = *'";
-    let kernels =
+    let named =
         format!("SELECT count(DISTINCT r.string_value) AS n FROM slice s {of_range} WHERE s.category = 'kernel'");
-    assert_eq!(one(&trace, &kernels), 64, "the range of PyTorch's around each");
+    assert_eq!(one(&trace, &named), 64, "the range of PyTorch's around each");
     // Nothing is said that the file does not say.
     for key in ["count", "bytes", "peer", "time_error_ns", "channels", "seq"] {
         let sql = format!(

@@ -457,7 +457,7 @@ macro_rules! release {
 release!(
     always nccl_2_28_9,
     "2.28.9",
-    [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, graphs_of_another_tool, injected, captures]
+    [every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, injected, captures]
 );
 release!(
     always nccl_2_30_7,
@@ -471,7 +471,7 @@ release!(
     always nccl_2_32_3,
     "2.32.3",
     [
-        every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, kernels_of_another_tool, graphs_of_another_tool, injected,
+        every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, kernels_of_another_tool, injected,
         captures,
     ]
 );
@@ -483,5 +483,7 @@ release!(more nccl_2_24_3, "2.24.3", [every_operation, mixed]);
 release!(more nccl_2_26_5, "2.26.5", [every_operation, mixed, graphs, abort, kernels_by_order]);
 release!(more nccl_2_27_3, "2.27.3", [every_operation, mixed, graphs, abort, kernels_by_order]);
 release!(more nccl_2_27_7, "2.27.7", [every_operation, mixed, graphs, abort, kernels_by_order]);
+release!(more nccl_2_28_9_too, "2.28.9", [graphs_of_another_tool]);
 release!(more nccl_2_29_7, "2.29.7", [every_operation, mixed, graphs, abort, kernels]);
 release!(more nccl_2_31_2, "2.31.2", [every_operation, mixed, graphs, abort, kernels]);
+release!(more nccl_2_32_3_too, "2.32.3", [graphs_of_another_tool]);

@@ -377,6 +377,21 @@ fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
     assert_eq!((figures.get("kernels_unmatched"), figures.get("launches_lost")), (4, 4));
 }
 
+/// The setting says how much a killed job may lose, and kernels are part of that.
+#[test]
+fn a_killed_job_keeps_the_kernels_before_its_last_moments() {
+    let operations = ["1Ki", "2Ki"].map(|count| operation("world", count)).concat();
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n{operations}user sleep 3s\nuser kill SIGKILL\n"
+    );
+    for (period, kept) in [("100", 2), ("60000", 0)] {
+        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path()).env("NCCLSCOPE_FLUSH_PERIOD", period);
+        let recording = Recording::by(play);
+        assert_eq!(recording.outcome.signal, Some(libc::SIGKILL), "{}", recording.outcome.stderr);
+        assert_eq!(kernels(&recording.timeline()).len(), kept, "{period} ms");
+    }
+}
+
 #[test]
 fn one_way_of_matching_can_be_chosen() {
     let operations = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count)).concat();

@@ -64,10 +64,14 @@ GROUP BY upid, comm, rank;
 -- where the recording has ranges (NCCLSCOPE_NVTX=1), NCCL's own, which repeat the call, left out; `step` is the number in the innermost that names a step or an iteration: `step 17`,
 -- `Iteration: 17`, `ProfilerStep#17`. Where no range of the thread does, it is that of the other threads, if they agree.
 CREATE PERFETTO VIEW nccl_call AS
-WITH range AS (
+WITH call AS MATERIALIZED (
+  SELECT * FROM nccl_slice WHERE category = 'api' AND name GLOB 'nccl*'
+),
+range AS MATERIALIZED (
   SELECT
     ts,
-    ts + dur AS ts_end,
+    -- One that never ended goes on.
+    iif(dur < 0, (1 << 62), ts + dur) AS ts_end,
     name,
     upid,
     utid,
@@ -77,38 +81,42 @@ WITH range AS (
       NULL
     ) AS step
   FROM nccl_slice
-  WHERE category = 'nvtx' AND dur > 0 AND extract_arg(arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
+  WHERE category = 'nvtx' AND dur != 0 AND extract_arg(arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
 ),
-around AS (
-  SELECT call.id AS call, range.ts AS since, range.name, range.step
-  FROM nccl_slice AS call
-  JOIN range ON range.utid = call.utid AND range.ts <= call.ts AND range.ts_end >= call.ts + call.dur
-  WHERE call.category = 'api' AND call.name GLOB 'nccl*'
+-- Of several rows the one with the largest begin gives the other columns: the innermost range.
+own AS MATERIALIZED (
+  SELECT call.id, range.name AS nvtx, max(range.ts)
+  FROM call JOIN range ON range.utid = call.utid AND range.ts <= call.ts AND range.ts_end >= call.ts + call.dur
+  GROUP BY call.id
+),
+named AS MATERIALIZED (
+  SELECT call.id, range.utid, range.utid = call.utid AS is_own, range.step, max(range.ts)
+  FROM call JOIN range ON range.upid = call.upid AND range.ts <= call.ts AND range.ts_end > call.ts
+  WHERE range.step IS NOT NULL
+  GROUP BY call.id, range.utid
+),
+step AS MATERIALIZED (
+  SELECT
+    id,
+    coalesce(max(iif(is_own, step, NULL)), iif(count(DISTINCT step) = 1, min(step), NULL)) AS step
+  FROM named
+  GROUP BY id
 )
 SELECT
-  id,
-  ts,
-  dur,
-  name,
-  upid,
-  extract_arg(arg_set_id, 'nccl.comm') AS comm,
-  coalesce(extract_arg(arg_set_id, 'nccl.function'), extract_arg(arg_set_id, 'nccl.function_text')) AS function,
-  extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
-  extract_arg(arg_set_id, 'nccl.user_tag') AS user_tag,
-  (SELECT around.name FROM around WHERE around.call = nccl_slice.id ORDER BY since DESC LIMIT 1) AS nvtx,
-  coalesce(
-    (SELECT around.step FROM around WHERE around.call = nccl_slice.id AND step IS NOT NULL ORDER BY since DESC LIMIT 1),
-    (
-      SELECT iif(count(DISTINCT innermost.step) = 1, min(innermost.step), NULL)
-      FROM (
-        SELECT step, max(ts) FROM range
-        WHERE range.upid = nccl_slice.upid AND range.step IS NOT NULL AND range.ts <= nccl_slice.ts AND range.ts_end > nccl_slice.ts
-        GROUP BY utid
-      ) AS innermost
-    )
-  ) AS step
-FROM nccl_slice
-WHERE category = 'api' AND name GLOB 'nccl*';
+  call.id,
+  call.ts,
+  call.dur,
+  call.name,
+  call.upid,
+  extract_arg(call.arg_set_id, 'nccl.comm') AS comm,
+  coalesce(extract_arg(call.arg_set_id, 'nccl.function'), extract_arg(call.arg_set_id, 'nccl.function_text')) AS function,
+  extract_arg(call.arg_set_id, 'nccl.bytes') AS bytes,
+  extract_arg(call.arg_set_id, 'nccl.user_tag') AS user_tag,
+  own.nvtx,
+  step.step
+FROM call
+LEFT JOIN own USING (id)
+LEFT JOIN step USING (id);
 
 -- The operations that the application asked for, as NCCL took them over: one row a rank. Rows of one operation have the
 -- same `operation` on all ranks. `bytes` is the payload: count times the size of the datatype.

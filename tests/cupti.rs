@@ -381,9 +381,8 @@ fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
 #[test]
 fn a_killed_job_keeps_the_kernels_before_its_last_moments() {
     let operations = ["1Ki", "2Ki"].map(|count| operation("world", count)).concat();
-    let script = format!(
-        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n{operations}user sleep 3s\nuser kill SIGKILL\n"
-    );
+    let script =
+        format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{operations}user sleep 3s\nuser kill SIGKILL\n");
     for (period, kept) in [("100", 2), ("60000", 0)] {
         let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path()).env("NCCLSCOPE_FLUSH_PERIOD", period);
         let recording = Recording::by(play);

@@ -1,6 +1,7 @@
 //! A map in bounded memory.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
@@ -53,19 +54,23 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
 
     /// Inserts, and forgets the oldest of more than `bound`, which is returned. A new value of a key is as old as the key.
     pub(super) fn insert(&mut self, key: K, value: V, bound: usize) -> Option<V> {
-        if let Some(known) = self.get_mut(&key) {
-            *known = value;
-            return None;
-        }
         let number = self.inserted;
+        match self.map.entry(key) {
+            Entry::Occupied(mut known) => {
+                known.get_mut().1 = value;
+                return None;
+            }
+            Entry::Vacant(new) => new.insert((number, value)),
+        };
         self.inserted += 1;
-        self.map.insert(key, (number, value));
         self.order.push_back((key, number));
         let mut forgotten = None;
         while self.map.len() > bound {
             let Some((oldest, number)) = self.order.pop_front() else { break };
-            if self.map.get(&oldest).is_some_and(|(known, _)| *known == number) {
-                forgotten = self.remove(&oldest);
+            if let Entry::Occupied(known) = self.map.entry(oldest)
+                && known.get().0 == number
+            {
+                forgotten = Some(known.remove().1);
             }
         }
         if self.order.len() > 2 * bound {

@@ -51,6 +51,7 @@ impl Default for History {
 
 impl History {
     /// One that forgets nothing.
+    #[cfg(feature = "cli")]
     pub(crate) fn endless() -> History {
         History { most_threads: usize::MAX, most_past: usize::MAX, ..History::default() }
     }

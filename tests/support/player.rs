@@ -341,8 +341,15 @@ impl Player {
             }
             Verb::Kill(signal) => {
                 report.print(line);
-                // SAFETY: sends this process a signal; what comes of it is the script's purpose.
-                unsafe { libc::kill(libc::getpid(), *signal) };
+                // SAFETY: sends this process a signal; what comes of it is the script's purpose. A shell that starts something in the
+                // background has it ignore SIGINT, which would play nothing.
+                unsafe {
+                    let before = libc::signal(*signal, libc::SIG_DFL);
+                    if before != libc::SIG_IGN && before != libc::SIG_ERR {
+                        libc::signal(*signal, before);
+                    }
+                    libc::kill(libc::getpid(), *signal);
+                }
             }
         }
         Ok(())

@@ -580,7 +580,8 @@ pub struct Operation {
     pub id: Handle,
     /// When that began: the operation was handed over, or asked for. 0 where it is not known, as in files of other tools.
     pub since: HostNs,
-    /// Where the program asked for it: the call's begin, up to v4 of the interface the hand-over's. `None` in files of other tools.
+    /// Where the program asked for it: the call's begin, up to v4 of the interface the hand-over's. `None` where a file of another tool
+    /// does not say.
     pub asked: Option<Moment>,
     /// NCCL's facts.
     pub event: Event,

@@ -51,7 +51,7 @@ impl Default for History {
 
 impl History {
     /// One that forgets nothing.
-    #[cfg(feature = "cli")]
+    #[cfg(any(feature = "cli", test))]
     pub(crate) fn endless() -> History {
         History { most_threads: usize::MAX, most_past: usize::MAX, ..History::default() }
     }

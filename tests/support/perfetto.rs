@@ -39,7 +39,16 @@ use engine::Engine;
 /// A trace, loaded by Perfetto's trace processor.
 pub struct Trace {
     bytes: Vec<u8>,
-    engine: RefCell<Engine>,
+    /// There until this is dropped.
+    engine: Option<RefCell<Engine>>,
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            engine.into_inner().retire();
+        }
+    }
 }
 
 impl Trace {
@@ -61,9 +70,9 @@ impl Trace {
     /// When the trace processor cannot be had, or refuses the trace.
     pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Trace, Error> {
         let bytes = bytes.into();
-        let mut engine = Engine::start(bytes.len())?;
+        let mut engine = Engine::empty(bytes.len())?;
         engine.load(&bytes)?;
-        Ok(Trace { bytes, engine: RefCell::new(engine) })
+        Ok(Trace { bytes, engine: Some(RefCell::new(engine)) })
     }
 
     /// The trace as it was written.
@@ -77,7 +86,7 @@ impl Trace {
     ///
     /// When the query is not one the trace processor can answer.
     pub fn query(&self, sql: &str) -> Result<Table, Error> {
-        self.engine.borrow_mut().query(sql)
+        self.engine().borrow_mut().query(sql)
     }
 
     /// The rows that answer an SQL query.
@@ -104,6 +113,10 @@ impl Trace {
     /// Everything wrong with the trace. No slice may be open; see [`Check`] where some must be.
     pub fn check(&self) -> Vec<Problem> {
         Check::new().run(self)
+    }
+
+    fn engine(&self) -> &RefCell<Engine> {
+        self.engine.as_ref().expect("it is there until this is dropped")
     }
 
     #[track_caller]
@@ -342,6 +355,15 @@ mod tests {
         let error = trace.query("SELECT nosuch FROM slice").unwrap_err();
         assert!(error.to_string().contains("nosuch"), "{error}");
         assert_eq!(trace.rows("SELECT 1 AS one")[0].i64("one"), 1);
+    }
+
+    #[test]
+    fn a_trace_has_nothing_of_one_that_was_open_before() {
+        for _ in 0..3 {
+            let trace = Trace::from_bytes(EMPTY).unwrap();
+            trace.query("CREATE TABLE left_behind AS SELECT 1 AS one").unwrap();
+            assert_eq!(trace.rows("SELECT one FROM left_behind").len(), 1);
+        }
     }
 
     #[test]

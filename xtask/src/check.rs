@@ -67,7 +67,7 @@ fn load(place: &Place) -> Result<Outcome, Failure> {
     command
         .env("NCCLSCOPE_TEST_PLUGIN", built.join("libncclscope.so"))
         .env("NCCLSCOPE_TEST_HOST", built.join("scripted-host"))
-        .args(["test", "-p", "ncclscope-tests", "--test", "load", "--", "--include-ignored"]);
+        .args(["test", "--workspace", "--test", "load", "--", "--include-ignored"]);
     call(&mut command)?;
     Ok(Outcome::Done)
 }

@@ -35,8 +35,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return skip("the emulator runs on x86-64 Linux only");
     }
-    let package = ["-p", "ncclscope-emulator"];
-    call(place.cargo().args(["build", "--quiet", "--bins"]).args(package))?;
+    call(place.cargo().args(["build", "--quiet", "-p", "ncclscope-emulator", "--bins"]))?;
     let emulator = || place.command(place.target.join("debug/emulator"));
     let mut fetch = emulator();
     fetch.arg("fetch").arg(if all { "--all" } else { "--always" });
@@ -50,18 +49,17 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         }
     }
     let mut tests = place.cargo();
+    // With the whole workspace, nothing that its other tests use is built anew. `suite` is that for machines with GPUs, on emulated ones.
+    tests.args(["test", "--workspace"]);
+    for name in ["e2e", "accuracy", "queries", "tracks", "suite"] {
+        tests.args(["--test", name]);
+    }
     // One job at a time: each has more threads than most machines have cores.
-    tests
-        .args(["test", "--test", "e2e", "--test", "accuracy", "--test", "queries", "--test", "viewer"])
-        .args(package)
-        .args(["--", "--test-threads=1"]);
+    tests.args(["--", "--test-threads=1"]);
     if all {
         tests.arg("--include-ignored");
     }
     call(&mut tests)?;
-    // The suite for machines with GPUs, on emulated ones.
-    let suite = ["test", "-p", "ncclscope-gpu-emulated", "--test", "suite", "--", "--test-threads=1"];
-    call(place.cargo().args(suite))?;
     Ok(Outcome::Done)
 }
 

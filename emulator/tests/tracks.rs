@@ -21,7 +21,7 @@ fn check(scenario: &str) {
     processes.sort();
     processes.iter_mut().for_each(one_gpu_thread);
     let lines: Vec<_> = processes.concat().into_iter().filter(|line| is_stable(scenario, line.trim_start())).collect();
-    let golden = format!("{}/tests/viewer/{scenario}.txt", env!("CARGO_MANIFEST_DIR"));
+    let golden = format!("{}/tests/tracks/{scenario}.txt", env!("CARGO_MANIFEST_DIR"));
     ui::assert_golden(&(lines.join("\n") + "\n"), &golden);
 }
 

@@ -6,6 +6,7 @@ use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, assert_sound};
 use ncclscope_tests::timeline::{Slice, Timeline};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 const SCENARIOS: [&str; 3] = ["eager_allreduce", "graph_replay", "net_plugin"];
 
@@ -120,4 +121,72 @@ fn what_follows_a_tail_that_was_left_is_lost_without_a_word() {
         joined.check().is_empty() && slices[0].i64("n") > 0
     });
     assert!(!fine);
+}
+
+/// A process that is a rank of four, in a pair with its neighbour on its host and in one across the hosts; both without a name.
+fn in_pairs(rank: u32) -> (tempfile::TempDir, PathBuf) {
+    let script = format!(
+        "user init near comm={:#x} rank={} nranks=2 nodes=1\n\
+         user init far comm={:#x} rank={} nranks=2 nodes=2\n\
+         user start api0 far CollApi func=AllReduce count=4Mi datatype=ncclFloat32 stream=0x7f10\n\
+         user stop api0\n\
+         user start coll0 far Coll parent=api0 seqNumber=0 func=AllReduce count=4Mi datatype=ncclFloat32 nChannels=2\n\
+         user stop coll0\n\
+         proxy start send0 far ProxyOp parent=coll0 channelId=0 peer=1 nSteps=1 chunkSize=4Mi isSend=1\n\
+         proxy stop send0\n\
+         user finalize near\n\
+         user finalize far\n",
+        0xa0 + rank / 2,
+        rank % 2,
+        0xb0 + rank % 2,
+        rank / 2,
+    );
+    let play = Play::new(script).env("NCCLSCOPE_RANK", rank.to_string());
+    let recording = Recording::by(play);
+    assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(format!("{rank}.perfetto-trace"));
+    fs::copy(recording.traces.file(), &file).unwrap();
+    (folder, file)
+}
+
+/// The names of the tracks of communicators without a name, joined by the command line.
+fn communicators(files: &[&Path]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let joined = folder.path().join("joined.perfetto-trace");
+    let words = ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_os_str()];
+    let line = words.into_iter().chain(files.iter().map(|file| file.as_os_str()));
+    ncclscope::cli::run(line, &mut Vec::new()).unwrap_or_else(|failure| panic!("{failure}"));
+    let trace = Trace::open(&joined).unwrap();
+    assert_sound(&trace, 0);
+    let rows = trace.rows("SELECT DISTINCT name FROM track WHERE name LIKE '%000000%' ORDER BY name");
+    rows.iter().map(|row| row.str("name").to_owned()).collect()
+}
+
+#[test]
+fn communicators_without_a_name_are_told_by_their_members_where_all_are_joined() {
+    let recordings: Vec<_> = (0..4).map(in_pairs).collect();
+    let files: Vec<_> = recordings.iter().map(|(_, file)| file.as_path()).collect();
+    let of_rank = |rank: u32, far: &str| {
+        let (near_rank, far_rank) = (rank % 2, rank / 2);
+        [
+            format!("{far} · rank {far_rank} of 2"),
+            format!("{far} · rank {far_rank} of 2 · handed over"),
+            format!("{far} · send → 1"),
+            format!("this host 000000a{} · rank {near_rank} of 2", rank / 2),
+        ]
+    };
+    let expected = |far: &dyn Fn(u32) -> String| {
+        let mut all: Vec<_> = (0..4).flat_map(|rank| of_rank(rank, &far(rank % 2))).collect();
+        all.sort();
+        all.dedup();
+        all
+    };
+    assert_eq!(communicators(&files), expected(&|pair| format!("stride 2 000000b{pair}")));
+    // In any order.
+    assert_eq!(communicators(&[files[3], files[1], files[2], files[0]]), communicators(&files));
+    // Of what is not wholly there nothing is said.
+    let three = communicators(&files[..3]);
+    assert!(three.contains(&"stride 2 000000b0 · rank 1 of 2".to_owned()), "{three:?}");
+    assert!(three.contains(&"000000b1 · rank 0 of 2".to_owned()), "{three:?}");
 }

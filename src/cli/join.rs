@@ -1,10 +1,13 @@
-//! `ncclscope join`: a trace is a run of packets, so traces are joined by writing one after the other.
+//! `ncclscope join`: a trace is a run of packets, so traces are joined by writing one after the other; what only all of them know is added.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+mod members;
+
+use self::members::Members;
 use super::beside::{self, Fate, Joined};
 use crate::import::{self, Format};
 use crate::trace::names;
@@ -73,6 +76,7 @@ fn beside(own: &[u8], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Str
 fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, String> {
     let mut joined = Vec::new();
     let mut owners: HashMap<u64, &Path> = HashMap::new();
+    let mut members = Members::default();
     for path in traces {
         let mut bytes = super::read(path)?;
         let whole = reader::whole_length(&bytes);
@@ -83,7 +87,7 @@ fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, Str
             let _ = writeln!(out, "{}: left out an unfinished packet of {} bytes", path.display(), bytes.len() - whole);
             bytes.truncate(whole);
         }
-        for tag in tags(&bytes).map_err(|error| format!("{}: {error}", path.display()))? {
+        for tag in tags(&bytes, &mut members).map_err(|error| format!("{}: {error}", path.display()))? {
             if let Some(other) = owners.insert(tag, path)
                 && other != path.as_path()
             {
@@ -92,7 +96,7 @@ fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, Str
         }
         joined.extend_from_slice(&bytes);
     }
-    Ok(joined)
+    members.labels().given_to(joined).map_err(|error| error.to_string())
 }
 
 /// Why two traces cannot be one.
@@ -106,14 +110,15 @@ pub(super) fn twins(one: &Path, other: &Path) -> String {
 }
 
 /// The process tags of a trace.
-fn tags(bytes: &[u8]) -> Result<Vec<u64>, reader::Error> {
+fn tags(bytes: &[u8], members: &mut Members) -> Result<Vec<u64>, reader::Error> {
     let mut tags = Vec::new();
     reader::packets(bytes, |packet| {
-        if let Some(descriptor) = packet.track_descriptor
+        if let Some(descriptor) = &packet.track_descriptor
             && descriptor.process.is_some()
         {
             tags.push(descriptor.uuid() >> TRACK_BITS);
         }
+        members.look(packet);
     })?;
     Ok(tags)
 }

@@ -1,12 +1,14 @@
 //! The packets of a trace file one after the other, however large the file: those inside compressed packets included.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
+use flate2::Compression;
 use flate2::read::ZlibDecoder;
+use flate2::write::ZlibEncoder;
 
-use super::wire::{Value, fields};
+use super::wire::{Value, fields, put_bytes};
 use crate::trace::fields::{trace, trace_packet};
 use crate::trace::reader;
 
@@ -66,6 +68,24 @@ pub(super) fn packets(path: &Path, mut each: impl FnMut(&[u8]) -> Result<(), Str
         at += taken + length;
     }
     Ok(Extent { whole: at, unfinished: size.saturating_sub(at) })
+}
+
+/// The packets in a compressed one; nothing where it is none.
+pub(super) fn unpacked(packet: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let Some(bytes) = compressed(packet) else { return Ok(None) };
+    let mut inner = Vec::new();
+    ZlibDecoder::new(bytes).read_to_end(&mut inner)?;
+    Ok(Some(inner))
+}
+
+/// Packets as a compressed one of a trace. Perfetto wants less than 512 KiB of them.
+pub(super) fn packed(packets: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(packets)?;
+    let (mut inner, mut packet) = (Vec::new(), Vec::new());
+    put_bytes(&mut inner, trace_packet::COMPRESSED_PACKETS, &encoder.finish()?);
+    put_bytes(&mut packet, trace::PACKET, &inner);
+    Ok(packet)
 }
 
 fn compressed(packet: &[u8]) -> Option<&[u8]> {

@@ -226,7 +226,7 @@ impl Survey {
 }
 
 /// The rank in the job that a process is named by: `rank 3 · node17`.
-fn rank(process: &str) -> Option<u32> {
+pub(super) fn rank(process: &str) -> Option<u32> {
     let digits = process.strip_prefix("rank ")?;
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()

@@ -186,11 +186,20 @@ pub fn short_comm(comm: &Comm, world: Option<(u32, u32)>) -> String {
         (Some(name), _) => group_name(name).to_owned(),
         (None, _) if is_all => "all".to_owned(),
         (None, 0) => format!("communicator {}", comm.number),
-        (None, hash) => {
-            let hash = (hash ^ hash >> 32) as u32;
-            if comm.nodes == 1 { format!("this host {hash:08x}") } else { format!("{hash:08x}") }
-        }
+        (None, hash) => unnamed_comm(hash, comm.nodes),
     }
+}
+
+/// A communicator that has a hash only, and so many hosts.
+#[must_use]
+pub fn unnamed_comm(hash: u64, hosts: i32) -> String {
+    if hosts == 1 { format!("this host {}", short_hash(hash)) } else { short_hash(hash) }
+}
+
+/// NCCL's hash of a communicator as people may remember it: `1f2e3d4c`.
+#[must_use]
+pub fn short_hash(hash: u64) -> String {
+    format!("{:08x}", (hash ^ hash >> 32) as u32)
 }
 
 /// The part of a name that tells people most: PyTorch's are `description:name`, and `undefined` where nobody described the group.

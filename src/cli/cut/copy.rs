@@ -4,11 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::path::Path;
 
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
-
 use super::super::events::{Packet, Sequences, TERMINATING_FLOW_IDS};
-use super::super::packets::packets;
+use super::super::packets::{packed, packets};
 use super::super::wire::{Field, Value, fields, put_bytes, put_uint};
 use super::choose::{Choice, Fate, Filter};
 use super::wish::duration;
@@ -16,7 +13,7 @@ use crate::trace::fields::{
     clock_id, interned_data, nccl, trace, trace_packet, track_descriptor, track_event, track_event::r#type as kind,
 };
 
-/// Packets that are compressed together, in bytes: Perfetto wants less than 512 KiB.
+/// Packets that are compressed together, in bytes.
 const CHUNK: usize = 256 << 10;
 
 /// Copies the chosen part of a trace; answers how many bytes it takes.
@@ -178,15 +175,7 @@ impl Copier<'_> {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let packed = || {
-            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-            encoder.write_all(&self.pending)?;
-            encoder.finish()
-        };
-        let written = packed().and_then(|packed| {
-            let (mut inner, mut packet) = (Vec::new(), Vec::new());
-            put_bytes(&mut inner, trace_packet::COMPRESSED_PACKETS, &packed);
-            put_bytes(&mut packet, trace::PACKET, &inner);
+        let written = packed(&self.pending).and_then(|packet| {
             self.written += packet.len() as u64;
             self.output.write_all(&packet)
         });

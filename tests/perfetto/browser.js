@@ -7,6 +7,8 @@
 //   --expand PATTERN    open the groups and tracks whose path matches: names from the top, joined by " > "
 //   --collapse PATTERN  close them
 //   --pin PATTERN       pin them
+//   --hide PATTERN      leave them out
+//   --note PATTERN=TEXT write on the first of them what it is, at the right edge of the picture
 //   --zoom BEGIN,END    show this stretch: nanoseconds from the trace's start
 //   --zoom-to SQL       show the stretch that the first row says, in the trace's own time
 //   --select SQL        select the slice whose id the first row says, with its arguments
@@ -14,7 +16,7 @@
 //   --list              print the tree of tracks, as far as it is drawn, one line a track
 //   --pinned            print the pinned tracks
 //   --view              print begin and end of what is shown, in the trace's own time
-//   --fit               make the window as tall as its tracks
+//   --fit               make the window as tall as its tracks are
 //   --picture FILE      write a PNG
 //
 // The browser reaches nothing but the loopback interface. Exit status: 0 done, 1 the interface or a step reports an error,
@@ -112,15 +114,41 @@ async function settled(limit) {
   return '';
 }
 
-function onTracks({verb, pattern}) {
+// Tracks by their path; the page has it for the steps.
+function tracksLike(pattern) {
   const matches = new RegExp(pattern);
-  const found = window.app.trace.workspace.flatTracks.filter((node) => matches.test(node.fullPath.join(' > ')));
+  return window.app.trace.workspace.flatTracks.filter((node) => matches.test(node.fullPath.join(' > ')));
+}
+
+function onTracks({verb, pattern}) {
+  const found = window.tracksLike(pattern);
   for (const node of found) {
     node[verb]();
     for (let above = node.parent; verb === 'expand' && above && above.expand; above = above.parent) above.expand();
   }
   window.app.raf.scheduleFullRedraw();
   return found.length;
+}
+
+// The page's rows are the tracks that are not in a closed group, in their order, behind the pinned ones.
+function note({pattern, text}) {
+  const drawn = [];
+  const walk = (node) => node.children.forEach((child) => {
+    if (!child.headless) drawn.push(child);
+    if (child.headless || child.expanded) walk(child);
+  });
+  walk(window.app.trace.workspace.tracks);
+  const titles = [...document.querySelectorAll('.pf-track__title')].slice(-drawn.length);
+  const place = drawn.indexOf(window.tracksLike(pattern).find((node) => drawn.includes(node)));
+  if (place < 0 || !titles[place].textContent.replaceAll('\u00a0', ' ').startsWith(drawn[place].name)) return 0;
+  const {top, bottom} = titles[place].closest('.pf-track__header').getBoundingClientRect();
+  const label = document.createElement('div');
+  label.textContent = text;
+  label.style.cssText = `position: fixed; right: 24px; top: ${top + 1}px; height: ${Math.min(bottom - top, 24) - 2}px;
+    padding: 0 10px; display: flex; align-items: center; font: 13px Roboto, sans-serif; color: #1f2937; background: #fef3c7;
+    border-left: 3px solid #d97706; z-index: 1000`;
+  document.body.append(label);
+  return 1;
 }
 
 // Lanes of one name are one line; so is what is drawn as one track.
@@ -166,11 +194,10 @@ function command({id, args}) {
   return window.app.commands.runCommand(id, ...(args || [])).then(() => undefined);
 }
 
-function hiddenHeight() {
-  const scrolling = [...document.querySelectorAll('main *')].filter((element) =>
-    ['auto', 'scroll'].includes(window.getComputedStyle(element).overflowY));
-  scrolling.forEach((element) => { element.scrollTop = 0; });
-  return Math.max(0, ...scrolling.map((element) => element.scrollHeight - element.clientHeight));
+// How much taller the tracks are than their part of the window; below zero where it has room left.
+function missingHeight() {
+  const part = document.querySelector('.pf-viewer-page__scrolling-track-tree');
+  return Math.ceil(part.firstElementChild.getBoundingClientRect().height) - part.clientHeight;
 }
 
 // ---- the steps ----
@@ -179,6 +206,11 @@ const STEPS = {
   '--expand': (page, pattern) => page.evaluate(onTracks, {verb: 'expand', pattern}),
   '--collapse': (page, pattern) => page.evaluate(onTracks, {verb: 'collapse', pattern}),
   '--pin': (page, pattern) => page.evaluate(onTracks, {verb: 'pin', pattern}),
+  '--hide': (page, pattern) => page.evaluate(onTracks, {verb: 'remove', pattern}),
+  '--note': (page, words) => {
+    const end = words.indexOf('=');
+    return page.evaluate(note, {pattern: words.slice(0, end), text: words.slice(end + 1)});
+  },
   '--zoom': (page, stretch) => {
     const [begin, end] = stretch.split(',');
     return page.evaluate(zoom, {begin, end, isAbsolute: false});
@@ -199,9 +231,14 @@ const BARE = {
   '--pinned': async (page) => say(await page.evaluate(pinned)),
   '--view': async (page) => say([await page.evaluate(view)]),
   '--fit': async (page) => {
-    const {width, height} = page.viewportSize();
-    const hidden = await page.evaluate(hiddenHeight);
-    await page.setViewportSize({width, height: Math.min(height + hidden, TALLEST)});
+    // Of tracks that were out of sight it turns out only now how tall they are.
+    for (let tries = 0; tries < 8; tries++) {
+      const {width, height} = page.viewportSize();
+      const fitting = Math.min(height + (await page.evaluate(missingHeight)), TALLEST);
+      if (fitting === height) break;
+      await page.setViewportSize({width, height: fitting});
+      await page.evaluate(settled, LOADED_MS);
+    }
   },
 };
 
@@ -257,6 +294,7 @@ async function main(words) {
       dialog.dismiss();
     });
     await page.addInitScript(() => window.localStorage.setItem('dismissedPanningHint', 'true'));
+    await page.addInitScript({content: `window.tracksLike = ${tracksLike}`});
     page.setDefaultTimeout(LOADED_MS);
     const address = server && `http://127.0.0.1:${server.address().port}`;
     await page.goto(wish.link || `${address}/?testing=1#!/?hideSidebar=true&url=${encodeURIComponent(`${address}/trace`)}`);

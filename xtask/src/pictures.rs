@@ -9,7 +9,8 @@ use crate::steps::{self, Failure, Place, call};
 struct Picture {
     scenario: &'static str,
     size: &'static str,
-    steps: &'static [&'static str],
+    /// With the value of each, where it has one.
+    steps: &'static [(&'static str, &'static str)],
 }
 
 /// From the first to the last kernel of NCCL's.
@@ -19,41 +20,78 @@ const ALL_KERNELS: &str = "SELECT min(ts) - 1000000, max(ts + dur) + 1000000 FRO
 /// How far apart the ranks began each operation.
 const ARRIVALS: &str = r#"{"id": "dev.perfetto.AddDebugSliceTrack", "args": ["SELECT min(ts) AS ts, max(ts) - min(ts) AS dur, name FROM slice WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.seq') IS NOT NULL GROUP BY extract_arg(arg_set_id, 'correlation_id') HAVING count() > 1", "First to last rank"]}"#;
 
+/// The first operations on the GPU from their hand-over on, with room for what is written at the right edge.
+const FIRST_OPERATIONS: &str = "WITH first AS (SELECT * FROM slice WHERE category = 'kernel' AND name GLOB 'AllReduce*' ORDER BY ts LIMIT 12) \
+    SELECT (SELECT min(ts) FROM slice WHERE category = 'operation' AND name GLOB 'AllReduce*') - 2000000, \
+    max(ts + dur) + (max(ts + dur) - min(ts)) * 2 / 3 FROM first";
+
 const PICTURES: &[Picture] = &[
     Picture {
         scenario: "training",
-        size: "1600x900",
-        steps: &["--expand", "^rank 0 .*", "--collapse", " > ncclscope$", "--zoom-to", ALL_KERNELS, "--fit"],
+        size: "1600x700",
+        steps: &[
+            ("--expand", "^rank 0 .* > (Communicators|GPU|GPU > .* channels)$"),
+            ("--expand", "^rank 0 .* > world · receive ← 3 · steps$"),
+            ("--hide", "^System$|^rank [123] |^rank 0 [^>]* > (emulated gpu|ncclscope|GPU channels)"),
+            ("--hide", "· [dt]p ·|^rank 0 .* > ([dt]p|algbw) ·|stream (14|15|17|19|2[0-9]|31)( |$)|CUPTI overhead"),
+            ("--hide", "world · (send|receive) . 2|receive . 3$|bytes in flight"),
+            ("--zoom-to", FIRST_OPERATIONS),
+            ("--fit", ""),
+            ("--note", " > emulator [0-9]+$=what the program called, thread by thread"),
+            ("--note", " > world · rank 0 of 4$=each operation while the GPU worked on it: one colour on all ranks"),
+            ("--note", " · handed over$=the same while NCCL handed it to the GPU and the proxy"),
+            ("--note", " > busbw=what it came to, as nccl-tests counts"),
+            ("--note", " > outstanding=how far the host is ahead of the GPU"),
+            ("--note", "stream 13$=the program's own kernels"),
+            ("--note", "stream 18$=NCCL's kernels, each tied to its operation, with how that is known"),
+            ("--note", "channel 0$=its channels, by the GPU's own timer, with the error of that"),
+            ("--note", " > state$=what the proxy's progress thread is at"),
+            ("--note", " > steps in flight$=transfers under way"),
+            ("--note", " · steps$=each transfer with a peer: what it waited for, GPU or network"),
+        ],
     },
     Picture {
         scenario: "straggler",
         size: "1600x400",
-        steps: &["--expand", "^rank .* > GPU$", "--command", ARRIVALS, "--zoom-to", ALL_KERNELS, "--fit"],
+        steps: &[
+            ("--expand", "^rank .* > GPU$"),
+            ("--hide", "^System$|stream (14|15|17)$|CUPTI overhead| > (Communicators|Proxy|ncclscope)$| > emulator"),
+            ("--command", ARRIVALS),
+            ("--zoom-to", ALL_KERNELS),
+            ("--fit", ""),
+        ],
     },
     Picture {
         scenario: "network",
         size: "1600x400",
-        steps: &["--expand", "^rank 3 .* > Proxy( >.*)?$", "--zoom-to", ALL_KERNELS, "--fit"],
+        steps: &[
+            ("--expand", "^rank 3 .* > Proxy( >.*)?$"),
+            ("--hide", "^System$|^rank [01245] "),
+            ("--zoom-to", ALL_KERNELS),
+            ("--fit", ""),
+            ("--note", "bytes in flight$=high and flat: the link stands still"),
+            ("--note", " · steps$=green: waits for the network; orange: has nothing to send yet"),
+        ],
     },
     Picture {
         scenario: "host_bound",
         size: "1600x400",
-        steps: &["--expand", "^rank 0 .* > (Communicators|GPU)$", "--zoom-to", ALL_KERNELS, "--fit"],
+        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU)$"), ("--zoom-to", ALL_KERNELS), ("--fit", "")],
     },
     Picture {
         scenario: "hang",
         size: "1600x400",
-        steps: &["--expand", "^rank 0 .* > (Communicators|GPU|Proxy)( >.*)?$", "--fit"],
+        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU|Proxy)( >.*)?$"), ("--fit", "")],
     },
     Picture {
         scenario: "graphs",
         size: "1600x400",
-        steps: &["--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$", "--zoom-to", ALL_KERNELS, "--fit"],
+        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$"), ("--zoom-to", ALL_KERNELS), ("--fit", "")],
     },
     Picture {
         scenario: "groups",
         size: "1600x400",
-        steps: &["--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$", "--zoom-to", ALL_KERNELS, "--fit"],
+        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$"), ("--zoom-to", ALL_KERNELS), ("--fit", "")],
     },
 ];
 
@@ -82,7 +120,11 @@ fn draw(place: &Place, wanted: &[String]) -> Result<(), Failure> {
         let trace = built.play(place, &library, picture.scenario, None)?;
         let mut browser = place.command("node");
         browser.args(["tests/perfetto/browser.js", "--size", picture.size, "--trace"]).arg(trace);
-        browser.args(picture.steps).arg("--picture").arg(folder.join(picture.scenario).with_extension("png"));
+        let steps = picture.steps.iter().flat_map(|(step, value)| [*step, *value]);
+        browser
+            .args(steps.filter(|word| !word.is_empty()))
+            .arg("--picture")
+            .arg(folder.join(picture.scenario).with_extension("png"));
         call(&mut browser)?;
     }
     Ok(())

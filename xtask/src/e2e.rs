@@ -35,7 +35,8 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return skip("the emulator runs on x86-64 Linux only");
     }
-    call(place.cargo().args(["build", "--quiet", "-p", "ncclscope-emulator", "--bins"]))?;
+    // With the whole workspace, nothing that its tests use is built anew.
+    call(place.cargo().args(["build", "--quiet", "--workspace", "--bin", "emulator"]))?;
     let emulator = || place.command(place.target.join("debug/emulator"));
     let mut fetch = emulator();
     fetch.arg("fetch").arg(if all { "--all" } else { "--always" });
@@ -49,7 +50,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         }
     }
     let mut tests = place.cargo();
-    // With the whole workspace, nothing that its other tests use is built anew. `suite` is that for machines with GPUs, on emulated ones.
+    // `suite` is that for machines with GPUs, on emulated ones.
     tests.args(["test", "--workspace"]);
     for name in ["e2e", "accuracy", "queries", "tracks", "suite"] {
         tests.args(["--test", name]);

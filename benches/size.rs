@@ -53,7 +53,7 @@ fn main() {
     row("an operation handed over", |draw, n, at| {
         let operation = all_reduce(n, at);
         let (id, call, comm) = (operation.id, handle(n + (1 << 30)), Some(draw.comm));
-        let operation = &operation;
+        let operation = &Arc::new(operation);
         let what = What::OperationBegin { id, thread: ThreadId(0), call, comm, operation, replay: None, doubt: None };
         draw.at(at, what);
         draw.at(at + 2_000, What::OperationEnd { id });

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::clock::host::{self, Source};
 use crate::collect::collector::{self, Collector};
 use crate::collect::file::{Options, TraceFile};
-use crate::collect::input::Begin;
+use crate::collect::input::{Begin, remark};
 use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Preset, Process};
 use crate::cupti::{self, Absent, Cupti};
 use crate::model::event::CommInit;
@@ -370,7 +370,7 @@ impl Session {
                      stop recording kernels, so some may still come, without operations. Update 1 does not"
                 }
             };
-            self.collector.note(begin, "CUPTI released", text.into());
+            self.collector.note(begin, remark::RELEASED, text.into());
         }
         // The next owner may end CUPTI, and with it the names in what came back.
         if self.collector.take_kernels(CUPTI_WAIT) { HandOver::Done } else { HandOver::Late }
@@ -379,10 +379,10 @@ impl Session {
     fn acquire_cupti(&mut self) -> HandOver {
         let result = match &mut self.cupti {
             Some(cupti) if cupti.is_held() => return HandOver::Done,
-            Some(cupti) => cupti.acquire(HAND_OVER_WAIT).map(|()| ("CUPTI taken again", cupti.facts().to_string())),
+            Some(cupti) => cupti.acquire(HAND_OVER_WAIT).map(|()| (remark::TAKEN_AGAIN, cupti.facts().to_string())),
             None => cupti::start(&cupti_options(&self.config)).map(|(cupti, reader)| {
                 self.collector.add_kernels(reader);
-                ("CUPTI taken", self.cupti.insert(cupti).facts().to_string())
+                (remark::TAKEN, self.cupti.insert(cupti).facts().to_string())
             }),
         };
         match result {

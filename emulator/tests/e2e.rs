@@ -408,6 +408,26 @@ fn hang(nccl: &str) {
     assert!(hung.iter().any(|line| line.contains(", rank ") && line.contains(" s before the end")), "{said}");
 }
 
+/// The same between the GPUs of one host, where no proxy is at work: what is known is that its kernel does not end.
+fn hang_on_one_host(nccl: &str) {
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    let text = include_str!("../scenarios/hang.toml")
+        .replace("hosts = 2\nranks_per_host = 1", "hosts = 1\nranks_per_host = 2");
+    std::fs::write(file.path(), text).unwrap();
+    let plan = Plan::new(nccl, file.path().to_str().unwrap()).with("NCCLSCOPE_PRESET", "standard").with_cupti("13.0");
+    let job = plan.run().succeeded();
+    let hung = |played: &support::Played| {
+        let open = "SELECT extract_arg(arg_set_id, 'nccl.seq') AS seq FROM slice WHERE category = 'not done' AND dur < 0 ORDER BY 1";
+        played.trace().rows(open).iter().map(|row| row.i64("seq")).collect::<Vec<_>>()
+    };
+    let [first, second] = &job.processes()[..] else { panic!("two processes") };
+    // The kernels just before the one that hangs may be held back with it.
+    assert_eq!(hung(first).last(), Some(&3), "the fourth AllReduce hangs");
+    assert!(hung(second).is_empty(), "and rank 1 did not come");
+    let said = job.info();
+    assert!(said.contains("never ended   AllReduce 1 MiB f32, on world · rank 0 of 2 · not done, rank 0"), "{said}");
+}
+
 /// Kernel channels come when asked for, exactly as many as the kernels stamped; and not otherwise.
 fn kernel_channels(nccl: &str) {
     let channels = |preset: &str| -> (i64, i64) {
@@ -463,7 +483,7 @@ release!(
     always nccl_2_30_7,
     "2.30.7",
     [
-        every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, kernel_channels, kernels,
+        every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, hang_on_one_host, kernel_channels, kernels,
         kernels_of_several_gpus, kernels_of_another_tool, graphs_of_another_tool, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
     ]
 );

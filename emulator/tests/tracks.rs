@@ -41,7 +41,9 @@ fn is_stable(scenario: &str, track: &str) -> bool {
     let is_measured = track == "CPU" || track.starts_with("CPU · ");
     let is_chance =
         scenario == "hang" && ["GPU", "CUPTI", "busbw", "algbw", "outstanding"].iter().any(|of| track.starts_with(of));
-    !is_measured && !is_chance
+    // On a slow machine operations may wait for long.
+    let is_late = scenario != "hang" && track.ends_with(" · not done");
+    !is_measured && !is_chance && !is_late
 }
 
 #[test]

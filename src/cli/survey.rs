@@ -66,6 +66,8 @@ enum Open {
     Kernel(usize),
     /// The proxy's work on an operation.
     Proxy,
+    /// An operation that is not known to be done.
+    NotDone,
     Other,
 }
 
@@ -170,6 +172,7 @@ impl Survey {
                         Open::Kernel(self.kernels.len() - 1)
                     }
                     "proxy" if event.arg(nccl::STEPS).is_some() => Open::Proxy,
+                    "not done" => Open::NotDone,
                     _ => Open::Other,
                 };
                 let name = if open == Open::Other { String::new() } else { name() };

@@ -31,6 +31,16 @@ pub struct Begin {
     pub first: Pair,
 }
 
+/// Remarks that say what will be known from there on.
+pub mod remark {
+    /// CUPTI was given up: no kernels come of what is launched now.
+    pub const RELEASED: &str = "CUPTI released";
+    /// CUPTI is ours, for the first time in this process.
+    pub const TAKEN: &str = "CUPTI taken";
+    /// CUPTI is ours again.
+    pub const TAKEN_AGAIN: &str = "CUPTI taken again";
+}
+
 /// One thing that the pipeline is told. CUPTI's buffers have a call of their own, [`super::pipeline::Pipeline::buffer`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Input<'a> {

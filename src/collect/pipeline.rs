@@ -11,7 +11,7 @@
 use cupti_sys::records::Walker;
 
 use super::activities::Activities;
-use super::input::{Begin, Ending, Input, Level};
+use super::input::{Begin, Ending, Input, Level, remark};
 use crate::clock::align::{HostClock, Pair};
 use crate::correlate::Correlator;
 use crate::cupti::decode::Outside;
@@ -49,6 +49,8 @@ pub struct Pipeline {
     clock_error_ns: u32,
     /// Activities that came when the file was full.
     undrawn: u64,
+    /// Failures after which CUPTI has nothing more to say.
+    fatal: u64,
     said: Vec<String>,
 }
 
@@ -86,6 +88,7 @@ impl Pipeline {
             dropped: 0,
             clock_error_ns: 0,
             undrawn: 0,
+            fatal: 0,
             said: Vec::new(),
         }
     }
@@ -177,6 +180,11 @@ impl Pipeline {
             Input::Note { time, name, text } => {
                 if self.level != Level::Ends {
                     self.tracks.note(time, name, text);
+                    match name {
+                        remark::RELEASED => self.tracks.expect_kernels(false, time),
+                        remark::TAKEN | remark::TAKEN_AGAIN => self.tracks.expect_kernels(true, time),
+                        _ => {}
+                    }
                 }
             }
             Input::Kernels(source) => self.kernels(source),
@@ -202,11 +210,15 @@ impl Pipeline {
             }
             Input::Shares(shares) => {
                 let now = self.now();
+                self.tracks.tick(now);
                 shares.iter().for_each(|share| self.tracks.cpu(now, share.tid, &share.name, share.percent));
             }
             Input::Dropped(total) => self.lost(total),
             Input::Level { level, why } => {
                 self.level = level;
+                if level == Level::Ends {
+                    self.tracks.expect_kernels(false, self.now());
+                }
                 let name = if level == Level::Ends { "recording stopped" } else { "steps left out" };
                 self.tracks.note(self.now(), name, why);
             }
@@ -219,6 +231,7 @@ impl Pipeline {
         self.has_markers |= source.asked.markers;
         self.intake.get_or_insert_with(|| Intake::new(source));
         self.correlator.expect_kernels();
+        self.tracks.expect_kernels(true, self.now());
     }
 
     /// Takes a reading of both clocks, which closes a piece of the host's clock, and so says up to when records are taken.
@@ -276,6 +289,13 @@ impl Pipeline {
     }
 
     fn stands(&mut self, standing: Standing) {
+        if standing.dropped > 0 || standing.discarded_buffers > 0 {
+            self.tracks.kernels_lost();
+        }
+        if standing.fatal > self.fatal {
+            self.fatal = standing.fatal;
+            self.tracks.expect_kernels(false, self.now());
+        }
         let Some(mut intake) = self.intake.take() else { return };
         intake.stands(standing, &mut |activity| self.activity(activity));
         self.intake = Some(intake);

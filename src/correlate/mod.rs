@@ -507,8 +507,8 @@ impl Correlator {
                 } else {
                     Handle::NONE
                 };
-                out.say(What::OperationBegin { id, thread, call, comm, operation: &operation, replay, doubt });
                 let operation = Arc::new(operation);
+                out.say(What::OperationBegin { id, thread, call, comm, operation: &operation, replay, doubt });
                 let (group, group_api) = self.groups_of(event, parent);
                 self.plans.operation(group, &operation, parent, group_api);
                 known.details = Details::Operation(operation, group);

@@ -61,7 +61,7 @@ pub enum What<'a> {
         /// Its communicator.
         comm: Option<&'a Comm>,
         /// The operation.
-        operation: &'a Operation,
+        operation: &'a Arc<Operation>,
         /// Graph replays: the how manieth run of the captured call, from 1.
         replay: Option<u32>,
         /// Why this may not be what it seems.

@@ -58,6 +58,7 @@ impl Tracks {
     /// A kernel: on its stream, its operations on the track of their communicator, and their bandwidth.
     pub(super) fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
         let (start, end) = (kernel.span.start, kernel.span.end);
+        self.kernels_missing |= matches!(owner, Owner::Unmatched(_));
         let speed = match owner {
             Owner::Operations { comm: Some(comm), operations, .. } if !operations.is_empty() => {
                 counters::bandwidth(comm, operations, end.since(start)).map(|bandwidth| (comm, bandwidth))

@@ -12,43 +12,82 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::counters::{Counter, Gauge};
 use super::writer::Writer;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
+use crate::model::timeline::Operation;
 
 /// How long the end of an operation is waited for, ns: CUPTI's records come a second late.
 const HOLD_NS: u64 = 1_500_000_000;
 /// Operations of one communicator that are followed; of more, the oldest are taken for done.
 const OPERATIONS: usize = 4096;
+/// How long one may be under way until it is shown as not done, ns: as long as CUPTI's records may come late, and more.
+const OVERDUE_NS: u64 = 2_000_000_000;
+/// Operations that are shown at a time: what is behind them waits for them.
+const SHOWN: usize = 8;
 
 /// The operations of a communicator that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     /// In the order of their hand-over.
-    operations: VecDeque<Operation>,
+    operations: VecDeque<UnderWay>,
     /// Made with the first kernel: without any, nothing says when operations end.
     gauge: Option<Gauge>,
     settled: HostNs,
+    /// When what was shown has ended.
+    ended: Vec<(HostNs, Handle)>,
 }
 
 #[derive(Debug)]
-struct Operation {
+struct UnderWay {
     id: Handle,
     begin: HostNs,
     end: Option<HostNs>,
     is_counted: bool,
+    /// What it is, while it may have to be shown.
+    facts: Option<Arc<Operation>>,
+    is_shown: bool,
 }
 
 impl Outstanding {
-    /// An operation is handed over.
-    pub(super) fn begin(&mut self, id: Handle, begin: HostNs) {
-        // Without a gauge nobody counts.
+    /// An operation is handed over; with what it is where it may have to be shown.
+    pub(super) fn begin(&mut self, id: Handle, begin: HostNs, facts: Option<&Arc<Operation>>) {
+        // Without a gauge nobody counts. The first stay: they may hang.
         if self.operations.len() >= OPERATIONS && self.gauge.is_none() {
-            self.operations.pop_front();
+            self.operations.remove(SHOWN);
         }
-        self.operations.push_back(Operation { id, begin, end: None, is_counted: false });
+        // Where no kernel is known yet, none may ever be.
+        let facts = facts.filter(|_| self.gauge.is_some() || self.operations.len() < SHOWN).cloned();
+        self.operations.push_back(UnderWay { id, begin, end: None, is_counted: false, facts, is_shown: false });
+    }
+
+    /// The first of those that are not known to have ended, if they have been under way for long and were not told before.
+    pub(super) fn overdue(&mut self, now: HostNs) -> impl Iterator<Item = (HostNs, Arc<Operation>)> {
+        let known = self.operations.iter().rposition(|it| it.end.is_some()).map_or(0, |last| last + 1);
+        self.operations.range_mut(known..).take(SHOWN).filter(move |it| now.since(it.begin) >= OVERDUE_NS).filter_map(
+            |it| {
+                let facts = it.facts.take()?;
+                it.is_shown = true;
+                Some((it.begin, facts))
+            },
+        )
+    }
+
+    /// When those ended that were told to be overdue, each once.
+    pub(super) fn take_ended(&mut self) -> Vec<(HostNs, Handle)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Nothing will be known of those that are under way; answers those of them that were told to be overdue.
+    pub(super) fn give_up(&mut self) -> Vec<Handle> {
+        let of = |it: &mut UnderWay| {
+            it.facts = None;
+            std::mem::take(&mut it.is_shown).then_some(it.id)
+        };
+        self.operations.iter_mut().filter_map(of).collect()
     }
 
     /// Whether it has a counter.
@@ -65,6 +104,7 @@ impl Outstanding {
     pub(super) fn end(&mut self, id: Handle, end: HostNs) {
         if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
             operation.end = operation.end.max(Some(end.max(operation.begin)));
+            operation.facts = None;
         }
     }
 
@@ -117,6 +157,9 @@ impl Outstanding {
                 // A mark that it is done: nothing begins at the end of time.
                 operation.begin = HostNs(u64::MAX);
                 changes.push((end, -1));
+                if operation.is_shown {
+                    self.ended.push((end, operation.id));
+                }
             }
         }
         self.operations.retain(|operation| operation.begin != HostNs(u64::MAX));
@@ -152,7 +195,7 @@ mod tests {
     fn what_is_overtaken_has_ended_and_what_hangs_has_not() {
         let mut outstanding = Outstanding::default();
         for (id, begin) in [(A, 10), (B, 20), (C, 30), (D, 50)] {
-            outstanding.begin(id, HostNs(begin));
+            outstanding.begin(id, HostNs(begin), None);
         }
         // They come in any order.
         outstanding.end(C, HostNs(80));
@@ -165,8 +208,8 @@ mod tests {
     #[test]
     fn nothing_is_told_twice_nor_before_its_time() {
         let mut outstanding = Outstanding::default();
-        outstanding.begin(A, HostNs(10));
-        outstanding.begin(B, HostNs(20));
+        outstanding.begin(A, HostNs(10), None);
+        outstanding.begin(B, HostNs(20), None);
         outstanding.end(A, HostNs(40));
         assert_eq!(counted(&mut outstanding, 15), [(10, 1)]);
         assert_eq!(outstanding.changes(HostNs(30)), [(HostNs(20), 1)]);
@@ -181,7 +224,7 @@ mod tests {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let mut writer = Writer::new(ProcessTag::from_random(42), clocks);
         let mut outstanding = Outstanding::default();
-        outstanding.begin(A, HostNs(10));
+        outstanding.begin(A, HostNs(10), None);
         outstanding.settle(&mut writer, HostNs(4_000_000_000));
         outstanding.draw(None);
         assert_eq!(outstanding.changes(HostNs(u64::MAX)), [(HostNs(10), 1)]);
@@ -190,7 +233,7 @@ mod tests {
     #[test]
     fn an_operation_with_several_kernels_ends_with_the_last() {
         let mut outstanding = Outstanding::default();
-        outstanding.begin(A, HostNs(10));
+        outstanding.begin(A, HostNs(10), None);
         outstanding.end(A, HostNs(60));
         outstanding.end(A, HostNs(40));
         assert_eq!(counted(&mut outstanding, 100), [(10, 1), (60, 0)]);
@@ -200,13 +243,13 @@ mod tests {
     fn memory_is_bounded() {
         let mut outstanding = Outstanding::default();
         for number in 0..20_000 {
-            outstanding.begin(Handle(number + 1), HostNs(number));
+            outstanding.begin(Handle(number + 1), HostNs(number), None);
         }
         assert_eq!(outstanding.operations.len(), OPERATIONS);
         outstanding.gauge = Some(Gauge::new(None));
         let mut now = 0;
         for number in 20_000..40_000 {
-            outstanding.begin(Handle(number + 1), HostNs(number));
+            outstanding.begin(Handle(number + 1), HostNs(number), None);
             if outstanding.operations.len() >= OPERATIONS {
                 let changes = outstanding.changes(HostNs(number));
                 now += changes.iter().map(|(_, change)| change).sum::<i64>();

@@ -10,6 +10,7 @@
 //!     dp · rank 3 of 64 · handed over   operations while NCCL hands them over to the GPU and the proxy
 //!     busbw · dp · rank 3 of 64, algbw · …   bandwidth of the kernels that run, as nccl-tests counts
 //!     outstanding · dp · rank 3 of 64   operations that were handed over and whose kernel has not ended
+//!     dp · rank 3 of 64 · not done    those of them that should have ended by now
 //!   Proxy
 //!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
@@ -33,6 +34,7 @@
 //! contains it and says so. Every end lies at or after its begin.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -52,10 +54,12 @@ use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{ChannelChecks, Comm, Doubts, Entry, Matches, ProxyOp, Thread, ThreadId, Timing, What};
+use crate::model::timeline::{
+    ChannelChecks, Comm, Doubts, Entry, Matches, Operation, ProxyOp, Thread, ThreadId, Timing, What,
+};
 
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
-const COMM_LANES: usize = 16;
+pub(super) const COMM_LANES: usize = 16;
 const LANES: usize = 32;
 /// Threads remembered after their end, for what comes late.
 const ENDED_THREADS: usize = 256;
@@ -108,7 +112,10 @@ pub struct Tracks {
     /// Threads that have ended, oldest first.
     ended: VecDeque<ThreadId>,
     proxies: FxHashMap<ThreadId, ProxyThread>,
-    comms: FxHashMap<Handle, DrawnComm>,
+    pub(super) comms: FxHashMap<Handle, DrawnComm>,
+    /// What is handed over will be known to be done, and whether that of some was lost.
+    pub(super) expects_kernels: bool,
+    pub(super) kernels_missing: bool,
     /// Those that were finalized, oldest first.
     ended_comms: VecDeque<Handle>,
     /// Short names of communicators with tracks.
@@ -228,22 +235,34 @@ impl ProxyThread {
     }
 }
 
-struct DrawnComm {
+pub(super) struct DrawnComm {
     init: HostNs,
+    /// Who it is, once an operation was handed over.
+    pub(super) comm: Option<Arc<Comm>>,
     /// Its tracks, once something is drawn on them.
     family: Option<FamilyId>,
     /// Its short name, which no other communicator of this process has: equal names would be drawn as one track.
-    label: String,
+    pub(super) label: String,
     /// Its tracks for what is handed over, likewise.
     handed_over: Option<FamilyId>,
+    /// Its tracks for what is overdue, likewise.
+    pub(super) not_done: Option<FamilyId>,
     speed: Option<Speed>,
-    outstanding: Outstanding,
+    pub(super) outstanding: Outstanding,
 }
 
 impl DrawnComm {
     fn new(init: HostNs) -> DrawnComm {
-        let outstanding = Outstanding::default();
-        DrawnComm { init, family: None, label: String::new(), handed_over: None, speed: None, outstanding }
+        DrawnComm {
+            init,
+            comm: None,
+            family: None,
+            label: String::new(),
+            handed_over: None,
+            not_done: None,
+            speed: None,
+            outstanding: Outstanding::default(),
+        }
     }
 
     /// Writes what its counters held back.
@@ -314,6 +333,8 @@ impl Tracks {
             ended: VecDeque::new(),
             proxies: FxHashMap::default(),
             comms: FxHashMap::default(),
+            expects_kernels: false,
+            kernels_missing: false,
             ended_comms: VecDeque::new(),
             labels: FxHashSet::default(),
             other_comms: [None; 2],
@@ -358,9 +379,6 @@ impl Tracks {
 
     /// A thread of NCCL's or ours took this share of a processor, in percent, since it was last asked.
     pub fn cpu(&mut self, time: HostNs, tid: i32, name: &str, percent: i64) {
-        // This comes once a second, in whatever state the job is.
-        let writer = &mut self.lanes.writer;
-        self.comms.values_mut().for_each(|comm| comm.outstanding.settle(writer, time));
         let counter = match self.cpu.get(&tid) {
             Some(&counter) => counter,
             None if self.cpu.len() >= CPU_COUNTERS => None,
@@ -405,10 +423,11 @@ impl Tracks {
     pub fn finish(&mut self, time: HostNs, figures: &Figures) {
         let writer = &mut self.lanes.writer;
         self.comms.values_mut().for_each(|comm| comm.flush(writer));
+        self.end_what_is_done();
         self.proxies
             .values_mut()
             .flat_map(|it| it.in_flight.iter_mut().flatten())
-            .for_each(|gauge| gauge.flush(writer));
+            .for_each(|gauge| gauge.flush(&mut self.lanes.writer));
         self.dropped(time, figures.dropped);
         self.args
             .clear()
@@ -451,6 +470,7 @@ impl Tracks {
                 let family = self.comm(time, comm);
                 self.args.clear().comm(comm);
                 self.lanes.instant(family, time, Category::Operation, &Fixed("communicator finalize"), &self.args);
+                self.no_kernels_for(comm.context, time, "its communicator was finalized");
                 self.comm_ended(comm.context);
             }
             What::CallBegin { id, thread, comm, event, operation, doubt } => {
@@ -485,7 +505,7 @@ impl Tracks {
                     .with(if call.is_none() { &arrows[..1] } else { &arrows });
                 self.lanes.begin(family, id, time, &look, &mut self.args);
                 if let (Some(comm), None) = (comm, replay) {
-                    self.handed(time, comm, id);
+                    self.handed(time, comm, operation);
                 }
             }
             What::OperationEnd { id } | What::NetEnd { id } => {
@@ -779,6 +799,11 @@ impl Tracks {
     }
 
     /// The group of a GPU's streams.
+    /// The group of a communicator's tracks.
+    pub(super) fn comms_group(&mut self, comm: &Comm) -> Option<Track> {
+        self.seat(comm.device).comms
+    }
+
     pub(super) fn gpu_group(&mut self, device: Option<u32>) -> Option<Track> {
         let seat = *self.seat(device);
         if seat.gpu.is_some() {
@@ -939,11 +964,15 @@ impl Tracks {
     }
 
     /// An operation was handed over: it is outstanding until its kernel has ended.
-    fn handed(&mut self, time: HostNs, comm: &Comm, operation: Handle) {
+    fn handed(&mut self, time: HostNs, comm: &Comm, operation: &Arc<Operation>) {
+        let may_hang = self.may_hang(comm);
         if let Some(drawn) = self.comms.get_mut(&comm.context)
             && drawn.family.is_some_and(|family| !self.lanes.is_shared(family))
         {
-            drawn.outstanding.begin(operation, time);
+            if may_hang && drawn.comm.is_none() {
+                drawn.comm = Some(Arc::new(comm.clone()));
+            }
+            drawn.outstanding.begin(operation.id, time, Some(operation).filter(|_| may_hang));
             drawn.outstanding.settle(&mut self.lanes.writer, time);
         }
     }
@@ -1170,7 +1199,7 @@ fn process_rank(rank: Option<u32>, seat: u32) -> u32 {
 }
 
 /// The place of one of a communicator's tracks among all of them.
-fn comm_rank(comm: &Comm, slot: u32) -> u32 {
+pub(super) fn comm_rank(comm: &Comm, slot: u32) -> u32 {
     comm.number.min(u32::MAX >> 5) << 3 | slot
 }
 

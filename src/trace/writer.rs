@@ -517,6 +517,8 @@ pub enum Category {
     Nvtx = 11,
     /// Operations of a communicator while the GPU works on them.
     Run = 12,
+    /// Operations that should be done and are not known to be.
+    NotDone = 13,
 }
 
 impl Category {
@@ -534,6 +536,7 @@ impl Category {
             Category::Cuda => "cuda",
             Category::Nvtx => "nvtx",
             Category::Run => "run",
+            Category::NotDone => "not done",
         }
     }
 }

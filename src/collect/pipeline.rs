@@ -196,11 +196,7 @@ impl Pipeline {
             Input::Record { ring, words } => self.record(ring, words),
             Input::Reading(ref reading) => self.intake.iter_mut().for_each(|intake| intake.learn(reading)),
             Input::Standing(standing) => self.stands(standing),
-            Input::Due { all } => {
-                // A kernel is drawn with the range that it was asked for in.
-                let late = if self.has_markers { MARKERS_LATE_NS } else { 0 };
-                self.due = Some(if all { HostNs(u64::MAX) } else { HostNs(self.until().0.saturating_sub(late)) });
-            }
+            Input::Due { all } => self.due = Some(if all { HostNs(u64::MAX) } else { self.activities_until() }),
             Input::Draw => while !self.is_full() && self.draw_next() {},
             Input::Advance => {
                 self.settle();
@@ -210,7 +206,7 @@ impl Pipeline {
             }
             Input::Shares(shares) => {
                 let now = self.now();
-                self.tracks.tick(now);
+                self.tracks.tick(now, self.activities_until());
                 shares.iter().for_each(|share| self.tracks.cpu(now, share.tid, &share.name, share.percent));
             }
             Input::Dropped(total) => self.lost(total),
@@ -252,6 +248,13 @@ impl Pipeline {
         let (until, _) = self.clock.to_host(self.limit);
         // Once more the window: a thread that was stopped after a launch hands its plan over when the kernel has long ended.
         HostNs(until.0.saturating_sub(self.window_ns))
+    }
+
+    /// Up to when activities are drawn.
+    fn activities_until(&self) -> HostNs {
+        // A kernel is drawn with the range that it was asked for in.
+        let late = if self.has_markers { MARKERS_LATE_NS } else { 0 };
+        HostNs(self.until().0.saturating_sub(late))
     }
 
     fn record(&mut self, ring: RingId, words: &[u64]) {

@@ -37,14 +37,14 @@ impl Tracks {
         self.kernels_missing = true;
     }
 
-    /// Comes once a second, in whatever state the job is.
-    pub fn tick(&mut self, now: HostNs) {
+    /// Comes once a second, in whatever state the job is; kernels are drawn up to `drawn`, as far as CUPTI has returned them.
+    pub fn tick(&mut self, now: HostNs, drawn: HostNs) {
         let mut shown = Vec::new();
-        for (context, drawn) in &mut self.comms {
-            drawn.outstanding.settle(&mut self.lanes.writer, now);
+        for (context, comm) in &mut self.comms {
+            comm.outstanding.settle(&mut self.lanes.writer, now);
             // Where none of its kernels is known, and others are not matched, its own may be among those.
-            if drawn.outstanding.is_drawn() || !self.kernels_missing {
-                shown.extend(drawn.outstanding.overdue(now).map(|(begin, operation)| (*context, begin, operation)));
+            if comm.outstanding.is_drawn() || !self.kernels_missing {
+                shown.extend(comm.outstanding.overdue(drawn).map(|(begin, operation)| (*context, begin, operation)));
             }
         }
         // In one order, whatever that of the map.
@@ -191,6 +191,10 @@ mod tests {
             self.draw(end - 100, What::Kernel { kernel: &kernel, owner });
         }
 
+        fn tick(&mut self, time: HostNs) {
+            self.tracks.tick(time, time);
+        }
+
         /// What was shown: number, begin, end, and the doubts of both.
         fn shown(mut self) -> Vec<(u64, i64, Option<i64>, String)> {
             self.tracks.finish(HostNs(100 * SECOND), &Figures::default());
@@ -225,18 +229,18 @@ mod tests {
         let mut job = Job::new();
         job.hand_over(1, SECOND);
         job.hand_over(2, 2 * SECOND);
-        job.tracks.tick(HostNs(2 * SECOND));
+        job.tick(HostNs(2 * SECOND));
         job.hand_over(3, 3 * SECOND);
-        job.tracks.tick(HostNs(3 * SECOND + 1));
+        job.tick(HostNs(3 * SECOND + 1));
         job.ran(Some(1), 4 * SECOND);
         for second in 4..9 {
-            job.tracks.tick(HostNs(second * SECOND));
+            job.tick(HostNs(second * SECOND));
         }
         // One whose kernel is not known has ended when a later one has.
         job.hand_over(4, 9 * SECOND);
         job.ran(Some(3), 10 * SECOND);
         for second in 10..20 {
-            job.tracks.tick(HostNs(second * SECOND));
+            job.tick(HostNs(second * SECOND));
         }
         let (at, doubt) = (|second: u64| (second * SECOND) as i64, || NOT_SEEN.to_owned());
         let expected = [
@@ -254,7 +258,7 @@ mod tests {
         for number in 1..50 {
             job.hand_over(number, number * SECOND);
             job.ran(Some(number), number * SECOND + SECOND / 2);
-            job.tracks.tick(HostNs(number * SECOND + SECOND));
+            job.tick(HostNs(number * SECOND + SECOND));
         }
         assert_eq!(job.shown(), []);
     }
@@ -264,19 +268,19 @@ mod tests {
         let mut job = Job::new();
         job.tracks.expect_kernels(false, HostNs(0));
         job.hand_over(1, SECOND);
-        job.tracks.tick(HostNs(9 * SECOND));
+        job.tick(HostNs(9 * SECOND));
         assert_eq!(job.shown(), [], "CUPTI is another's");
 
         let mut job = Job::new();
         job.comm.interface = 4;
         job.hand_over(1, SECOND);
-        job.tracks.tick(HostNs(9 * SECOND));
+        job.tick(HostNs(9 * SECOND));
         assert_eq!(job.shown(), [], "it may have been captured");
 
         let mut job = Job::new();
         job.ran(None, SECOND);
         job.hand_over(1, SECOND);
-        job.tracks.tick(HostNs(9 * SECOND));
+        job.tick(HostNs(9 * SECOND));
         assert_eq!(job.shown(), [], "none of its kernels may be matched");
     }
 
@@ -287,7 +291,7 @@ mod tests {
         job.ran(Some(1), 2 * SECOND);
         job.tracks.kernels_lost();
         job.hand_over(2, 3 * SECOND);
-        job.tracks.tick(HostNs(9 * SECOND));
+        job.tick(HostNs(9 * SECOND));
         assert_eq!(job.shown(), [(2, 3 * SECOND as i64, None, MAY_BE_DONE.to_owned())]);
     }
 
@@ -304,9 +308,9 @@ mod tests {
             let mut job = Job::new();
             job.hand_over(1, SECOND);
             job.hand_over(2, 4 * SECOND);
-            job.tracks.tick(HostNs(4 * SECOND));
+            job.tick(HostNs(4 * SECOND));
             give_up(&mut job, 5 * SECOND);
-            job.tracks.tick(HostNs(9 * SECOND));
+            job.tick(HostNs(9 * SECOND));
             assert_eq!(job.shown(), [(1, SECOND as i64, Some(5 * SECOND as i64), format!("{NOT_SEEN}{why}"))]);
         }
     }
@@ -317,7 +321,7 @@ mod tests {
         for number in 1..10_000 {
             job.hand_over(number, SECOND + number);
         }
-        job.tracks.tick(HostNs(9 * SECOND));
+        job.tick(HostNs(9 * SECOND));
         let numbers: Vec<u64> = job.shown().iter().map(|shown| shown.0).collect();
         assert_eq!(numbers, (1..9).collect::<Vec<_>>(), "none of its kernels is known yet");
 
@@ -327,7 +331,7 @@ mod tests {
         for number in 2..2_000 {
             job.hand_over(number, SECOND + number);
         }
-        job.tracks.tick(HostNs(9 * SECOND));
+        job.tick(HostNs(9 * SECOND));
         let numbers: Vec<u64> = job.shown().iter().map(|shown| shown.0).collect();
         assert_eq!(numbers, (2..10).collect::<Vec<_>>());
     }

@@ -190,3 +190,13 @@ fn communicators_without_a_name_are_told_by_their_members_where_all_are_joined()
     assert!(three.contains(&"stride 2 000000b0 · rank 1 of 2".to_owned()), "{three:?}");
     assert!(three.contains(&"000000b1 · rank 0 of 2".to_owned()), "{three:?}");
 }
+
+#[test]
+fn a_file_that_is_named_twice_is_not_joined_with_itself() {
+    let (folder, file) = in_pairs(0);
+    let joined = folder.path().join("joined.perfetto-trace");
+    let line =
+        ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_os_str(), file.as_os_str(), file.as_os_str()];
+    let failure = ncclscope::cli::run(line, &mut Vec::new()).expect_err("one file twice").to_string();
+    assert!(failure.contains("carry the same process mark") && !joined.exists(), "{failure}");
+}

@@ -75,9 +75,9 @@ fn beside(own: &[u8], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Str
 /// The traces one after the other.
 fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, String> {
     let mut joined = Vec::new();
-    let mut owners: HashMap<u64, &Path> = HashMap::new();
+    let mut owners: HashMap<u64, usize> = HashMap::new();
     let mut members = Members::default();
-    for path in traces {
+    for (at, path) in traces.iter().enumerate() {
         let mut bytes = super::read(path)?;
         let whole = reader::whole_length(&bytes);
         if whole == 0 && !bytes.is_empty() {
@@ -88,10 +88,11 @@ fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, Str
             bytes.truncate(whole);
         }
         for tag in tags(&bytes, &mut members).map_err(|error| format!("{}: {error}", path.display()))? {
-            if let Some(other) = owners.insert(tag, path)
-                && other != path.as_path()
+            // One file may be named twice.
+            if let Some(other) = owners.insert(tag, at)
+                && other != at
             {
-                return Err(twins(other, path));
+                return Err(twins(traces[other], path));
             }
         }
         joined.extend_from_slice(&bytes);

@@ -224,12 +224,14 @@ impl Reader {
     /// The number of the thread that a track belongs to.
     fn thread(&self, uuid: u64) -> Option<i64> {
         let mut at = self.tracks.get(&uuid)?;
-        loop {
+        // A cycle would be the file's mistake.
+        for _ in 0..64 {
             if let Some((tid, _)) = &at.thread {
                 return Some(*tid);
             }
             at = self.tracks.get(&at.parent?)?;
         }
+        None
     }
 
     fn range(&self, uuid: u64, process: usize, span: Span, name: &str, nccl: &Nccl) -> Range {
@@ -410,5 +412,51 @@ fn describe(process: usize, nccl: &Nccl, correlation: Option<u64>, communicator:
         reduction: None,
         seq: nccl.seq,
         correlation,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::trace::reader::proto::perfetto::protos::{
+        EventCategory, InternedData, ProcessDescriptor, TrackDescriptor, track_event,
+    };
+    use crate::trace::reader::{Trace, TrackEvent};
+
+    #[test]
+    fn tracks_that_lie_in_each_other_belong_to_no_thread() {
+        let track = |number, parent: Option<u64>, process| TracePacket {
+            track_descriptor: Some(TrackDescriptor {
+                uuid: Some(7_u64 << TRACK_BITS | number),
+                parent_uuid: parent.map(|parent| 7_u64 << TRACK_BITS | parent),
+                process,
+                ..TrackDescriptor::default()
+            }),
+            ..TracePacket::default()
+        };
+        let process = ProcessDescriptor { pid: Some(4711), ..ProcessDescriptor::default() };
+        let category = EventCategory { iid: Some(1), name: Some("api".into()) };
+        let interned = InternedData { event_categories: vec![category], ..InternedData::default() };
+        let event = |kind: track_event::Type| TracePacket {
+            interned_data: Some(interned.clone()),
+            track_event: Some(TrackEvent {
+                r#type: Some(kind.into()),
+                track_uuid: Some(7_u64 << TRACK_BITS | 2),
+                category_iids: vec![1],
+                ..TrackEvent::default()
+            }),
+            ..TracePacket::default()
+        };
+        let packet = vec![
+            track(1, None, Some(process)),
+            track(2, Some(3), None),
+            track(3, Some(2), None),
+            event(track_event::Type::SliceBegin),
+            event(track_event::Type::SliceEnd),
+        ];
+        let profile = read_bytes(&Trace { packet }.encode_to_vec()).unwrap();
+        assert_eq!((profile.processes.len(), profile.nccl_calls.len()), (1, 0));
     }
 }

@@ -569,13 +569,19 @@ fn kineto_is_drawn_like_a_recording_of_ours() {
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'kernel' AND name LIKE 'Broadcast %'"), 6);
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'nvtx'"), 14388);
     // The calls come from the thread of the backward pass, and the main thread marks the steps.
-    assert_eq!(
-        trace.text(
-            "SELECT extract_arg(arg_set_id, 'nccl.nvtx_step') AS step, extract_arg(arg_set_id, 'nccl.nvtx_range') AS range, count(*) AS n \
-             FROM slice WHERE category = 'run' GROUP BY 1, 2"
-        ),
-        "step,range,n\n4,nccl:all_reduce,5\n4,nccl:broadcast,2\n5,nccl:all_reduce,5\n5,nccl:broadcast,2\n6,nccl:all_reduce,5\n6,nccl:broadcast,2\n"
-    );
+    let ranges = "SELECT extract_arg(arg_set_id, 'nccl.nvtx_step') AS step, extract_arg(arg_set_id, 'nccl.nvtx_range') AS range, count(*) AS n \
+                  FROM slice WHERE category = 'run' GROUP BY 1, 2";
+    let expected = "step,range,n\n4,nccl:all_reduce,5\n4,nccl:broadcast,2\n5,nccl:all_reduce,5\n5,nccl:broadcast,2\n6,nccl:all_reduce,5\n6,nccl:broadcast,2\n";
+    assert_eq!(trace.text(ranges), expected);
+    // Numbers of threads may be those of pthread_self: too large for the system's, and different all the same.
+    let mut text = String::from_utf8(unpacked("kineto_1rank_nccl.json.gz")).unwrap();
+    for tid in [2_919_752_i64, 2_910_249] {
+        text = text.replace(&format!("\"tid\": {tid}"), &format!("\"tid\": {}", tid + (1 << 33)));
+    }
+    let (_folder, path) = written("large.json", text.as_bytes());
+    let trace = imported(&path);
+    assert_eq!(trace.text(ranges), expected);
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM thread WHERE tid IN (2910249, 2919752)"), 2);
 }
 
 #[test]

@@ -279,7 +279,7 @@ impl<'a> Drawing<'a> {
             span: span(call.span),
             api: if call.is_driver { Api::Driver } else { Api::Runtime },
             name: Arc::clone(&call.name),
-            tid: i32::try_from(call.tid).unwrap_or(0),
+            tid: thread(call.tid),
             thread: self.thread_name(call.tid),
             correlation: call.correlation,
             result: 0,
@@ -337,9 +337,9 @@ fn moment(tid: i64, span: import::Span) -> Moment {
     Moment { tid: thread(tid), time: HostNs(span.start as u64) }
 }
 
-/// The system's number of a thread.
+/// The system's number of a thread. Kineto may have a larger one of `pthread_self`, whose lower bits tell threads apart as well.
 fn thread(tid: i64) -> i32 {
-    i32::try_from(tid).unwrap_or(0)
+    tid as i32
 }
 
 fn span(span: import::Span) -> activity::Span {

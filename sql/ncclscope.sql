@@ -61,7 +61,7 @@ WHERE dur = 0 AND extract_arg(arg_set_id, 'nccl.interface') IS NOT NULL
 GROUP BY upid, comm, rank;
 
 -- The application's calls into NCCL, from v5 of the interface on. `nvtx` is the innermost of the program's NVTX ranges around the call, on its thread,
--- where the recording has ranges (NCCLSCOPE_NVTX=1), NCCL's own, which repeat the call, left out; `step` is the number in the innermost that names a step or an iteration: `step 17`,
+-- where the recording has ranges (NCCLSCOPE_NVTX=1), NCCL's own, which repeat the call, left out; `step` is the number in the innermost that ends with that of a step or an iteration: `step 17`,
 -- `Iteration: 17`, `ProfilerStep#17`. Where no range of the thread does, it is that of the other threads, if they agree.
 CREATE PERFETTO VIEW nccl_call AS
 WITH call AS MATERIALIZED (
@@ -76,11 +76,15 @@ range AS MATERIALIZED (
     upid,
     utid,
     iif(
-      lower(name) GLOB '*step*[0-9]' OR lower(name) GLOB '*iter*[0-9]',
-      cast(replace(name, rtrim(name, '0123456789'), '') AS INT),
+      name GLOB '*[0-9]' AND (
+        lower(words) GLOB '*step' OR lower(words) GLOB '*iteration'
+        -- A writer is no iteration.
+        OR lower(words) = 'iter' OR lower(words) GLOB '*[^a-z]iter' OR words GLOB '*Iter'
+      ),
+      cast(substr(name, length(rtrim(name, '0123456789')) + 1) AS INT),
       NULL
     ) AS step
-  FROM nccl_slice
+  FROM (SELECT *, rtrim(rtrim(name, '0123456789'), ' #:=_-([') AS words FROM nccl_slice)
   WHERE category = 'nvtx' AND dur != 0 AND extract_arg(arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
 ),
 -- Of several rows the one with the largest begin gives the other columns: the innermost range.

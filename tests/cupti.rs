@@ -610,10 +610,14 @@ fn calls_and_their_operations_know_the_ranges_around_them() {
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
          {}\
          user nvtx push \"ProfilerStep#17\"\n\
+         user nvtx push \"Optimizer.step#Adam.step, op_id = 371\"\n\
+         user nvtx push \"writer 3\"\n\
          user nvtx push forward\n\
          loader nvtx push \"step 99\"\n\
          {}\
          loader nvtx pop\n\
+         user nvtx pop\n\
+         user nvtx pop\n\
          user nvtx pop\n\
          {}\
          user nvtx pop\n\

@@ -132,12 +132,18 @@ impl Thread {
     }
 }
 
-/// The number of a step or an iteration that a range's name ends with: `step 17`, `Iteration: 17`, `ProfilerStep#17`.
+/// The number of a step or an iteration that a range's name ends with: `step 17`, `Iteration: 17`, `ProfilerStep#17`. Its word stands right
+/// before it: PyTorch's own ranges may end with other numbers, as `Optimizer.step#Adam.step, op_id = 371` does.
 fn step(name: &str) -> Option<u64> {
     let words = name.trim_end_matches(|last: char| last.is_ascii_digit());
     let number = name[words.len()..].parse().ok()?;
-    let words = words.to_ascii_lowercase();
-    (words.contains("step") || words.contains("iter")).then_some(number)
+    let words = words.trim_end_matches([' ', '#', ':', '=', '_', '-', '(', '[']);
+    let lower = words.to_ascii_lowercase();
+    // A writer is no iteration.
+    let is_iter = lower
+        .strip_suffix("iter")
+        .is_some_and(|before| !before.ends_with(|last: char| last.is_ascii_lowercase()) || words.ends_with("Iter"));
+    (is_iter || lower.ends_with("step") || lower.ends_with("iteration")).then_some(number)
 }
 
 #[cfg(test)]
@@ -150,6 +156,18 @@ mod tests {
             ("step 17", Some(17)),
             ("ProfilerStep#3", Some(3)),
             ("Iteration: 0042", Some(42)),
+            ("train_step_5", Some(5)),
+            ("iter=5", Some(5)),
+            ("train-iter [5", Some(5)),
+            ("TrainIter 5", Some(5)),
+            ("epoch 2, step 5", Some(5)),
+            ("Optimizer.step#Adam.step, op_id = 371", None),
+            ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__, op_id = 12", None),
+            ("step 17 of 20", None),
+            ("step 17/20", None),
+            ("step 0.5", None),
+            ("iteration 17, microbatch 2", None),
+            ("checkpoint writer 3", None),
             ("step", None),
             ("17", None),
             ("layer 17", None),

@@ -768,3 +768,31 @@ fn changed_files_are_read_or_refused() {
         assert!(read > 10 && refused > 10, "{read} read, {refused} refused");
     }
 }
+
+#[test]
+fn sizes_beyond_all_bounds_are_said_as_they_are() {
+    let (_folder, path, database, calls) = nsight_calls();
+    initialise(&database);
+    for call in &calls {
+        let json = format!(
+            r#"{{"NCCL communicator ID": {COMMUNICATOR}, "Message size [bytes]": {}, "Peer rank": {}}}"#,
+            u64::MAX,
+            call.peer
+        );
+        set(&database, call.row, "jsonText", json);
+    }
+    let profile = import::open(&path).unwrap();
+    assert!(
+        fact(&profile, "size").remark.ends_with("16 EiB to 16 EiB, 16 EiB in all"),
+        "{}",
+        fact(&profile, "size").remark
+    );
+    let (folder, trace) = (tempfile::tempdir().unwrap(), imported(&path));
+    assert!(one(&trace, "SELECT count(*) AS n FROM slice WHERE name LIKE 'Send 16 EiB%'") > 0);
+    let output = folder.path().join("imported.perfetto-trace");
+    ncclscope(&["import", "-o"], &[&output, &path]).unwrap();
+    for file in [&path, &output] {
+        ncclscope(&["info"], &[file]).unwrap();
+    }
+    ncclscope(&["compare"], &[&output, &path]).unwrap();
+}

@@ -105,7 +105,7 @@ impl Info {
                     });
                     let entry = self.operations.entry((nccl.comm(), function)).or_default();
                     entry.0 += 1;
-                    entry.1 += nccl.bytes();
+                    entry.1 = entry.1.saturating_add(nccl.bytes());
                 }
             }
             Type::Instant => {
@@ -145,7 +145,7 @@ impl Info {
         }
         if let more @ 1.. = self.operations.len().saturating_sub(COMMUNICATORS) {
             let rest = self.operations.values().skip(COMMUNICATORS);
-            let (count, bytes) = rest.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+            let (count, bytes) = rest.fold((0, 0_u64), |sum, of| (sum.0 + of.0, sum.1.saturating_add(of.1)));
             writeln!(
                 out,
                 "  operations    {more} more functions and communicators: {count}, {} in all",

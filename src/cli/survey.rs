@@ -157,14 +157,14 @@ impl Survey {
                 let open = match category {
                     "operation" => {
                         track.operations += 1;
-                        track.bytes += event.uint(nccl::BYTES).unwrap_or_default();
+                        track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
                         self.operations.push((time, time));
                         Open::Operation(self.operations.len() - 1)
                     }
                     "run" => {
                         track.operations += 1;
                         track.runs += 1;
-                        track.bytes += event.uint(nccl::BYTES).unwrap_or_default();
+                        track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
                         Open::Other
                     }
                     "kernel" if event.arg(nccl::COMM).is_some() => {
@@ -183,7 +183,7 @@ impl Survey {
                 Some((Open::Kernel(index), _)) => self.kernels[index].1 = time,
                 _ => {}
             },
-            _ => self.dropped += event.uint(nccl::DROPPED).unwrap_or_default(),
+            _ => self.dropped = self.dropped.saturating_add(event.uint(nccl::DROPPED).unwrap_or_default()),
         }
         let Some(hash) = event.uint(nccl::COMM) else { return };
         if !track.communicators.contains(&hash) {

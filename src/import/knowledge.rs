@@ -178,7 +178,7 @@ fn sizes(profile: &Profile, units: &Units<'_>) -> String {
     let bytes: Vec<u64> = units.operations().filter_map(|operation| operation.bytes).collect();
     match (bytes.iter().min(), bytes.iter().max()) {
         (Some(least), Some(most)) => {
-            let all = names::size(bytes.iter().sum());
+            let all = names::size(bytes.iter().fold(0, |all, size| all.saturating_add(*size)));
             format!("{} to {}, {all} in all", names::size(*least), names::size(*most))
         }
         _ => missing(profile, "NCCL attached to its ranges").unwrap_or_default(),

@@ -9,10 +9,12 @@ use crate::model::activity::{Edge, Marker};
 use crate::model::time::HostNs;
 use crate::model::timeline::{Around, Moment};
 
-/// Threads whose past is remembered, and begins and ends of each: the call behind a kernel that ends now may be seconds old, and a program
-/// that marks each of its operators makes 20,000 a second. 6 MiB at most.
+/// Threads whose past is remembered, and begins and ends of all: the call behind a kernel that ends now may be seconds old, and a program
+/// that marks each of its operators makes 20,000 a second, as a rule on one or two threads. 6 MiB of entries at most.
 const THREADS: usize = 16;
-const PAST: usize = 8 << 10;
+const PAST: usize = 128 << 10;
+/// A thread that has been in nothing for so long makes room for another one.
+const IDLE_NS: u64 = 10_000_000_000;
 /// Ranges of a thread inside of each other.
 const DEPTH: usize = 256;
 /// The domain of NCCL's own ranges, which only repeat the call. Source: NCCL, `src/include/nvtx.h`.
@@ -25,6 +27,8 @@ pub(crate) struct History {
     threads: FxHashMap<Option<i32>, Thread>,
     most_threads: usize,
     most_past: usize,
+    /// Entries of all threads' pasts.
+    held: usize,
 }
 
 /// What a thread was in.
@@ -45,7 +49,7 @@ struct Level {
 
 impl Default for History {
     fn default() -> History {
-        History { threads: FxHashMap::default(), most_threads: THREADS, most_past: PAST }
+        History { threads: FxHashMap::default(), most_threads: THREADS, most_past: PAST, held: 0 }
     }
 }
 
@@ -80,7 +84,8 @@ impl History {
         for thread in self.threads.values_mut() {
             let Some(&(now, _)) = thread.past.back() else { continue };
             thread.stack.clear();
-            thread.change(now, self.most_past);
+            thread.change(now);
+            self.held += 1;
         }
     }
 
@@ -90,7 +95,7 @@ impl History {
         match marker.edge {
             _ if marker.domain.as_deref() == Some(NCCL) => return,
             Edge::Mark => return,
-            Edge::Begin if self.threads.len() < self.most_threads || self.threads.contains_key(&tid) => {
+            Edge::Begin if self.threads.contains_key(&tid) || self.has_room(marker.time) => {
                 let thread = self.threads.entry(tid).or_default();
                 if thread.stack.len() >= DEPTH {
                     thread.stack.remove(0);
@@ -109,8 +114,32 @@ impl History {
                 thread.stack.extract_if(at.., is_lost).for_each(drop);
             }
         }
+        // Before it comes: a queue that is full would double.
+        self.forget();
         if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.change(marker.time, self.most_past);
+            thread.change(marker.time);
+            self.held += 1;
+        }
+    }
+
+    /// Whether another thread may come, for which the one that has been idle longest may have to go.
+    fn has_room(&mut self, now: HostNs) -> bool {
+        if self.threads.len() < self.most_threads {
+            return true;
+        }
+        let idle = self.threads.iter().filter(|(_, thread)| thread.stack.is_empty());
+        let since = idle.filter_map(|(tid, thread)| Some((thread.past.back()?.0, *tid)));
+        let Some((_, tid)) = since.min().filter(|(since, _)| now.since(*since) > IDLE_NS) else { return false };
+        self.held -= self.threads.remove(&tid).map_or(0, |thread| thread.past.len());
+        true
+    }
+
+    /// Forgets the oldest of the threads that have said the most.
+    fn forget(&mut self) {
+        while self.held >= self.most_past {
+            let Some(longest) = self.threads.values_mut().max_by_key(|thread| thread.past.len()) else { break };
+            longest.past.pop_front();
+            self.held -= 1;
         }
     }
 }
@@ -122,13 +151,10 @@ impl Thread {
     }
 
     /// From `time` on it is in what is innermost now.
-    fn change(&mut self, time: HostNs, most: usize) {
+    fn change(&mut self, time: HostNs) {
         // One that comes late cannot change what was said of the time before.
         let time = self.past.back().map_or(time, |(last, _)| time.max(*last));
         self.past.push_back((time, self.stack.last().map(|level| level.around.clone())));
-        if self.past.len() > most {
-            self.past.pop_front();
-        }
     }
 }
 
@@ -178,29 +204,67 @@ mod tests {
         }
     }
 
+    fn marker(tid: impl Into<Option<i32>>, id: u32, time: u64, edge: Edge) -> Marker {
+        let (name, thread) = (format!("range {id}").into(), "".into());
+        Marker { time: HostNs(time), error_ns: 0, id, edge, tid: tid.into(), thread, name, domain: None }
+    }
+
     #[test]
     fn memory_is_bounded_unless_it_may_not_be() {
-        let marker = |tid, id: u32, edge| {
-            let (name, thread) = (format!("range {id}").into(), "".into());
-            Marker { time: HostNs(u64::from(id)), error_ns: 0, id, edge, tid, thread, name, domain: None }
-        };
-        for (mut history, threads, past) in [(History::default(), THREADS, PAST), (History::endless(), 101, 40_000)] {
+        for (mut history, threads, most) in [(History::default(), THREADS, PAST), (History::endless(), 101, usize::MAX)]
+        {
             for id in 0..40_000 {
-                history.follow(&marker(Some(id as i32 % 100), id, Edge::Begin));
+                history.follow(&marker(id as i32 % 100, id, id.into(), Edge::Begin));
             }
             assert_eq!(history.threads.values().map(|thread| thread.stack.len()).max(), Some(DEPTH));
-            for id in 40_000..60_000 {
-                history.follow(&marker(None, id, Edge::Begin));
-                history.follow(&marker(None, id, Edge::End));
-                history.follow(&marker(Some(7), id, Edge::Begin));
-                history.follow(&marker(Some(7), id, Edge::End));
+            for id in 40_000..120_000 {
+                for tid in [None, Some(7)] {
+                    history.follow(&marker(tid, id, id.into(), Edge::Begin));
+                    history.follow(&marker(tid, id, id.into(), Edge::End));
+                }
             }
             assert_eq!(history.threads.len(), threads);
-            assert!(
-                history.threads[&Some(7)].past.len() >= past
-                    && history.threads.values().all(|it| it.past.len() <= 40_400)
-            );
-            assert!(past > PAST || history.threads.values().all(|it| it.past.len() <= PAST));
+            let held: usize = history.threads.values().map(|thread| thread.past.len()).sum();
+            assert!(held == history.held && held <= most && (held == PAST || most > PAST), "{held}");
+            // The one that says the most loses the most.
+            assert!(history.threads.values().all(|thread| thread.past.len() >= 400));
         }
+    }
+
+    #[test]
+    fn what_a_busy_thread_said_is_known_for_seconds() {
+        let mut history = History::default();
+        // 20,000 ranges a second, for three.
+        for id in 0..60_000 {
+            let begin = 50_000 * u64::from(id);
+            history.follow(&marker(1, id, begin, Edge::Begin));
+            history.follow(&marker(1, id, begin + 40_000, Edge::End));
+        }
+        let around = history.around(Moment { tid: 1, time: HostNs(1_000_000_000) });
+        assert_eq!(around.range.as_deref(), Some("range 20000"));
+    }
+
+    #[test]
+    fn threads_that_come_and_go_make_room_for_others() {
+        let mut history = History::default();
+        for id in 0..100 {
+            let begin = 1_000_000_000 * u64::from(id);
+            history.follow(&marker(id as i32, id, begin, Edge::Begin));
+            // The first stays in its range.
+            if id > 0 {
+                history.follow(&marker(id as i32, id, begin + 1000, Edge::End));
+            }
+        }
+        let range = |tid, second: u64| {
+            history
+                .around(Moment { tid, time: HostNs(1_000_000_000 * second + 500) })
+                .range
+                .as_deref()
+                .map(str::to_owned)
+        };
+        assert_eq!(range(99, 99).as_deref(), Some("range 99"));
+        assert_eq!(range(90, 90).as_deref(), Some("range 90"), "its kernel may come still");
+        assert_eq!(range(0, 99).as_deref(), Some("range 0"));
+        assert_eq!(history.threads.len(), THREADS);
     }
 }

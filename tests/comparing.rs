@@ -2,7 +2,9 @@
 
 use ncclscope::cli;
 use ncclscope::import::{self, Profile};
+use ncclscope::trace::reader;
 use ncclscope_tests::recording::Recording;
+use prost::Message as _;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
@@ -249,4 +251,29 @@ fn only_a_file_of_the_same_run_is_joined() {
         ),
         "{said}"
     );
+}
+
+#[test]
+fn a_file_is_not_joined_with_another_process_of_the_same_number() {
+    let (other, own) = (recorded(5, "1Mi"), recorded(5, "2Mi"));
+    let profile = import::open(&own.traces.file()).unwrap();
+    let folder = folder();
+    let (moved, theirs) = (folder.path().join("other.perfetto-trace"), folder.path().join("theirs.json"));
+    // As on another host, or in another container.
+    let mut packet = Vec::new();
+    reader::packets(&fs::read(other.traces.file()).unwrap(), |mut it| {
+        if let Some(process) = it.track_descriptor.as_mut().and_then(|descriptor| descriptor.process.as_mut()) {
+            process.pid = Some(profile.processes[0].pid as i32);
+        }
+        packet.push(it);
+    })
+    .unwrap();
+    fs::write(&moved, reader::Trace { packet }.encode_to_vec()).unwrap();
+    fs::write(&theirs, kineto_beside(&profile, 0, 0..5).to_string()).unwrap();
+    let own = own.traces.file();
+    for files in [[&*moved, &*own, &*theirs], [&*own, &*moved, &*theirs]] {
+        let error = join(&files).unwrap_err();
+        assert!(error.contains("several processes of the traces have the number"), "{error}");
+    }
+    assert!(join(&[&own, &theirs]).unwrap().contains("5 unmatched"));
 }

@@ -76,6 +76,7 @@ pub(super) fn packets(ours: &Profile, theirs: &mut Profile) -> Result<(Vec<u8>, 
     if recognised.case != Case::SameRun {
         return Err(format!("they are not of one run: {}; ncclscope compare compares two runs", recognised.reason));
     }
+    let own = own_processes(ours, theirs)?;
     let calls = starts::launching_calls(theirs);
     let wall = ours.clock.to_utc_ns.zip(theirs.clock.to_utc_ns).map(|(ours, theirs)| theirs.saturating_sub(ours));
     let aligned = starts::align(&starts::brackets(ours), &calls, wall).ok_or(
@@ -90,16 +91,37 @@ pub(super) fn packets(ours: &Profile, theirs: &mut Profile) -> Result<(Vec<u8>, 
     shift(theirs, aligned.offset(), ours);
     let extent = theirs.extent().unwrap_or_default();
     let (mut bytes, mut joined) = (Vec::new(), Vec::new());
-    for (process, about) in theirs.processes.iter().enumerate() {
-        let Some(own) = ours.processes.iter().position(|it| it.pid == about.pid) else { continue };
+    for (process, own) in own {
         let tag = ProcessTag::from_random(sys::random());
         let error = format!("{clock}, and its own error is not known");
         let mut drawing = Drawing::beside(theirs, process, extent.start, tag, &ours.processes[own].name, &error);
         let fate = correlate(ours, own, theirs, process, &aligned, tag, &mut |entry| drawing.tracks().draw(entry));
         drawing.draw(extent.end, &mut bytes).map_err(|error| format!("failed to write: {error}"))?;
-        joined.push(Joined { pid: about.pid, clock: clock.clone(), fate });
+        joined.push(Joined { pid: theirs.processes[process].pid, clock: clock.clone(), fate });
     }
     Ok((bytes, joined))
+}
+
+/// Their processes that are ours too, with our place of each. Processes of several hosts may have one number, and those in containers often do.
+fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>, String> {
+    let launching: BTreeSet<usize> = ours.launches.iter().map(|launch| launch.process).collect();
+    let mut own = Vec::new();
+    for (process, about) in theirs.processes.iter().enumerate() {
+        let same = || (0..ours.processes.len()).filter(|at| ours.processes[*at].pid == about.pid);
+        // What was put beside one of ours has its number, and launches nothing.
+        match same().filter(|at| launching.contains(at)).collect::<Vec<_>>()[..] {
+            [] => own.extend(same().next().map(|at| (process, at))),
+            [at] => own.push((process, at)),
+            [one, other, ..] => {
+                return Err(format!(
+                    "several processes of the traces have the number {}, {} and {}, so that its own cannot be told: join it with the trace of \
+                     its own process, and the result with the others",
+                    about.pid, ours.processes[one].name, ours.processes[other].name
+                ));
+            }
+        }
+    }
+    Ok(own)
 }
 
 /// Moves everything onto our clock.

@@ -123,7 +123,8 @@ LEFT JOIN own USING (id)
 LEFT JOIN step USING (id);
 
 -- The operations that the application asked for, as NCCL took them over: one row a rank. Rows of one operation have the
--- same `operation` on all ranks. `bytes` is the payload: count times the size of the datatype.
+-- same `operation` on all ranks; NCCL counts no replays of graphs, so these share it with each other, and with what is asked
+-- for beside them: `name` and `replay` tell them apart. `bytes` is the payload: count times the size of the datatype.
 CREATE PERFETTO VIEW nccl_operation AS
 SELECT
   id,

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+
 use ncclscope_tests::perfetto::{Row, Trace};
 use support::Plan;
 
@@ -153,6 +155,20 @@ fn replays_of_graphs_are_counted() {
         let of_rank = replays.iter().filter(|row| rank(row, "process") == process);
         let counts: Vec<_> = of_rank.map(|row| row.i64("replays")).collect();
         assert_eq!(counts, [13, 8], "{replays:?}");
+    }
+    // Who comes late is told replay by replay, although NCCL gives the replays of one number and both graphs share it.
+    let mut begins: BTreeMap<(String, i64), [Vec<i64>; 2]> = BTreeMap::new();
+    let all = "SELECT process.name AS process, execution.name AS name, ifnull(replay, 0) AS replay, ts FROM nccl_execution AS execution \
+               JOIN nccl_process AS process USING (upid) WHERE seq IS NOT NULL ORDER BY ts";
+    for row in trace.0.rows(all) {
+        let ranks = begins.entry((row.str("name").to_owned(), row.i64("replay"))).or_default();
+        ranks[rank(&row, "process") as usize].push(row.i64("ts"));
+    }
+    let pairs: Vec<_> = begins.values().flat_map(|[one, other]| one.iter().zip(other).map(|(a, b)| b - a)).collect();
+    for row in trace.ask(1) {
+        let sign = if rank(&row, "process") == 0 { -1 } else { 1 };
+        let most = pairs.iter().map(|after| (after * sign).max(0)).max().unwrap_or_default();
+        assert_eq!((row.i64("operations"), row.f64("most_us")), (pairs.len() as i64, most as f64 / 1e3), "{row:?}");
     }
     let whole = trace.0.rows("SELECT count() AS n FROM nccl_kernel WHERE replay IS NOT NULL")[0].i64("n");
     assert_eq!(replays.iter().map(|row| row.i64("kernels")).sum::<i64>(), whole);

@@ -70,7 +70,7 @@ fn commands(survey: &Survey) -> Vec<String> {
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
     if processes > 1 && !survey.operations.is_empty() {
-        let category = if survey.kernels.is_empty() { "operation" } else { "kernel" };
+        let category = if has_runs(survey) { "run" } else { "operation" };
         command("AddDebugSliceTrack", &[&ARRIVALS.replace("CATEGORY", category), "First to last rank"]);
     }
     commands
@@ -82,21 +82,29 @@ SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category IN (
 OR extract_arg(arg_set_id,'nccl.steps') IS NOT NULL) \
 GROUP BY coalesce(extract_arg(arg_set_id,'correlation_id'),id)";
 
-/// For each operation the time from the first rank that began it to the last one, and who that was. A long one is a
-/// straggler's, or says that the hosts' clocks were not merged.
+/// For each operation the time from the first rank that began it to the last one, and who that was; operations of one
+/// kernel are one. A long one is a straggler's, or says that the hosts' clocks were not merged. NCCL counts no replays of
+/// graphs, so these share the number of an operation: the same one is the nth of its name in the same replay.
 const ARRIVALS: &str = "\
-WITH o AS (SELECT s.ts, s.name, p.name AS process, extract_arg(s.arg_set_id,'correlation_id') AS id,\
-extract_arg(s.arg_set_id,'nccl.seq') AS seq \
+WITH o AS (SELECT s.ts, s.name, p.name AS process, upid, extract_arg(s.arg_set_id,'correlation_id') AS id,\
+extract_arg(s.arg_set_id,'nccl.seq') AS seq, extract_arg(s.arg_set_id,'nccl.replay') AS replay \
 FROM slice s JOIN process_track t ON s.track_id=t.id JOIN process p USING(upid) WHERE s.category='CATEGORY'),\
+n AS (SELECT *, row_number() OVER (PARTITION BY upid, id, replay, name ORDER BY ts) AS nth FROM o WHERE seq IS NOT NULL),\
 l AS (SELECT min(ts) OVER w AS first, ts, name, process, row_number() OVER (w ORDER BY ts DESC) AS place,\
-count() OVER w AS ranks FROM o WHERE seq IS NOT NULL WINDOW w AS (PARTITION BY id)) \
-SELECT first AS ts, ts-first AS dur, name||' · last '||process AS name FROM l WHERE place=1 AND ranks>1";
+count() OVER w AS ranks FROM n WINDOW w AS (PARTITION BY id, replay, name, nth)) \
+SELECT first AS ts, ts-first AS dur, min(name)||iif(count()>1,' and '||(count()-1)||' more','')||' · last '||process AS name \
+FROM l WHERE place=1 AND ranks>1 GROUP BY first, ts, process";
+
+/// Whether operations are drawn while the GPU worked on them.
+fn has_runs(survey: &Survey) -> bool {
+    survey.tracks.values().any(|track| track.runs > 0)
+}
 
 /// The communicators' tracks by name, those with the most traffic first. Where operations are drawn while the GPU worked
 /// on them, those tracks.
 fn pinned(survey: &Survey) -> BTreeSet<String> {
     let mut by_name: BTreeMap<&str, (u64, u64, BTreeSet<Option<u64>>)> = BTreeMap::new();
-    let has_runs = survey.tracks.values().any(|track| track.runs > 0);
+    let has_runs = has_runs(survey);
     let is_drawn = |track: &Track| if has_runs { track.runs > 0 } else { track.operations > 0 };
     let drawn = survey.tracks.iter().filter(|(_, track)| is_drawn(track) && !track.name.is_empty());
     for (uuid, Track { name, bytes, operations, .. }) in drawn {

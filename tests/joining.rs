@@ -59,6 +59,33 @@ fn a_file_joined_with_itself_is_not_taken_for_another_process() {
     assert_eq!(processes, 1);
 }
 
+#[test]
+fn what_cannot_be_joined_or_should_not_be_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let files = [path("first"), path("second")];
+    for file in &files {
+        let play = Play::new("user init a comm=1 rank=0 nranks=1\nuser finalize a").env("NCCLSCOPE_RANK", "3");
+        fs::copy(Recording::by(play).traces.file(), file).unwrap();
+    }
+    let join = |output: &Path, files: &[&Path]| {
+        let mut said = Vec::new();
+        let words = ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), output.as_os_str()];
+        let done = ncclscope::cli::run(words.into_iter().chain(files.iter().map(|file| file.as_os_str())), &mut said);
+        done.map(|()| String::from_utf8(said).unwrap()).map_err(|failure| failure.to_string())
+    };
+    let [first, second] = &files;
+    let reason = join(&path("twice"), &[first, first]).unwrap_err();
+    assert!(reason.contains("carry the same process mark"), "{reason}");
+    let reason = join(&path("folder"), &[folder.path()]).unwrap_err();
+    assert!(reason.contains("this is a folder; name the files in it"), "{reason}");
+    assert_eq!(join(&path("one"), &[first]).unwrap().lines().count(), 1);
+    let said = join(&path("both"), &[first, second]).unwrap();
+    assert!(said.starts_with("more than one process says that it is rank 3: "), "{said}");
+    let reason = join(&path("both"), &[first]).unwrap_err();
+    assert!(reason.contains("both exists already; name another file, or remove it"), "{reason}");
+}
+
 /// Byte positions to cut at: in the first packet, in the middle, around the last packet, and more.
 fn cuts(length: usize) -> [usize; 9] {
     [1, 2, 40, length / 4, length / 2, length * 3 / 4, length - 40, length - 2, length - 1]

@@ -205,7 +205,11 @@ fn what_cannot_be_opened_says_why() {
     let empty = folder.path().join("empty");
     fs::write(&empty, "").unwrap();
     let reason = opened(&[empty.to_str().unwrap()]);
-    assert!(reason.contains("nothing in this trace that could be shown"), "{reason}");
+    assert!(reason.contains("the file is empty"), "{reason}");
+    let reason = opened(&[folder.path().to_str().unwrap()]);
+    assert!(reason.contains("this is a folder; name the files in it"), "{reason}");
+    let other = concat!(env!("CARGO_MANIFEST_DIR"), "/data/kineto_1rank_nccl.json.gz");
+    assert!(opened(&[other]).contains("ncclscope import makes a trace of it"), "{}", opened(&[other]));
     let reason = opened(&[file, "--ui", folder.path().to_str().unwrap()]);
     assert!(reason.contains("no index.html"), "{reason}");
     let reason = opened(&[file, "--port", "9002"]);
@@ -240,6 +244,37 @@ fn a_link_shows_the_busy_part_with_the_communicators_pinned() {
     for row in with_operations {
         assert!(pinned.contains(row.str("name")), "{} is not among {pinned:?}", row.str("name"));
     }
+}
+
+#[test]
+fn each_replay_of_a_graph_is_compared_with_itself() {
+    let script = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/graph_replay.txt")).unwrap();
+    let mut bytes = Vec::new();
+    for rank in ["0", "1"] {
+        let play = Play::new(script.replace("rank=0", &format!("rank={rank}"))).env("NCCLSCOPE_RANK", rank);
+        bytes.extend(fs::read(Recording::by(play).traces.file()).unwrap());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("both.perfetto-trace");
+    fs::write(&file, bytes).unwrap();
+    let opened = Opened::new(&file, &viewer());
+    let link = decoded(opened.link());
+    let sql = link.split(r#"AddDebugSliceTrack","args":[""#).nth(1).and_then(|rest| rest.split(r#"",""#).next());
+    let rows = Trace::open(&file).unwrap().rows(sql.expect("a track from SQL"));
+    let names: Vec<_> = rows.iter().map(|row| row.str("name").split(" · ").next().unwrap()).collect();
+    assert_eq!(names, ["AllReduce 4 MiB f32"; 3], "three replays, each on both ranks: {rows:?}");
+}
+
+/// A link's words as they were.
+fn decoded(link: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut parts = link.split('%');
+    bytes.extend(parts.next().unwrap().as_bytes());
+    for part in parts {
+        bytes.push(u8::from_str_radix(&part[..2], 16).unwrap());
+        bytes.extend(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).unwrap()
 }
 
 /// The folder of Perfetto's user interface.

@@ -9,7 +9,6 @@ mod choose;
 mod copy;
 mod wish;
 
-use std::fs::OpenOptions;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -29,16 +28,14 @@ pub(super) struct Wish {
 
 pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
     let failed = |error| format!("failed to write {}: {error}", output.display());
-    if output.exists() {
-        return Err(format!("{} exists already; name another file with -o, or remove it", output.display()));
-    }
+    super::must_be_new(output)?;
     let survey = Survey::of(&[path.to_owned()])?;
     let filter = filter(path, &survey, wish)?;
     let choice = Choice::make(path, &survey, &filter)?;
     if choice.slices == 0 {
         return Err(format!("no slice of {} is in this cut; {}", path.display(), contents(&survey)));
     }
-    let file = OpenOptions::new().write(true).create_new(true).open(output).map_err(failed)?;
+    let file = super::create(output, false)?;
     let copied = copy::copy(path, &choice, &filter, &mut BufWriter::new(file));
     let bytes = copied.map_err(|reason| {
         // Half a cut is of no use to anybody; that it cannot be removed is not the news.

@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,9 +31,10 @@ pub(super) const STARTED: &str = "import started";
 pub(super) const ENDED: &str = "import ended";
 
 pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), String> {
+    super::must_be_new(output)?;
     let profile = import::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
     if profile.source.tool == Tool::Ncclscope {
-        return Err(format!("{}: this is a trace of ncclscope already", input.display()));
+        return Err(format!("{}: this is a trace of ncclscope already; ncclscope open shows it", input.display()));
     }
     let Some(extent) = profile.extent() else {
         return Err(format!("{}: nothing in it could be drawn: {}", input.display(), profile.notes.join("; ")));
@@ -47,7 +47,7 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
         ));
     }
     let failed = |error| format!("failed to write {}: {error}", output.display());
-    let mut file = OpenOptions::new().write(true).create_new(true).open(output).map_err(failed)?;
+    let mut file = super::create(output, false)?;
     for process in 0..profile.processes.len() {
         Drawing::new(&profile, process, extent.start).draw(extent.end, &mut file).map_err(failed)?;
     }

@@ -1,7 +1,6 @@
 //! `ncclscope join`: a trace is a run of packets, so traces are joined by writing one after the other; what only all of them know is added.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use crate::trace::reader;
 use crate::trace::writer::TRACK_BITS;
 
 pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), String> {
+    super::must_be_new(output)?;
     let format = |path: &PathBuf| import::format(path).map_err(|error| format!("{}: {error}", path.display()));
     let (mut own, mut foreign) = (Vec::new(), Vec::new());
     for path in traces {
@@ -38,7 +38,7 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
         _ => return Err("only one file of another tool can be joined at a time".into()),
     }
     let failed = |error| format!("failed to write {}: {error}", output.display());
-    let mut file = OpenOptions::new().write(true).create_new(true).open(output).map_err(failed)?;
+    let mut file = super::create(output, false)?;
     file.write_all(&joined).map_err(failed)?;
     let _ = writeln!(out, "{}: {files} files, {}", output.display(), names::size(joined.len() as u64));
     Ok(())
@@ -96,6 +96,13 @@ fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, Str
             }
         }
         joined.extend_from_slice(&bytes);
+    }
+    let twice = members.twice();
+    if !twice.is_empty() {
+        let _ = writeln!(
+            out,
+            "more than one process says that it is rank {twice}: where these files are of several runs, join those of one alone"
+        );
     }
     members.labels().given_to(joined).map_err(|error| error.to_string())
 }

@@ -16,14 +16,17 @@ mod wire;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
 use crate::config::SETTINGS;
+use crate::import::Format;
 
 /// NCCL profiler: host, proxy and GPU on one clock, as Perfetto traces.
 #[derive(Parser)]
@@ -225,7 +228,41 @@ fn settings(out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Creates a file that must not be there yet, for this user alone where it is `private`.
+fn create(path: &Path, private: bool) -> Result<File, String> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    if private {
+        options.mode(0o600);
+    }
+    options.open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => taken(path),
+        _ => format!("failed to write {}: {error}", path.display()),
+    })
+}
+
+/// Says of a file that it is there already, before there is anything to write.
+fn must_be_new(path: &Path) -> Result<(), String> {
+    if path.exists() { Err(taken(path)) } else { Ok(()) }
+}
+
+fn taken(path: &Path) -> String {
+    format!("{} exists already; name another file, or remove it", path.display())
+}
+
+/// Whether a file is a trace; else what it is, and what can be done with it.
+fn must_be_trace(path: &Path) -> Result<(), String> {
+    match crate::import::format(path) {
+        Ok(Format::Perfetto) => Ok(()),
+        Ok(Format::Sqlite | Format::Json) => Err(format!(
+            "{}: this is not a trace of ncclscope but a file of another tool; ncclscope import makes a trace of it",
+            path.display()
+        )),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
 /// Reads a file, or says which could not be read and why.
-fn read(path: &std::path::Path) -> Result<Vec<u8>, String> {
+fn read(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("failed to read {}: {error}", path.display()))
 }

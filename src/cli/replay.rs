@@ -1,8 +1,7 @@
 //! `ncclscope replay`: the trace of a capture, once more. And what `ncclscope info` says of one.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufReader, BufWriter, Read as _, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::info;
@@ -22,7 +21,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
         format!("by ncclscope {VERSION}, from a capture of {version}: it may differ from the trace of the recording")
     });
     let failed = |error| format!("failed to write {}: {error}", output.display());
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&output).map_err(failed)?;
+    let file = super::create(&output, true)?;
     let mut file = BufWriter::new(file);
     let mut result = Ok(());
     let mut sink = |packets: &[u8]| {

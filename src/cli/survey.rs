@@ -87,6 +87,7 @@ impl Survey {
     pub(super) fn of(paths: &[PathBuf]) -> Result<Survey, String> {
         let mut survey = Survey::default();
         for path in paths {
+            super::must_be_trace(path)?;
             let extent = survey.look(path)?;
             survey.extents.push((path.clone(), extent));
         }

@@ -511,6 +511,9 @@ pub enum Format {
 pub fn format(path: &Path) -> Result<Format, Error> {
     let mut head = [0; 64];
     let mut file = std::fs::File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(Error::Unsupported("this is a folder; name the files in it, as in FOLDER/*.perfetto-trace".into()));
+    }
     let mut length = 0;
     while length < head.len() {
         match file.read(&mut head[length..])? {

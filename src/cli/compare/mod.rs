@@ -11,7 +11,6 @@ pub(super) mod starts;
 mod statistics;
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +44,9 @@ pub(super) struct Wish {
 }
 
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
+    for output in [&wish.json, &wish.markdown].into_iter().flatten() {
+        super::must_be_new(output)?;
+    }
     let open = |path: &Path| import::open(path).map_err(|error| format!("{}: {error}", path.display()));
     let (a, b) = (open(&wish.a)?, open(&wish.b)?);
     let report = compare(&a, &b, wish.case)?;
@@ -61,8 +63,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
-    let write = || OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes);
-    write().map_err(|error| format!("failed to write {}: {error}", path.display()))
+    let written = super::create(path, false)?.write_all(bytes);
+    written.map_err(|error| format!("failed to write {}: {error}", path.display()))
 }
 
 fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, String> {

@@ -103,7 +103,7 @@ pub(in super::super) struct Ranks(Vec<(u32, u32)>);
 
 impl Ranks {
     /// These ranks, in order, those that follow each other as ranges.
-    pub(super) fn of(mut ranks: Vec<u32>) -> Ranks {
+    pub(in crate::cli) fn of(mut ranks: Vec<u32>) -> Ranks {
         ranks.sort_unstable();
         ranks.dedup();
         let mut ranges: Vec<(u32, u32)> = Vec::new();
@@ -120,7 +120,7 @@ impl Ranks {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&rank))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::cli) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

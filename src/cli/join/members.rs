@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 
+use super::super::cut::Ranks;
 use super::super::packets;
 use super::super::survey;
 use super::super::wire::{fields, put_bytes};
@@ -54,6 +55,13 @@ impl Members {
             (unnamed.size, unnamed.hosts) = (size, nodes.unwrap_or_default());
             unnamed.marks.entry(rank).or_default().push(event.track >> TRACK_BITS);
         }
+    }
+
+    /// Ranks in the job that several processes are.
+    pub(super) fn twice(&self) -> Ranks {
+        let mut processes: HashMap<u32, usize> = HashMap::new();
+        self.ranks.values().for_each(|rank| *processes.entry(*rank).or_default() += 1);
+        Ranks::of(processes.into_iter().filter(|(_, count)| *count > 1).map(|(rank, _)| rank).collect())
     }
 
     /// What communicators are to be called that were called otherwise.

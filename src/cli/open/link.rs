@@ -1,6 +1,6 @@
 //! The link: which trace, where to look first, what to pin, what to compute.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
 use super::super::survey::{Survey, Track};
@@ -70,7 +70,10 @@ fn commands(survey: &Survey) -> Vec<String> {
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
     if processes > 1 && !survey.operations.is_empty() {
-        let category = if has_runs(survey) { "run" } else { "operation" };
+        let with_runs = with_runs(survey);
+        let of_all = survey.tracks.iter().filter(|(_, track)| track.operations > 0);
+        let all_run = of_all.map(|(uuid, _)| survey.process(*uuid)).all(|process| with_runs.contains(&process));
+        let category = if all_run { "run" } else { "operation" };
         command("AddDebugSliceTrack", &[&ARRIVALS.replace("CATEGORY", category), "First to last rank"]);
     }
     commands
@@ -95,23 +98,28 @@ count() OVER w AS ranks FROM n WINDOW w AS (PARTITION BY id, replay, name, nth))
 SELECT first AS ts, ts-first AS dur, min(name)||iif(count()>1,' and '||(count()-1)||' more','')||' · last '||process AS name \
 FROM l WHERE place=1 AND ranks>1 GROUP BY first, ts, process";
 
-/// Whether operations are drawn while the GPU worked on them.
-fn has_runs(survey: &Survey) -> bool {
-    survey.tracks.values().any(|track| track.runs > 0)
+/// The processes whose operations are drawn while the GPU worked on them. One that hung from its first operation on is not among
+/// them: its kernels never came.
+fn with_runs(survey: &Survey) -> HashSet<Option<u64>> {
+    let drawn = survey.tracks.iter().filter(|(_, track)| track.runs > 0);
+    drawn.map(|(uuid, _)| survey.process(*uuid)).collect()
 }
 
-/// The communicators' tracks by name, those with the most traffic first. Where operations are drawn while the GPU worked
-/// on them, those tracks.
+/// The communicators' tracks by name, those with the most traffic first. Where a process's operations are drawn while the GPU
+/// worked on them, those tracks.
 fn pinned(survey: &Survey) -> BTreeSet<String> {
     let mut by_name: BTreeMap<&str, (u64, u64, BTreeSet<Option<u64>>)> = BTreeMap::new();
-    let has_runs = has_runs(survey);
-    let is_drawn = |track: &Track| if has_runs { track.runs > 0 } else { track.operations > 0 };
-    let drawn = survey.tracks.iter().filter(|(_, track)| is_drawn(track) && !track.name.is_empty());
-    for (uuid, Track { name, bytes, operations, .. }) in drawn {
+    let with_runs = with_runs(survey);
+    for (uuid, Track { name, bytes, operations, runs, .. }) in &survey.tracks {
+        let process = survey.process(*uuid);
+        let is_drawn = if with_runs.contains(&process) { *runs > 0 } else { *operations > 0 };
+        if !is_drawn || name.is_empty() {
+            continue;
+        }
         let entry = by_name.entry(name).or_default();
         entry.0 += bytes;
         entry.1 += operations;
-        entry.2.insert(survey.process(*uuid));
+        entry.2.insert(process);
     }
     let mut names: Vec<_> = by_name.into_iter().collect();
     names.sort_by_key(|(_, (bytes, operations, _))| std::cmp::Reverse((*bytes, *operations)));
@@ -176,6 +184,24 @@ mod tests {
         assert_eq!(escaped("dp (a|b) · 1.5"), "dp \\(a\\|b\\) · 1\\.5");
         assert_eq!(quoted("a \"b\" \\ \n"), "\"a \\\"b\\\" \\\\ \\u000a\"");
         assert_eq!(encoded("a b·/[]"), "a%20b%C2%B7%2F%5B%5D");
+    }
+
+    #[test]
+    fn a_process_whose_kernels_never_came_is_pinned_too() {
+        let mut survey = Survey::default();
+        let mut track = |uuid: u64, parent: Option<u64>, name: &str, runs: u64| {
+            let track = survey.tracks.entry(uuid).or_default();
+            (track.is_process, track.pid, track.parent) = (parent.is_none(), Some(70 + uuid), parent);
+            (track.name, track.operations, track.runs) = (name.to_owned(), if parent.is_some() { 3 } else { 0 }, runs);
+        };
+        track(1, None, "rank 0", 0);
+        track(2, None, "rank 1", 0);
+        track(11, Some(1), "tp · rank 0 of 2 · handed over", 0);
+        track(21, Some(2), "tp · rank 1 of 2", 3);
+        track(22, Some(2), "tp · rank 1 of 2 · handed over", 0);
+        survey.operations.push((5, 6));
+        assert_eq!(Vec::from_iter(pinned(&survey)), ["tp · rank 0 of 2 · handed over", "tp · rank 1 of 2"]);
+        assert!(commands(&survey).iter().any(|command| command.contains("s.category='operation'")));
     }
 
     #[test]

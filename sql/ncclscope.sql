@@ -42,13 +42,18 @@ LEFT JOIN thread_track ON thread_track.id = slice.track_id
 LEFT JOIN thread ON thread.utid = thread_track.utid;
 
 -- The communicators, one row a process and communicator. `comm` is NCCL's hash, the same on all ranks; `rank` the
--- rank in the communicator.
+-- rank in the communicator; `label` what its tracks call it.
 CREATE PERFETTO VIEW nccl_communicator AS
 SELECT
   upid,
   extract_arg(arg_set_id, 'nccl.comm') AS comm,
   printf('%016x', extract_arg(arg_set_id, 'nccl.comm')) AS hash,
   extract_arg(arg_set_id, 'nccl.comm_name') AS name,
+  coalesce(
+    iif(track GLOB '* · rank *', substr(track, 1, instr(track, ' · rank ') - 1), NULL),
+    extract_arg(arg_set_id, 'nccl.comm_name'),
+    printf('%016x', extract_arg(arg_set_id, 'nccl.comm'))
+  ) AS label,
   extract_arg(arg_set_id, 'nccl.rank') AS rank,
   extract_arg(arg_set_id, 'nccl.ranks') AS ranks,
   extract_arg(arg_set_id, 'nccl.nodes') AS hosts,

@@ -1,5 +1,8 @@
 //! Files joined end to end are one trace, in whatever order; a file that was cut is good up to the cut.
 
+mod command;
+
+use command::ncclscope;
 use ncclscope::trace::reader::whole_length;
 use ncclscope_tests::perfetto::{Problem, Trace};
 use ncclscope_tests::play::Play;
@@ -69,10 +72,8 @@ fn what_cannot_be_joined_or_should_not_be_is_said() {
         fs::copy(Recording::by(play).traces.file(), file).unwrap();
     }
     let join = |output: &Path, files: &[&Path]| {
-        let mut said = Vec::new();
-        let words = ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), output.as_os_str()];
-        let done = ncclscope::cli::run(words.into_iter().chain(files.iter().map(|file| file.as_os_str())), &mut said);
-        done.map(|()| String::from_utf8(said).unwrap()).map_err(|failure| failure.to_string())
+        let words = ["join".as_ref(), "-o".as_ref(), output.as_os_str()];
+        ncclscope(&words.into_iter().chain(files.iter().map(|file| file.as_os_str())).collect::<Vec<_>>())
     };
     let [first, second] = &files;
     let reason = join(&path("twice"), &[first, first]).unwrap_err();
@@ -226,4 +227,30 @@ fn a_file_that_is_named_twice_is_not_joined_with_itself() {
         ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_os_str(), file.as_os_str(), file.as_os_str()];
     let failure = ncclscope::cli::run(line, &mut Vec::new()).expect_err("one file twice").to_string();
     assert!(failure.contains("carry the same process mark") && !joined.exists(), "{failure}");
+}
+
+#[test]
+fn a_communicator_is_asked_for_by_what_its_tracks_call_it() {
+    let recordings: Vec<_> = (0..4).map(in_pairs).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let joined = folder.path().join("joined");
+    let mut words = vec!["join".into(), "-o".into(), joined.clone().into_os_string()];
+    words.extend(recordings.iter().map(|(_, file)| file.clone().into_os_string()));
+    ncclscope(&words).unwrap();
+    let info = ncclscope(&["info".into(), joined.clone()]).unwrap();
+    assert!(info.contains("communicator  00000000000000b0 (no name, 000000b0): rank 0 of 2 on 2 hosts"), "{info}");
+    let operations = |name: &str| {
+        let part = folder.path().join(name);
+        let words =
+            ["cut".as_ref(), joined.as_os_str(), "-o".as_ref(), part.as_os_str(), "--comm".as_ref(), name.as_ref()];
+        ncclscope(&words)?;
+        let info = ncclscope(&["info".into(), part]).unwrap();
+        Ok::<_, String>(info.lines().filter(|line| line.trim_start().starts_with("operations")).count())
+    };
+    assert_eq!(operations("stride 2"), Ok(2));
+    assert_eq!(operations("stride 2 000000b1"), Ok(1));
+    assert_eq!(operations("000000b1"), Ok(1));
+    let reason = operations("stride 3").unwrap_err();
+    let listed = "stride 2 000000b0, stride 2 000000b1, this host 000000a0, this host 000000a1";
+    assert!(reason.ends_with(&format!("the communicators {listed}")), "{reason}");
 }

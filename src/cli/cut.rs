@@ -9,6 +9,7 @@ mod choose;
 mod copy;
 mod wish;
 
+use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -87,7 +88,7 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, String> {
     }
     for name in &wish.communicators {
         let same = |(hash, comm): &(&u64, &super::survey::Communicator)| {
-            comm.name.as_deref() == Some(name) || is_hash(**hash, name)
+            comm.name.as_deref() == Some(name) || is_hash(**hash, name) || is_shown(survey, **hash, name)
         };
         let found: Vec<u64> = survey.communicators.iter().filter(same).map(|(hash, _)| *hash).collect();
         if found.is_empty() {
@@ -102,8 +103,30 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, String> {
 fn is_hash(hash: u64, word: &str) -> bool {
     let word = word.to_ascii_lowercase();
     let word = word.strip_prefix("0x").unwrap_or(&word);
-    word == format!("{hash:016x}") || word == format!("{:08x}", (hash ^ hash >> 32) as u32)
+    word == format!("{hash:016x}") || word == names::short_hash(hash)
 }
+
+/// Whether a communicator's tracks are named so: `all`; `stride 8`, with its hash or without.
+fn is_shown(survey: &Survey, hash: u64, word: &str) -> bool {
+    survey.shown_as(hash).iter().any(|shown| {
+        let plain = shown.strip_suffix(&names::short_hash(hash)).map(str::trim_end);
+        *shown == word || plain == Some(word)
+    })
+}
+
+/// The communicators of one name; several with the hashes by which one of them can be meant.
+fn told_apart(label: &str, hashes: &[u64]) -> String {
+    match hashes {
+        [_] => label.to_owned(),
+        hashes => {
+            let hashes: Vec<_> = hashes.iter().map(|hash| names::short_hash(*hash)).collect();
+            format!("{label} ({})", hashes.join(", "))
+        }
+    }
+}
+
+/// Names of communicators that an error lists.
+const LISTED: usize = 16;
 
 /// What there is to choose from.
 fn contents(survey: &Survey) -> String {
@@ -113,7 +136,16 @@ fn contents(survey: &Survey) -> String {
         ranks if ranks.is_empty() => "no known ranks".to_owned(),
         ranks => format!("ranks {ranks}"),
     };
-    let comms: Vec<_> = survey.communicators.iter().map(|(hash, comm)| label(*hash, comm)).collect();
+    let mut by_label: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for (hash, comm) in &survey.communicators {
+        let shown = survey.shown_as(*hash).pop_first().map(str::to_owned);
+        by_label.entry(shown.unwrap_or_else(|| label(*hash, comm))).or_default().push(*hash);
+    }
+    let mut comms: Vec<_> = by_label.iter().map(|(label, hashes)| told_apart(label, hashes)).collect();
+    if let Some(more @ 1..) = comms.len().checked_sub(LISTED) {
+        comms.truncate(LISTED);
+        comms.push(format!("{more} more, which ncclscope info lists"));
+    }
     match &comms[..] {
         [] => format!("it lasts {duration} and has {ranks} and no communicator"),
         comms => format!("it lasts {duration} and has {ranks} and the communicators {}", comms.join(", ")),

@@ -180,7 +180,9 @@ impl Info {
 }
 
 fn communicator(nccl: &Nccl) -> String {
-    let name = nccl.comm_name.as_deref().unwrap_or("(no name)");
+    // What its tracks call one that has no name begins or ends with this, unless they call it `all`.
+    let short = || format!("(no name, {})", names::short_hash(nccl.comm()));
+    let name = nccl.comm_name.clone().unwrap_or_else(|| if nccl.comm.is_some() { short() } else { "(no name)".into() });
     let unknown = |value: Option<i32>| value.map_or_else(|| "?".into(), |value| value.to_string());
     let version = match nccl.nccl_version() {
         0 => "NCCL of unknown version".to_owned(),

@@ -56,7 +56,7 @@ enum Command {
         /// Ranks in the job, as a list with ranges: 0,4,8-12
         #[arg(long)]
         ranks: Option<cut::Ranks>,
-        /// A communicator, by its name or its hash; may be given more than once
+        /// A communicator, by its name, what its tracks call it or its hash; may be given more than once
         ///
         /// Left out is what belongs to others. What belongs to none stays: the application's kernels, its ranges.
         #[arg(long = "comm", value_name = "NAME")]

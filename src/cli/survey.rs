@@ -1,6 +1,6 @@
 //! A first look through a trace: when it is, its tracks, processes, communicators and operations.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use super::events::{Event, Sequences};
@@ -221,6 +221,13 @@ impl Survey {
     pub(super) fn ranks(&self) -> BTreeMap<u64, Option<u32>> {
         let processes = self.tracks.iter().filter(|(_, track)| track.is_process);
         processes.map(|(uuid, track)| (*uuid, rank(&track.name))).collect()
+    }
+
+    /// What a communicator's tracks call it, `dp` in `dp · rank 3 of 8`. Several, where processes that do not know each other
+    /// call it otherwise.
+    pub(super) fn shown_as(&self, hash: u64) -> BTreeSet<&str> {
+        let tracks = self.tracks.values().filter(|track| track.communicators == [hash]);
+        tracks.filter_map(|track| Some(track.name.split_once(" · rank ")?.0)).collect()
     }
 
     /// How long the trace lasts, ns.

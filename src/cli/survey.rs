@@ -54,7 +54,7 @@ pub(super) struct Track {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unfinished {
     pub(super) begin: u64,
-    /// Its name, where it is the work on an operation.
+    /// Its name and number, where it is the work on an operation.
     pub(super) name: String,
     pub(super) track: u64,
 }
@@ -176,7 +176,11 @@ impl Survey {
                     "not done" => Open::NotDone,
                     _ => Open::Other,
                 };
-                let name = if open == Open::Other { String::new() } else { name() };
+                let name = match (open, event.uint(nccl::SEQ)) {
+                    (Open::Other, _) => String::new(),
+                    (_, None) => name(),
+                    (_, Some(seq)) => format!("{} (seq {seq})", name()),
+                };
                 track.open.push((open, Unfinished { begin: time, name, track: event.track }));
             }
             kind::TYPE_SLICE_END => match track.open.pop() {

@@ -62,7 +62,7 @@ SELECT
   extract_arg(arg_set_id, 'nccl.interface') AS interface,
   min(ts) AS ts
 FROM nccl_slice
-WHERE dur = 0 AND extract_arg(arg_set_id, 'nccl.interface') IS NOT NULL
+WHERE dur = 0 AND (extract_arg(arg_set_id, 'nccl.interface') IS NOT NULL OR name = 'communicator init')
 GROUP BY upid, comm, rank;
 
 -- The application's calls into NCCL, from v5 of the interface on. `nvtx` is the innermost of the program's NVTX ranges around the call, on its thread,
@@ -198,13 +198,13 @@ WITH execution AS (
     extract_arg(arg_set_id, 'nccl.nvtx_range') AS nvtx,
     extract_arg(arg_set_id, 'nccl.nvtx_step') AS step
   FROM nccl_slice
-  WHERE extract_arg(arg_set_id, 'nccl.count') IS NOT NULL AND (
-    category = 'run'
-    -- Of a communicator that is not known there is only the kernel.
+  WHERE category = 'run'
+    -- Of a communicator that is not known there is only the kernel. Files of other tools may say bytes and no count; copies have bytes too.
     OR category IN ('kernel', 'carried')
+    AND coalesce(extract_arg(arg_set_id, 'nccl.count'), extract_arg(arg_set_id, 'nccl.bytes')) IS NOT NULL
+    AND coalesce(extract_arg(arg_set_id, 'nccl.function'), extract_arg(arg_set_id, 'nccl.function_text')) IS NOT NULL
     AND coalesce(extract_arg(arg_set_id, 'nccl.operations'), 1) = 1
     AND coalesce(extract_arg(arg_set_id, 'nccl.comm'), extract_arg(arg_set_id, 'nccl.comm_name')) IS NULL
-  )
 )
 SELECT
   execution.*,

@@ -423,6 +423,11 @@ fn payloads_of_collectives_tell_root_reduction_and_bandwidth() {
          WHERE s.name = 'communicator' AND a.key = 'nccl.note'",
     );
     assert_eq!(note[0].str("note"), "8c3f52d177ab09e4, 4 ranks, rank 2");
+    trace.query(include_str!("../sql/ncclscope.sql")).unwrap();
+    assert_eq!(
+        trace.text("SELECT name, bytes, ranks FROM nccl_execution ORDER BY ts"),
+        "name,bytes,ranks\nAllReduce 16 MiB,16777216,4\nBroadcast 1 MiB,1048576,4\n"
+    );
 }
 
 #[test]

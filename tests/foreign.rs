@@ -428,6 +428,14 @@ fn payloads_of_collectives_tell_root_reduction_and_bandwidth() {
         trace.text("SELECT name, bytes, ranks FROM nccl_execution ORDER BY ts"),
         "name,bytes,ranks\nAllReduce 16 MiB,16777216,4\nBroadcast 1 MiB,1048576,4\n"
     );
+    // A part of it knows its communicator too.
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, part] = ["whole", "part"].map(|name| folder.path().join(format!("{name}.perfetto-trace")));
+    ncclscope(&["import", "-o"], &[&whole, &path]).unwrap();
+    ncclscope(&["cut", "--time", "2500ns..", "-o"], &[&part, &whole]).unwrap();
+    let part = Trace::open(&part).unwrap();
+    part.query(include_str!("../sql/ncclscope.sql")).unwrap();
+    assert_eq!(part.text("SELECT hash, rank, ranks FROM nccl_communicator"), "hash,rank,ranks\n8c3f52d177ab09e4,2,4\n");
 }
 
 #[test]

@@ -195,7 +195,8 @@ impl Survey {
             track.communicators.push(hash);
         }
         let comm = self.communicators.entry(hash).or_default();
-        if event.uint(nccl::INTERFACE).is_some() {
+        // Other tools know of no interface.
+        if [nccl::INTERFACE, nccl::RANK].iter().any(|number| event.arg(*number).is_some()) {
             comm.name = event.arg(nccl::COMM_NAME).map(|name| String::from_utf8_lossy(name.bytes()).into_owned());
             comm.ranks = event.uint(nccl::RANKS);
         }

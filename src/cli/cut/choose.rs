@@ -259,7 +259,9 @@ impl Chooser<'_> {
     /// Whether what an instant says holds from there on, or for the whole recording.
     fn is_lasting(&mut self, event: &Event<'_>, category: &str) -> bool {
         let is_first = category == "ncclscope" && self.begun.insert(event.track);
-        let introduces = event.arg(nccl::INTERFACE).and(event.uint(nccl::COMM));
+        // Other tools know of no interface.
+        let is_init = [nccl::INTERFACE, nccl::RANKS].iter().any(|number| event.arg(*number).is_some());
+        let introduces = event.uint(nccl::COMM).filter(|_| is_init);
         let introduces = introduces.is_some_and(|hash| self.introduced.insert((event.track, hash)));
         is_first || introduces || [nccl::RECORDED, nccl::UUID].iter().any(|number| event.arg(*number).is_some())
     }

@@ -83,6 +83,18 @@ fn what_cannot_be_joined_or_should_not_be_is_said() {
     assert_eq!(join(&path("one"), &[first]).unwrap().lines().count(), 1);
     let said = join(&path("both"), &[first, second]).unwrap();
     assert!(said.starts_with("more than one process says that it is rank 3: "), "{said}");
+    // Of several, each figure is told with its process, and who was killed.
+    let mut bytes = fs::read(second).unwrap();
+    bytes.truncate(bytes.len() - 3);
+    fs::write(second, bytes).unwrap();
+    join(&path("killed"), &[first, second]).unwrap();
+    let info = ncclscope(&["info".into(), path("killed")]).unwrap();
+    let lines = |what: &str| info.lines().filter(|line| line.trim_start().starts_with(what)).collect::<Vec<_>>();
+    let processes = lines("process");
+    let name = |line: &str| line.trim_start().strip_prefix("process").unwrap().trim().to_owned();
+    let [recorded, not_closed] = [lines("recorded"), lines("not closed")];
+    assert!(recorded.len() == 1 && recorded[0].contains(&format!("{}: ", name(processes[0]))), "{info}");
+    assert!(not_closed.len() == 1 && not_closed[0].ends_with(&name(processes[1])), "{info}");
     let reason = join(&path("both"), &[first]).unwrap_err();
     assert!(reason.contains("both exists already; name another file, or remove it"), "{reason}");
 }

@@ -219,7 +219,7 @@ fn an_output_is_never_overwritten_and_has_a_name_by_itself() {
     let output = path.with_extension("replayed.perfetto-trace");
     assert_eq!(fs::read(&output).unwrap(), live);
     let refused = ncclscope(&[Path::new("replay"), &path]).unwrap_err();
-    assert!(refused.contains("failed to write") && refused.contains("exists"), "{refused}");
+    assert!(refused.contains("exists already; name another file"), "{refused}");
 }
 
 /// Writes a file, has it replayed, and answers why it was refused, and whether there is a trace of it all the same.

@@ -31,11 +31,11 @@ pub(super) const STARTED: &str = "import started";
 pub(super) const ENDED: &str = "import ended";
 
 pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), String> {
-    super::must_be_new(output)?;
     let profile = import::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
     if profile.source.tool == Tool::Ncclscope {
         return Err(format!("{}: this is a trace of ncclscope already; ncclscope open shows it", input.display()));
     }
+    super::must_be_new(output)?;
     let Some(extent) = profile.extent() else {
         return Err(format!("{}: nothing in it could be drawn: {}", input.display(), profile.notes.join("; ")));
     };

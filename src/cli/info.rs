@@ -1,13 +1,13 @@
 //! `ncclscope info`: what a trace holds, in a page.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::foreign;
 use super::import::ENDED;
 use super::replay;
-use super::survey::Survey;
+use super::survey::{self, Survey};
 use crate::import::{self, Format};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
@@ -62,14 +62,17 @@ fn unfinished(survey: &Survey, out: &mut dyn Write) -> std::io::Result<()> {
     }
 }
 
+/// Processes without a last word that are named.
+const NAMED: usize = 16;
+
 /// Communicators, and functions of them, that are named.
 const COMMUNICATORS: usize = 64;
 
 #[derive(Default)]
 struct Info {
     processes: Vec<String>,
-    /// The tags of the processes that were recorded; a process with several GPUs is drawn as several.
-    recordings: HashSet<u64>,
+    /// The processes that were recorded, by their tag; a process with several GPUs is drawn as several.
+    recordings: HashMap<u64, String>,
     sequences: Sequences,
     communicators: Vec<String>,
     /// Operations handed over, by communicator and function: how many, and their bytes.
@@ -77,9 +80,11 @@ struct Info {
     slices: u64,
     instants: BTreeMap<String, u64>,
     notes: Vec<String>,
+    /// The last words of recordings, and the tags of their processes.
+    ended: Vec<u64>,
     ends: Vec<Nccl>,
     /// Processes that another tool recorded, whose import is complete.
-    imported: usize,
+    imported: Vec<u64>,
 }
 
 impl Info {
@@ -88,10 +93,12 @@ impl Info {
         if let Some(descriptor) = packet.track_descriptor
             && let Some(process) = &descriptor.process
         {
-            self.recordings.insert(descriptor.uuid() >> TRACK_BITS);
-            self.processes.push(format!("{} (pid {})", process.process_name(), process.pid()));
+            let process = format!("{} (pid {})", process.process_name(), process.pid());
+            // A process's further GPUs come after it.
+            self.recordings.entry(descriptor.uuid() >> TRACK_BITS).or_insert_with(|| process.clone());
+            self.processes.push(process);
         }
-        let Some(Event { name, event, .. }) = event else { return };
+        let Some(Event { name, event, track, .. }) = event else { return };
         let kind = event.r#type();
         let nccl = event.nccl.unwrap_or_default();
         match kind {
@@ -111,8 +118,11 @@ impl Info {
             Type::Instant => {
                 match &*name {
                     "communicator init" => self.communicators.push(communicator(&nccl)),
-                    "recording ended" => self.ends.push(nccl),
-                    ENDED => self.imported += 1,
+                    "recording ended" => {
+                        self.ended.push(track >> TRACK_BITS);
+                        self.ends.push(nccl);
+                    }
+                    ENDED => self.imported.push(track >> TRACK_BITS),
                     "recording started" => self.notes.push(nccl.note().to_owned()),
                     _ if nccl.note.is_some() => self.notes.push(format!("{name}: {}", nccl.note())),
                     _ => {}
@@ -159,8 +169,12 @@ impl Info {
             let times = if times > 1 { format!(" ({times} times)") } else { String::new() };
             writeln!(out, "  note          {note}{times}")?;
         }
-        for end in &self.ends {
-            writeln!(out, "  recorded      {}", verdict(end))?;
+        for (tag, end) in self.ended.iter().zip(&self.ends) {
+            let process = match self.recordings.get(tag) {
+                Some(process) if self.recordings.len() > 1 => format!("{process}: "),
+                _ => String::new(),
+            };
+            writeln!(out, "  recorded      {process}{}", verdict(end))?;
         }
         if self.ends.iter().any(|end| end.kernels_application.is_some()) {
             writeln!(out, "  GPU kernels   {}", kernels(&self.ends))?;
@@ -168,9 +182,20 @@ impl Info {
         if let Some(channels) = channels(&self.ends) {
             writeln!(out, "  GPU channels  {channels}")?;
         }
-        let missing = self.recordings.len().saturating_sub(self.ends.len() + self.imported);
-        if missing > 0 {
-            writeln!(out, "  not closed    {missing} recording(s) ended without a last word: the process was killed")?;
+        let is_closed = |tag: &u64| self.ended.contains(tag) || self.imported.contains(tag);
+        let open = self.recordings.iter().filter(|(tag, _)| !is_closed(tag));
+        let mut open: Vec<&str> = open.map(|(_, process)| process.as_str()).collect();
+        open.sort_by_key(|process| (survey::rank(process), *process));
+        if !open.is_empty() {
+            let missing = open.len();
+            let rest = missing.saturating_sub(NAMED);
+            let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+            open.truncate(NAMED);
+            let names = open.join(", ");
+            writeln!(
+                out,
+                "  not closed    {missing} recording(s) ended without a last word, because the process was killed: {names}{more}"
+            )?;
         }
         if let Some(fault) = fault {
             writeln!(out, "  fault         {fault}")?;

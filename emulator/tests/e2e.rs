@@ -425,7 +425,10 @@ fn hang_on_one_host(nccl: &str) {
     assert_eq!(hung(first).last(), Some(&3), "the fourth AllReduce hangs");
     assert!(hung(second).is_empty(), "and rank 1 did not come");
     let said = job.info();
-    assert!(said.contains("never ended   AllReduce 1 MiB f32 (seq 3), on world · rank 0 of 2 · not done, rank 0"), "{said}");
+    assert!(
+        said.contains("never ended   AllReduce 1 MiB f32 (seq 3), on world · rank 0 of 2 · not done, rank 0"),
+        "{said}"
+    );
 }
 
 /// Kernel channels come when asked for, exactly as many as the kernels stamped; and not otherwise.

@@ -109,7 +109,7 @@ fn shown(operation: Handle) -> Handle {
     Handle(operation.0 | 1 << (Handle::COUNTER_BITS - 1))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cli"))]
 mod tests {
     use super::*;
     use crate::model::activity::{Kernel, Place, Span};

@@ -51,6 +51,8 @@ pub struct Pipeline {
     undrawn: u64,
     /// Failures after which CUPTI has nothing more to say.
     fatal: u64,
+    /// How late kernels' records came in the last minutes, after their end.
+    late_ns: u64,
     said: Vec<String>,
 }
 
@@ -89,6 +91,7 @@ impl Pipeline {
             clock_error_ns: 0,
             undrawn: 0,
             fatal: 0,
+            late_ns: 0,
             said: Vec::new(),
         }
     }
@@ -206,7 +209,9 @@ impl Pipeline {
             }
             Input::Shares(shares) => {
                 let now = self.now();
-                self.tracks.tick(now, self.activities_until());
+                self.tracks.tick(now, self.activities_until(), self.late_ns);
+                // One that was late once does not count for ever: by half in three quarters of a minute.
+                self.late_ns -= self.late_ns / 64;
                 shares.iter().for_each(|share| self.tracks.cpu(now, share.tid, &share.name, share.percent));
             }
             Input::Dropped(total) => self.lost(total),
@@ -306,6 +311,12 @@ impl Pipeline {
 
     /// What has a time waits for the records of that time.
     fn activity(&mut self, activity: Activity) {
+        let end = match &activity {
+            Activity::Kernel(kernel) => Some(kernel.span.end),
+            Activity::Copy(copy) => Some(copy.span.end),
+            _ => None,
+        };
+        self.late_ns = self.late_ns.max(end.map_or(0, |end| self.now().since(end)));
         if let Some(activity) = self.activities.push(activity) {
             self.draw(&activity);
         }

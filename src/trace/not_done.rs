@@ -3,7 +3,8 @@
 //! host.
 //!
 //! CUPTI returns its records in buffers, and a buffer when all in it has ended. So the kernels just before one that hangs are not known
-//! either: the first operations that are shown may be done, and the one that hangs is among them.
+//! either: the first operations that are shown may be done, and the one that hangs is among them. And on a GPU that is never idle a buffer
+//! comes when it is full, which may take seconds: where records come late, more time passes until an operation counts as overdue.
 
 use std::sync::Arc;
 
@@ -16,8 +17,11 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, Operation};
 
-const DESCRIPTION: &str = "Operations that were handed over more than two seconds ago and are not known to be done, from their hand-over on. CUPTI holds \
-                           back what it recorded just before a kernel that still runs, so that the first ones may be done.";
+const DESCRIPTION: &str = "Operations that should be done for long and are not known to be, from their hand-over on. CUPTI holds back what it recorded \
+                           just before a kernel that still runs, so that the first ones may be done.";
+/// How long an operation may be under way until it is shown, ns, where CUPTI's records come as they should: within its flush period.
+const OVERDUE_NS: u64 = 2_000_000_000;
+const FLUSH_PERIOD_NS: u64 = 1_000_000_000;
 const NOT_SEEN: &str = "its kernel has not been seen to end";
 const MAY_BE_DONE: &str = "its kernel has not been seen to end, but kernels were lost or could not be matched in this process: it may be done";
 
@@ -37,14 +41,17 @@ impl Tracks {
         self.kernels_missing = true;
     }
 
-    /// Comes once a second, in whatever state the job is; kernels are drawn up to `drawn`, as far as CUPTI has returned them.
-    pub fn tick(&mut self, now: HostNs, drawn: HostNs) {
+    /// Comes once a second, in whatever state the job is; kernels are drawn up to `drawn`, as far as CUPTI has returned them. `late_ns` is how long
+    /// after a kernel's end its record may come, going by those that came.
+    pub fn tick(&mut self, now: HostNs, drawn: HostNs, late_ns: u64) {
+        let patience = late_ns.saturating_sub(FLUSH_PERIOD_NS).saturating_mul(2).saturating_add(OVERDUE_NS);
+        let since = HostNs(drawn.0.saturating_sub(patience));
         let mut shown = Vec::new();
         for (context, comm) in &mut self.comms {
             comm.outstanding.settle(&mut self.lanes.writer, now);
             // Where none of its kernels is known, and others are not matched, its own may be among those.
             if comm.outstanding.is_drawn() || !self.kernels_missing {
-                shown.extend(comm.outstanding.overdue(drawn).map(|(begin, operation)| (*context, begin, operation)));
+                shown.extend(comm.outstanding.overdue(since).map(|(begin, operation)| (*context, begin, operation)));
             }
         }
         // In one order, whatever that of the map.
@@ -192,7 +199,7 @@ mod tests {
         }
 
         fn tick(&mut self, time: HostNs) {
-            self.tracks.tick(time, time);
+            self.tracks.tick(time, time, 0);
         }
 
         /// What was shown: number, begin, end, and the doubts of both.
@@ -261,6 +268,21 @@ mod tests {
             job.tick(HostNs(number * SECOND + SECOND));
         }
         assert_eq!(job.shown(), []);
+    }
+
+    #[test]
+    fn where_records_come_late_it_waits_for_them() {
+        let is_shown = |late_ns: u64, age: u64| {
+            let mut job = Job::new();
+            job.hand_over(1, SECOND);
+            let now = HostNs((1 + age) * SECOND);
+            job.tracks.tick(now, now, late_ns);
+            !job.shown().is_empty()
+        };
+        for (late_ns, patience) in [(0, 2), (SECOND / 2, 2), (5 * SECOND, 10)] {
+            assert!(!is_shown(late_ns, patience - 1) && is_shown(late_ns, patience), "{late_ns}");
+        }
+        assert!(!is_shown(u64::MAX, 1_000));
     }
 
     #[test]

@@ -24,8 +24,6 @@ use crate::model::timeline::Operation;
 const HOLD_NS: u64 = 1_500_000_000;
 /// Operations of one communicator that are followed; of more, the oldest are taken for done.
 const OPERATIONS: usize = 4096;
-/// How long one may be under way until it is shown as not done, ns: as long as CUPTI's records may come late, and more.
-const OVERDUE_NS: u64 = 2_000_000_000;
 /// Operations that are shown at a time: what is behind them waits for them.
 const SHOWN: usize = 8;
 
@@ -64,16 +62,14 @@ impl Outstanding {
         self.operations.push_back(UnderWay { id, begin, end: None, is_counted: false, facts, is_shown: false });
     }
 
-    /// The first of those that are not known to have ended, if they have been under way for long and were not told before.
-    pub(super) fn overdue(&mut self, now: HostNs) -> impl Iterator<Item = (HostNs, Arc<Operation>)> {
+    /// The first of those that are not known to have ended, if they began before `since` and were not told before.
+    pub(super) fn overdue(&mut self, since: HostNs) -> impl Iterator<Item = (HostNs, Arc<Operation>)> {
         let known = self.operations.iter().rposition(|it| it.end.is_some()).map_or(0, |last| last + 1);
-        self.operations.range_mut(known..).take(SHOWN).filter(move |it| now.since(it.begin) >= OVERDUE_NS).filter_map(
-            |it| {
-                let facts = it.facts.take()?;
-                it.is_shown = true;
-                Some((it.begin, facts))
-            },
-        )
+        self.operations.range_mut(known..).take(SHOWN).filter(move |it| it.begin <= since).filter_map(|it| {
+            let facts = it.facts.take()?;
+            it.is_shown = true;
+            Some((it.begin, facts))
+        })
     }
 
     /// When those ended that were told to be overdue, each once.

@@ -426,7 +426,7 @@ fn hang_on_one_host(nccl: &str) {
     assert!(hung(second).is_empty(), "and rank 1 did not come");
     let said = job.info();
     assert!(
-        said.contains("never ended   AllReduce 1 MiB f32 (seq 3), on world · rank 0 of 2 · not done, rank 0"),
+        said.contains("no end seen   AllReduce 1 MiB f32 (seq 3), on world · rank 0 of 2 · not done, rank 0"),
         "{said}"
     );
 }

@@ -41,7 +41,7 @@ pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String>
     Ok(())
 }
 
-/// What NCCL had begun and not ended when the trace ended: where a job hung.
+/// What NCCL had begun and not ended when the trace ended, or was not seen to end: where a job hung.
 fn unfinished(survey: &Survey, out: &mut dyn Write) -> std::io::Result<()> {
     const SHOWN: usize = 12;
     let Some((_, last)) = survey.span else { return Ok(()) };
@@ -49,16 +49,17 @@ fn unfinished(survey: &Survey, out: &mut dyn Write) -> std::io::Result<()> {
     for slice in survey.unfinished.iter().take(SHOWN) {
         let process = survey.process(slice.track).map_or("", name);
         let age = (last - slice.begin) as f64 / 1e9;
+        let what = if slice.may_be_done { "no end seen" } else { "never ended" };
         writeln!(
             out,
-            "  never ended   {}, on {}, {process}: begun {age:.6} s before the end",
+            "  {what}   {}, on {}, {process}: begun {age:.6} s before the end",
             slice.name,
             name(slice.track)
         )?;
     }
     match survey.unfinished.len().saturating_sub(SHOWN) {
         0 => Ok(()),
-        more => writeln!(out, "  never ended   {more} more; ncclscope open shows them"),
+        more => writeln!(out, "  no end seen   {more} more; ncclscope open shows them"),
     }
 }
 

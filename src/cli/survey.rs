@@ -57,6 +57,8 @@ pub(super) struct Unfinished {
     /// Its name and number, where it is the work on an operation.
     pub(super) name: String,
     pub(super) track: u64,
+    /// That it has not ended is not known: only its end is not.
+    pub(super) may_be_done: bool,
 }
 
 /// An open slice, by its place in the survey's list.
@@ -181,7 +183,8 @@ impl Survey {
                     (_, None) => name(),
                     (_, Some(seq)) => format!("{} (seq {seq})", name()),
                 };
-                track.open.push((open, Unfinished { begin: time, name, track: event.track }));
+                let may_be_done = open == Open::NotDone;
+                track.open.push((open, Unfinished { begin: time, name, track: event.track, may_be_done }));
             }
             kind::TYPE_SLICE_END => match track.open.pop() {
                 Some((Open::Operation(index), _)) => self.operations[index].1 = time,

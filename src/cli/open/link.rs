@@ -66,7 +66,7 @@ fn commands(survey: &Survey) -> Vec<String> {
         command("PinTracksByRegex", &["^records dropped$"]);
     }
     if !survey.unfinished.is_empty() {
-        command("AddDebugSliceTrack", &[UNFINISHED, "Never ended"]);
+        command("AddDebugSliceTrack", &[UNFINISHED, "No end seen"]);
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
     if processes > 1 && !survey.operations.is_empty() {
@@ -79,9 +79,9 @@ fn commands(survey: &Survey) -> Vec<String> {
     commands
 }
 
-/// What NCCL had not ended when the recording did, one slice an operation.
+/// What NCCL had not ended when the recording did, or had not been seen to end, one slice an operation.
 const UNFINISHED: &str = "\
-SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category IN ('operation','kernel') \
+SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category IN ('operation','kernel','not done') \
 OR extract_arg(arg_set_id,'nccl.steps') IS NOT NULL) \
 GROUP BY coalesce(extract_arg(arg_set_id,'correlation_id'),id)";
 
@@ -215,7 +215,7 @@ mod tests {
         let (begin, end) = busy(&survey(dense.chain([900_000_000]).collect()), (0, 1_000_000_000));
         assert_eq!((begin, end), (100_000_000 - 245_050, 104_901_000 + 245_050));
         // Something hangs: up to there, and as much behind.
-        let unfinished = Unfinished { begin: 500_000_000, name: "AllReduce".into(), track: 1 };
+        let unfinished = Unfinished { begin: 500_000_000, name: "AllReduce".into(), track: 1, may_be_done: false };
         let hang = Survey { unfinished: vec![unfinished], ..survey(vec![100_000_000, 400_000_000, 600_000_000]) };
         assert_eq!(busy(&hang, (0, 1_000_000_000)), (80_000_000, 900_000_000));
         // Few: all of them. None: everything.

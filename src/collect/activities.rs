@@ -40,6 +40,7 @@ impl Activities {
             | Activity::Stream(_)
             | Activity::ExternalId { .. }
             | Activity::Dropped(_)
+            | Activity::Unfinished(_)
             | Activity::Implausible => return Some(activity),
         };
         self.fresh.push((end, activity));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use cupti_sys::records::Walker;
 
 use super::file::{Stopped, TraceFile};
-use super::input::{Begin, Ending, Input, Level};
+use super::input::{Begin, Ending, Input, Level, remark};
 use super::order::{self, Source};
 use super::pipeline::{CHUNK, Pipeline};
 use super::watch::Watch;
@@ -308,6 +308,11 @@ impl Run {
         if self.watch.is_due(now) {
             let shares = self.watch.look(now, &self.out.pipeline.progress_threads());
             self.out.feed(&Input::Shares(&shares));
+            if self.out.pipeline.take_wish_for_force()
+                && let Some(reader) = &self.kernels
+            {
+                reader.force();
+            }
         }
         let dropped = rings.dropped();
         if dropped > self.dropped {
@@ -325,10 +330,15 @@ impl Run {
             self.has_brackets = true;
             self.out.feed(&Input::ExternalIds);
         }
+        let forced = reader.take_forced();
         if all {
             reader.finish(&mut self.out);
         } else {
             reader.drain(&mut self.out);
+        }
+        if let Some(time) = forced {
+            let text = "nothing had ended for long; records of kernels that had not ended yet will not come";
+            self.out.feed(&Input::Note { time, name: remark::FORCED, text });
         }
         self.out.feed(&Input::Due { all });
         self.out.draw_due();

@@ -39,6 +39,8 @@ pub mod remark {
     pub const TAKEN: &str = "CUPTI taken";
     /// CUPTI is ours again.
     pub const TAKEN_AGAIN: &str = "CUPTI taken again";
+    /// CUPTI was made to return its buffers, also those with kernels that had not ended. Its buffers come before it.
+    pub const FORCED: &str = "CUPTI flushed by force";
 }
 
 /// One thing that the pipeline is told. CUPTI's buffers have a call of their own, [`super::pipeline::Pipeline::buffer`].

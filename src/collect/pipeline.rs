@@ -21,6 +21,7 @@ use crate::model::event::{self, Body, Kind, Record};
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
 use crate::model::timeline::{ChannelChecks, Matches};
+use crate::trace::not_done::Evidence;
 use crate::trace::tracks::{Figures, Tracks};
 
 /// Bytes of packets that make a chunk; Perfetto wants compressed packets below 512 KiB.
@@ -51,8 +52,8 @@ pub struct Pipeline {
     undrawn: u64,
     /// Failures after which CUPTI has nothing more to say.
     fatal: u64,
-    /// How late kernels' records came in the last minutes, after their end.
-    late_ns: u64,
+    /// CUPTI is to be made to return everything.
+    wants_force: bool,
     said: Vec<String>,
 }
 
@@ -91,7 +92,7 @@ impl Pipeline {
             clock_error_ns: 0,
             undrawn: 0,
             fatal: 0,
-            late_ns: 0,
+            wants_force: false,
             said: Vec::new(),
         }
     }
@@ -166,6 +167,12 @@ impl Pipeline {
         std::mem::take(&mut self.said)
     }
 
+    /// Whether CUPTI has to be made to return everything, since the last time this was asked.
+    #[must_use]
+    pub fn take_wish_for_force(&mut self) -> bool {
+        std::mem::take(&mut self.wants_force)
+    }
+
     /// Draws a remark about now, however full the file is. For what is said once.
     pub fn remark(&mut self, name: &str, text: &str) {
         self.tracks.note(self.now(), name, text);
@@ -181,7 +188,9 @@ impl Pipeline {
     fn take_other(&mut self, input: &Input<'_>) {
         match *input {
             Input::Note { time, name, text } => {
-                if self.level != Level::Ends {
+                if name == remark::FORCED {
+                    self.tracks.flushed_by_force(time, text);
+                } else if self.level != Level::Ends {
                     self.tracks.note(time, name, text);
                     match name {
                         remark::RELEASED => self.tracks.expect_kernels(false, time),
@@ -209,9 +218,10 @@ impl Pipeline {
             }
             Input::Shares(shares) => {
                 let now = self.now();
-                self.tracks.tick(now, self.activities_until(), self.late_ns);
-                // One that was late once does not count for ever: by half in three quarters of a minute.
-                self.late_ns -= self.late_ns / 64;
+                let replay = self.correlator.unseen_replay();
+                let (done, moved) = (|id| self.correlator.work_done(id), |id| self.correlator.moved(id));
+                let evidence = Evidence { done: &done, moved: &moved, replay };
+                self.wants_force |= self.tracks.tick(now, self.activities_until(), &evidence);
                 shares.iter().for_each(|share| self.tracks.cpu(now, share.tid, &share.name, share.percent));
             }
             Input::Dropped(total) => self.lost(total),
@@ -311,12 +321,14 @@ impl Pipeline {
 
     /// What has a time waits for the records of that time.
     fn activity(&mut self, activity: Activity) {
-        let end = match &activity {
-            Activity::Kernel(kernel) => Some(kernel.span.end),
-            Activity::Copy(copy) => Some(copy.span.end),
-            _ => None,
+        let activity = match activity {
+            // Nobody asked for it: what is damaged is its record.
+            Activity::Unfinished(_) if !self.tracks.is_forcing() => {
+                self.tracks.kernels_lost();
+                Activity::Implausible
+            }
+            activity => activity,
         };
-        self.late_ns = self.late_ns.max(end.map_or(0, |end| self.now().since(end)));
         if let Some(activity) = self.activities.push(activity) {
             self.draw(&activity);
         }

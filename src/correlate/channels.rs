@@ -225,6 +225,11 @@ impl Channels {
         self.distrusted.entry(context).or_insert(self.count);
     }
 
+    /// Whether a communicator's stamps may be those of other operations from some time on.
+    pub(super) fn distrusts(&self, context: Handle) -> bool {
+        self.distrusted.contains_key(&context)
+    }
+
     /// Whether a plan's stamps may be those of another.
     fn is_distrusted(&self, run: &Run) -> bool {
         self.distrusted.get(&run.context).is_some_and(|&since| run.number >= since)

@@ -40,8 +40,8 @@ pub(super) enum Details {
         group: Handle,
         made: Moment,
     },
-    /// `Coll` or `P2p`, and the Group it was handed over in.
-    Operation(Arc<Operation>, Handle),
+    /// `Coll` or `P2p`, the Group it was handed over in, and what NCCL did for it.
+    Operation(Arc<Operation>, Handle, Work),
     ProxyOp {
         op: event::ProxyOp,
         parent: Handle,
@@ -62,7 +62,29 @@ pub(super) enum Details {
     /// `KernelCh` or `KernelPhase`: the plan it belongs to.
     Channel {
         run: Handle,
+        operation: Handle,
     },
+}
+
+/// What NCCL began for an operation, and what of it has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    /// Operations of the proxy: begun and ended.
+    pub(super) proxy: [u32; 2],
+    /// Kernel channels: begun and ended.
+    pub(super) channels: [u32; 2],
+    /// When the last of them ended.
+    pub(super) last: HostNs,
+}
+
+impl Work {
+    /// When all of it had ended, as far as it shows that the operation is done. A moment ago there may have been more to
+    /// begin: to be asked of operations that are long under way.
+    pub(super) fn done(&self) -> Option<HostNs> {
+        let all = |[begun, ended]: [u32; 2]| begun == ended;
+        let any = self.proxy[0] + self.channels[0] > 0;
+        (any && all(self.proxy) && all(self.channels)).then_some(self.last)
+    }
 }
 
 /// Stopped calls and operations that can still become parents.
@@ -99,7 +121,7 @@ impl Table {
     /// The operation behind the handle of a `Coll` or `P2p`.
     pub(super) fn operation(&self, id: Handle) -> Option<&Operation> {
         match &self.get(id)?.details {
-            Details::Operation(operation, _) => Some(operation),
+            Details::Operation(operation, ..) => Some(operation),
             _ => None,
         }
     }

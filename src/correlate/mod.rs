@@ -22,8 +22,8 @@ use self::bounded::Bounded;
 use self::channels::{Adopted, Channels, Facts, Ready};
 use self::external::Waiting;
 pub(crate) use self::history::History;
-use self::known::{Details, Known, Table};
-use self::plans::{Found, Plans};
+use self::known::{Details, Known, Table, Work};
+use self::plans::{Found, KernelKey, Plans};
 use self::ranges::Ranges;
 use crate::model::activity::{self, Activity, Kernel};
 use crate::model::event::{self, Body, Event, Kind, Record};
@@ -77,6 +77,8 @@ pub struct Correlator {
     channels: Channels,
     /// The newest interface that a communicator uses.
     interface: u8,
+    /// When something last moved in a communicator: the proxy, or a channel.
+    moved: FxHashMap<Handle, HostNs>,
     doubts: Doubts,
     matches: Matches,
     last: HostNs,
@@ -134,6 +136,7 @@ impl Correlator {
             history: History::default(),
             channels: Channels::default(),
             interface: 0,
+            moved: FxHashMap::default(),
             doubts: Doubts::default(),
             matches: Matches::default(),
             last: HostNs(0),
@@ -231,7 +234,7 @@ impl Correlator {
             }
             Body::GraphLaunch { graph, correlation } => {
                 let asked = self.rings.get(&ring).map(|&(_, tid)| Moment { tid, time });
-                self.plans.graph_launched(graph, correlation, asked);
+                self.plans.graph_launched(graph, correlation, asked, time);
             }
             Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
             Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
@@ -267,6 +270,7 @@ impl Correlator {
                 self.matches.dropped += count;
                 self.history.lost();
             }
+            Activity::Unfinished(kernel) => self.unfinished(kernel, sink),
             Activity::Implausible => self.matches.implausible += 1,
             Activity::Context(_) | Activity::Stream(_) => {}
         }
@@ -284,7 +288,7 @@ impl Correlator {
     }
 
     fn kernel(&mut self, kernel: &Kernel, sink: &mut dyn FnMut(&Entry<'_>)) {
-        match self.plans.claim(kernel, &|context| self.comms.get(&context)?.device) {
+        match self.claim(kernel) {
             // Of others nobody would know what they wait for.
             Err(Unmatched::NoLaunch) if self.waiting.expects() && is_nccl(&kernel.name) => {
                 if let Some(other) = self.waiting.push(kernel, self.last.max(kernel.span.end)) {
@@ -293,6 +297,54 @@ impl Correlator {
                 self.give_up_waiting(self.last, sink);
             }
             claimed => self.claimed(kernel, claimed, sink),
+        }
+    }
+
+    fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
+        let &Kernel { graph_node, correlation, place, .. } = kernel;
+        let key = KernelKey { graph_node, correlation, device: place.device };
+        self.plans.claim(key, &|context| self.comms.get(&context)?.device)
+    }
+
+    /// A kernel that had not ended when CUPTI had to return its record: it is claimed, because no other record will come.
+    fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
+        let key = KernelKey { graph_node, correlation, device: place.device };
+        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
+        let what = match &found {
+            Some(Found { context, operations, replay, replayed, .. }) => {
+                let launched = replayed.map(|moment| moment.time);
+                What::Unfinished { kernel, comm: self.comms.get(context), operations, replay: replay.zip(launched) }
+            }
+            None => What::Unfinished { kernel, comm: None, operations: &[], replay: None },
+        };
+        sink(&Entry { time: self.last, what });
+    }
+
+    /// When all that NCCL told of an operation's work had ended; `None` where it told nothing, or some goes on.
+    #[must_use]
+    pub fn work_done(&self, operation: Handle) -> Option<HostNs> {
+        match &self.events.get(operation)?.details {
+            Details::Operation(.., work) => work.done(),
+            _ => None,
+        }
+    }
+
+    /// When the proxy or a channel last moved in a communicator.
+    #[must_use]
+    pub fn moved(&self, context: Handle) -> Option<HostNs> {
+        self.moved.get(&context).copied()
+    }
+
+    /// When the first of those launches of graphs was made of which no kernel has been seen.
+    pub fn unseen_replay(&mut self) -> Option<HostNs> {
+        self.plans.unseen_since()
+    }
+
+    /// Something that NCCL began for an operation begins or ends.
+    fn work(&mut self, operation: Handle, part: impl FnOnce(&mut Work)) {
+        if let Some(Details::Operation(.., work)) = self.events.get_mut(operation).map(|known| &mut known.details) {
+            part(work);
         }
     }
 
@@ -323,7 +375,7 @@ impl Correlator {
         }
         self.plans.external_id(correlation, id);
         if let Some(kernel) = self.waiting.take(correlation) {
-            let claimed = self.plans.claim(&kernel, &|context| self.comms.get(&context)?.device);
+            let claimed = self.claim(&kernel);
             self.claimed(&kernel, claimed, sink);
             self.say_ready(sink);
         }
@@ -461,6 +513,7 @@ impl Correlator {
             && let Some(oldest) = self.ended.pop_front()
         {
             self.comms.remove(&oldest);
+            self.moved.remove(&oldest);
             self.p2p_numbers.retain(|(context, ..), _| *context != oldest);
             self.channels.forget(oldest);
         }
@@ -511,12 +564,13 @@ impl Correlator {
                 out.say(What::OperationBegin { id, thread, call, comm, operation: &operation, replay, doubt });
                 let (group, group_api) = self.groups_of(event, parent);
                 self.plans.operation(group, &operation, parent, group_api);
-                known.details = Details::Operation(operation, group);
+                known.details = Details::Operation(operation, group, Work::default());
             }
             Event::ProxyOp(op) => {
                 let foreign = op.pid != self.pid || !context.is_from(self.tag);
                 self.doubts.foreign_events += u64::from(foreign);
                 let doubt = if foreign { Some(Doubt::ParentForeign) } else { doubt };
+                self.work(parent, |work| work.proxy[0] += 1);
                 known.details = Details::ProxyOp { op, parent, doubt, begun: false, steps: Vec::new() };
                 self.pending.push_back(id);
                 while self.pending.len() > PENDING_OPS {
@@ -529,22 +583,25 @@ impl Correlator {
             Event::ProxyStep(step) => return self.start_step(known, id, parent, step.step, out),
             Event::KernelCh(channel) => {
                 let (operation, group) = match self.events.get(parent).map(|known| &known.details) {
-                    Some(Details::Operation(operation, group)) => (Some(Arc::clone(operation)), *group),
+                    Some(Details::Operation(operation, group, _)) => (Some(Arc::clone(operation)), *group),
                     _ => (None, Handle::NONE),
                 };
                 let (channel, start) = (channel.channel, channel.start);
                 let facts = Facts { id, channel, phase: None, operation, doubt, start };
-                known.details = Details::Channel { run: self.channels.begin(group, context, facts, out.now) };
+                self.work(parent, |work| work.channels[0] += 1);
+                let run = self.channels.begin(group, context, facts, out.now);
+                known.details = Details::Channel { run, operation: parent };
             }
             Event::KernelPhase(phase) => {
                 let run = match self.events.get(parent).map(|known| &known.details) {
-                    Some(Details::Channel { run }) => *run,
+                    Some(Details::Channel { run, .. }) => *run,
                     _ => Handle::NONE,
                 };
                 let name = self.text(phase.phase).unwrap_or_else(|| "phase".into());
                 let (channel, start, phase) = (phase.channel, phase.start, Some((phase.phase_id, name)));
                 let facts = Facts { id, channel, phase, operation: None, doubt, start };
-                known.details = Details::Channel { run: self.channels.begin(run, context, facts, out.now) };
+                let run = self.channels.begin(run, context, facts, out.now);
+                known.details = Details::Channel { run, operation: Handle::NONE };
             }
             Event::NetPlugin(ref net) => out.say(What::NetBegin { id, thread, net: &net.net }),
             Event::Unknown(unknown) => {
@@ -580,6 +637,7 @@ impl Correlator {
         self.show_progress(op, out);
         // Steps come with the context of their operation, which with PXN is foreign: the operation decides.
         known.context = self.events.get(op).map_or(known.context, |op| op.context);
+        self.moved.insert(known.context, out.now);
         // A receive that the network refused is started again: the same transfer under another handle.
         let open = match self.events.get_mut(op).map(|known| &mut known.details) {
             Some(Details::ProxyOp { steps, .. }) => match steps.iter_mut().find(|(number, _)| *number == step) {
@@ -626,17 +684,26 @@ impl Correlator {
         match known.details {
             Details::Group { marks } => out.say(What::CallEnd { id, group_marks: marks }),
             Details::Operation(..) => out.say(What::OperationEnd { id }),
-            Details::ProxyOp { ref mut steps, .. } => {
-                let open = std::mem::take(steps);
+            Details::ProxyOp { ref mut steps, parent, .. } => {
+                let (open, now, context) = (std::mem::take(steps), out.now, known.context);
+                self.moved.insert(context, now);
+                self.work(parent, |work| (work.proxy[1], work.last) = (work.proxy[1] + 1, now));
                 self.show_progress(id, out);
                 self.end_steps(&open, out);
                 out.say(What::ProxyOpEnd { id });
             }
-            Details::Channel { run } => {
+            Details::Channel { run, operation } => {
+                let (now, context) = (out.now, known.context);
+                self.moved.insert(context, now);
+                // On some releases NCCL takes the reports of one operation for those of another.
+                if !self.channels.distrusts(context) {
+                    self.work(operation, |work| (work.channels[1], work.last) = (work.channels[1] + 1, now));
+                }
                 self.channels.end(run, id, out.now);
                 self.say_ready(out.sink);
             }
             Details::Step { op, step, first, starts, .. } => {
+                self.moved.insert(known.context, out.now);
                 out.say(What::StepEnd { id: first, starts, stopped: true });
                 if let Some(Details::ProxyOp { steps, .. }) = self.events.get_mut(op).map(|known| &mut known.details) {
                     steps.retain(|&(number, _)| number != step);
@@ -690,7 +757,7 @@ impl Correlator {
                 }
             }
             (state::PROXY_OP_IN_PROGRESS, Details::ProxyOp { .. }) => self.show_progress(id, out),
-            (state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP, &mut Details::Channel { run }) => {
+            (state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP, &mut Details::Channel { run, .. }) => {
                 self.channels.stamp(run, id, GpuNs(argument));
             }
             (state::GROUP_START_API_STOP, Details::Group { marks }) => {

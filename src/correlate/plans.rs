@@ -20,7 +20,6 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::bounded::Bounded;
-use crate::model::activity::Kernel;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Method, Moment, Operation, ThreadId, Unmatched};
@@ -82,8 +81,29 @@ pub(super) struct Plans {
     calls: Bounded<Handle, Vec<Call>>,
     /// Launches of graphs, by their correlation id.
     replays: Bounded<u32, Replay>,
-    /// Launches of a graph so far.
-    graphs: Bounded<u64, u64>,
+    graphs: Bounded<u64, GraphRuns>,
+    /// Launches of graphs of which no kernel has been seen, in their order; those seen since are skipped.
+    unseen: VecDeque<(HostNs, u64, u64)>,
+}
+
+/// The launches of an executable graph.
+#[derive(Debug, Clone, Copy, Default)]
+struct GraphRuns {
+    /// So far.
+    launched: u64,
+    /// Those of which a kernel has been seen, or one of a later launch.
+    seen: u64,
+}
+
+/// What a kernel is found by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KernelKey {
+    /// The node of the executable graph, or 0.
+    pub(super) graph_node: u64,
+    /// CUPTI's id of the launching call.
+    pub(super) correlation: u32,
+    /// Where it ran.
+    pub(super) device: u32,
 }
 
 /// A launch of a graph.
@@ -478,14 +498,44 @@ impl Plans {
     }
 
     /// An executable graph is launched by the call with this correlation id, or it is made: then that is 0.
-    pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>) {
+    pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>, now: HostNs) {
         if correlation == 0 {
             self.graphs.remove(&graph);
+            self.unseen.retain(|(_, other, _)| *other != graph);
             return;
         }
-        let index = self.graphs.get(&graph).copied().unwrap_or(0);
-        self.graphs.insert(graph, index + 1, CAPTURED);
+        let mut runs = self.graphs.get(&graph).copied().unwrap_or_default();
+        let index = runs.launched;
+        runs.launched += 1;
+        self.graphs.insert(graph, runs, CAPTURED);
         self.replays.insert(correlation, Replay { graph, index, asked }, LAUNCHES);
+        // Where nothing of NCCL's was captured, nothing of it can hang in a graph.
+        if self.captured.len() > 0 && self.kernels_expected {
+            if self.unseen.len() >= REPLAYS {
+                self.unseen.pop_front();
+            }
+            self.unseen.push_back((now, graph, index));
+        }
+    }
+
+    /// A kernel of the launch of a graph by this call has been seen: the launches before it are done, one runs at a time.
+    fn graph_seen(&mut self, correlation: u32) {
+        if let Some(&Replay { graph, index, .. }) = self.replays.get(&correlation)
+            && let Some(runs) = self.graphs.get_mut(&graph)
+        {
+            runs.seen = runs.seen.max(index + 1);
+        }
+    }
+
+    /// When the first of those launches of graphs was made of which no kernel has been seen.
+    pub(super) fn unseen_since(&mut self) -> Option<HostNs> {
+        while let Some(&(time, graph, index)) = self.unseen.front() {
+            if self.graphs.get(&graph).is_some_and(|runs| index >= runs.seen) {
+                return Some(time);
+            }
+            self.unseen.pop_front();
+        }
+        None
     }
 
     /// What was open when the original of a node was made.
@@ -508,10 +558,11 @@ impl Plans {
     /// Why it has none.
     pub(super) fn claim(
         &mut self,
-        kernel: &Kernel,
+        kernel: KernelKey,
         device_of: &dyn Fn(Handle) -> Option<u32>,
     ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
+            self.graph_seen(kernel.correlation);
             let launch = *self.nodes.get(&kernel.graph_node).ok_or(Unmatched::UnknownNode)?;
             return self.run(launch, Method::GraphNode, kernel.correlation);
         }
@@ -533,7 +584,7 @@ impl Plans {
             Claim::Thread(_, None) => Err(Unmatched::NoGroup),
             Claim::Calls(group) => {
                 let calls = self.calls.get_mut(&group).ok_or(Unmatched::NoCall)?;
-                let context = only_context(calls, kernel.place.device, device_of).ok_or(Unmatched::NoCall)?;
+                let context = only_context(calls, kernel.device, device_of).ok_or(Unmatched::NoCall)?;
                 let operations = calls.extract_if(.., |call| call.context == context).map(|call| call.operation);
                 Ok(Found {
                     method: Method::ApiBracket,

@@ -414,6 +414,10 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             format!("operation {} on {}{comm} {name}{number}{mark}{replay}{why}", label(id), thread.0)
         }
         What::OperationEnd { id } => format!("operation {} ends", label(id)),
+        What::Unfinished { kernel, operations, replay, .. } => {
+            let names: Vec<&str> = operations.iter().map(|operation| label(operation.id)).collect();
+            format!("kernel {} had not ended: {names:?}, run {replay:?}", kernel.correlation)
+        }
         What::ProxyOpBegin { id, thread, ref proxy, queued_ns } => {
             format!("proxy {} on {} {} queued {queued_ns}", label(id), thread.0, proxy_op(proxy))
         }
@@ -1353,6 +1357,7 @@ impl Rules {
             | What::ProxyOpNever { thread, .. } => assert!(thread.0 < self.threads, "a known thread"),
             What::CommInit(_)
             | What::CommFinalize(_)
+            | What::Unfinished { .. }
             | What::Kernel { .. }
             | What::Copy { .. }
             | What::CudaCall(_)

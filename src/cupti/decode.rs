@@ -17,7 +17,7 @@ use super::clock::{CuptiClock, Stamp};
 use super::names::Names;
 use crate::model::activity::{
     Activity, Api, Context, Copy, CopyKind, CudaCall, Device, Edge, HostFunction, Kernel, Marker, Overhead, Place,
-    Span, Stream,
+    Span, Stream, Unfinished,
 };
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
@@ -206,18 +206,23 @@ impl Decoder {
 
 fn kernel(view: &View<'_, table::Kernel>, outside: &mut impl Outside, times: Times<'_>) -> Option<Activity> {
     type Of = table::Kernel;
+    let name: *const c_char = view.get(Of::NAME)?;
+    let place = Place {
+        device: view.get(Of::DEVICE_ID)?,
+        context: view.get(Of::CONTEXT_ID)?,
+        stream: view.get(Of::STREAM_ID)?,
+    };
+    let (correlation, graph_node) = (view.get(Of::CORRELATION_ID)?, view.get(Of::GRAPH_NODE_ID)?);
+    if view.get(Of::END) == Some(0) {
+        return Some(Activity::Unfinished(Unfinished { place, correlation, graph_node, name: outside.text(name) }));
+    }
     let span = times.span(view.get(Of::START), view.get(Of::END), GPU_STAMP_ERROR_NS)?;
     let size = |field: Field<Of, i32>| view.get(field).and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
-    let name: *const c_char = view.get(Of::NAME)?;
     Some(Activity::Kernel(Kernel {
         span,
-        place: Place {
-            device: view.get(Of::DEVICE_ID)?,
-            context: view.get(Of::CONTEXT_ID)?,
-            stream: view.get(Of::STREAM_ID)?,
-        },
-        correlation: view.get(Of::CORRELATION_ID)?,
-        graph_node: view.get(Of::GRAPH_NODE_ID)?,
+        place,
+        correlation,
+        graph_node,
         graph: view.get(Of::GRAPH_ID)?,
         grid: [size(Of::GRID_X), size(Of::GRID_Y), size(Of::GRID_Z)],
         block: [size(Of::BLOCK_X), size(Of::BLOCK_Y), size(Of::BLOCK_Z)],

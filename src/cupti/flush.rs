@@ -51,6 +51,10 @@ struct State {
     /// Flushes asked for and carried out.
     asked: u64,
     carried_out: u64,
+    /// The same of flushes by force, and when the last one carried out began.
+    force_asked: u64,
+    forced: u64,
+    forced_at: HostNs,
     release: bool,
     ended: bool,
 }
@@ -114,6 +118,18 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Asks for one flush by force, without waiting for it: CUPTI returns also what has not ended, and never again.
+    pub(super) fn force(&self) {
+        self.lock().force_asked += 1;
+        self.wake.notify_all();
+    }
+
+    /// How many flushes by force were carried out, and when the last one began.
+    pub(super) fn forced(&self) -> (u64, HostNs) {
+        let state = self.lock();
+        (state.forced, state.forced_at)
+    }
+
     /// Whether the subscription has been given up.
     pub(super) fn has_ended(&self) -> bool {
         self.lock().ended
@@ -156,14 +172,16 @@ impl Desk {
 fn run(subscription: Subscription, period: Duration, desk: &Desk) {
     let mut next = Instant::now() + period;
     loop {
-        let (asked, release) = {
-            let wanted = |state: &mut State| state.release || state.asked > state.carried_out;
+        let (asked, force_asked, forced, release) = {
+            let wanted = |state: &mut State| {
+                state.release || state.asked > state.carried_out || state.force_asked > state.forced
+            };
             let rest = next.saturating_duration_since(Instant::now());
             let (state, _) = desk
                 .wake
                 .wait_timeout_while(desk.lock(), rest, |state| !wanted(state))
                 .unwrap_or_else(PoisonError::into_inner);
-            (state.asked, state.release)
+            (state.asked, state.force_asked, state.forced, state.release)
         };
         let shared = subscription.shared();
         if release {
@@ -173,10 +191,17 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
             return;
         }
         desk.note(read(shared));
+        let flag = if force_asked > forced { cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED } else { 0 };
+        let began = HostNs(sys::boottime_ns());
         // SAFETY: subscribed, on a thread that is nobody's callback; the only one of ours that flushes.
-        let result = unsafe { (shared.api.cuptiActivityFlushAll)(0) };
+        let result = unsafe { (shared.api.cuptiActivityFlushAll)(flag) };
         desk.after_flush(shared, result);
-        desk.lock().carried_out = asked;
+        let mut state = desk.lock();
+        state.carried_out = asked;
+        if force_asked > forced {
+            (state.forced, state.forced_at) = (force_asked, began);
+        }
+        drop(state);
         desk.done.notify_all();
         next = Instant::now() + period;
     }

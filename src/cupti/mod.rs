@@ -175,6 +175,8 @@ pub struct Reader {
     process: Process,
     /// Completed, and not handed over yet.
     pending: Vec<Taken>,
+    /// Flushes by force that were told.
+    forced: u64,
 }
 
 /// Where a [`Reader`] hands over what CUPTI returned: to an [`intake::Intake`], and to whoever keeps it besides.
@@ -316,6 +318,7 @@ fn start_with(
             },
             process: Process::new(Some(shared.api.cuptiGetCallbackName)),
             pending: Vec::new(),
+            forced: 0,
         };
         let facts = Facts { version, path, remarks, refused, objection };
         let detached = shared.fatal.load(Ordering::Relaxed);
@@ -420,6 +423,18 @@ impl Reader {
     pub fn drain(&mut self, taker: &mut impl Taker) {
         let is_over = self.desk.has_ended();
         self.drain_until(taker, |taker, now, at| is_over || taker.covers(at) || now.since(at) > PATIENCE_NS);
+    }
+
+    /// Asks for one flush by force: CUPTI returns also records of kernels that have not ended, and never again.
+    pub fn force(&self) {
+        self.desk.force();
+    }
+
+    /// When a flush by force began, of which this is asked for the first time since it was carried out. Its buffers are
+    /// those of the next [`Reader::drain`].
+    pub fn take_forced(&mut self) -> Option<HostNs> {
+        let (forced, at) = self.desk.forced();
+        (std::mem::replace(&mut self.forced, forced) < forced).then_some(at)
     }
 
     /// As [`Reader::drain`], for the last time: nothing waits for anything.

@@ -35,6 +35,8 @@ pub enum Activity {
     Overhead(Overhead),
     /// Records that CUPTI dropped since the last time.
     Dropped(u64),
+    /// A kernel without an end.
+    Unfinished(Unfinished),
     /// A record that cannot be true: no time, an end before its start, or of a kind that is not known.
     Implausible,
 }
@@ -84,6 +86,20 @@ pub struct Kernel {
     /// Threads of a block.
     pub block: [u32; 3],
     /// Its name as in the symbol table.
+    pub name: Arc<str>,
+}
+
+/// A kernel whose record has no end: CUPTI was made to return it before the kernel had ended, and will not return it
+/// again. Where CUPTI was not made to, the record is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Where it was launched.
+    pub place: Place,
+    /// As [`Kernel::correlation`].
+    pub correlation: u32,
+    /// As [`Kernel::graph_node`].
+    pub graph_node: u64,
+    /// As [`Kernel::name`].
     pub name: Arc<str>,
 }
 

@@ -43,6 +43,17 @@ pub enum What<'a> {
         /// Why this may not be what it seems.
         doubt: Option<Doubt>,
     },
+    /// A kernel had not ended when CUPTI was made to return its record.
+    Unfinished {
+        /// The kernel.
+        kernel: &'a activity::Unfinished,
+        /// Its communicator, if it is known to be NCCL's.
+        comm: Option<&'a Comm>,
+        /// What it carries; empty where that is not known, and for the application's.
+        operations: &'a [Arc<Operation>],
+        /// Of a captured launch: which run, counted from 1, and when its graph was launched.
+        replay: Option<(u64, HostNs)>,
+    },
     /// The call returned.
     CallEnd {
         /// The event.

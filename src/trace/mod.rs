@@ -11,7 +11,7 @@ mod gpu;
 mod host;
 mod lanes;
 pub mod names;
-mod not_done;
+pub mod not_done;
 mod outstanding;
 #[cfg(feature = "cli")]
 pub mod reader;

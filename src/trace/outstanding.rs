@@ -2,6 +2,7 @@
 //!
 //! Kernels are known late, and some never: their record was lost, or nothing says what they carried. An operation whose own end is not
 //! known has ended when one that was handed over after it has, because NCCL lets the operations of a communicator run in their order.
+//! Where CUPTI is silent, what NCCL's proxy and channels did for an operation may say that it has ended.
 //!
 //! ```text
 //!   A   |--handed over--------- kernel ====|
@@ -26,6 +27,8 @@ const HOLD_NS: u64 = 1_500_000_000;
 const OPERATIONS: usize = 4096;
 /// Operations that are shown at a time: what is behind them waits for them.
 const SHOWN: usize = 8;
+/// Operations of which is asked at a time whether NCCL's own reports say that they are done.
+const ASKED: usize = 64;
 
 /// The operations of a communicator that are under way.
 #[derive(Debug, Default)]
@@ -35,6 +38,8 @@ pub(super) struct Outstanding {
     /// Made with the first kernel: without any, nothing says when operations end.
     gauge: Option<Gauge>,
     settled: HostNs,
+    /// When one was last handed over, or known to end.
+    moved: HostNs,
     /// When what was shown has ended.
     ended: Vec<(HostNs, Handle)>,
 }
@@ -45,30 +50,81 @@ struct UnderWay {
     begin: HostNs,
     end: Option<HostNs>,
     is_counted: bool,
+    /// CUPTI said that its kernel had not ended, and will say no more of it.
+    is_unfinished: bool,
     /// What it is, while it may have to be shown.
     facts: Option<Arc<Operation>>,
     is_shown: bool,
 }
 
+/// An operation that should have ended.
+#[derive(Debug)]
+pub(super) struct Overdue {
+    pub(super) begin: HostNs,
+    pub(super) operation: Arc<Operation>,
+    /// CUPTI said that its kernel had not ended.
+    pub(super) is_unfinished: bool,
+}
+
 impl Outstanding {
-    /// An operation is handed over; with what it is where it may have to be shown.
-    pub(super) fn begin(&mut self, id: Handle, begin: HostNs, facts: Option<&Arc<Operation>>) {
+    /// An operation is handed over; with what it is where it may have to be shown, which is remembered of `most`.
+    pub(super) fn begin(&mut self, id: Handle, begin: HostNs, facts: Option<&Arc<Operation>>, most: usize) {
         // Without a gauge nobody counts. The first stay: they may hang.
         if self.operations.len() >= OPERATIONS && self.gauge.is_none() {
             self.operations.remove(SHOWN);
         }
-        // Where no kernel is known yet, none may ever be.
-        let facts = facts.filter(|_| self.gauge.is_some() || self.operations.len() < SHOWN).cloned();
-        self.operations.push_back(UnderWay { id, begin, end: None, is_counted: false, facts, is_shown: false });
+        let facts = facts.filter(|_| self.operations.len() < most.max(SHOWN)).cloned();
+        self.moved = self.moved.max(begin);
+        self.operations.push_back(UnderWay {
+            id,
+            begin,
+            end: None,
+            is_counted: false,
+            is_unfinished: false,
+            facts,
+            is_shown: false,
+        });
+    }
+
+    /// The place of the first of those that are not known to have ended.
+    fn first(&self) -> usize {
+        self.operations.iter().rposition(|it| it.end.is_some()).map_or(0, |last| last + 1)
+    }
+
+    /// When one was last handed over, or known to end.
+    pub(super) fn moved(&self) -> HostNs {
+        self.moved
+    }
+
+    /// Whether one that was handed over by `since`, and might have to be shown, is not known to have ended: not by its own
+    /// kernel, not by that of a later one, and not by what `done` says of it.
+    pub(super) fn stands(&mut self, since: HostNs, done: impl Fn(Handle) -> Option<HostNs>) -> bool {
+        let first = self.first();
+        if !self.operations.get(first).is_some_and(|it| it.begin <= since && (it.facts.is_some() || it.is_shown)) {
+            return false;
+        }
+        let asked = self.operations.range(first..).take(ASKED);
+        let last = asked.filter_map(|it| Some((it.id, done(it.id)?))).last();
+        if let Some((id, end)) = last {
+            self.end(id, end);
+        }
+        self.operations.get(self.first()).is_some_and(|it| it.begin <= since)
+    }
+
+    /// CUPTI said that the kernel of an operation had not ended.
+    pub(super) fn unfinished(&mut self, id: Handle) {
+        if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
+            operation.is_unfinished = true;
+        }
     }
 
     /// The first of those that are not known to have ended, if they began before `since` and were not told before.
-    pub(super) fn overdue(&mut self, since: HostNs) -> impl Iterator<Item = (HostNs, Arc<Operation>)> {
-        let known = self.operations.iter().rposition(|it| it.end.is_some()).map_or(0, |last| last + 1);
-        self.operations.range_mut(known..).take(SHOWN).filter(move |it| it.begin <= since).filter_map(|it| {
-            let facts = it.facts.take()?;
+    pub(super) fn overdue(&mut self, since: HostNs) -> impl Iterator<Item = Overdue> {
+        let first = self.first();
+        self.operations.range_mut(first..).take(SHOWN).filter(move |it| it.begin <= since).filter_map(|it| {
+            let operation = it.facts.take()?;
             it.is_shown = true;
-            Some((it.begin, facts))
+            Some(Overdue { begin: it.begin, operation, is_unfinished: it.is_unfinished })
         })
     }
 
@@ -98,6 +154,7 @@ impl Outstanding {
 
     /// The kernel of an operation has ended. Of one that has several, the last counts.
     pub(super) fn end(&mut self, id: Handle, end: HostNs) {
+        self.moved = self.moved.max(end);
         if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
             operation.end = operation.end.max(Some(end.max(operation.begin)));
             operation.facts = None;
@@ -191,7 +248,7 @@ mod tests {
     fn what_is_overtaken_has_ended_and_what_hangs_has_not() {
         let mut outstanding = Outstanding::default();
         for (id, begin) in [(A, 10), (B, 20), (C, 30), (D, 50)] {
-            outstanding.begin(id, HostNs(begin), None);
+            outstanding.begin(id, HostNs(begin), None, 0);
         }
         // They come in any order.
         outstanding.end(C, HostNs(80));
@@ -204,8 +261,8 @@ mod tests {
     #[test]
     fn nothing_is_told_twice_nor_before_its_time() {
         let mut outstanding = Outstanding::default();
-        outstanding.begin(A, HostNs(10), None);
-        outstanding.begin(B, HostNs(20), None);
+        outstanding.begin(A, HostNs(10), None, 0);
+        outstanding.begin(B, HostNs(20), None, 0);
         outstanding.end(A, HostNs(40));
         assert_eq!(counted(&mut outstanding, 15), [(10, 1)]);
         assert_eq!(outstanding.changes(HostNs(30)), [(HostNs(20), 1)]);
@@ -220,7 +277,7 @@ mod tests {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let mut writer = Writer::new(ProcessTag::from_random(42), clocks);
         let mut outstanding = Outstanding::default();
-        outstanding.begin(A, HostNs(10), None);
+        outstanding.begin(A, HostNs(10), None, 0);
         outstanding.settle(&mut writer, HostNs(4_000_000_000));
         outstanding.draw(None);
         assert_eq!(outstanding.changes(HostNs(u64::MAX)), [(HostNs(10), 1)]);
@@ -229,7 +286,7 @@ mod tests {
     #[test]
     fn an_operation_with_several_kernels_ends_with_the_last() {
         let mut outstanding = Outstanding::default();
-        outstanding.begin(A, HostNs(10), None);
+        outstanding.begin(A, HostNs(10), None, 0);
         outstanding.end(A, HostNs(60));
         outstanding.end(A, HostNs(40));
         assert_eq!(counted(&mut outstanding, 100), [(10, 1), (60, 0)]);
@@ -239,13 +296,13 @@ mod tests {
     fn memory_is_bounded() {
         let mut outstanding = Outstanding::default();
         for number in 0..20_000 {
-            outstanding.begin(Handle(number + 1), HostNs(number), None);
+            outstanding.begin(Handle(number + 1), HostNs(number), None, 0);
         }
         assert_eq!(outstanding.operations.len(), OPERATIONS);
         outstanding.gauge = Some(Gauge::new(None));
         let mut now = 0;
         for number in 20_000..40_000 {
-            outstanding.begin(Handle(number + 1), HostNs(number), None);
+            outstanding.begin(Handle(number + 1), HostNs(number), None, 0);
             if outstanding.operations.len() >= OPERATIONS {
                 let changes = outstanding.changes(HostNs(number));
                 now += changes.iter().map(|(_, change)| change).sum::<i64>();

@@ -46,6 +46,7 @@ use super::gpu::Gpu;
 use super::host::Host;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
 use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
+use super::not_done::Standstill;
 use super::outstanding::Outstanding;
 use super::stages::RenderStages;
 pub use super::stages::Stages;
@@ -80,6 +81,8 @@ const OWN_THREADS: usize = 512;
 const OWN_PROGRESS_THREADS: usize = 128;
 /// Finalized communicators that are remembered, for what comes late: more than the correlator remembers.
 const ENDED_COMMS: usize = 512;
+/// Operations of all communicators whose facts are remembered while they are under way.
+const REMEMBERED: usize = 16 << 10;
 /// Stands for the progress threads that have no tracks of their own.
 const OTHER_THREADS: ThreadId = ThreadId(u32::MAX);
 
@@ -116,6 +119,7 @@ pub struct Tracks {
     /// What is handed over will be known to be done, and whether that of some was lost.
     pub(super) expects_kernels: bool,
     pub(super) kernels_missing: bool,
+    pub(super) standstill: Standstill,
     /// Those that were finalized, oldest first.
     ended_comms: VecDeque<Handle>,
     /// Short names of communicators with tracks.
@@ -335,6 +339,7 @@ impl Tracks {
             comms: FxHashMap::default(),
             expects_kernels: false,
             kernels_missing: false,
+            standstill: Standstill::default(),
             ended_comms: VecDeque::new(),
             labels: FxHashSet::default(),
             other_comms: [None; 2],
@@ -631,6 +636,7 @@ impl Tracks {
                 self.lanes.instant_inside(id, time, Category::Net, &Fixed("network update"), &self.args);
             }
             What::Kernel { kernel, owner } => self.kernel(kernel, &owner),
+            What::Unfinished { kernel, comm, operations, replay } => self.unfinished(kernel, comm, operations, replay),
             What::Copy { copy, of } => self.copy(copy, of),
             What::CudaCall(call) => self.cuda_call(call),
             What::Range { marker, end, is_open } => self.range(marker, end, is_open),
@@ -966,13 +972,14 @@ impl Tracks {
     /// An operation was handed over: it is outstanding until its kernel has ended.
     fn handed(&mut self, time: HostNs, comm: &Comm, operation: &Arc<Operation>) {
         let may_hang = self.may_hang(comm);
+        let most = REMEMBERED / self.comms.len().max(1);
         if let Some(drawn) = self.comms.get_mut(&comm.context)
             && drawn.family.is_some_and(|family| !self.lanes.is_shared(family))
         {
             if may_hang && drawn.comm.is_none() {
                 drawn.comm = Some(Arc::new(comm.clone()));
             }
-            drawn.outstanding.begin(operation.id, time, Some(operation).filter(|_| may_hang));
+            drawn.outstanding.begin(operation.id, time, Some(operation).filter(|_| may_hang), most);
             drawn.outstanding.settle(&mut self.lanes.writer, time);
         }
     }
@@ -995,6 +1002,7 @@ impl Tracks {
         }
         drawn.outstanding.end(operation, end);
         drawn.outstanding.settle(&mut lanes.writer, end);
+        self.replays_done(comm.context, end);
     }
 
     /// A communicator's short name, of one whose track need not be there yet; none where it has no tracks of its own.

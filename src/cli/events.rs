@@ -63,6 +63,10 @@ pub(super) struct Event<'a> {
     inline_name: Option<&'a [u8]>,
     /// Our arguments, encoded.
     pub(super) args: Option<&'a [u8]>,
+    /// What marks an operation on all ranks.
+    pub(super) correlation: Option<u64>,
+    /// A counter's value.
+    pub(super) value: Option<i64>,
     /// Arrows that begin, pass or end here.
     pub(super) flows: Vec<u64>,
 }
@@ -235,6 +239,8 @@ impl Sequence {
                 track_event::NAME_IID => found.name = Some(field.uint()),
                 track_event::NAME => found.inline_name = Some(field.bytes()),
                 track_event::NCCL => found.args = Some(field.bytes()),
+                track_event::CORRELATION_ID => found.correlation = Some(field.uint()),
+                track_event::COUNTER_VALUE => found.value = Some(field.uint().cast_signed()),
                 track_event::FLOW_IDS | TERMINATING_FLOW_IDS => found.flows.extend(numbers(&field)),
                 _ => {}
             }

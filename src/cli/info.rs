@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::foreign;
+use super::hang::{self, Hang};
 use super::import::ENDED;
 use super::replay;
 use super::survey::{self, Survey};
@@ -16,6 +17,12 @@ use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
 use crate::trace::writer::TRACK_BITS;
 
 pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
+    let failed = |error| format!("failed to write: {error}");
+    let ours = |path: &PathBuf| !replay::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
+    let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
+    // A trace that cannot be read to its end says so below.
+    let (survey, _) = Survey::of_what_can_be_read(&ours);
+    hangs(&hang::find(&survey, &ours), out).map_err(failed)?;
     for path in traces {
         if replay::is_capture(path) {
             replay::describe(path, out)?;
@@ -23,7 +30,7 @@ pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String>
         }
         if import::format(path).map_err(|error| format!("{}: {error}", path.display()))? != Format::Perfetto {
             let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            foreign::print(&profile, out).map_err(|error| format!("failed to write: {error}"))?;
+            foreign::print(&profile, out).map_err(failed)?;
             continue;
         }
         let bytes = super::read(path)?;
@@ -32,35 +39,21 @@ pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String>
         if matches!(fault, Some(reader::Error::NotATrace)) {
             return Err(format!("{}: {}", path.display(), reader::Error::NotATrace));
         }
-        info.print(path, bytes.len(), fault, out).map_err(|error| format!("failed to write: {error}"))?;
-        // A trace that cannot be read to its end has said so.
-        if let Ok(survey) = Survey::of(std::slice::from_ref(path)) {
-            unfinished(&survey, out).map_err(|error| format!("failed to write: {error}"))?;
-        }
+        info.print(path, bytes.len(), fault, out).map_err(failed)?;
     }
     Ok(())
 }
 
-/// What NCCL had begun and not ended when the trace ended, or was not seen to end: where a job hung.
-fn unfinished(survey: &Survey, out: &mut dyn Write) -> std::io::Result<()> {
-    const SHOWN: usize = 12;
-    let Some((_, last)) = survey.span else { return Ok(()) };
-    let name = |uuid: u64| survey.tracks.get(&uuid).map_or("", |track| &track.name);
-    for slice in survey.unfinished.iter().take(SHOWN) {
-        let process = survey.process(slice.track).map_or("", name);
-        let age = (last - slice.begin) as f64 / 1e9;
-        let what = if slice.may_be_done { "no end seen" } else { "never ended" };
-        writeln!(
-            out,
-            "  {what}   {}, on {}, {process}: begun {age:.6} s before the end",
-            slice.name,
-            name(slice.track)
-        )?;
+/// Where the job stands, before all else.
+fn hangs(hangs: &[Hang], out: &mut dyn Write) -> std::io::Result<()> {
+    for hang in hangs {
+        let what = if hang.is_certain { "hang         " } else { "waits        " };
+        writeln!(out, "{what} {hang}")?;
+        for line in hang.details() {
+            writeln!(out, "              {line}")?;
+        }
     }
-    match survey.unfinished.len().saturating_sub(SHOWN) {
-        0 => Ok(()),
-        more => writeln!(out, "  no end seen   {more} more; ncclscope open shows them"),
-    }
+    Ok(())
 }
 
 /// Processes without a last word that are named.

@@ -5,6 +5,7 @@ mod compare;
 mod cut;
 mod events;
 mod foreign;
+mod hang;
 mod import;
 mod info;
 mod join;

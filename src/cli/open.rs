@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::cut::{Window, duration};
+use super::hang;
 use super::survey::Survey;
 use crate::sys;
 use crate::trace::names;
@@ -46,8 +47,9 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     let shared = serve::Shared::new(&survey, ui);
     let said = |error| format!("failed to write: {error}");
 
-    let busy = link::busy(&survey, span);
-    let link = link::link(&survey, busy, wish.port, &shared.path, wish.ui.is_some());
+    let hangs = hang::find(&survey, traces);
+    let busy = link::busy(&survey, hangs.first(), span);
+    let link = link::link(&survey, hangs.first(), busy, wish.port, &shared.path, wish.ui.is_some());
     introduce(traces, &survey, (busy.0 - span.0, busy.1 - span.0), out).map_err(said)?;
     let has_browser = !wish.no_browser && browse(&link);
     explain(&link, has_browser, wish, out).map_err(said)?;

@@ -23,8 +23,10 @@ pub(super) struct Survey {
     /// has no end ends when it begins.
     pub(super) operations: Vec<(u64, u64)>,
     pub(super) kernels: Vec<(u64, u64)>,
-    /// Operations, NCCL's kernels and the proxy's work on operations that have no end, in the order of their begins.
+    /// What may have hung: overdue operations and the proxy's work on operations, without an end.
     pub(super) unfinished: Vec<Unfinished>,
+    /// The processes, by their track.
+    pub(super) processes: HashMap<u64, Process>,
     /// Records that were dropped.
     pub(super) dropped: u64,
     /// Bytes of the files that are trace.
@@ -47,30 +49,116 @@ pub(super) struct Track {
     pub(super) operations: u64,
     pub(super) bytes: u64,
     pub(super) runs: u64,
-    open: Vec<(Open, Unfinished)>,
+    /// Collectives that were handed over on it.
+    pub(super) handed_over: HandedOver,
+    /// From the hand-over of an operation to the end of its kernel, at most, ns.
+    pub(super) longest_ns: u64,
+    /// When something last began or ended on it.
+    pub(super) moved: u64,
+    open: Vec<Open>,
 }
 
-/// A slice that was begun.
+/// Collectives that one track shows being handed over.
+#[derive(Default)]
+pub(super) struct HandedOver {
+    /// The last one, and when.
+    pub(super) last: Option<(Collective, u64)>,
+    /// The longest time between two, ns.
+    pub(super) gap_ns: u64,
+}
+
+/// A collective as all ranks number it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Collective {
+    pub(super) correlation: u64,
+    pub(super) name: String,
+    pub(super) seq: u64,
+}
+
+/// The work on an operation that was begun and has no end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unfinished {
+    pub(super) kind: Work,
     pub(super) begin: u64,
-    /// Its name and number, where it is the work on an operation.
-    pub(super) name: String,
     pub(super) track: u64,
-    /// That it has not ended is not known: only its end is not.
-    pub(super) may_be_done: bool,
+    /// What marks the operation on all ranks, and its name.
+    pub(super) correlation: Option<u64>,
+    pub(super) name: String,
+    pub(super) seq: Option<u64>,
+    pub(super) peer: Option<u32>,
+    /// Of a replayed graph: which run, counted from 1.
+    pub(super) replay: Option<u64>,
+    /// What the recording remarks.
+    pub(super) note: String,
 }
 
-/// An open slice, by its place in the survey's list.
+/// Whose work it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// The GPU's, as far as it is known: the operation is overdue.
+    Overdue,
+    Proxy,
+}
+
+/// What a trace says of a process itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Process {
+    /// The last time in its file.
+    pub(super) last: u64,
+    /// When its recording ended, where that is told.
+    pub(super) ended: Option<u64>,
+    /// Records of it were dropped.
+    pub(super) is_lossy: bool,
+}
+
+/// An open slice; of those that are listed, the place in the survey's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Open {
     Operation(usize),
     Kernel(usize),
-    /// The proxy's work on an operation.
-    Proxy,
-    /// An operation that is not known to be done.
-    NotDone,
+    /// Boxed, because all others are small.
+    Work(Box<Unfinished>),
+    /// An operation while the GPU worked on it, and when it was handed over.
+    Run(u64),
     Other,
+}
+
+/// What a first look at one file gathers of its processes, by track.
+#[derive(Default)]
+struct OfFile {
+    last: u64,
+    ended: HashMap<u64, u64>,
+    /// Counters that were above zero.
+    counted: BTreeSet<u64>,
+}
+
+impl HandedOver {
+    /// Sends and receives have no number of their own on all ranks.
+    fn take(&mut self, event: &Event<'_>, time: u64, name: impl FnOnce() -> String) {
+        let (Some(correlation), Some(seq)) = (event.correlation, event.uint(nccl::SEQ)) else { return };
+        if let Some((_, before)) = &self.last {
+            self.gap_ns = self.gap_ns.max(time.saturating_sub(*before));
+        }
+        self.last = Some((Collective { correlation, name: name(), seq }, time));
+    }
+}
+
+impl Open {
+    fn work(kind: Work, event: &Event<'_>, begin: u64, name: String) -> Open {
+        let peer = event.uint(nccl::PEER).and_then(|peer| u32::try_from(peer).ok());
+        let note = event.arg(nccl::NOTE).map_or_else(String::new, |note| String::from_utf8_lossy(note.bytes()).into());
+        Open::Work(Box::new(Unfinished {
+            kind,
+            begin,
+            track: event.track,
+            correlation: event.correlation,
+            name,
+            seq: event.uint(nccl::SEQ),
+            peer,
+            replay: event.uint(nccl::REPLAY),
+            note,
+        }))
+    }
 }
 
 /// What a trace says of a communicator.
@@ -87,22 +175,31 @@ impl Survey {
     ///
     /// When one cannot be read, or is no trace.
     pub(super) fn of(paths: &[PathBuf]) -> Result<Survey, String> {
-        let mut survey = Survey::default();
+        let (survey, faults) = Survey::of_what_can_be_read(paths);
+        faults.into_iter().next().map_or(Ok(survey), Err)
+    }
+
+    /// Looks through traces as far as they can be read, and says which cannot.
+    pub(super) fn of_what_can_be_read(paths: &[PathBuf]) -> (Survey, Vec<String>) {
+        let (mut survey, mut faults) = (Survey::default(), Vec::new());
         for path in paths {
-            super::must_be_trace(path)?;
-            let extent = survey.look(path)?;
-            survey.extents.push((path.clone(), extent));
+            let extent = super::must_be_trace(path).and_then(|()| survey.look(path));
+            let nothing = Extent { whole: 0, unfinished: 0 };
+            survey.extents.push((path.clone(), *extent.as_ref().unwrap_or(&nothing)));
+            faults.extend(extent.err());
         }
         let open = survey.tracks.values_mut().flat_map(|track| std::mem::take(&mut track.open));
-        survey.unfinished = open.filter(|(open, _)| *open != Open::Other).map(|(_, slice)| slice).collect();
+        let work = open.filter_map(|open| if let Open::Work(slice) = open { Some(*slice) } else { None });
+        survey.unfinished = work.collect();
         survey.unfinished.sort_by(|one, other| (one.begin, &one.name).cmp(&(other.begin, &other.name)));
-        Ok(survey)
+        (survey, faults)
     }
 
     /// Looks through one more trace.
     fn look(&mut self, path: &Path) -> Result<Extent, String> {
         let mut sequences = Sequences::default();
-        packets(path, |raw| {
+        let mut of_file = OfFile::default();
+        let extent = packets(path, |raw| {
             let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
             if let Some(descriptor) = packet.descriptor {
                 let twin = self.describe(descriptor);
@@ -113,16 +210,47 @@ impl Survey {
             if let Some(time) = packet.time {
                 let (first, last) = self.span.unwrap_or((time, time));
                 self.span = Some((first.min(time), last.max(time)));
+                of_file.last = of_file.last.max(time);
             }
             if let (Some(event), Some(time)) = (&packet.event, packet.time) {
                 let category = match event.kind {
                     kind::TYPE_SLICE_BEGIN => sequences.category(packet.sequence, event),
+                    kind::TYPE_INSTANT if event.arg(nccl::RECORDED).is_some() => {
+                        of_file.ended.insert(event.track, time);
+                        String::new()
+                    }
+                    kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
+                        of_file.counted.insert(event.track);
+                        String::new()
+                    }
                     _ => String::new(),
                 };
                 self.event(event, time, &category, || sequences.name(packet.sequence, event));
             }
             Ok(())
-        })
+        });
+        self.processes_of(&of_file);
+        extent
+    }
+
+    /// What a file says of the processes in it.
+    fn processes_of(&mut self, of_file: &OfFile) {
+        let file = self.extents.len();
+        let of_it = self.tracks.iter().filter(|(_, track)| track.is_process && track.file == file);
+        for uuid in of_it.map(|(uuid, _)| *uuid).collect::<Vec<_>>() {
+            self.processes.insert(uuid, Process { last: of_file.last, ..Process::default() });
+        }
+        for (track, time) in &of_file.ended {
+            if let Some(process) = self.process(*track).and_then(|process| self.processes.get_mut(&process)) {
+                process.ended = Some(*time);
+            }
+        }
+        for track in &of_file.counted {
+            let counts_losses = self.tracks.get(track).is_some_and(|track| track.name == "records dropped");
+            if counts_losses && let Some(process) = self.process(*track) {
+                self.processes.entry(process).or_default().is_lossy = true;
+            }
+        }
     }
 
     /// Takes a track; answers the earlier file that has the same process, which must not be.
@@ -154,6 +282,7 @@ impl Survey {
 
     fn event(&mut self, event: &Event<'_>, time: u64, category: &str, name: impl FnOnce() -> String) {
         let track = self.tracks.entry(event.track).or_default();
+        track.moved = track.moved.max(time);
         match event.kind {
             kind::TYPE_SLICE_BEGIN => {
                 self.slices += 1;
@@ -162,33 +291,31 @@ impl Survey {
                         track.operations += 1;
                         track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
                         self.operations.push((time, time));
+                        track.handed_over.take(event, time, name);
                         Open::Operation(self.operations.len() - 1)
                     }
                     "run" => {
                         track.operations += 1;
                         track.runs += 1;
                         track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
-                        Open::Other
+                        Open::Run(time.saturating_sub(event.uint(nccl::QUEUED_NS).unwrap_or_default()))
                     }
                     "kernel" if event.arg(nccl::COMM).is_some() => {
                         self.kernels.push((time, time));
                         Open::Kernel(self.kernels.len() - 1)
                     }
-                    "proxy" if event.arg(nccl::STEPS).is_some() => Open::Proxy,
-                    "not done" => Open::NotDone,
+                    "proxy" if event.arg(nccl::STEPS).is_some() => Open::work(Work::Proxy, event, time, name()),
+                    "not done" => Open::work(Work::Overdue, event, time, name()),
                     _ => Open::Other,
                 };
-                let name = match (open, event.uint(nccl::SEQ)) {
-                    (Open::Other, _) => String::new(),
-                    (_, None) => name(),
-                    (_, Some(seq)) => format!("{} (seq {seq})", name()),
-                };
-                let may_be_done = open == Open::NotDone;
-                track.open.push((open, Unfinished { begin: time, name, track: event.track, may_be_done }));
+                track.open.push(open);
             }
             kind::TYPE_SLICE_END => match track.open.pop() {
-                Some((Open::Operation(index), _)) => self.operations[index].1 = time,
-                Some((Open::Kernel(index), _)) => self.kernels[index].1 = time,
+                Some(Open::Operation(index)) => self.operations[index].1 = time,
+                Some(Open::Kernel(index)) => self.kernels[index].1 = time,
+                Some(Open::Run(handed_over)) => {
+                    track.longest_ns = track.longest_ns.max(time.saturating_sub(handed_over));
+                }
                 _ => {}
             },
             _ => self.dropped = self.dropped.saturating_add(event.uint(nccl::DROPPED).unwrap_or_default()),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
+use super::super::hang::Hang;
 use super::super::survey::{Survey, Track};
 
 /// Tracks that are pinned: more leave no room for the others.
@@ -13,13 +14,13 @@ const SHOWN: usize = 50;
 
 /// Where to look first, in the trace's time: where something never ended; else all that NCCL did, or where it did the
 /// most.
-pub(super) fn busy(survey: &Survey, (first, last): (u64, u64)) -> (u64, u64) {
+pub(super) fn busy(survey: &Survey, hang: Option<&Hang>, (first, last): (u64, u64)) -> (u64, u64) {
     // Where the GPUs were recorded, what they did; else what the host asked for.
     let mut work = if survey.kernels.is_empty() { survey.operations.clone() } else { survey.kernels.clone() };
     work.sort_unstable();
     let processes = survey.tracks.values().filter(|track| track.is_process).count().max(1);
     let count = (SHOWN * processes).min(work.len()).max(1);
-    if let Some(hang) = survey.unfinished.first().map(|slice| slice.begin) {
+    if let Some(hang) = hang.map(|hang| hang.begin) {
         // What came before it, and as much again of what has not ended.
         work.retain(|(begin, _)| *begin <= hang);
         let begin = work.iter().rev().take(count).next_back().map_or(hang, |(begin, _)| *begin);
@@ -36,7 +37,14 @@ pub(super) fn busy(survey: &Survey, (first, last): (u64, u64)) -> (u64, u64) {
 }
 
 /// The link to a viewer with the trace at `path` on this port.
-pub(super) fn link(survey: &Survey, (begin, end): (u64, u64), port: u16, path: &str, is_own_viewer: bool) -> String {
+pub(super) fn link(
+    survey: &Survey,
+    hang: Option<&Hang>,
+    (begin, end): (u64, u64),
+    port: u16,
+    path: &str,
+    is_own_viewer: bool,
+) -> String {
     let own = format!("http://127.0.0.1:{port}/");
     let viewer = if is_own_viewer { &own } else { "https://ui.perfetto.dev/" };
     let mut link = format!("{viewer}#!/?url={}", encoded(&format!("{own}{path}")));
@@ -44,7 +52,7 @@ pub(super) fn link(survey: &Survey, (begin, end): (u64, u64), port: u16, path: &
     if begin < end {
         let _ = write!(link, "&visStart={begin}&visEnd={end}");
     }
-    let commands = commands(survey);
+    let commands = commands(survey, hang);
     if !commands.is_empty() {
         let _ = write!(link, "&startupCommands={}", encoded(&format!("[{}]", commands.join(","))));
     }
@@ -52,7 +60,7 @@ pub(super) fn link(survey: &Survey, (begin, end): (u64, u64), port: u16, path: &
 }
 
 /// What the viewer is to do with the trace, as JSON.
-fn commands(survey: &Survey) -> Vec<String> {
+fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = |id: &str, words: &[&str]| {
         let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
@@ -65,7 +73,7 @@ fn commands(survey: &Survey) -> Vec<String> {
     if survey.dropped > 0 {
         command("PinTracksByRegex", &["^records dropped$"]);
     }
-    if !survey.unfinished.is_empty() {
+    if hang.is_some() {
         command("AddDebugSliceTrack", &[UNFINISHED, "No end seen"]);
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
@@ -81,7 +89,7 @@ fn commands(survey: &Survey) -> Vec<String> {
 
 /// What NCCL had not ended when the recording did, or had not been seen to end, one slice an operation.
 const UNFINISHED: &str = "\
-SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category IN ('operation','kernel','not done') \
+SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category='not done' \
 OR extract_arg(arg_set_id,'nccl.steps') IS NOT NULL) \
 GROUP BY coalesce(extract_arg(arg_set_id,'correlation_id'),id)";
 
@@ -176,7 +184,6 @@ fn encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::survey::Unfinished;
     use super::*;
 
     #[test]
@@ -201,7 +208,7 @@ mod tests {
         track(22, Some(2), "tp · rank 1 of 2 · handed over", 0);
         survey.operations.push((5, 6));
         assert_eq!(Vec::from_iter(pinned(&survey)), ["tp · rank 0 of 2 · handed over", "tp · rank 1 of 2"]);
-        assert!(commands(&survey).iter().any(|command| command.contains("s.category='operation'")));
+        assert!(commands(&survey, None).iter().any(|command| command.contains("s.category='operation'")));
     }
 
     #[test]
@@ -212,14 +219,14 @@ mod tests {
         };
         // Fifty a millisecond apart, then fifty ten times as dense, then one far away.
         let dense = (0..50).map(|n| n * 1_000_000).chain((0..50).map(|n| 100_000_000 + n * 100_000));
-        let (begin, end) = busy(&survey(dense.chain([900_000_000]).collect()), (0, 1_000_000_000));
+        let (begin, end) = busy(&survey(dense.chain([900_000_000]).collect()), None, (0, 1_000_000_000));
         assert_eq!((begin, end), (100_000_000 - 245_050, 104_901_000 + 245_050));
         // Something hangs: up to there, and as much behind.
-        let unfinished = Unfinished { begin: 500_000_000, name: "AllReduce".into(), track: 1, may_be_done: false };
-        let hang = Survey { unfinished: vec![unfinished], ..survey(vec![100_000_000, 400_000_000, 600_000_000]) };
-        assert_eq!(busy(&hang, (0, 1_000_000_000)), (80_000_000, 900_000_000));
+        let hang = Hang { begin: 500_000_000, ..Hang::default() };
+        let survey_of_it = survey(vec![100_000_000, 400_000_000, 600_000_000]);
+        assert_eq!(busy(&survey_of_it, Some(&hang), (0, 1_000_000_000)), (80_000_000, 900_000_000));
         // Few: all of them. None: everything.
-        assert_eq!(busy(&survey(vec![500, 700]), (0, 2000)), (440, 1760));
-        assert_eq!(busy(&survey(vec![]), (5, 1000)), (5, 1000));
+        assert_eq!(busy(&survey(vec![500, 700]), None, (0, 2000)), (440, 1760));
+        assert_eq!(busy(&survey(vec![]), None, (5, 1000)), (5, 1000));
     }
 }

@@ -21,6 +21,8 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 const BEYOND: u64 = 3;
 /// Sends and receives of one communicator that are named.
 const PAIRS: usize = 16;
+/// Stands for the mark of operations that NCCL does not number.
+const UNNUMBERED: u64 = u64::MAX;
 /// Ranks that are listed.
 const LISTED: usize = 16;
 
@@ -37,6 +39,8 @@ pub(super) struct Hang {
     pub(super) hash: u64,
     /// The ranks that it takes: of a collective all, of a send or receive two.
     pub(super) of: usize,
+    /// NCCL numbers it, so that who has come can be told.
+    pub(super) is_numbered: bool,
     /// Its ranks that have come, that have not, and whose files are not here.
     pub(super) came: Vec<u32>,
     pub(super) missing: Vec<Missing>,
@@ -74,7 +78,8 @@ struct Member {
     label: String,
     process: u64,
     world: Option<u32>,
-    last: Option<(Collective, u64)>,
+    last: Option<(String, u64)>,
+    collective: Option<(Collective, u64)>,
     gap_ns: u64,
     longest_ns: u64,
     has_runs: bool,
@@ -117,6 +122,10 @@ struct Job {
     ends: HashMap<u64, u64>,
     /// Calls of NCCL that did not return: process, name, since when.
     calls: Vec<(u64, String, u64)>,
+    /// What transfers wait for that have no end: whose, the track's name, for what, since when.
+    transfers: Vec<(usize, String, String, u64)>,
+    /// The rank that a communicator's name stands for in a process.
+    by_label: HashMap<(u64, String), usize>,
     standing: Vec<Standing>,
     seen: HashMap<(Key, usize), Seen>,
     /// What each rank handed over next behind the last operation of a rank that fell silent, and when.
@@ -130,7 +139,7 @@ pub(super) fn find(survey: &Survey, paths: &[PathBuf]) -> Vec<Hang> {
     let silent = job.silent();
     let last = |member: &usize| {
         let member = &job.members[*member];
-        Some((member.hash, member.last.as_ref()?.0.correlation))
+        Some((member.hash, member.collective.as_ref()?.0.correlation))
     };
     let last: BTreeSet<_> = silent.iter().filter_map(last).collect();
     if job.standing.is_empty() && last.is_empty() {
@@ -169,20 +178,19 @@ fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
             job.members.len() - 1
         });
         member_of.insert(uuid, index);
-        by_label.entry((process, label)).or_insert(index);
+        by_label.entry((process, label.to_owned())).or_insert(index);
         job.ranks.insert(*hash, ranks);
         let member = &mut job.members[index];
         member.longest_ns = member.longest_ns.max(track.longest_ns);
         member.has_runs |= track.runs > 0;
-        if let Some((last, time)) = &track.handed_over.last {
+        let handed_over = &track.handed_over;
+        if handed_over.last.is_some() {
             // On several lanes each has longer gaps than all of them together.
-            let gap = track.handed_over.gap_ns;
-            let is_first = member.last.is_none();
-            member.gap_ns = if is_first || gap > 0 && gap < member.gap_ns { gap } else { member.gap_ns };
-            if member.last.as_ref().is_none_or(|(_, before)| before < time) {
-                member.last = Some((last.clone(), *time));
-            }
+            let gap = handed_over.gap_ns;
+            member.gap_ns = if member.last.is_none() || gap > 0 && gap < member.gap_ns { gap } else { member.gap_ns };
         }
+        later(&mut member.last, &handed_over.last);
+        later(&mut member.collective, &handed_over.collective);
     }
     let moved = moved(survey);
     for slice in &survey.unfinished {
@@ -195,14 +203,24 @@ fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
                 let label = proxy_label(&track.name);
                 let is_still = moved.get(&(process, label)).is_none_or(|last| last + PATIENCE_NS <= end);
                 let is_old = slice.begin + PATIENCE_NS <= end;
-                by_label.get(&(process, label)).filter(|_| is_still && is_old)
+                by_label.get(&(process, label.to_owned())).filter(|_| is_still && is_old)
             }
         };
-        if let (Some(&member), Some(correlation)) = (member, slice.correlation) {
-            job.stand(member, slice, correlation);
+        if let Some(&member) = member {
+            job.stand(member, slice);
         }
     }
+    job.by_label = by_label;
     (job, member_of)
+}
+
+/// Keeps the later of two.
+fn later<T: Clone>(one: &mut Option<(T, u64)>, other: &Option<(T, u64)>) {
+    if let Some((_, time)) = other
+        && one.as_ref().is_none_or(|(_, before)| before < time)
+    {
+        one.clone_from(other);
+    }
 }
 
 /// When the job ended on the clock of each process.
@@ -239,8 +257,8 @@ fn proxy_label(track: &str) -> &str {
 }
 
 impl Job {
-    fn stand(&mut self, member: usize, slice: &Unfinished, correlation: u64) {
-        let key = (self.members[member].hash, correlation, slice.replay);
+    fn stand(&mut self, member: usize, slice: &Unfinished) {
+        let key = (self.members[member].hash, slice.correlation.unwrap_or(UNNUMBERED), slice.replay);
         let Unfinished { kind, begin, ref name, seq, peer, ref note, .. } = *slice;
         // What the proxy does is a part of it, by channel.
         let name = match name.rsplit_once(" ch ") {
@@ -265,11 +283,11 @@ impl Job {
     fn silent(&self) -> Vec<usize> {
         let is_silent = |index: &usize| {
             let member = &self.members[*index];
-            let Some((last, time)) = &member.last else { return false };
+            let Some((last, time)) = &member.collective else { return false };
             let age = self.age(*index, *time);
             let went_on = |other: usize| {
                 let it = &self.members[other];
-                let last_of_it = it.last.as_ref().filter(|_| it.hash == member.hash);
+                let last_of_it = it.collective.as_ref().filter(|_| it.hash == member.hash);
                 last_of_it
                     .is_some_and(|(of_it, at)| of_it.correlation != last.correlation && self.age(other, *at) < age)
             };
@@ -328,19 +346,22 @@ struct OnRank {
 impl Look<'_> {
     fn at(&mut self, path: &Path) {
         let mut sequences = Sequences::default();
-        // By track: calls of NCCL, and what is inside of them.
-        let mut calls: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
+        // By track: calls of NCCL, and transfers; what is open of them, outermost first.
+        let mut open: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
         let _ = packets(path, |raw| {
             let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
             let (Some(event), Some(time)) = (&packet.event, packet.time) else { return Ok(()) };
             match event.kind {
                 kind::TYPE_SLICE_END => {
-                    calls.get_mut(&event.track).and_then(Vec::pop);
+                    open.get_mut(&event.track).and_then(Vec::pop);
                 }
                 kind::TYPE_SLICE_BEGIN => {
                     let name = || sequences.name(packet.sequence, event);
                     match &*sequences.category(packet.sequence, event) {
-                        "api" => calls.entry(event.track).or_default().push((name(), time)),
+                        "api" => open.entry(event.track).or_default().push((name(), time)),
+                        "proxy" if event.arg(nccl::STEPS).is_none() => {
+                            open.entry(event.track).or_default().push((name(), time));
+                        }
                         "operation" => self.handed_over(event, time, name),
                         "run" => self.ran(event),
                         _ => {}
@@ -350,11 +371,16 @@ impl Look<'_> {
             }
             Ok(())
         });
-        for (track, open) in calls {
-            let process = self.survey.process(track);
-            self.job
-                .calls
-                .extend(process.zip(open.into_iter().next()).map(|(process, (name, since))| (process, name, since)));
+        for (track, open) in open {
+            let Some(process) = self.survey.process(track) else { continue };
+            let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
+            match (self.job.by_label.get(&(process, proxy_label(name).to_owned())), &open[..]) {
+                (_, []) => {}
+                (Some(&member), [.., (phase, since)]) => {
+                    self.job.transfers.push((member, name.to_owned(), phase.clone(), *since));
+                }
+                (None, [(call, since), ..]) => self.job.calls.push((process, call.clone(), *since)),
+            }
         }
         for (member, OnRank { handed_over, at, .. }) in self.on.drain() {
             for (key, count) in at {
@@ -398,11 +424,11 @@ impl Look<'_> {
 fn judge(job: &Job) -> Vec<Hang> {
     let mut by_key: BTreeMap<Key, Vec<&Standing>> = BTreeMap::new();
     job.standing.iter().for_each(|it| by_key.entry(it.key).or_default().push(it));
-    let all: Vec<(Key, Hang)> = by_key.into_iter().map(|(key, on)| (key, job.hang(key, &on))).collect();
+    let place = |key: &Key| job.standing.iter().position(|it| it.key == *key);
+    let mut by_time: Vec<(Key, Hang)> = by_key.into_iter().map(|(key, on)| (key, job.hang(key, &on))).collect();
+    by_time.sort_by_key(|(key, hang)| (std::cmp::Reverse(hang.age), place(key)));
     // Of the collectives of a communicator the first is waited for; those behind it wait for it.
     let mut hangs: Vec<(Key, Hang)> = Vec::new();
-    let mut by_time: Vec<_> = all;
-    by_time.sort_by(|(_, one), (_, other)| (other.age, one.seq).cmp(&(one.age, other.seq)));
     for (key, hang) in by_time {
         let of_comm = hangs.iter().filter(|(first, _)| first.0 == key.0).count();
         let is_behind = hangs.iter().any(|(first, it)| first.0 == key.0 && (it.seq.is_some() || hang.seq.is_some()));
@@ -441,6 +467,8 @@ impl Job {
         let waiting = &self.members[first.member];
         let ranks = self.ranks.get(&hash).copied().unwrap_or_default();
         let takes: Vec<u32> = match first.peer {
+            // Nobody can say who else has come.
+            _ if key.1 == UNNUMBERED => on.iter().map(|it| self.members[it.member].rank).collect(),
             Some(peer) if peer != waiting.rank => vec![waiting.rank.min(peer), waiting.rank.max(peer)],
             Some(peer) => vec![peer],
             None => (0..ranks).collect(),
@@ -471,7 +499,10 @@ impl Job {
             [] => waited >= PATIENCE_NS.max(longest.saturating_mul(BEYOND)) && !self.have_ended(hash),
             missing => missing.iter().all(|&index| self.is_missing(index, age)),
         };
-        let notes = self.notes(on);
+        let mut notes = self.notes(on);
+        if missing.is_empty() {
+            notes.extend(self.links(hash));
+        }
         let missing = missing.into_iter().map(|index| self.missing(index)).collect();
         Hang {
             name: first.name.clone(),
@@ -480,6 +511,7 @@ impl Job {
             comm: waiting.label.clone(),
             hash,
             of: takes.len(),
+            is_numbered: key.1 != UNNUMBERED,
             came,
             missing,
             unseen,
@@ -519,7 +551,11 @@ impl Job {
         let Member { rank, world, process, ref last, .. } = self.members[index];
         let before = |time: u64| format!("{:.1} s before the end", self.age(index, time) as f64 / 1e9);
         let mut said = match last {
-            Some((Collective { name, seq, .. }, time)) => format!("last seen: {name}, seq {seq}, {}", before(*time)),
+            Some((name, time)) => {
+                let of_it = self.members[index].collective.as_ref().filter(|(_, at)| at == time);
+                let seq = of_it.map_or_else(String::new, |(collective, _)| format!(", seq {}", collective.seq));
+                format!("last seen: {name}{seq}, {}", before(*time))
+            }
             None => "it handed nothing over".to_owned(),
         };
         let call = self.calls.iter().filter(|(of, ..)| *of == process).min_by_key(|(.., since)| *since);
@@ -544,6 +580,31 @@ impl Job {
     }
 }
 
+impl Job {
+    /// Transfers of a communicator that say where it stands: the network does not deliver, or a GPU does not take.
+    fn links(&self, hash: u64) -> Vec<String> {
+        let mut links: BTreeMap<(u32, &str, bool), (u64, u64)> = BTreeMap::new();
+        for (member, track, phase, since) in &self.transfers {
+            let Member { hash: of, rank, .. } = self.members[*member];
+            let (age, is_send) = (self.age(*member, *since), track.contains(" · send "));
+            let peer = track.split(' ').skip_while(|word| !["→", "←"].contains(word)).nth(1);
+            let tells = matches!((is_send, phase.as_str()), (true, "network wait") | (false, "GPU wait"));
+            if let Some(peer) = peer.filter(|_| of == hash && tells && age >= PATIENCE_NS) {
+                let (count, oldest) = links.entry((rank, peer, is_send)).or_default();
+                (*count, *oldest) = (*count + 1, age.max(*oldest));
+            }
+        }
+        let text = |((rank, peer, is_send), (count, age)): ((u32, &str, bool), (u64, u64))| {
+            let (transfers, age) = (if count == 1 { "transfer" } else { "transfers" }, age as f64 / 1e9);
+            match is_send {
+                true => format!("rank {rank} → {peer}: {count} {transfers} in the network's hands for {age:.1} s"),
+                false => format!("rank {rank}: its GPU has not taken {count} {transfers} from {peer} for {age:.1} s"),
+            }
+        };
+        links.into_iter().map(text).take(LISTED).collect()
+    }
+}
+
 impl fmt::Display for Hang {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.seq.map_or_else(String::new, |seq| format!(", seq {seq}"));
@@ -552,6 +613,12 @@ impl fmt::Display for Hang {
         let waited = format!("{:.1} s", self.waited as f64 / 1e9);
         let (came, of) = (self.came.len(), self.of);
         match (&self.missing[..], &self.unseen[..]) {
+            _ if !self.is_numbered => write!(
+                f,
+                "it has not been seen to end for {waited} on these ranks: {}. NCCL does not number it, so which others have \
+                 come is not known",
+                list(self.came.iter().map(u32::to_string))
+            )?,
             ([], []) => write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?,
             ([], unseen) => write!(
                 f,

@@ -58,11 +58,13 @@ pub(super) struct Track {
     open: Vec<Open>,
 }
 
-/// Collectives that one track shows being handed over.
+/// Operations that one track shows being handed over.
 #[derive(Default)]
 pub(super) struct HandedOver {
-    /// The last one, and when.
-    pub(super) last: Option<(Collective, u64)>,
+    /// The last one of all, and when.
+    pub(super) last: Option<(String, u64)>,
+    /// The last collective, and when.
+    pub(super) collective: Option<(Collective, u64)>,
     /// The longest time between two, ns.
     pub(super) gap_ns: u64,
 }
@@ -80,6 +82,8 @@ pub(super) struct Collective {
 pub(super) struct Unfinished {
     pub(super) kind: Work,
     pub(super) begin: u64,
+    /// Its place among all slices: of those that begin together, the first comes first.
+    pub(super) place: u64,
     pub(super) track: u64,
     /// What marks the operation on all ranks, and its name.
     pub(super) correlation: Option<u64>,
@@ -133,23 +137,27 @@ struct OfFile {
 }
 
 impl HandedOver {
-    /// Sends and receives have no number of their own on all ranks.
     fn take(&mut self, event: &Event<'_>, time: u64, name: impl FnOnce() -> String) {
-        let (Some(correlation), Some(seq)) = (event.correlation, event.uint(nccl::SEQ)) else { return };
+        let name = name();
         if let Some((_, before)) = &self.last {
             self.gap_ns = self.gap_ns.max(time.saturating_sub(*before));
         }
-        self.last = Some((Collective { correlation, name: name(), seq }, time));
+        // Sends and receives are not numbered in one order on all ranks.
+        if let (Some(correlation), Some(seq)) = (event.correlation, event.uint(nccl::SEQ)) {
+            self.collective = Some((Collective { correlation, name: name.clone(), seq }, time));
+        }
+        self.last = Some((name, time));
     }
 }
 
 impl Open {
-    fn work(kind: Work, event: &Event<'_>, begin: u64, name: String) -> Open {
+    fn work(kind: Work, event: &Event<'_>, begin: u64, place: u64, name: String) -> Open {
         let peer = event.uint(nccl::PEER).and_then(|peer| u32::try_from(peer).ok());
         let note = event.arg(nccl::NOTE).map_or_else(String::new, |note| String::from_utf8_lossy(note.bytes()).into());
         Open::Work(Box::new(Unfinished {
             kind,
             begin,
+            place,
             track: event.track,
             correlation: event.correlation,
             name,
@@ -191,7 +199,7 @@ impl Survey {
         let open = survey.tracks.values_mut().flat_map(|track| std::mem::take(&mut track.open));
         let work = open.filter_map(|open| if let Open::Work(slice) = open { Some(*slice) } else { None });
         survey.unfinished = work.collect();
-        survey.unfinished.sort_by(|one, other| (one.begin, &one.name).cmp(&(other.begin, &other.name)));
+        survey.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
         (survey, faults)
     }
 
@@ -304,8 +312,10 @@ impl Survey {
                         self.kernels.push((time, time));
                         Open::Kernel(self.kernels.len() - 1)
                     }
-                    "proxy" if event.arg(nccl::STEPS).is_some() => Open::work(Work::Proxy, event, time, name()),
-                    "not done" => Open::work(Work::Overdue, event, time, name()),
+                    "proxy" if event.arg(nccl::STEPS).is_some() => {
+                        Open::work(Work::Proxy, event, time, self.slices, name())
+                    }
+                    "not done" => Open::work(Work::Overdue, event, time, self.slices, name()),
                     _ => Open::Other,
                 };
                 track.open.push(open);

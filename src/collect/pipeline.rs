@@ -189,6 +189,7 @@ impl Pipeline {
         match *input {
             Input::Note { time, name, text } => {
                 if name == remark::FORCED {
+                    self.correlator.all_seen(time);
                     self.tracks.flushed_by_force(time, text);
                 } else if self.level != Level::Ends {
                     self.tracks.note(time, name, text);
@@ -218,9 +219,9 @@ impl Pipeline {
             }
             Input::Shares(shares) => {
                 let now = self.now();
-                let replay = self.correlator.unseen_replay();
+                let launch = self.correlator.unseen_launch();
                 let (done, moved) = (|id| self.correlator.work_done(id), |id| self.correlator.moved(id));
-                let evidence = Evidence { done: &done, moved: &moved, replay };
+                let evidence = Evidence { done: &done, moved: &moved, launch };
                 self.wants_force |= self.tracks.tick(now, self.activities_until(), &evidence);
                 shares.iter().for_each(|share| self.tracks.cpu(now, share.tid, &share.name, share.percent));
             }

@@ -303,6 +303,9 @@ impl Correlator {
     fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
         let &Kernel { graph_node, correlation, place, .. } = kernel;
         let key = KernelKey { graph_node, correlation, device: place.device };
+        if graph_node != 0 {
+            self.plans.graph_seen(correlation);
+        }
         self.plans.claim(key, &|context| self.comms.get(&context)?.device)
     }
 
@@ -336,9 +339,15 @@ impl Correlator {
         self.moved.get(&context).copied()
     }
 
-    /// When the first of those launches of graphs was made of which no kernel has been seen.
-    pub fn unseen_replay(&mut self) -> Option<HostNs> {
+    /// When the first of those launches was made of which no kernel has been seen, and NCCL tells nothing else: of graphs,
+    /// and of broadcasts from 2.29 on.
+    pub fn unseen_launch(&mut self) -> Option<HostNs> {
         self.plans.unseen_since()
+    }
+
+    /// CUPTI has returned all that it had until then: of kernels that are missing no records will come.
+    pub fn all_seen(&mut self, until: HostNs) {
+        self.plans.all_seen(until);
     }
 
     /// Something that NCCL began for an operation begins or ends.

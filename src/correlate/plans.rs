@@ -82,8 +82,18 @@ pub(super) struct Plans {
     /// Launches of graphs, by their correlation id.
     replays: Bounded<u32, Replay>,
     graphs: Bounded<u64, GraphRuns>,
-    /// Launches of graphs of which no kernel has been seen, in their order; those seen since are skipped.
-    unseen: VecDeque<(HostNs, u64, u64)>,
+    /// Launches of graphs, and of what NCCL does not hand over, of which no kernel has been seen, in their order; those seen
+    /// since are skipped.
+    unseen: VecDeque<(HostNs, Unseen)>,
+}
+
+/// A launch of which no kernel has been seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unseen {
+    /// The graph, and which launch of it.
+    Graph(u64, u64),
+    /// What was launched by this call.
+    Calls(u32),
 }
 
 /// The launches of an executable graph.
@@ -478,6 +488,9 @@ impl Plans {
             }
             _ => return,
         };
+        if matches!(claim, Claim::Calls(_)) {
+            self.unseen(now, Unseen::Calls(correlation));
+        }
         self.claims.insert(correlation, claim, LAUNCHES);
     }
 
@@ -501,7 +514,7 @@ impl Plans {
     pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>, now: HostNs) {
         if correlation == 0 {
             self.graphs.remove(&graph);
-            self.unseen.retain(|(_, other, _)| *other != graph);
+            self.unseen.retain(|(_, it)| !matches!(it, Unseen::Graph(other, _) if *other == graph));
             return;
         }
         let mut runs = self.graphs.get(&graph).copied().unwrap_or_default();
@@ -510,16 +523,22 @@ impl Plans {
         self.graphs.insert(graph, runs, CAPTURED);
         self.replays.insert(correlation, Replay { graph, index, asked }, LAUNCHES);
         // Where nothing of NCCL's was captured, nothing of it can hang in a graph.
-        if self.captured.len() > 0 && self.kernels_expected {
+        if self.captured.len() > 0 {
+            self.unseen(now, Unseen::Graph(graph, index));
+        }
+    }
+
+    fn unseen(&mut self, now: HostNs, launch: Unseen) {
+        if self.kernels_expected {
             if self.unseen.len() >= REPLAYS {
                 self.unseen.pop_front();
             }
-            self.unseen.push_back((now, graph, index));
+            self.unseen.push_back((now, launch));
         }
     }
 
     /// A kernel of the launch of a graph by this call has been seen: the launches before it are done, one runs at a time.
-    fn graph_seen(&mut self, correlation: u32) {
+    pub(super) fn graph_seen(&mut self, correlation: u32) {
         if let Some(&Replay { graph, index, .. }) = self.replays.get(&correlation)
             && let Some(runs) = self.graphs.get_mut(&graph)
         {
@@ -527,15 +546,24 @@ impl Plans {
         }
     }
 
-    /// When the first of those launches of graphs was made of which no kernel has been seen.
+    /// When the first of those launches was made of which no kernel has been seen, and NCCL tells nothing else.
     pub(super) fn unseen_since(&mut self) -> Option<HostNs> {
-        while let Some(&(time, graph, index)) = self.unseen.front() {
-            if self.graphs.get(&graph).is_some_and(|runs| index >= runs.seen) {
+        while let Some(&(time, launch)) = self.unseen.front() {
+            let is_unseen = match launch {
+                Unseen::Graph(graph, index) => self.graphs.get(&graph).is_some_and(|runs| index >= runs.seen),
+                Unseen::Calls(correlation) => self.claims.get(&correlation).is_some(),
+            };
+            if is_unseen {
                 return Some(time);
             }
             self.unseen.pop_front();
         }
         None
+    }
+
+    /// All records there are of kernels launched until then have been seen: of those that are missing none will come.
+    pub(super) fn all_seen(&mut self, until: HostNs) {
+        self.unseen.retain(|(time, _)| *time > until);
     }
 
     /// What was open when the original of a node was made.
@@ -562,7 +590,6 @@ impl Plans {
         device_of: &dyn Fn(Handle) -> Option<u32>,
     ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
-            self.graph_seen(kernel.correlation);
             let launch = *self.nodes.get(&kernel.graph_node).ok_or(Unmatched::UnknownNode)?;
             return self.run(launch, Method::GraphNode, kernel.correlation);
         }

@@ -29,8 +29,8 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 const DOUBLINGS: u32 = 6;
 /// How long a flush by force is waited for, ns.
 const FLUSH_NS: u64 = 2_000_000_000;
-/// Replays of graphs that are shown at a time.
-const REPLAYS: usize = 64;
+/// Operations that were not handed over and are shown at a time.
+const UNTOLD: usize = 64;
 const NOT_ENDED: &str = "its kernel had not ended when CUPTI was flushed by force";
 const NOT_SEEN: &str = "its kernel has not been seen to end: it may be done";
 const MAY_BE_DONE: &str = "its kernel has not been seen to end, but kernels were lost or could not be matched in this process: it may be done";
@@ -41,8 +41,8 @@ pub struct Evidence<'a> {
     pub done: &'a dyn Fn(Handle) -> Option<HostNs>,
     /// When the proxy or a channel last moved in a communicator.
     pub moved: &'a dyn Fn(Handle) -> Option<HostNs>,
-    /// The first launch of a graph of which no kernel has been seen.
-    pub replay: Option<HostNs>,
+    /// The first launch of which no kernel has been seen, and NCCL tells nothing else: of a graph, or of a broadcast.
+    pub launch: Option<HostNs>,
 }
 
 /// What is known of a standstill.
@@ -54,8 +54,8 @@ pub(super) struct Standstill {
     /// By device: the first kernel that had not ended, by the id of its launch; its name, where it is not NCCL's.
     first: BTreeMap<u32, (u32, Option<Arc<str>>)>,
     unfinished: u64,
-    /// Operations of replayed graphs that had not ended: not shown yet, and shown.
-    replays: Vec<Replay>,
+    /// Operations that had not ended and were not handed over: not shown yet; and shown, with their communicator.
+    untold: Vec<Untold>,
     shown: Vec<(Handle, Handle)>,
 }
 
@@ -71,11 +71,14 @@ enum State {
     Silent(HostNs),
 }
 
+/// An operation of which NCCL did not say that it was handed over: of a graph's replay, or a broadcast from 2.29 on.
 #[derive(Debug)]
-struct Replay {
+struct Untold {
     context: Handle,
-    number: u64,
-    launched: HostNs,
+    /// Which run of its graph, counted from 1.
+    number: Option<u64>,
+    /// When its graph was launched, or it was asked for.
+    begin: HostNs,
     operation: Arc<Operation>,
 }
 
@@ -107,20 +110,22 @@ impl Tracks {
         let patience = PATIENCE_NS << self.standstill.pauses.min(DOUBLINGS);
         let since = HostNs(drawn.0.saturating_sub(patience));
         let mut standing = Vec::new();
-        let mut moved = HostNs(0);
+        let (mut moved, mut all_still) = (HostNs(0), true);
         for (context, comm) in &mut self.comms {
             comm.outstanding.settle(&mut self.lanes.writer, now);
             let last = comm.outstanding.moved().max((evidence.moved)(*context).unwrap_or(HostNs(0)));
             // Where none of its kernels is known, and others are not matched, its own may be among those.
             let is_known = comm.outstanding.is_drawn() || !self.kernels_missing;
+            all_still &= last <= since;
             if is_known && last <= since && comm.outstanding.stands(since, evidence.done) {
                 standing.push(*context);
                 moved = moved.max(last);
             }
         }
-        let replay = evidence.replay.filter(|launched| self.expects_kernels && *launched <= since);
-        let stands = !standing.is_empty() || replay.is_some() || !self.standstill.shown.is_empty();
-        let moved = moved.max(replay.unwrap_or(HostNs(0)));
+        let launch = evidence.launch.filter(|launched| self.expects_kernels && all_still && *launched <= since);
+        let Standstill { untold, shown, .. } = &self.standstill;
+        let stands = !standing.is_empty() || launch.is_some() || !untold.is_empty() || !shown.is_empty();
+        let moved = moved.max(launch.unwrap_or(HostNs(0)));
         let wish = self.standstill.tick(now, stands, moved);
         if matches!(self.standstill.state, State::Flushed(_) | State::Silent(_)) {
             self.show(&standing, since);
@@ -153,16 +158,18 @@ impl Tracks {
         }
         let Some(comm) = comm else { return };
         let Some(drawn) = self.comms.get_mut(&comm.context) else { return };
-        let Some((number, launched)) = replay else {
-            operations.iter().for_each(|operation| drawn.outstanding.unfinished(operation.id));
-            return;
-        };
-        drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
         for operation in operations {
-            let is_known = standstill.replays.iter().any(|it| it.operation.id == operation.id && it.number <= number);
-            if !is_known && standstill.replays.len() < REPLAYS {
-                let operation = Arc::clone(operation);
-                standstill.replays.push(Replay { context: comm.context, number, launched, operation });
+            if replay.is_none() && drawn.outstanding.unfinished(operation.id) {
+                continue;
+            }
+            // Of a graph's replays the first is the one that stands.
+            let is_known = standstill.untold.iter().any(|it| it.operation.id == operation.id);
+            if !is_known && standstill.untold.len() < UNTOLD {
+                drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
+                let (context, operation) = (comm.context, Arc::clone(operation));
+                let (number, begin) = replay.unzip();
+                let begin = begin.unwrap_or(operation.since);
+                standstill.untold.push(Untold { context, number, begin, operation });
             }
         }
     }
@@ -183,9 +190,9 @@ impl Tracks {
             };
             self.not_done(context, begin, &operation, None, doubt);
         }
-        for Replay { context, number, launched, operation } in std::mem::take(&mut self.standstill.replays) {
+        for Untold { context, number, begin, operation } in std::mem::take(&mut self.standstill.untold) {
             self.standstill.shown.push((context, operation.id));
-            self.not_done(context, launched, &operation, Some(number), NOT_ENDED);
+            self.not_done(context, begin, &operation, number, NOT_ENDED);
         }
     }
 
@@ -234,8 +241,8 @@ impl Tracks {
         }
     }
 
-    /// A kernel of a communicator has ended: what was shown of graphs that it replayed before has ended, too.
-    pub(super) fn replays_done(&mut self, context: Handle, end: HostNs) {
+    /// A kernel of a communicator has ended: what was shown of it before and was not handed over has ended, too.
+    pub(super) fn untold_done(&mut self, context: Handle, end: HostNs) {
         let State::Flushed(flushed) = self.standstill.state else { return };
         if end < flushed || self.standstill.shown.is_empty() {
             return;
@@ -249,7 +256,7 @@ impl Tracks {
     pub(super) fn no_kernels_for(&mut self, context: Handle, now: HostNs, why: &str) {
         let Some(drawn) = self.comms.get_mut(&context) else { return };
         let mut given_up = drawn.outstanding.give_up();
-        self.standstill.replays.retain(|replay| replay.context != context);
+        self.standstill.untold.retain(|it| it.context != context);
         given_up.extend(self.standstill.shown.extract_if(.., |(of, _)| *of == context).map(|(_, operation)| operation));
         for operation in given_up {
             self.args.clear().text(nccl::DOUBT, why);
@@ -378,9 +385,9 @@ mod tests {
             self.tick_with(second, &|_| None, None)
         }
 
-        fn tick_with(&mut self, second: u64, done: &dyn Fn(Handle) -> Option<HostNs>, replay: Option<HostNs>) -> bool {
+        fn tick_with(&mut self, second: u64, done: &dyn Fn(Handle) -> Option<HostNs>, launch: Option<HostNs>) -> bool {
             let now = HostNs(second * SECOND);
-            let forced = self.tracks.tick(now, now, &Evidence { done, moved: &|_| None, replay });
+            let forced = self.tracks.tick(now, now, &Evidence { done, moved: &|_| None, launch });
             if forced {
                 self.tracks.flushed_by_force(now, "kernels that had not ended");
             }
@@ -468,7 +475,7 @@ mod tests {
             job.hand_over(number, SECOND + number);
         }
         let now = HostNs(4 * SECOND);
-        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, replay: None }));
+        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
         assert!(job.tracks.is_forcing());
         (1..6).for_each(|number| job.ran(Some(number), SECOND + 100 * number));
         (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
@@ -486,7 +493,7 @@ mod tests {
             job.comm.device = Some(0);
             job.hand_over(1, SECOND);
             let now = HostNs(4 * SECOND);
-            assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, replay: None }));
+            assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
             for (correlation, name, number) in [first, second] {
                 job.had_not_ended(correlation, name, number, None);
             }
@@ -532,12 +539,12 @@ mod tests {
         let launched = HostNs(2 * SECOND);
         assert!(!job.tick_with(3, &|_| None, Some(launched)));
         let now = HostNs(5 * SECOND);
-        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, replay: Some(launched) }));
+        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: Some(launched) }));
         for replay in [7, 8] {
             job.had_not_ended(3, "ncclDevKernel", Some(1), Some((replay, launched)));
         }
         job.tracks.flushed_by_force(now, "kernels that had not ended");
-        job.tick_with(6, &|_| None, Some(launched));
+        job.tick(6);
         job.tick(7);
         assert_eq!(job.shown(), [(1, launched.0 as i64, None, NOT_ENDED.to_owned())]);
     }
@@ -546,7 +553,7 @@ mod tests {
     fn where_cupti_does_not_answer_what_is_shown_may_be_done() {
         let mut job = Job::new();
         job.hand_over(1, SECOND);
-        let evidence = Evidence { done: &|_| None, moved: &|_| None, replay: None };
+        let evidence = Evidence { done: &|_| None, moved: &|_| None, launch: None };
         let wishes: Vec<bool> =
             (3..9).map(|second| job.tracks.tick(HostNs(second * SECOND), HostNs(second * SECOND), &evidence)).collect();
         assert_eq!(wishes, [true, false, false, false, false, false]);

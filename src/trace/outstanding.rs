@@ -111,11 +111,10 @@ impl Outstanding {
         self.operations.get(self.first()).is_some_and(|it| it.begin <= since)
     }
 
-    /// CUPTI said that the kernel of an operation had not ended.
-    pub(super) fn unfinished(&mut self, id: Handle) {
-        if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
-            operation.is_unfinished = true;
-        }
+    /// CUPTI said that the kernel of an operation had not ended. Whether that was handed over.
+    pub(super) fn unfinished(&mut self, id: Handle) -> bool {
+        let found = self.operations.iter_mut().find(|operation| operation.id == id);
+        found.map(|operation| operation.is_unfinished = true).is_some()
     }
 
     /// The first of those that are not known to have ended, if they began before `since` and were not told before.

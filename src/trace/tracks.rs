@@ -1002,7 +1002,7 @@ impl Tracks {
         }
         drawn.outstanding.end(operation, end);
         drawn.outstanding.settle(&mut lanes.writer, end);
-        self.replays_done(comm.context, end);
+        self.untold_done(comm.context, end);
     }
 
     /// A communicator's short name, of one whose track need not be there yet; none where it has no tracks of its own.

@@ -23,7 +23,7 @@ pub(super) struct Survey {
     /// has no end ends when it begins.
     pub(super) operations: Vec<(u64, u64)>,
     pub(super) kernels: Vec<(u64, u64)>,
-    /// What may have hung: overdue operations and the proxy's work on operations, without an end.
+    /// What may have hung: overdue operations, the proxy's work on operations and calls of NCCL's, without an end.
     pub(super) unfinished: Vec<Unfinished>,
     /// The processes, by their track.
     pub(super) processes: HashMap<u64, Process>,
@@ -55,6 +55,8 @@ pub(super) struct Track {
     pub(super) longest_ns: u64,
     /// When something last began or ended on it.
     pub(super) moved: u64,
+    /// The last call for an operation on it.
+    call: Option<Unfinished>,
     open: Vec<Open>,
 }
 
@@ -85,6 +87,8 @@ pub(super) struct Unfinished {
     /// Its place among all slices: of those that begin together, the first comes first.
     pub(super) place: u64,
     pub(super) track: u64,
+    /// The communicator, where it is told.
+    pub(super) hash: Option<u64>,
     /// What marks the operation on all ranks, and its name.
     pub(super) correlation: Option<u64>,
     pub(super) name: String,
@@ -102,6 +106,8 @@ pub(super) enum Work {
     /// The GPU's, as far as it is known: the operation is overdue.
     Overdue,
     Proxy,
+    /// The host's: the call that asked for it does not return.
+    Call,
 }
 
 /// What a trace says of a process itself.
@@ -124,6 +130,8 @@ enum Open {
     Work(Box<Unfinished>),
     /// An operation while the GPU worked on it, and when it was handed over.
     Run(u64),
+    /// A call of NCCL's on a host thread, and when it was made.
+    Call(u64),
     Other,
 }
 
@@ -150,22 +158,35 @@ impl HandedOver {
     }
 }
 
-impl Open {
-    fn work(kind: Work, event: &Event<'_>, begin: u64, place: u64, name: String) -> Open {
+impl Track {
+    /// What is open on it at the end.
+    fn take_unfinished(&mut self) -> Vec<Unfinished> {
+        let (open, call) = (std::mem::take(&mut self.open), self.call.take());
+        // A group of calls returns, or does not, as a whole.
+        let since = open.iter().find_map(|open| if let Open::Call(since) = open { Some(*since) } else { None });
+        let call = call.filter(|call| since.is_some_and(|since| since <= call.begin));
+        let work = open.into_iter().filter_map(|open| if let Open::Work(slice) = open { Some(*slice) } else { None });
+        work.chain(call).collect()
+    }
+}
+
+impl Unfinished {
+    fn new(kind: Work, event: &Event<'_>, begin: u64, place: u64, name: String) -> Unfinished {
         let peer = event.uint(nccl::PEER).and_then(|peer| u32::try_from(peer).ok());
         let note = event.arg(nccl::NOTE).map_or_else(String::new, |note| String::from_utf8_lossy(note.bytes()).into());
-        Open::Work(Box::new(Unfinished {
+        Unfinished {
             kind,
             begin,
             place,
             track: event.track,
+            hash: event.uint(nccl::COMM),
             correlation: event.correlation,
             name,
             seq: event.uint(nccl::SEQ),
             peer,
             replay: event.uint(nccl::REPLAY),
             note,
-        }))
+        }
     }
 }
 
@@ -196,9 +217,7 @@ impl Survey {
             survey.extents.push((path.clone(), *extent.as_ref().unwrap_or(&nothing)));
             faults.extend(extent.err());
         }
-        let open = survey.tracks.values_mut().flat_map(|track| std::mem::take(&mut track.open));
-        let work = open.filter_map(|open| if let Open::Work(slice) = open { Some(*slice) } else { None });
-        survey.unfinished = work.collect();
+        survey.unfinished = survey.tracks.values_mut().flat_map(Track::take_unfinished).collect();
         survey.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
         (survey, faults)
     }
@@ -313,9 +332,18 @@ impl Survey {
                         Open::Kernel(self.kernels.len() - 1)
                     }
                     "proxy" if event.arg(nccl::STEPS).is_some() => {
-                        Open::work(Work::Proxy, event, time, self.slices, name())
+                        Open::Work(Box::new(Unfinished::new(Work::Proxy, event, time, self.slices, name())))
                     }
-                    "not done" => Open::work(Work::Overdue, event, time, self.slices, name()),
+                    "api" => {
+                        if event.arg(nccl::COMM).is_some() && event.arg(nccl::COUNT).is_some() {
+                            let call = Unfinished::new(Work::Call, event, time, self.slices, name());
+                            track.call = Some(call);
+                        }
+                        Open::Call(time)
+                    }
+                    "not done" => {
+                        Open::Work(Box::new(Unfinished::new(Work::Overdue, event, time, self.slices, name())))
+                    }
                     _ => Open::Other,
                 };
                 track.open.push(open);

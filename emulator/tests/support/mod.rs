@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     cupti: Option<String>,
     misbehaviour: String,
     is_quiet: bool,
+    limit: Duration,
+    folder: Option<TempDir>,
 }
 
 impl Plan {
@@ -43,6 +45,8 @@ impl Plan {
             cupti: None,
             misbehaviour: String::new(),
             is_quiet: false,
+            limit: JOB_LIMIT,
+            folder: None,
         };
         plan.with("NCCLSCOPE_PRESET", "full")
     }
@@ -71,18 +75,30 @@ impl Plan {
         self
     }
 
+    /// The same, killed after so long.
+    pub(crate) fn killed_after(mut self, limit: Duration) -> Plan {
+        self.limit = limit;
+        self
+    }
+
+    /// The same in a folder that somebody looks into meanwhile: its traces are in `traces`.
+    pub(crate) fn in_folder(mut self, folder: TempDir) -> Plan {
+        self.folder = Some(folder);
+        self
+    }
+
     /// Runs it to its end.
     #[track_caller]
     pub(crate) fn run(self) -> Job {
         let library = self.nccl.path();
         assert!(library.is_file(), "{} is not there; `cargo xtask e2e` fetches it", library.display());
-        let folder = tempfile::tempdir().expect("a folder for the job");
+        let folder = self.folder.unwrap_or_else(|| tempfile::tempdir().expect("a folder for the job"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_emulator"));
         play::clean_environment(&mut command);
         command.args(["run", &self.scenario, "--nccl"]).arg(library);
         command.arg("--plugin").arg(play::plugin_path().unwrap_or_else(|error| panic!("{error}")));
         command.arg("--output").arg(folder.path().join("job"));
-        command.args(["--time-limit", &JOB_LIMIT.as_secs().to_string()]);
+        command.args(["--time-limit", &self.limit.as_secs().to_string()]);
         command.env("NCCLSCOPE_OUTPUT", folder.path().join("traces")).env("NCCLSCOPE_MIN_FREE", "0");
         if let Some(release) = &self.cupti {
             let libraries = folder.path().join("lib");
@@ -122,11 +138,7 @@ impl Job {
 
     /// What `ncclscope info` says of its traces.
     pub(crate) fn info(&self) -> String {
-        let line = ["ncclscope".into(), "info".into()].into_iter();
-        let line = line.chain(files(&self.folder.path().join("traces"), ".perfetto-trace"));
-        let mut out = Vec::new();
-        ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));
-        String::from_utf8_lossy(&out).into_owned()
+        info(&self.folder.path().join("traces"))
     }
 
     /// Requires that each of its captures makes its trace again, byte for byte; how many there are.
@@ -282,6 +294,21 @@ impl Job {
         beside.verdict = emulator::accuracy::judge_job(&judged);
         beside
     }
+}
+
+/// What `ncclscope info` says of the traces in a folder; nothing where there are none yet.
+pub(crate) fn info(folder: &Path) -> String {
+    if !folder.is_dir() {
+        return String::new();
+    }
+    let traces = files(folder, ".perfetto-trace");
+    if traces.is_empty() {
+        return String::new();
+    }
+    let mut out = Vec::new();
+    let line = ["ncclscope".into(), "info".into()].into_iter().chain(traces);
+    ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Puts the emulated driver and CUPTI into a folder, under the names that a profiler looks for.

@@ -17,6 +17,8 @@ use crate::trace::fields::{nccl, track_event::r#type as kind};
 
 /// Nothing waits for long before this, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// So much earlier than the others of its host a recording may end on a busy machine, ns.
+const LAG_NS: u64 = 5_000_000_000;
 /// A wait is a hang when it is so many times longer than what the job showed before.
 const BEYOND: u64 = 3;
 /// Sends and receives of one communicator that are named.
@@ -39,8 +41,10 @@ pub(super) struct Hang {
     pub(super) hash: u64,
     /// The ranks that it takes: of a collective all, of a send or receive two.
     pub(super) of: usize,
-    /// NCCL numbers it, so that who has come can be told.
+    /// It has a number on all ranks, so that who has come can be told.
     pub(super) is_numbered: bool,
+    /// The hosts wait inside of the call that asks for it.
+    pub(super) is_call: bool,
     /// Its ranks that have come, that have not, and whose files are not here.
     pub(super) came: Vec<u32>,
     pub(super) missing: Vec<Missing>,
@@ -98,7 +102,8 @@ struct Standing {
     note: String,
 }
 
-/// An operation, as all ranks know it: communicator, number, run of its graph.
+/// An operation, as all ranks know it: communicator, mark, run of its graph. What NCCL gives no mark has one here that no
+/// operation has, see [`Job::number`].
 type Key = (u64, u64, Option<u64>);
 
 /// What a second look found of an operation on a rank.
@@ -117,17 +122,21 @@ struct Job {
     /// Ranks of each communicator.
     ranks: BTreeMap<u64, u32>,
     processes: HashMap<u64, survey::Process>,
-    /// When the job ended on the clock of each process. Hosts have clocks of their own: on each it ended with the last of
-    /// its processes.
+    /// When the job ended on the clock of each process. Hosts have clocks of their own.
     ends: HashMap<u64, u64>,
     /// Calls of NCCL that did not return: process, name, since when.
     calls: Vec<(u64, String, u64)>,
     /// What transfers wait for that have no end: whose, the track's name, for what, since when.
     transfers: Vec<(usize, String, String, u64)>,
-    /// The rank that a communicator's name stands for in a process.
+    /// The ranks of each process, by what it calls the communicator, and by its hash.
     by_label: HashMap<(u64, String), usize>,
+    by_hash: HashMap<(u64, u64), usize>,
     standing: Vec<Standing>,
     seen: HashMap<(Key, usize), Seen>,
+    /// Calls for collectives by rank and function, where that is asked for: how many, and how many with the one that stands.
+    calls_of: HashMap<(usize, String), (u64, u64)>,
+    /// Operations without a mark of NCCL's: communicator, function, and which call for it on each rank, counted from 1.
+    marks: Vec<(u64, String, u64)>,
     /// What each rank handed over next behind the last operation of a rank that fell silent, and when.
     next: HashMap<(u64, u64), Vec<(usize, Collective, u64)>>,
 }
@@ -151,6 +160,7 @@ pub(super) fn find(survey: &Survey, paths: &[PathBuf]) -> Vec<Hang> {
         look.at(path);
     }
     job.stand_where_others_went_on();
+    job.number();
     judge(&job)
 }
 
@@ -179,6 +189,7 @@ fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
         });
         member_of.insert(uuid, index);
         by_label.entry((process, label.to_owned())).or_insert(index);
+        job.by_hash.entry((process, *hash)).or_insert(index);
         job.ranks.insert(*hash, ranks);
         let member = &mut job.members[index];
         member.longest_ns = member.longest_ns.max(track.longest_ns);
@@ -197,12 +208,13 @@ fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
         let Some(track) = survey.tracks.get(&slice.track) else { continue };
         let Some(process) = survey.process(slice.track) else { continue };
         let end = job.ends.get(&process).copied().unwrap_or_default();
+        let is_old = slice.begin + PATIENCE_NS <= end;
         let member = match slice.kind {
             Work::Overdue => member_of.get(&slice.track),
+            Work::Call => slice.hash.and_then(|hash| job.by_hash.get(&(process, hash))).filter(|_| is_old),
             Work::Proxy => {
                 let label = proxy_label(&track.name);
                 let is_still = moved.get(&(process, label)).is_none_or(|last| last + PATIENCE_NS <= end);
-                let is_old = slice.begin + PATIENCE_NS <= end;
                 by_label.get(&(process, label.to_owned())).filter(|_| is_still && is_old)
             }
         };
@@ -232,7 +244,10 @@ fn ends(survey: &Survey) -> HashMap<u64, u64> {
         let end = by_host.entry(host(process)).or_default();
         *end = state.last.max(*end);
     }
-    survey.processes.keys().map(|process| (*process, by_host[&host(process)])).collect()
+    // A recording that lags a little says nothing of what came after; one that stopped long before was killed.
+    let end =
+        |process: &u64, last: u64| Some(by_host[&host(process)]).filter(|end| *end > last + LAG_NS).unwrap_or(last);
+    survey.processes.iter().map(|(process, state)| (*process, end(process, state.last))).collect()
 }
 
 /// When the proxy last did something for a communicator of a process.
@@ -256,7 +271,40 @@ fn proxy_label(track: &str) -> &str {
     cut.map_or(track, |(label, _)| label)
 }
 
+/// The function in `ncclSend 32 MiB f32` or `Send 32 MiB f32 → 2`.
+fn function(name: &str) -> &str {
+    let name = name.strip_prefix("nccl").unwrap_or(name);
+    name.split(' ').next().unwrap_or(name)
+}
+
 impl Job {
+    /// Numbers what NCCL gives no mark by the calls that asked for it. Of sends and receives these do not name the peer.
+    fn number(&mut self) {
+        for index in 0..self.standing.len() {
+            let Standing { member, key, ref name, .. } = self.standing[index];
+            let function = function(name).to_owned();
+            if key.1 != UNNUMBERED || ["Send", "Recv"].contains(&&*function) {
+                continue;
+            }
+            let Some((_, number)) = self.calls_of.get(&(member, function.clone())) else { continue };
+            let mark = self.marks.iter().position(|mark| *mark == (key.0, function.clone(), *number));
+            let mark = mark.unwrap_or_else(|| {
+                self.marks.push((key.0, function, *number));
+                self.marks.len() - 1
+            });
+            self.standing[index].key.1 = UNNUMBERED - 1 - mark as u64;
+        }
+    }
+
+    /// Whether a rank made the call that an operation without a mark of NCCL's stands for.
+    fn has_called(&self, key: Key, index: usize) -> bool {
+        let mark =
+            usize::try_from(UNNUMBERED - 1 - key.1.min(UNNUMBERED - 1)).ok().and_then(|mark| self.marks.get(mark));
+        mark.is_some_and(|(_, function, number)| {
+            self.calls_of.get(&(index, function.clone())).is_some_and(|(all, _)| all >= number)
+        })
+    }
+
     fn stand(&mut self, member: usize, slice: &Unfinished) {
         let key = (self.members[member].hash, slice.correlation.unwrap_or(UNNUMBERED), slice.replay);
         let Unfinished { kind, begin, ref name, seq, peer, ref note, .. } = *slice;
@@ -265,6 +313,7 @@ impl Job {
             Some((name, channel)) if channel.parse::<u32>().is_ok() => name,
             _ => name,
         };
+        let name = name.strip_prefix("nccl").unwrap_or(name);
         let peer = peer.filter(|_| seq.is_none());
         let (name, note) = (name.to_owned(), note.clone());
         self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note });
@@ -358,7 +407,11 @@ impl Look<'_> {
                 kind::TYPE_SLICE_BEGIN => {
                     let name = || sequences.name(packet.sequence, event);
                     match &*sequences.category(packet.sequence, event) {
-                        "api" => open.entry(event.track).or_default().push((name(), time)),
+                        "api" => {
+                            let name = name();
+                            self.called(event, time, &name);
+                            open.entry(event.track).or_default().push((name, time));
+                        }
                         "proxy" if event.arg(nccl::STEPS).is_none() => {
                             open.entry(event.track).or_default().push((name(), time));
                         }
@@ -386,6 +439,25 @@ impl Look<'_> {
             for (key, count) in at {
                 self.job.seen.entry((key, member)).or_default().behind = handed_over - count;
             }
+        }
+    }
+
+    /// Counts calls for what NCCL gives no mark.
+    fn called(&mut self, event: &Event<'_>, time: u64, name: &str) {
+        let Some(hash) = event.uint(nccl::COMM) else { return };
+        let wanted =
+            |it: &&Standing| it.key.0 == hash && it.key.1 == UNNUMBERED && function(&it.name) == function(name);
+        if !self.job.standing.iter().any(|it| wanted(&it)) {
+            return;
+        }
+        let process = self.survey.process(event.track);
+        let Some(&member) = process.and_then(|process| self.job.by_hash.get(&(process, hash))) else { return };
+        let is_its = |it: &Standing| it.member == member && time <= it.begin;
+        let is_its = self.job.standing.iter().filter(wanted).any(is_its);
+        let (all, with_it) = self.job.calls_of.entry((member, function(name).to_owned())).or_default();
+        *all += 1;
+        if is_its {
+            *with_it = *all;
         }
     }
 
@@ -485,8 +557,10 @@ impl Job {
             match self.came(key, index, on) {
                 Some(time) => {
                     came.push(rank);
-                    let age = self.age(index, time);
-                    (first_came, waited) = (first_came.max((age, time)), waited.min(age));
+                    if let Some(time) = time {
+                        let age = self.age(index, time);
+                        (first_came, waited) = (first_came.max((age, time)), waited.min(age));
+                    }
                     behind = behind.max(self.seen.get(&(key, index)).map_or(0, |seen| seen.behind));
                     longest = longest.max(self.members[index].longest_ns);
                 }
@@ -512,6 +586,7 @@ impl Job {
             hash,
             of: takes.len(),
             is_numbered: key.1 != UNNUMBERED,
+            is_call: on.iter().all(|it| it.kind == Work::Call),
             came,
             missing,
             unseen,
@@ -524,13 +599,14 @@ impl Job {
         }
     }
 
-    /// When a rank came to an operation.
-    fn came(&self, key: Key, index: usize, on: &[&Standing]) -> Option<u64> {
+    /// Whether a rank came to an operation, and when, where that is told.
+    fn came(&self, key: Key, index: usize, on: &[&Standing]) -> Option<Option<u64>> {
         let seen = self.seen.get(&(key, index));
         let stands = || on.iter().find(|it| it.member == index).map(|it| it.begin);
+        let when = seen.and_then(|seen| seen.handed_over).or_else(stands);
         // Of a replayed graph nobody may have said that it was handed over: then its kernel has, that it ran.
-        let ran = || seen.filter(|seen| seen.ran).map(|_| 0);
-        seen.and_then(|seen| seen.handed_over).or_else(stands).or_else(ran)
+        let came = when.is_some() || seen.is_some_and(|seen| seen.ran) || self.has_called(key, index);
+        came.then_some(when)
     }
 
     /// Whether a rank has certainly not come to what others came to so long before the end, and is not only late as before.
@@ -613,12 +689,11 @@ impl fmt::Display for Hang {
         let waited = format!("{:.1} s", self.waited as f64 / 1e9);
         let (came, of) = (self.came.len(), self.of);
         match (&self.missing[..], &self.unseen[..]) {
-            _ if !self.is_numbered => write!(
-                f,
-                "it has not been seen to end for {waited} on these ranks: {}. NCCL does not number it, so which others have \
-                 come is not known",
-                list(self.came.iter().map(u32::to_string))
-            )?,
+            _ if !self.is_numbered => {
+                let what = if self.is_call { "the call has not returned" } else { "it has not been seen to end" };
+                let came = list(self.came.iter().map(u32::to_string));
+                write!(f, "{what} for {waited} on these ranks: {came}. NCCL does not tell which others have come")?;
+            }
             ([], []) => write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?,
             ([], unseen) => write!(
                 f,
@@ -659,6 +734,9 @@ impl Hang {
             self.missing.iter().filter_map(|it| Some(format!("rank {} waits in {}", it.rank, it.waits.as_ref()?)));
         lines.extend(waits.take(LISTED));
         lines.extend(self.notes.iter().cloned());
+        if self.is_call {
+            lines.push("the hosts wait inside of the call, as where NCCL connects ranks for the first time".to_owned());
+        }
         match self.behind {
             0 => {}
             1 => lines.push("1 operation of its communicator waits behind it".to_owned()),

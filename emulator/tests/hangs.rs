@@ -1,0 +1,287 @@
+//! What `ncclscope info` says first of jobs that hang, and that it says nothing of the kind of jobs that are well: random
+//! jobs, by their seeds.
+
+mod support;
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use emulator::scenario::random::Dice;
+use support::{Job, Plan};
+
+/// Releases that every change is tested with.
+const RELEASES: [&str; 3] = ["2.28.9", "2.30.7", "2.32.3"];
+/// Jobs of each sort with `cargo xtask e2e --all`, and how many are played at a time: they mostly wait.
+const JOBS: u64 = 100;
+const AT_A_TIME: u64 = 3;
+
+/// A job, and what has to be said of it first.
+struct Case {
+    text: String,
+    nccl: &'static str,
+    has_cupti: bool,
+    misbehaviour: &'static str,
+    /// When it is killed, where its scenario does not say.
+    limit: Option<Duration>,
+    expected: Vec<String>,
+}
+
+impl Case {
+    fn plan(&self) -> (tempfile::NamedTempFile, Plan) {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("room for a scenario");
+        std::fs::write(file.path(), &self.text).expect("room for a scenario");
+        let plan = Plan::new(self.nccl, file.path().to_str().expect("a path in words"));
+        let plan = plan.with("NCCLSCOPE_PRESET", "standard").quiet();
+        let plan = if self.has_cupti { plan.with_cupti("13.0").misbehaving(self.misbehaviour) } else { plan };
+        let plan = if let Some(limit) = self.limit { plan.killed_after(limit) } else { plan };
+        (file, plan)
+    }
+}
+
+/// How the ranks of a job are spread.
+struct Shape {
+    hosts: u64,
+    per_host: u64,
+}
+
+impl Shape {
+    fn new(dice: &mut Dice) -> Shape {
+        let hosts = 1 + dice.below(2);
+        let per_host = if hosts == 1 { 2 + dice.below(5) } else { 1 + dice.below(3) };
+        Shape { hosts, per_host }
+    }
+
+    fn ranks(&self) -> u64 {
+        self.hosts * self.per_host
+    }
+
+    fn scenario(&self, program: &str, rest: &str) -> String {
+        let Shape { hosts, per_host } = self;
+        format!(
+            "title = \"random\"\n[job]\nhosts = {hosts}\nranks_per_host = {per_host}\nhang_after = \"7 s\"\n\
+             program = \"\"\"\n{program}\"\"\"\n{rest}"
+        )
+    }
+}
+
+/// So many times the same; nothing for none.
+fn repeated(times: u64, body: &str) -> String {
+    if times == 0 { String::new() } else { format!("repeat {times} {{\n{body}}}\n") }
+}
+
+/// A job of this seed that hangs: who stops, where and how is drawn.
+fn hang(seed: u64) -> Case {
+    let dice = &mut Dice::new(seed);
+    let shape = Shape::new(dice);
+    let nccl = *dice.one_of(&RELEASES);
+    let (ranks, victim) = (shape.ranks(), dice.below(shape.ranks()));
+    let (before, after) = (dice.below(7), 1 + dice.below(8));
+    let size = *dice.one_of(&["64 KiB", "1 MiB", "4 MiB"]);
+    let (function, verb) = *dice.one_of(&[
+        ("AllReduce", "all_reduce SIZE f32 sum"),
+        ("AllGather", "all_gather SIZE f32"),
+        ("ReduceScatter", "reduce_scatter SIZE f32 sum"),
+    ]);
+    let operation = verb.replace("SIZE", size);
+    let wait = *dice.one_of(&["", "wait world\n", "sync\n"]);
+    let step = format!("compute forward 2 ms\n{operation}\n{wait}");
+    let misbehaviour = *dice.one_of(&["", "", "reorder", "partial", "late=200ms"]);
+    let mut has_cupti = dice.percent(85);
+    let missing = |comm: &str, of: u64, rank: u64| {
+        vec![format!("on {comm}: {} of {of} ranks", of - 1), format!(" missing: {rank} (")]
+    };
+    let earlier = repeated(before, &step);
+    let (program, rest, mut expected) = match dice.below(10) {
+        // Between ranks of one communicator of two.
+        0 | 1 if ranks.is_multiple_of(2) && ranks >= 4 => {
+            let on_tp = format!("{operation} on tp\n");
+            let earlier = repeated(before, &format!("{on_tp}wait tp\n{step}"));
+            let program = format!(
+                "communicator tp = blocks 2\n{earlier}only rank {victim} {{\nhang\n}}\n\
+                 repeat {after} {{\n{on_tp}sync\n{step}}}\nsync\n"
+            );
+            let mut expected = missing("tp", 2, victim % 2);
+            if victim >= 2 {
+                expected[1] = format!(" missing: {} (rank {victim} of the job)", victim % 2);
+            }
+            (program, String::new(), expected)
+        }
+        // The application's kernel on one of the GPUs does not end: everybody has come.
+        2 => {
+            has_cupti = true;
+            let program = format!(
+                "{earlier}only rank {victim} {{\ncompute endless 60000 ms\n}}\n{operation}\n\
+                 only rank {victim} {{\nhang\n}}\nsync\n"
+            );
+            (program, String::new(), vec![format!("on world: all {ranks} ranks have come")])
+        }
+        // A kernel of NCCL's stands still.
+        3 => {
+            has_cupti = true;
+            let program = format!(
+                "repeat {} {{\ncompute forward 2 ms\n{operation}\n}}\nonly rank {victim} {{\nhang\n}}\nsync\n",
+                before + 3
+            );
+            let rest = format!("[[stall]]\nrank = {victim}\nkernel = {before}\nfor = \"60 s\"\n");
+            (program, rest, vec![format!("on world: all {ranks} ranks have come")])
+        }
+        // In a replayed graph.
+        4 => {
+            has_cupti = true;
+            let runs = before + 1;
+            let program = format!(
+                "capture step {{\ncompute forward 2 ms\n{operation}\ncompute backward 2 ms\n}}\n\
+                 replay step {runs} times\nonly rank {victim} {{\nhang\n}}\nreplay step {after} times\nsync\n"
+            );
+            let mut expected = missing("world", ranks, victim);
+            expected.push(format!("{function} "));
+            expected.push(format!(", run {} of its graph ", runs + 1));
+            (program, String::new(), expected)
+        }
+        // One rank does not receive.
+        5 => {
+            // Else the host waits for the connection.
+            has_cupti = true;
+            let from = (victim + ranks - 1) % ranks;
+            let program = format!(
+                "send_recv ring 8 KiB f32\n{earlier}only rank {victim} {{\nhang\n}}\nsend 32 MiB f32 from {from} to {victim}\nsync\n"
+            );
+            let expected = vec!["Send 32 MiB f32".into(), "1 of 2 ranks".into(), format!(" missing: {victim} (")];
+            (program, String::new(), expected)
+        }
+        // One rank stops calling.
+        _ => {
+            let program = format!("{earlier}only rank {victim} {{\nhang\n}}\nrepeat {after} {{\n{step}}}\nsync\n");
+            (program, String::new(), missing("world", ranks, victim))
+        }
+    };
+    if !expected.iter().any(|it| it.contains("of its graph") || it.contains("Send")) {
+        expected.push(format!("{function} "));
+        expected.push(format!(", seq {before} on "));
+    }
+    let program =
+        program.replace("repeat 0 {", "repeat 1 {\nonly rank 99 {").replace("only rank 99 {\ncompute", "compute");
+    let text = shape.scenario(&program, &rest);
+    Case { text, nccl, has_cupti, misbehaviour, limit: None, expected }
+}
+
+/// A job of this seed that is well, and is killed at some moment.
+fn healthy(seed: u64) -> Case {
+    let dice = &mut Dice::new(seed);
+    let shape = Shape::new(dice);
+    let nccl = *dice.one_of(&RELEASES);
+    let mut step = String::new();
+    for _ in 0..1 + dice.below(3) {
+        let longest = if dice.percent(20) { 300 } else { 20 };
+        let compute = 1 + dice.below(longest);
+        let size = *dice.one_of(&["8 KiB", "256 KiB", "2 MiB"]);
+        let verb = *dice.one_of(&["all_reduce SIZE f32 sum", "all_gather SIZE f32", "send_recv ring SIZE f32"]);
+        let _ = writeln!(step, "compute forward {compute} ms\n{}", verb.replace("SIZE", size));
+    }
+    step.push_str(*dice.one_of(&["", "wait world\n", "wait world\ncompute optimizer 2 ms\nsync\n", "sync\n"]));
+    let slow = dice.below(shape.ranks());
+    let program = match dice.below(5) {
+        // A graph is replayed.
+        0 => format!("capture step {{\n{}}}\nreplay step 3000 times\nsync\n", step.replace("sync\n", "")),
+        // One rank has more to do on its host, every now and then.
+        1 => format!("repeat 400 {{\nrepeat 4 {{\n{step}}}\nonly rank {slow} {{\nsleep 700 ms\n}}\n}}\nsync\n"),
+        _ => format!("repeat 3000 {{\n{step}}}\nsync\n"),
+    };
+    let rest = if dice.percent(30) { format!("[[slow]]\nrank = {slow}\ncompute = 1.7\n") } else { String::new() };
+    let misbehaviour = *dice.one_of(&["", "", "reorder", "partial", "late=300ms", "drop=2%", "zero=1%"]);
+    let limit = Some(Duration::from_secs(4 + dice.below(7)));
+    let has_cupti = dice.percent(85);
+    Case { text: shape.scenario(&program, &rest), nccl, has_cupti, misbehaviour, limit, expected: Vec::new() }
+}
+
+/// The lines that come before those of the files.
+fn first_lines(said: &str) -> Vec<&str> {
+    said.lines().take_while(|line| !line.starts_with('/')).collect()
+}
+
+/// Plays a job that hangs; what is wrong about what is said of it.
+fn fault_of_hang(seed: u64) -> Option<String> {
+    let case = hang(seed);
+    let (_file, plan) = case.plan();
+    let job: Job = plan.run();
+    let said = job.info();
+    let lines = first_lines(&said);
+    let first = lines.first().copied().unwrap_or_default();
+    let is_right = first.starts_with("hang ") && case.expected.iter().all(|part| first.contains(part.as_str()));
+    (!is_right).then(|| {
+        let Case { nccl, has_cupti, misbehaviour, ref expected, ref text, .. } = case;
+        format!(
+            "seed {seed}, NCCL {nccl}, CUPTI {has_cupti} {misbehaviour}: expected {expected:?}\n{}\n{text}{}",
+            lines.join("\n"),
+            job.stdout
+        )
+    })
+}
+
+/// Plays a job that is well; where it is said to hang, while it runs or after it was killed.
+fn fault_of_healthy(seed: u64) -> Option<String> {
+    let case = healthy(seed);
+    let (_file, plan) = case.plan();
+    let folder = tempfile::tempdir().expect("a folder for the job");
+    let traces = folder.path().join("traces");
+    let plan = plan.in_folder(folder);
+    let limit = case.limit.expect("it is killed");
+    let (job, live) = thread::scope(|scope| {
+        let job = scope.spawn(|| plan.run());
+        thread::sleep(limit * 3 / 4);
+        let live = support::info(&traces);
+        (job.join().expect("the job was played"), live)
+    });
+    let killed = job.info();
+    let is_hung = |said: &str| first_lines(said).iter().any(|line| line.starts_with("hang "));
+    let of = |said: &str| is_hung(said).then(|| first_lines(said).join("\n"));
+    let fault = of(&killed).map(|said| ("killed", said)).or_else(|| of(&live).map(|said| ("live", said)));
+    fault.map(|(when, said)| {
+        let Case { nccl, has_cupti, misbehaviour, text, .. } = case;
+        format!("seed {seed}, NCCL {nccl}, CUPTI {has_cupti} {misbehaviour}, {when} after {limit:?}:\n{said}\n{text}")
+    })
+}
+
+/// Plays jobs of these seeds, so many at a time.
+#[track_caller]
+fn play(seeds: std::ops::Range<u64>, at_a_time: u64, fault_of: fn(u64) -> Option<String>) {
+    let next = AtomicU64::new(seeds.start);
+    let next_seed = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end);
+    let faults: Vec<String> = thread::scope(|scope| {
+        let player = || std::iter::from_fn(next_seed).filter_map(fault_of).collect::<Vec<_>>();
+        let players: Vec<_> = (0..at_a_time).map(|_| scope.spawn(player)).collect();
+        players.into_iter().flat_map(|player| player.join().expect("a player")).collect()
+    });
+    let count = seeds.end - seeds.start;
+    assert!(faults.is_empty(), "{} of {count} jobs: \n{}", faults.len(), faults.join("\n----\n"));
+    println!("{count} jobs, none wrong");
+}
+
+/// Where the seeds of a longer run begin: another one plays other jobs.
+fn first_seed() -> u64 {
+    std::env::var("NCCLSCOPE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1000)
+}
+
+#[test]
+fn what_hangs_is_named_with_the_rank_that_is_missing() {
+    play(0..6, AT_A_TIME, fault_of_hang);
+}
+
+#[test]
+fn jobs_that_are_well_are_not_said_to_hang() {
+    play(0..4, 2, fault_of_healthy);
+}
+
+#[test]
+#[ignore = "cargo xtask e2e --all"]
+fn what_hangs_is_named_in_many_jobs() {
+    play(first_seed()..first_seed() + JOBS, AT_A_TIME, fault_of_hang);
+}
+
+#[test]
+#[ignore = "cargo xtask e2e --all"]
+fn many_jobs_that_are_well_are_not_said_to_hang() {
+    play(first_seed()..first_seed() + JOBS, 2, fault_of_healthy);
+}

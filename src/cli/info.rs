@@ -1,7 +1,9 @@
 //! `ncclscope info`: what a trace holds, in a page.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::foreign;
@@ -186,16 +188,38 @@ impl Info {
             let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
             open.truncate(NAMED);
             let names = open.join(", ");
-            writeln!(
-                out,
-                "  not closed    {missing} recording(s) ended without a last word, because the process was killed: {names}{more}"
-            )?;
+            let what = match missing {
+                1 => "this recording has no last word",
+                _ => "these recordings have no last word",
+            };
+            let why = match is_being_written(path) {
+                true => "it is still running",
+                false => "still running or killed",
+            };
+            writeln!(out, "  not closed    {what}, {why}: {names}{more}")?;
         }
         if let Some(fault) = fault {
             writeln!(out, "  fault         {fault}")?;
         }
         Ok(())
     }
+}
+
+/// Whether a process of this machine that may be looked at has the file open for writing.
+fn is_being_written(path: &Path) -> bool {
+    let Ok(file) = fs::metadata(path) else { return false };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let files = processes.flat_map(|process| fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten());
+    let mut same = files.filter(|entry| {
+        fs::metadata(entry.path()).is_ok_and(|other| (other.dev(), other.ino()) == (file.dev(), file.ino()))
+    });
+    same.any(|entry| {
+        // `flags:	0100001`: the last octal digit says for what it is open.
+        let info = entry.path().to_string_lossy().replacen("/fd/", "/fdinfo/", 1);
+        let info = fs::read_to_string(info).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        flags.is_some_and(|flags| flags.trim().ends_with(['1', '2']))
+    })
 }
 
 fn communicator(nccl: &Nccl) -> String {

@@ -139,7 +139,10 @@ impl Contents {
             Ok(End::Closed) => {}
             Ok(End::CutShort(why)) => writeln!(out, "  ended early   {why}")?,
             Ok(End::Open) => {
-                writeln!(out, "  not closed    the recording ended without a last word: the process was killed")?;
+                writeln!(
+                    out,
+                    "  not closed    the recording has no last word: its process was killed, or is still running"
+                )?;
             }
             Err(error @ Error::Cut { .. }) => writeln!(out, "  fault         {error}")?,
             Err(error) => return Ok(Some(error)),

@@ -1,0 +1,177 @@
+//! What the traces of a job show of its ranks, as far as it matters to a hang (pure).
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::survey::{self, Collective, Unfinished, Work};
+use super::{BEYOND, PATIENCE_NS};
+
+/// Stands for the mark of operations that NCCL does not number.
+pub(super) const UNNUMBERED: u64 = u64::MAX;
+
+/// A rank of a communicator, as the traces show it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Member {
+    pub(super) hash: u64,
+    pub(super) rank: u32,
+    pub(super) label: String,
+    pub(super) process: u64,
+    pub(super) world: Option<u32>,
+    pub(super) last: Option<(String, u64)>,
+    pub(super) collective: Option<(Collective, u64)>,
+    pub(super) gap_ns: u64,
+    pub(super) longest_ns: u64,
+    pub(super) has_runs: bool,
+}
+
+/// What stands on one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) member: usize,
+    pub(super) key: Key,
+    pub(super) begin: u64,
+    pub(super) kind: Work,
+    pub(super) name: String,
+    pub(super) seq: Option<u64>,
+    pub(super) peer: Option<u32>,
+    pub(super) note: String,
+}
+
+/// An operation, as all ranks know it: communicator, mark, run of its graph. What NCCL gives no mark has one here that no
+/// operation has, see [`Job::number`].
+pub(super) type Key = (u64, u64, Option<u64>);
+
+/// What a second look found of an operation on a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) handed_over: Option<u64>,
+    /// Operations handed over behind it.
+    pub(super) behind: u64,
+    pub(super) ran: bool,
+}
+
+/// All that is known of a job, for [`judge`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct Job {
+    pub(super) members: Vec<Member>,
+    /// Ranks of each communicator.
+    pub(super) ranks: BTreeMap<u64, u32>,
+    pub(super) processes: HashMap<u64, survey::Process>,
+    /// When the job ended on the clock of each process. Hosts have clocks of their own.
+    pub(super) ends: HashMap<u64, u64>,
+    /// Calls of NCCL that did not return: process, name, since when.
+    pub(super) calls: Vec<(u64, String, u64)>,
+    /// What transfers wait for that have no end: whose, the track's name, for what, since when.
+    pub(super) transfers: Vec<(usize, String, String, u64)>,
+    /// The ranks of each process, by what it calls the communicator, and by its hash.
+    pub(super) by_label: HashMap<(u64, String), usize>,
+    pub(super) by_hash: HashMap<(u64, u64), usize>,
+    pub(super) standing: Vec<Standing>,
+    pub(super) seen: HashMap<(Key, usize), Seen>,
+    /// Calls for collectives by rank and function, where that is asked for: how many, and how many with the one that stands.
+    pub(super) calls_of: HashMap<(usize, String), (u64, u64)>,
+    /// Operations without a mark of NCCL's: communicator, function, and which call for it on each rank, counted from 1.
+    pub(super) marks: Vec<(u64, String, u64)>,
+    /// What each rank handed over next behind the last operation of a rank that fell silent, and when.
+    pub(super) next: HashMap<(u64, u64), Vec<(usize, Collective, u64)>>,
+}
+
+/// The function in `ncclSend 32 MiB f32` or `Send 32 MiB f32 → 2`.
+pub(super) fn function(name: &str) -> &str {
+    let name = name.strip_prefix("nccl").unwrap_or(name);
+    name.split(' ').next().unwrap_or(name)
+}
+
+impl Job {
+    /// Numbers what NCCL gives no mark by the calls that asked for it. Of sends and receives these do not name the peer.
+    pub(super) fn number(&mut self) {
+        for index in 0..self.standing.len() {
+            let Standing { member, key, ref name, .. } = self.standing[index];
+            let function = function(name).to_owned();
+            if key.1 != UNNUMBERED || ["Send", "Recv"].contains(&&*function) {
+                continue;
+            }
+            let Some((_, number)) = self.calls_of.get(&(member, function.clone())) else { continue };
+            let mark = self.marks.iter().position(|mark| *mark == (key.0, function.clone(), *number));
+            let mark = mark.unwrap_or_else(|| {
+                self.marks.push((key.0, function, *number));
+                self.marks.len() - 1
+            });
+            self.standing[index].key.1 = UNNUMBERED - 1 - mark as u64;
+        }
+    }
+
+    /// Whether a rank made the call that an operation without a mark of NCCL's stands for.
+    pub(super) fn has_called(&self, key: Key, index: usize) -> bool {
+        let mark =
+            usize::try_from(UNNUMBERED - 1 - key.1.min(UNNUMBERED - 1)).ok().and_then(|mark| self.marks.get(mark));
+        mark.is_some_and(|(_, function, number)| {
+            self.calls_of.get(&(index, function.clone())).is_some_and(|(all, _)| all >= number)
+        })
+    }
+
+    pub(super) fn stand(&mut self, member: usize, slice: &Unfinished) {
+        let key = (self.members[member].hash, slice.correlation.unwrap_or(UNNUMBERED), slice.replay);
+        let Unfinished { kind, begin, ref name, seq, peer, ref note, .. } = *slice;
+        // What the proxy does is a part of it, by channel.
+        let name = match name.rsplit_once(" ch ") {
+            Some((name, channel)) if channel.parse::<u32>().is_ok() => name,
+            _ => name,
+        };
+        let name = name.strip_prefix("nccl").unwrap_or(name);
+        let peer = peer.filter(|_| seq.is_none());
+        let (name, note) = (name.to_owned(), note.clone());
+        self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note });
+    }
+
+    /// How long before the end of the job something was on a rank, ns.
+    pub(super) fn age(&self, member: usize, time: u64) -> u64 {
+        self.age_in(self.members[member].process, time)
+    }
+
+    pub(super) fn age_in(&self, process: u64, time: u64) -> u64 {
+        self.ends.get(&process).map_or(0, |end| end.saturating_sub(time))
+    }
+
+    /// Ranks that handed nothing over for long, while others of their communicator went on.
+    pub(super) fn silent(&self) -> Vec<usize> {
+        let is_silent = |index: &usize| {
+            let member = &self.members[*index];
+            let Some((last, time)) = &member.collective else { return false };
+            let age = self.age(*index, *time);
+            let went_on = |other: usize| {
+                let it = &self.members[other];
+                let last_of_it = it.collective.as_ref().filter(|_| it.hash == member.hash);
+                last_of_it
+                    .is_some_and(|(of_it, at)| of_it.correlation != last.correlation && self.age(other, *at) < age)
+            };
+            self.waits_long(*index, age) && (0..self.members.len()).any(went_on)
+        };
+        (0..self.members.len()).filter(is_silent).collect()
+    }
+
+    /// Where a rank fell silent, the others stand in what they handed over next.
+    pub(super) fn stand_where_others_went_on(&mut self) {
+        for ((hash, _), next) in std::mem::take(&mut self.next) {
+            let oldest = next.iter().max_by_key(|(member, _, time)| self.age(*member, *time));
+            let Some((_, first, _)) = oldest.cloned() else { continue };
+            let key = (hash, first.correlation, None);
+            if self.standing.iter().any(|it| it.key == key) {
+                continue;
+            }
+            for (member, _, begin) in next.into_iter().filter(|(_, other, _)| *other == first) {
+                let seen = self.seen.entry((key, member)).or_default();
+                seen.handed_over = Some(begin);
+                if !seen.ran {
+                    let Collective { name, seq, .. } = first.clone();
+                    let (kind, seq, note) = (Work::Overdue, Some(seq), String::new());
+                    self.standing.push(Standing { member, key, begin, kind, name, seq, peer: None, note });
+                }
+            }
+        }
+    }
+
+    /// Whether a rank that last did something so long before the end has been silent for longer than ever.
+    pub(super) fn waits_long(&self, member: usize, age: u64) -> bool {
+        age >= PATIENCE_NS.max(self.members[member].gap_ns.saturating_mul(BEYOND))
+    }
+}

@@ -1,0 +1,360 @@
+//! Decides what a job stands on, and who is missing (pure).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::super::survey::Work;
+use super::job::{Job, Key, Member, Standing, UNNUMBERED};
+use super::{BEYOND, Hang, LISTED, Missing, PAIRS, PATIENCE_NS};
+
+/// What the job stands on: first what nothing else explains, then by time.
+pub(super) fn judge(job: &Job) -> Vec<Hang> {
+    let mut by_key: BTreeMap<Key, Vec<&Standing>> = BTreeMap::new();
+    job.standing.iter().for_each(|it| by_key.entry(it.key).or_default().push(it));
+    let place = |key: &Key| job.standing.iter().position(|it| it.key == *key);
+    let mut by_time: Vec<(Key, Hang)> = by_key.into_iter().map(|(key, on)| (key, job.hang(key, &on))).collect();
+    by_time.sort_by_key(|(key, hang)| (std::cmp::Reverse(hang.age), place(key)));
+    // Of the collectives of a communicator the first is waited for; those behind it wait for it.
+    let mut hangs: Vec<(Key, Hang)> = Vec::new();
+    for (key, hang) in by_time {
+        let of_comm = hangs.iter().filter(|(first, _)| first.0 == key.0).count();
+        let is_behind = hangs.iter().any(|(first, it)| first.0 == key.0 && (it.seq.is_some() || hang.seq.is_some()));
+        if !is_behind && of_comm < PAIRS {
+            hangs.push((key, hang));
+        }
+    }
+    let mut hangs: Vec<Hang> = hangs.into_iter().map(|(_, hang)| hang).collect();
+    explain(&mut hangs, job);
+    // A rank that waits in another operation is not what this one waits for.
+    let is_explained = |hang: &Hang| hang.missing.is_empty() || hang.missing.iter().all(|it| it.waits.is_some());
+    hangs.sort_by_key(|hang| (!hang.is_certain, is_explained(hang), std::cmp::Reverse(hang.age)));
+    hangs
+}
+
+/// Says of ranks that are missing in one operation in which other one they wait.
+fn explain(hangs: &mut [Hang], job: &Job) {
+    let mut waits: HashMap<u64, String> = HashMap::new();
+    for standing in &job.standing {
+        let member = &job.members[standing.member];
+        let number = standing.seq.map_or_else(String::new, |seq| format!(", seq {seq}"));
+        waits.entry(member.process).or_insert_with(|| format!("{}{number} on {}", standing.name, member.label));
+    }
+    for hang in hangs {
+        for missing in &mut hang.missing {
+            let member = job.members.iter().find(|member| member.hash == hang.hash && member.rank == missing.rank);
+            missing.waits = member.and_then(|member| waits.get(&member.process)).cloned();
+        }
+    }
+}
+
+impl Job {
+    fn hang(&self, key: Key, on: &[&Standing]) -> Hang {
+        let (hash, _, replay) = key;
+        let first = on[0];
+        let waiting = &self.members[first.member];
+        let ranks = self.ranks.get(&hash).copied().unwrap_or_default();
+        let takes: Vec<u32> = match first.peer {
+            // Nobody can say who else has come.
+            _ if key.1 == UNNUMBERED => on.iter().map(|it| self.members[it.member].rank).collect(),
+            Some(peer) if peer != waiting.rank => vec![waiting.rank.min(peer), waiting.rank.max(peer)],
+            Some(peer) => vec![peer],
+            None => (0..ranks).collect(),
+        };
+        let (mut came, mut missing, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
+        // The first to come, by its age; and how long the last has waited.
+        let (mut first_came, mut waited, mut behind, mut longest) = ((0, 0), u64::MAX, 0, 0);
+        for &rank in &takes {
+            let found = self.members.iter().position(|member| member.hash == hash && member.rank == rank);
+            let Some(index) = found else {
+                unseen.push(rank);
+                continue;
+            };
+            match self.came(key, index, on) {
+                Some(time) => {
+                    came.push(rank);
+                    if let Some(time) = time {
+                        let age = self.age(index, time);
+                        (first_came, waited) = (first_came.max((age, time)), waited.min(age));
+                    }
+                    behind = behind.max(self.seen.get(&(key, index)).map_or(0, |seen| seen.behind));
+                    longest = longest.max(self.members[index].longest_ns);
+                }
+                None => missing.push(index),
+            }
+        }
+        let (age, begin) = first_came;
+        let is_certain = match &missing[..] {
+            // A rank of which nothing is known may have lost what it handed over.
+            [] => waited >= PATIENCE_NS.max(longest.saturating_mul(BEYOND)) && !self.have_ended(hash),
+            missing => missing.iter().all(|&index| self.is_missing(index, age)),
+        };
+        let mut notes = self.notes(on);
+        if missing.is_empty() {
+            notes.extend(self.links(hash));
+        }
+        let missing = missing.into_iter().map(|index| self.missing(index)).collect();
+        Hang {
+            name: first.name.clone(),
+            seq: first.seq,
+            replay,
+            comm: waiting.label.clone(),
+            hash,
+            of: takes.len(),
+            is_numbered: key.1 != UNNUMBERED,
+            is_call: on.iter().all(|it| it.kind == Work::Call),
+            came,
+            missing,
+            unseen,
+            begin,
+            age,
+            waited,
+            behind,
+            is_certain,
+            notes,
+        }
+    }
+
+    /// Whether a rank came to an operation, and when, where that is told.
+    fn came(&self, key: Key, index: usize, on: &[&Standing]) -> Option<Option<u64>> {
+        let seen = self.seen.get(&(key, index));
+        let stands = || on.iter().find(|it| it.member == index).map(|it| it.begin);
+        let when = seen.and_then(|seen| seen.handed_over).or_else(stands);
+        // Of a replayed graph nobody may have said that it was handed over: then its kernel has, that it ran.
+        let came = when.is_some() || seen.is_some_and(|seen| seen.ran) || self.has_called(key, index);
+        came.then_some(when)
+    }
+
+    /// Whether a rank has certainly not come to what others came to so long before the end, and is not only late as before.
+    fn is_missing(&self, index: usize, came: u64) -> bool {
+        let Member { process, ref last, .. } = self.members[index];
+        let silent = last.as_ref().map_or(came, |(_, time)| self.age(index, *time).min(came));
+        self.processes.get(&process).is_some_and(|process| !process.is_lossy) && self.waits_long(index, silent)
+    }
+
+    /// Whether the recordings of all ranks of a communicator ended by themselves.
+    fn have_ended(&self, hash: u64) -> bool {
+        let of_it = self.members.iter().filter(|member| member.hash == hash);
+        of_it.into_iter().all(|member| self.processes.get(&member.process).is_some_and(|it| it.ended.is_some()))
+    }
+
+    /// What a rank that has not come was last seen to do.
+    fn missing(&self, index: usize) -> Missing {
+        let Member { rank, world, process, ref last, .. } = self.members[index];
+        let before = |time: u64| format!("{:.1} s before the end", self.age(index, time) as f64 / 1e9);
+        let mut said = match last {
+            Some((name, time)) => {
+                let of_it = self.members[index].collective.as_ref().filter(|(_, at)| at == time);
+                let seq = of_it.map_or_else(String::new, |(collective, _)| format!(", seq {}", collective.seq));
+                format!("last seen: {name}{seq}, {}", before(*time))
+            }
+            None => "it handed nothing over".to_owned(),
+        };
+        let call = self.calls.iter().filter(|(of, ..)| *of == process).min_by_key(|(.., since)| *since);
+        let state = self.processes.get(&process);
+        if let Some(ended) = state.and_then(|state| state.ended) {
+            said.push_str(&format!(", its recording ended {}", before(ended)));
+        } else if let Some((_, name, since)) = call {
+            said.push_str(&format!(", in {name} since {}", before(*since)));
+        }
+        if state.is_some_and(|state| state.is_lossy) {
+            said.push_str("; records were dropped there, so it may have come");
+        }
+        Missing { rank, world, last: said, waits: None }
+    }
+
+    /// What the recordings remark, each with its rank.
+    fn notes(&self, on: &[&Standing]) -> Vec<String> {
+        let noted = on.iter().filter(|it| !it.note.is_empty() && it.kind == Work::Overdue);
+        let text = |it: &&&Standing| format!("rank {}: {}", self.members[it.member].rank, it.note);
+        let notes: BTreeSet<String> = noted.map(|it| text(&it)).collect();
+        notes.into_iter().take(LISTED).collect()
+    }
+}
+
+impl Job {
+    /// Transfers of a communicator that say where it stands: the network does not deliver, or a GPU does not take.
+    fn links(&self, hash: u64) -> Vec<String> {
+        let mut links: BTreeMap<(u32, &str, bool), (u64, u64)> = BTreeMap::new();
+        for (member, track, phase, since) in &self.transfers {
+            let Member { hash: of, rank, .. } = self.members[*member];
+            let (age, is_send) = (self.age(*member, *since), track.contains(" · send "));
+            let peer = track.split(' ').skip_while(|word| !["→", "←"].contains(word)).nth(1);
+            let tells = matches!((is_send, phase.as_str()), (true, "network wait") | (false, "GPU wait"));
+            if let Some(peer) = peer.filter(|_| of == hash && tells && age >= PATIENCE_NS) {
+                let (count, oldest) = links.entry((rank, peer, is_send)).or_default();
+                (*count, *oldest) = (*count + 1, age.max(*oldest));
+            }
+        }
+        let text = |((rank, peer, is_send), (count, age)): ((u32, &str, bool), (u64, u64))| {
+            let (transfers, age) = (if count == 1 { "transfer" } else { "transfers" }, age as f64 / 1e9);
+            match is_send {
+                true => format!("rank {rank} → {peer}: {count} {transfers} in the network's hands for {age:.1} s"),
+                false => format!("rank {rank}: its GPU has not taken {count} {transfers} from {peer} for {age:.1} s"),
+            }
+        };
+        links.into_iter().map(text).take(LISTED).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::super::survey::{Collective, Process};
+    use super::super::job::Seen;
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    /// When each recording ends: hosts have clocks of their own.
+    const END: [u64; 2] = [100 * SECOND, 5_000 * SECOND];
+
+    fn mark(hash: u64, seq: u64) -> u64 {
+        seq << 28 | hash
+    }
+
+    /// Ranks of a communicator, one a process and every other one on another host; `came` are those that wait in operation
+    /// 5 since four seconds, all others ended with operation 4 before that.
+    fn job(hash: u64, ranks: u32, first_process: u64, came: &[u32]) -> Job {
+        let mut job = Job::default();
+        add(&mut job, hash, &(0..ranks).map(|rank| first_process + u64::from(rank)).collect::<Vec<_>>(), came, 4);
+        job
+    }
+
+    fn add(job: &mut Job, hash: u64, processes: &[u64], came: &[u32], age: u64) {
+        job.ranks.insert(hash, processes.len() as u32);
+        for (rank, &process) in (0..).zip(processes) {
+            let end = END[(process % 2) as usize];
+            job.ends.insert(process, end);
+            job.processes.insert(process, Process { last: end, ..Process::default() });
+            let has_come = came.contains(&rank);
+            let (seq, begin) = if has_come { (5, end - age * SECOND) } else { (4, end - (age + 1) * SECOND) };
+            let last = Collective { correlation: mark(hash, seq), name: "AllReduce 1 MiB f32".into(), seq };
+            job.members.push(Member {
+                hash,
+                rank,
+                label: format!("comm {hash}"),
+                process,
+                world: Some(process as u32),
+                last: Some((last.name.clone(), begin)),
+                collective: Some((last, begin)),
+                gap_ns: SECOND / 10,
+                longest_ns: SECOND / 10,
+                has_runs: true,
+            });
+            if has_come {
+                let (member, key) = (job.members.len() - 1, (hash, mark(hash, 5), None));
+                job.seen.insert((key, member), Seen { handed_over: Some(begin), behind: 3, ran: false });
+                job.standing.push(Standing {
+                    member,
+                    key,
+                    begin,
+                    kind: Work::Overdue,
+                    name: "AllReduce 1 MiB f32".into(),
+                    seq: Some(5),
+                    peer: None,
+                    note: String::new(),
+                });
+            }
+        }
+    }
+
+    fn said(job: &Job) -> Vec<(bool, String)> {
+        judge(job).iter().map(|hang| (hang.is_certain, hang.to_string())).collect()
+    }
+
+    #[test]
+    fn the_rank_that_is_missing_is_named() {
+        let expected = "AllReduce 1 MiB f32, seq 5 on comm 7: 3 of 4 ranks have come and wait for 4.0 s, missing: 2 (last seen: \
+                        AllReduce 1 MiB f32, seq 4, 5.0 s before the end)";
+        assert_eq!(said(&job(7, 4, 0, &[0, 1, 3])), [(true, expected.to_owned())]);
+    }
+
+    #[test]
+    fn what_is_no_longer_than_the_job_waited_before_is_not_called_a_hang() {
+        let mut late = job(7, 4, 0, &[0, 1, 3]);
+        late.members[2].gap_ns = 2 * SECOND;
+        assert!(!said(&late)[0].0, "the rank that is missing paused for as long before");
+        let mut slow = job(7, 4, 0, &[0, 1, 2, 3]);
+        assert!(said(&slow)[0].0);
+        slow.members[1].longest_ns = 2 * SECOND;
+        assert!(!said(&slow)[0].0, "operations took as long before");
+    }
+
+    #[test]
+    fn losses_leave_a_doubt() {
+        let mut job = job(7, 4, 0, &[0, 1, 3]);
+        job.processes.get_mut(&2).expect("the process of rank 2").is_lossy = true;
+        let (is_certain, text) = &said(&job)[0];
+        assert!(!is_certain && text.contains("records were dropped there, so it may have come"), "{text}");
+    }
+
+    #[test]
+    fn files_that_are_not_here_are_not_missing_ranks() {
+        let mut job = job(7, 4, 0, &[0, 1]);
+        job.members.truncate(2);
+        let text = &said(&job)[0].1;
+        assert!(text.contains("2 of 4 ranks have come, the files of the others are not here: 2, 3"), "{text}");
+        assert!(!text.contains("missing"), "{text}");
+    }
+
+    #[test]
+    fn who_waits_elsewhere_is_not_what_the_others_wait_for() {
+        // Ranks 0 to 3 wait in 7 for rank 3, who waits in 9 for rank 4.
+        let mut job = job(7, 4, 0, &[0, 1, 2]);
+        add(&mut job, 9, &[3, 4], &[0], 3);
+        let hangs = judge(&job);
+        let missing = |hang: &Hang| hang.missing.iter().map(|it| (it.world, it.waits.clone())).collect::<Vec<_>>();
+        assert_eq!(hangs.iter().map(|hang| hang.hash).collect::<Vec<_>>(), [9, 7], "though 7 waits for longer");
+        assert_eq!(missing(&hangs[0]), [(Some(4), None)]);
+        assert_eq!(missing(&hangs[1]), [(Some(3), Some("AllReduce 1 MiB f32, seq 5 on comm 9".into()))]);
+    }
+
+    #[test]
+    fn of_a_communicator_the_first_operation_is_named() {
+        let mut job = job(7, 2, 0, &[0, 1]);
+        for member in [0, 1] {
+            let key = (7, mark(7, 6), None);
+            let begin = job.members[member].last.as_ref().expect("an operation").1 + 10;
+            job.standing.insert(0, Standing { key, begin, seq: Some(6), ..job.standing[member].clone() });
+            job.seen.insert((key, member), Seen { handed_over: Some(begin), behind: 2, ran: false });
+        }
+        let hangs = judge(&job);
+        assert_eq!(hangs.iter().map(|hang| (hang.seq, hang.behind)).collect::<Vec<_>>(), [(Some(5), 3)]);
+    }
+
+    #[test]
+    fn a_process_that_ended_is_said_to_have() {
+        let mut job = job(7, 3, 0, &[0, 1]);
+        let process = job.processes.get_mut(&2).expect("the process of rank 2");
+        process.ended = Some(END[0] - 3 * SECOND);
+        let text = &said(&job)[0].1;
+        assert!(text.contains("missing: 2 (") && text.contains("its recording ended 3.0 s before the end"), "{text}");
+    }
+
+    #[test]
+    fn transfers_tell_where_it_stands_when_all_have_come() {
+        let mut job = job(7, 3, 0, &[0, 1, 2]);
+        let since = END[0] - 4 * SECOND;
+        for (track, phase) in
+            [("send → 1", "network wait"), ("send → 1", "network wait"), ("receive ← 2", "network wait")]
+        {
+            job.transfers.push((0, format!("comm 7 · {track} · steps"), phase.into(), since));
+        }
+        job.transfers.push((2, "comm 7 · receive ← 1 · steps".into(), "GPU wait".into(), since));
+        job.transfers.push((2, "comm 7 · send → 0 · steps".into(), "GPU wait".into(), since));
+        assert_eq!(
+            judge(&job)[0].notes,
+            [
+                "rank 0 → 1: 2 transfers in the network's hands for 4.0 s",
+                "rank 2: its GPU has not taken 1 transfer from 1 for 4.0 s"
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_stands_and_nothing_is_said() {
+        let mut job = job(7, 3, 0, &[]);
+        assert_eq!(said(&job), []);
+        job.seen = HashMap::new();
+        assert_eq!(said(&job), []);
+    }
+}

@@ -1,0 +1,238 @@
+//! Reads what the traces show: once all that is open, and once more what all ranks did about that.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use super::super::events::{Event, Sequences};
+use super::super::packets::packets;
+use super::super::survey::{self, Collective, Survey, Work};
+use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
+use super::{LAG_NS, PATIENCE_NS};
+use crate::trace::fields::{nccl, track_event::r#type as kind};
+
+/// `world · rank 3 of 8 · handed over`: the communicator, the rank and the ranks.
+fn placed(track: &str) -> Option<(&str, u32, u32)> {
+    let (label, rest) = track.split_once(" · rank ")?;
+    let rest = rest.split(" · ").next()?;
+    let (rank, ranks) = rest.split_once(" of ")?;
+    Some((label, rank.parse().ok()?, ranks.parse().ok()?))
+}
+
+/// The ranks and what stands on them; and whose each track is.
+pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
+    let mut job = Job { processes: survey.processes.clone(), ends: ends(survey), ..Job::default() };
+    let (mut members, mut member_of, mut by_label) = (HashMap::new(), HashMap::new(), HashMap::new());
+    let mut tracks: Vec<_> = survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()).collect();
+    tracks.sort_unstable_by_key(|(uuid, _)| **uuid);
+    for (&uuid, track) in tracks {
+        let ([hash], Some((label, rank, ranks))) = (&track.communicators[..], placed(&track.name)) else { continue };
+        let Some(process) = survey.process(uuid) else { continue };
+        let index = *members.entry((*hash, rank)).or_insert_with(|| {
+            let world = survey.tracks.get(&process).and_then(|track| survey::rank(&track.name));
+            let label = label.to_owned();
+            job.members.push(Member { hash: *hash, rank, label, process, world, ..Member::default() });
+            job.members.len() - 1
+        });
+        member_of.insert(uuid, index);
+        by_label.entry((process, label.to_owned())).or_insert(index);
+        job.by_hash.entry((process, *hash)).or_insert(index);
+        job.ranks.insert(*hash, ranks);
+        let member = &mut job.members[index];
+        member.longest_ns = member.longest_ns.max(track.longest_ns);
+        member.has_runs |= track.runs > 0;
+        let handed_over = &track.handed_over;
+        if handed_over.last.is_some() {
+            // On several lanes each has longer gaps than all of them together.
+            let gap = handed_over.gap_ns;
+            member.gap_ns = if member.last.is_none() || gap > 0 && gap < member.gap_ns { gap } else { member.gap_ns };
+        }
+        later(&mut member.last, &handed_over.last);
+        later(&mut member.collective, &handed_over.collective);
+    }
+    let moved = moved(survey);
+    for slice in &survey.unfinished {
+        let Some(track) = survey.tracks.get(&slice.track) else { continue };
+        let Some(process) = survey.process(slice.track) else { continue };
+        let end = job.ends.get(&process).copied().unwrap_or_default();
+        let is_old = slice.begin + PATIENCE_NS <= end;
+        let member = match slice.kind {
+            Work::Overdue => member_of.get(&slice.track),
+            Work::Call => slice.hash.and_then(|hash| job.by_hash.get(&(process, hash))).filter(|_| is_old),
+            Work::Proxy => {
+                let label = proxy_label(&track.name);
+                let is_still = moved.get(&(process, label)).is_none_or(|last| last + PATIENCE_NS <= end);
+                by_label.get(&(process, label.to_owned())).filter(|_| is_still && is_old)
+            }
+        };
+        if let Some(&member) = member {
+            job.stand(member, slice);
+        }
+    }
+    job.by_label = by_label;
+    (job, member_of)
+}
+
+/// Keeps the later of two.
+fn later<T: Clone>(one: &mut Option<(T, u64)>, other: &Option<(T, u64)>) {
+    if let Some((_, time)) = other
+        && one.as_ref().is_none_or(|(_, before)| before < time)
+    {
+        one.clone_from(other);
+    }
+}
+
+/// When the job ended on the clock of each process.
+fn ends(survey: &Survey) -> HashMap<u64, u64> {
+    // A process is called `rank 3 · node17`.
+    let host = |process: &u64| survey.tracks.get(process).and_then(|track| track.name.split(" · ").nth(1));
+    let mut by_host: HashMap<Option<&str>, u64> = HashMap::new();
+    for (process, state) in &survey.processes {
+        let end = by_host.entry(host(process)).or_default();
+        *end = state.last.max(*end);
+    }
+    // A recording that lags a little says nothing of what came after; one that stopped long before was killed.
+    let end =
+        |process: &u64, last: u64| Some(by_host[&host(process)]).filter(|end| *end > last + LAG_NS).unwrap_or(last);
+    survey.processes.iter().map(|(process, state)| (*process, end(process, state.last))).collect()
+}
+
+/// When the proxy last did something for a communicator of a process.
+fn moved(survey: &Survey) -> HashMap<(u64, &str), u64> {
+    let mut moved = HashMap::new();
+    for (uuid, track) in &survey.tracks {
+        let label = proxy_label(&track.name);
+        if label.len() < track.name.len()
+            && let Some(process) = survey.process(*uuid)
+        {
+            let last: &mut u64 = moved.entry((process, label)).or_default();
+            *last = track.moved.max(*last);
+        }
+    }
+    moved
+}
+
+/// The communicator of `dp · send → 4 · steps`.
+fn proxy_label(track: &str) -> &str {
+    let cut = [" · send ", " · receive "].iter().find_map(|arrow| track.split_once(arrow));
+    cut.map_or(track, |(label, _)| label)
+}
+
+/// A second look, at what stands.
+pub(super) struct Look<'a> {
+    pub(super) job: &'a mut Job,
+    pub(super) survey: &'a Survey,
+    pub(super) member_of: &'a HashMap<u64, usize>,
+    /// Operations that stand somewhere, and the last ones of ranks that fell silent.
+    pub(super) wanted: BTreeSet<(u64, u64)>,
+    pub(super) last: BTreeSet<(u64, u64)>,
+    /// What a rank has done so far.
+    pub(super) on: HashMap<usize, OnRank>,
+}
+
+#[derive(Default)]
+pub(super) struct OnRank {
+    pub(super) handed_over: u64,
+    pub(super) before: Option<u64>,
+    /// Operations that stand, and how many had been handed over with it.
+    pub(super) at: Vec<(Key, u64)>,
+}
+
+impl Look<'_> {
+    pub(super) fn at(&mut self, path: &Path) {
+        let mut sequences = Sequences::default();
+        // By track: calls of NCCL, and transfers; what is open of them, outermost first.
+        let mut open: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
+        let _ = packets(path, |raw| {
+            let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
+            let (Some(event), Some(time)) = (&packet.event, packet.time) else { return Ok(()) };
+            match event.kind {
+                kind::TYPE_SLICE_END => {
+                    open.get_mut(&event.track).and_then(Vec::pop);
+                }
+                kind::TYPE_SLICE_BEGIN => {
+                    let name = || sequences.name(packet.sequence, event);
+                    match &*sequences.category(packet.sequence, event) {
+                        "api" => {
+                            let name = name();
+                            self.called(event, time, &name);
+                            open.entry(event.track).or_default().push((name, time));
+                        }
+                        "proxy" if event.arg(nccl::STEPS).is_none() => {
+                            open.entry(event.track).or_default().push((name(), time));
+                        }
+                        "operation" => self.handed_over(event, time, name),
+                        "run" => self.ran(event),
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+            Ok(())
+        });
+        for (track, open) in open {
+            let Some(process) = self.survey.process(track) else { continue };
+            let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
+            match (self.job.by_label.get(&(process, proxy_label(name).to_owned())), &open[..]) {
+                (_, []) => {}
+                (Some(&member), [.., (phase, since)]) => {
+                    self.job.transfers.push((member, name.to_owned(), phase.clone(), *since));
+                }
+                (None, [(call, since), ..]) => self.job.calls.push((process, call.clone(), *since)),
+            }
+        }
+        for (member, OnRank { handed_over, at, .. }) in self.on.drain() {
+            for (key, count) in at {
+                self.job.seen.entry((key, member)).or_default().behind = handed_over - count;
+            }
+        }
+    }
+
+    /// Counts calls for what NCCL gives no mark.
+    fn called(&mut self, event: &Event<'_>, time: u64, name: &str) {
+        let Some(hash) = event.uint(nccl::COMM) else { return };
+        let wanted =
+            |it: &&Standing| it.key.0 == hash && it.key.1 == UNNUMBERED && function(&it.name) == function(name);
+        if !self.job.standing.iter().any(|it| wanted(&it)) {
+            return;
+        }
+        let process = self.survey.process(event.track);
+        let Some(&member) = process.and_then(|process| self.job.by_hash.get(&(process, hash))) else { return };
+        let is_its = |it: &Standing| it.member == member && time <= it.begin;
+        let is_its = self.job.standing.iter().filter(wanted).any(is_its);
+        let (all, with_it) = self.job.calls_of.entry((member, function(name).to_owned())).or_default();
+        *all += 1;
+        if is_its {
+            *with_it = *all;
+        }
+    }
+
+    fn handed_over(&mut self, event: &Event<'_>, time: u64, name: impl FnOnce() -> String) {
+        let (Some(&member), Some(correlation)) = (self.member_of.get(&event.track), event.correlation) else { return };
+        let (hash, replay, seq) = (self.job.members[member].hash, event.uint(nccl::REPLAY), event.uint(nccl::SEQ));
+        let on = self.on.entry(member).or_default();
+        on.handed_over += 1;
+        if self.wanted.contains(&(hash, correlation)) {
+            let key = (hash, correlation, replay);
+            on.at.push((key, on.handed_over));
+            self.job.seen.entry((key, member)).or_default().handed_over.get_or_insert(time);
+        }
+        if let (Some(seq), None) = (seq, replay)
+            && let Some(last) = on.before.replace(correlation)
+            && self.last.contains(&(hash, last))
+        {
+            let next = Collective { correlation, name: name(), seq };
+            self.job.next.entry((hash, last)).or_default().push((member, next, time));
+        }
+    }
+
+    fn ran(&mut self, event: &Event<'_>) {
+        let (Some(&member), Some(correlation)) = (self.member_of.get(&event.track), event.correlation) else { return };
+        let hash = self.job.members[member].hash;
+        let is_next =
+            || self.job.next.values().flatten().any(|(of, next, _)| *of == member && next.correlation == correlation);
+        if self.wanted.contains(&(hash, correlation)) || !self.last.is_empty() && is_next() {
+            let key = (hash, correlation, event.uint(nccl::REPLAY));
+            self.job.seen.entry((key, member)).or_default().ran = true;
+        }
+    }
+}

@@ -24,8 +24,8 @@ use crate::model::timeline::{Comm, Operation};
 const DESCRIPTION: &str = "Operations that should have ended and are not known to have, from their hand-over on; those of a \
                            graph from its launch on. The first one is what the others wait for.";
 /// How long a communicator may stand still with an operation under way, ns.
-const PATIENCE_NS: u64 = 2_000_000_000;
-/// It is doubled so often at most: two minutes.
+const PATIENCE_NS: u64 = 3_000_000_000;
+/// It is doubled so often at most: three minutes.
 const DOUBLINGS: u32 = 6;
 /// How long a flush by force is waited for, ns.
 const FLUSH_NS: u64 = 2_000_000_000;
@@ -162,13 +162,16 @@ impl Tracks {
             if replay.is_none() && drawn.outstanding.unfinished(operation.id) {
                 continue;
             }
-            // Of a graph's replays the first is the one that stands.
-            let is_known = standstill.untold.iter().any(|it| it.operation.id == operation.id);
-            if !is_known && standstill.untold.len() < UNTOLD {
-                drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
+            drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
+            let (number, begin) = replay.unzip();
+            let begin = begin.unwrap_or(operation.since);
+            // Records come in no order. Of a graph's replays the first is the one that stands.
+            if let Some(known) = standstill.untold.iter_mut().find(|it| it.operation.id == operation.id) {
+                if number < known.number {
+                    (known.number, known.begin) = (number, begin);
+                }
+            } else if standstill.untold.len() < UNTOLD {
                 let (context, operation) = (comm.context, Arc::clone(operation));
-                let (number, begin) = replay.unzip();
-                let begin = begin.unwrap_or(operation.since);
                 standstill.untold.push(Untold { context, number, begin, operation });
             }
         }
@@ -438,32 +441,32 @@ mod tests {
         let mut job = Job::new();
         job.hand_over(1, SECOND);
         job.hand_over(2, 2 * SECOND);
-        assert!(!job.tick(3), "the host goes on");
-        assert!(job.tick(4));
-        assert!(!job.tick(5), "once");
-        job.ran(Some(1), 6 * SECOND);
-        job.ran(Some(2), 7 * SECOND);
-        for second in 7..9 {
+        assert!(!job.tick(4), "the host goes on");
+        assert!(job.tick(6));
+        assert!(!job.tick(6), "once");
+        job.ran(Some(1), 7 * SECOND);
+        job.ran(Some(2), 8 * SECOND);
+        for second in 8..10 {
             assert!(!job.tick(second));
         }
         // A pause of so long is nothing new; and what ended is known by what came after it.
-        job.hand_over(3, 9 * SECOND);
-        job.hand_over(4, 9 * SECOND + 1);
-        job.hand_over(5, 9 * SECOND + 2);
-        assert!(!job.tick(12));
-        job.ran(Some(4), 12 * SECOND);
-        for second in 13..16 {
+        job.hand_over(3, 10 * SECOND);
+        job.hand_over(4, 10 * SECOND + 1);
+        job.hand_over(5, 10 * SECOND + 2);
+        assert!(!job.tick(14));
+        job.ran(Some(4), 14 * SECOND);
+        for second in 15..20 {
             assert!(!job.tick(second));
         }
-        assert!(job.tick(17));
-        for second in 18..40 {
+        assert!(job.tick(20));
+        for second in 21..40 {
             assert!(!job.tick(second));
         }
         let at = |second: u64| (second * SECOND) as i64;
         let expected = [
-            (1, at(1), Some(at(6)), NOT_SEEN.to_owned()),
-            (2, at(2), Some(at(7)), NOT_SEEN.to_owned()),
-            (5, at(9) + 2, None, NOT_SEEN.to_owned()),
+            (1, at(1), Some(at(7)), NOT_SEEN.to_owned()),
+            (2, at(2), Some(at(8)), NOT_SEEN.to_owned()),
+            (5, at(10) + 2, None, NOT_SEEN.to_owned()),
         ];
         assert_eq!(job.shown(), expected);
     }
@@ -474,13 +477,13 @@ mod tests {
         for number in 1..20 {
             job.hand_over(number, SECOND + number);
         }
-        let now = HostNs(4 * SECOND);
+        let now = HostNs(5 * SECOND);
         assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
         assert!(job.tracks.is_forcing());
         (1..6).for_each(|number| job.ran(Some(number), SECOND + 100 * number));
         (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
         job.tracks.flushed_by_force(now, "kernels that had not ended");
-        assert!(!job.tick(5));
+        assert!(!job.tick(6));
         let shown = job.shown();
         assert_eq!(shown.iter().map(|it| it.0).collect::<Vec<_>>(), (6..14).collect::<Vec<_>>());
         assert!(shown.iter().all(|(_, _, end, doubt)| end.is_none() && doubt == NOT_ENDED), "{shown:?}");
@@ -492,13 +495,13 @@ mod tests {
             let mut job = Job::new();
             job.comm.device = Some(0);
             job.hand_over(1, SECOND);
-            let now = HostNs(4 * SECOND);
+            let now = HostNs(5 * SECOND);
             assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
             for (correlation, name, number) in [first, second] {
                 job.had_not_ended(correlation, name, number, None);
             }
             job.tracks.flushed_by_force(now, "kernels that had not ended");
-            job.tick(5);
+            job.tick(6);
             let (mut sequences, mut notes) = (reader::Sequences::default(), Vec::new());
             let look = |mut packet| {
                 let Some(event) = sequences.take(&mut packet) else { return };
@@ -521,12 +524,12 @@ mod tests {
             job.hand_over(number, SECOND + number);
         }
         let until = |last: u64| move |id: Handle| (id.0 <= last).then_some(HostNs(2 * SECOND + id.0));
-        assert!(!job.tick_with(4, &until(3), None), "all of them");
-        assert!(!job.tick_with(5, &until(3), None));
-        job.hand_over(4, 5 * SECOND);
-        job.hand_over(5, 5 * SECOND);
-        assert!(job.tick_with(8, &until(4), None));
-        job.tick_with(9, &until(4), None);
+        assert!(!job.tick_with(5, &until(3), None), "all of them");
+        assert!(!job.tick_with(6, &until(3), None));
+        job.hand_over(4, 6 * SECOND);
+        job.hand_over(5, 6 * SECOND);
+        assert!(job.tick_with(10, &until(4), None));
+        job.tick_with(11, &until(4), None);
         let numbers: Vec<u64> = job.shown().iter().map(|shown| shown.0).collect();
         assert_eq!(numbers, [5]);
     }
@@ -540,7 +543,7 @@ mod tests {
         assert!(!job.tick_with(3, &|_| None, Some(launched)));
         let now = HostNs(5 * SECOND);
         assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: Some(launched) }));
-        for replay in [7, 8] {
+        for replay in [8, 7, 9] {
             job.had_not_ended(3, "ncclDevKernel", Some(1), Some((replay, launched)));
         }
         job.tracks.flushed_by_force(now, "kernels that had not ended");
@@ -556,7 +559,7 @@ mod tests {
         let evidence = Evidence { done: &|_| None, moved: &|_| None, launch: None };
         let wishes: Vec<bool> =
             (3..9).map(|second| job.tracks.tick(HostNs(second * SECOND), HostNs(second * SECOND), &evidence)).collect();
-        assert_eq!(wishes, [true, false, false, false, false, false]);
+        assert_eq!(wishes, [false, true, false, false, false, false]);
         assert_eq!(job.shown(), [(1, SECOND as i64, None, NOT_SEEN.to_owned())]);
     }
 
@@ -618,8 +621,8 @@ mod tests {
         ] {
             let mut job = Job::new();
             job.hand_over(1, SECOND);
-            job.tick(3);
             job.tick(4);
+            job.tick(5);
             give_up(&mut job, 5 * SECOND);
             job.tick(9);
             assert_eq!(job.shown(), [(1, SECOND as i64, Some(5 * SECOND as i64), format!("{NOT_SEEN}{why}"))]);

@@ -12,7 +12,7 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     job.standing.iter().for_each(|it| by_key.entry(it.key).or_default().push(it));
     let place = |key: &Key| job.standing.iter().position(|it| it.key == *key);
     let mut by_time: Vec<(Key, Hang)> = by_key.into_iter().map(|(key, on)| (key, job.hang(key, &on))).collect();
-    by_time.sort_by_key(|(key, hang)| (std::cmp::Reverse(hang.age), place(key)));
+    by_time.sort_by_key(|(key, hang)| (hang.has_paused, std::cmp::Reverse(hang.age), place(key)));
     // Of the collectives of a communicator the first is waited for; those behind it wait for it.
     let mut hangs: Vec<(Key, Hang)> = Vec::new();
     for (key, hang) in by_time {
@@ -25,7 +25,7 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     let mut hangs: Vec<Hang> = hangs.into_iter().map(|(_, hang)| hang).collect();
     explain(&mut hangs, job);
     // A rank that waits in another operation is not what this one waits for.
-    let is_explained = |hang: &Hang| hang.missing.is_empty() || hang.missing.iter().all(|it| it.waits.is_some());
+    let is_explained = |hang: &Hang| hang.missing.is_empty() || hang.missing.iter().any(|it| it.waits.is_some());
     hangs.sort_by_key(|hang| (!hang.is_certain, is_explained(hang), std::cmp::Reverse(hang.age)));
     hangs
 }
@@ -62,6 +62,7 @@ impl Job {
         let (mut came, mut missing, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
         // The first to come, by its age; and how long the last has waited.
         let (mut first_came, mut waited, mut behind, mut longest) = ((0, 0), u64::MAX, 0, 0);
+        let mut has_paused = false;
         for &rank in &takes {
             let found = self.members.iter().position(|member| member.hash == hash && member.rank == rank);
             let Some(index) = found else {
@@ -73,6 +74,7 @@ impl Job {
                     came.push(rank);
                     if let Some(time) = time {
                         let age = self.age(index, time);
+                        has_paused |= self.went_on(index, time);
                         (first_came, waited) = (first_came.max((age, time)), waited.min(age));
                     }
                     behind = behind.max(self.seen.get(&(key, index)).map_or(0, |seen| seen.behind));
@@ -84,6 +86,7 @@ impl Job {
         let (age, begin) = first_came;
         let is_certain = match &missing[..] {
             // A rank of which nothing is known may have lost what it handed over.
+            _ if has_paused => false,
             [] => waited >= PATIENCE_NS.max(longest.saturating_mul(BEYOND)) && !self.have_ended(hash),
             missing => missing.iter().all(|&index| self.is_missing(index, age)),
         };
@@ -109,6 +112,7 @@ impl Job {
             waited,
             behind,
             is_certain,
+            has_paused,
             notes,
         }
     }
@@ -121,6 +125,14 @@ impl Job {
         // Of a replayed graph nobody may have said that it was handed over: then its kernel has, that it ran.
         let came = when.is_some() || seen.is_some_and(|seen| seen.ran) || self.has_called(key, index);
         came.then_some(when)
+    }
+
+    /// Whether a rank that came to an operation at this time handed others over long after it: then it did not wait for that
+    /// one, whose end was only not seen.
+    fn went_on(&self, index: usize, came: u64) -> bool {
+        let of_process = self.members.iter().filter(|member| member.process == self.members[index].process);
+        let last = of_process.filter_map(|member| member.last.as_ref()).map(|(_, time)| *time).max();
+        last.is_some_and(|last| last >= came + PATIENCE_NS)
     }
 
     /// Whether a rank has certainly not come to what others came to so long before the end, and is not only late as before.

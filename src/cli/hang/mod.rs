@@ -59,6 +59,8 @@ pub(super) struct Hang {
     pub(super) behind: u64,
     /// It waits longer than anything that the job showed before.
     pub(super) is_certain: bool,
+    /// A rank that had come handed others over long after it.
+    pub(super) has_paused: bool,
     /// What the recordings remark of it, with the rank.
     pub(super) notes: Vec<String>,
 }

@@ -19,7 +19,7 @@ use super::{
     Carried, Clock, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range, Source, Span, Tool,
     kernel_name,
 };
-use crate::model::activity::CopyKind;
+use crate::model::activity::{Api, CopyKind};
 
 /// Bits of a thread's number, and of a process's above them.
 const ID_BITS: u32 = 24;
@@ -218,7 +218,7 @@ impl Export {
                     process: processes.of(int(row, 5)),
                     span: Span { start: int(row, 0), end: int(row, 1) },
                     place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
-                    bytes: int(row, 6) as u64,
+                    bytes: Some(int(row, 6) as u64),
                     correlation: small(row, 7),
                     // `CUpti_ActivityMemcpyKind`.
                     kind: match (kind, int(row, 8)) {
@@ -247,7 +247,7 @@ impl Export {
                 process: processes.of(int(row, 2)),
                 tid: int(row, 2) & ID,
                 span: Span { start: int(row, 0), end: int(row, 1) },
-                is_driver: !name.starts_with("cuda"),
+                api: if name.starts_with("cuda") { Api::Runtime } else { Api::Driver },
                 name,
                 correlation: small(row, 3),
             });
@@ -541,7 +541,7 @@ impl Groups {
     /// Gives each kernel of NCCL's the operations of the group in whose range it was launched.
     fn attach(&self, profile: &mut Profile, communicators: &HashMap<(usize, u64), usize>) {
         let mut calls: HashMap<(usize, u32), usize> = HashMap::new();
-        for (at, call) in profile.cuda_calls.iter().enumerate() {
+        for (at, call) in profile.cuda_calls.iter().enumerate().filter(|(_, call)| call.correlation != 0) {
             calls.insert((call.process, call.correlation), at);
         }
         let mut threads: HashMap<(usize, i64), Vec<usize>> = HashMap::new();
@@ -615,7 +615,7 @@ impl Groups {
         let [kind] = &kinds[..] else { return };
         for &kernel in kernels {
             let fits = kernel_name::function(&profile.kernels[kernel].name)
-                .is_some_and(|it| kind.iter().all(|asked| carries(&it, asked)));
+                .is_some_and(|it| kind.iter().all(|asked| kernel_name::carries(&it, asked)));
             if fits {
                 profile.kernels[kernel].carried =
                     Carried { count: kind.len() as u32, operations: Vec::new(), how: How::Concluded };
@@ -624,18 +624,12 @@ impl Groups {
     }
 }
 
-/// Whether a kernel of this name may carry an operation of this function.
-fn carries(kernel: &str, operation: &str) -> bool {
-    kernel == operation
-        || kernel == "SendRecv" && matches!(operation, "Send" | "Recv" | "AlltoAll" | "Gather" | "Scatter")
-}
-
 /// The operations of a group that one of its kernels carried: those that its name fits, and no other kernel's of the group.
 fn share(profile: &Profile, operations: &[usize], kernel: usize, kernels: &[usize]) -> Vec<usize> {
     let fits = |kernel: usize, operation: usize| {
         // The generic kernel may carry anything.
         kernel_name::function(&profile.kernels[kernel].name)
-            .is_none_or(|it| carries(&it, &profile.operations[operation].function))
+            .is_none_or(|it| kernel_name::carries(&it, &profile.operations[operation].function))
     };
     let only = |operation: usize| kernels.iter().all(|other| fits(*other, operation) == (*other == kernel));
     operations.iter().copied().filter(|operation| only(*operation)).collect()

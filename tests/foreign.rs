@@ -689,6 +689,51 @@ fn what_is_no_profile_is_refused() {
     assert!(matches!(error, Error::Io(_)), "{error}");
 }
 
+#[test]
+fn an_export_of_another_schema_is_refused_with_the_reason() {
+    for (change, says) in [
+        (
+            "UPDATE META_DATA_EXPORT SET value = '2' WHERE name = 'EXPORT_SCHEMA_VERSION_MAJOR'; \
+             UPDATE META_DATA_EXPORT SET value = '2.7.1' WHERE name = 'EXPORT_SCHEMA_VERSION'",
+            "Nsight Systems 2026.2.1.210 has schema 2.7.1, which is older than 3.x",
+        ),
+        (
+            "DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA_VERSION_M%'; \
+             UPDATE META_DATA_EXPORT SET value = '4.0.2' WHERE name = 'EXPORT_SCHEMA_VERSION'",
+            "has schema 4.0.2, which is newer than 3.x",
+        ),
+        (
+            "DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA%'",
+            "this export of Nsight Systems 2026.2.1.210 does not say which schema it has",
+        ),
+        ("DROP TABLE META_DATA_EXPORT", "does not say its schema, as those of older releases did not"),
+        (
+            "ALTER TABLE StringIds RENAME TO StringTable; \
+             ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",
+            "this is a database of nvprof",
+        ),
+        ("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN gridX", "CUPTI_ACTIVITY_KIND_KERNEL has no column gridX"),
+    ] {
+        let (_folder, path) = nsight();
+        rusqlite::Connection::open(&path).unwrap().execute_batch(change).unwrap();
+        let error = import::open(&path).unwrap_err().to_string();
+        assert!(error.contains(says), "{change}: {error}");
+        assert!(!error.contains("no export of Nsight Systems"), "{error}");
+    }
+    // What says its schema in one number only is read; what has no date gets none.
+    let (_folder, path) = nsight();
+    let database = rusqlite::Connection::open(&path).unwrap();
+    database.execute_batch("DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA_VERSION_M%'").unwrap();
+    let dated = || import::open(&path).unwrap().clock.to_utc_ns;
+    assert_eq!(dated(), Some(1_779_782_330_176_752_435 - 28_254_349_605));
+    for change in
+        ["UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = 0", "DROP TABLE TARGET_INFO_SESSION_START_TIME"]
+    {
+        database.execute_batch(change).unwrap();
+        assert_eq!(dated(), None, "{change}");
+    }
+}
+
 /// An SQLite database of one page without tables, byte by byte.
 fn empty_database(path: &Path) {
     let mut page = vec![0_u8; 4096];

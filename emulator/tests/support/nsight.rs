@@ -42,7 +42,8 @@ struct Event {
 
 /// Writes what Kineto would have written of a process as an export.
 pub(super) fn write(path: &Path, pid: u32, events: &[String]) {
-    let events: Vec<Event> = events.iter().map(|event| serde_json::from_str(event).expect("an event is JSON")).collect();
+    let events: Vec<Event> =
+        events.iter().map(|event| serde_json::from_str(event).expect("an event is JSON")).collect();
     let first = events.iter().map(|event| nanoseconds(&event.ts)).min().expect("something was seen");
     // Some seconds before the first.
     let epoch = first - 3_000_000_000;

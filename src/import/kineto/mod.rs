@@ -84,8 +84,6 @@ struct Reader {
     names: Vec<(Id, Option<i64>, String)>,
     /// What is repeated thousands of times.
     texts: HashMap<String, Arc<str>>,
-    /// Process or GPU, and thread or stream, of each call, kernel and copy.
-    places: [Vec<(Id, Id)>; 3],
     owners: Owners,
     arrows: Arrows,
     asked: Asked,
@@ -194,8 +192,8 @@ impl Reader {
         let (Some(number), Some(time)) = (event.id.number, nanoseconds(event.ts.as_deref())) else {
             return self.complain(event, "is an arrow without a number or a time");
         };
-        let end = (event.pid.clone(), event.tid.clone(), time);
-        if event.ph == "s" { self.arrows.begin(number, end) } else { self.arrows.end(number, end) }
+        let ends = (&event.pid, &event.tid);
+        if event.ph == "s" { self.arrows.begin(number, ends, time) } else { self.arrows.end(number, ends, time) }
     }
 
     fn complain(&mut self, event: &Event, what: &str) {
@@ -260,9 +258,11 @@ impl Reader {
         if args.collective.is_some() && kernel.is_collective() {
             self.asked.attach(self.profile.kernels.len(), args);
         }
+        if kernel.correlation == 0 {
+            self.arrows.kernel(self.profile.kernels.len(), (&event.pid, &event.tid), span.start);
+        }
         self.profile.kernels.push(kernel);
         self.owners.kernel(event.pid.clone(), span.start);
-        self.places[1].push((event.pid.clone(), event.tid.clone()));
     }
 
     fn copy(&mut self, event: &Event, span: Span) {
@@ -276,9 +276,11 @@ impl Reader {
             _ => CopyKind::Other(0),
         };
         let (place, correlation, bytes) = (place(event), event.correlation(), event.args().bytes);
+        if correlation == 0 {
+            self.arrows.copy(self.profile.copies.len(), (&event.pid, &event.tid), span.start);
+        }
         self.profile.copies.push(Copy { process: 0, span, place, correlation, bytes, kind });
         self.owners.copy(event.pid.clone(), span.start);
-        self.places[2].push((event.pid.clone(), event.tid.clone()));
     }
 
     fn cuda_call(&mut self, event: &Event, span: Span) {
@@ -291,7 +293,6 @@ impl Reader {
         };
         let call = CudaCall { process, tid, span, name: self.text(&event.name), api, correlation: event.correlation() };
         self.profile.cuda_calls.push(call);
-        self.places[0].push((event.pid.clone(), event.tid.clone()));
     }
 
     fn range(&mut self, event: &Event, span: Span) {
@@ -304,8 +305,7 @@ impl Reader {
         if !self.has_events {
             return Err(Error::Foreign("this is JSON, but no trace of Kineto's: it has no traceEvents".into()));
         }
-        let [calls, kernels, copies] = std::mem::take(&mut self.places);
-        self.arrows.follow(&mut self.profile, &calls, &kernels, &copies);
+        self.arrows.follow(&mut self.profile, &self.processes);
         self.owners.decide(&mut self.profile, &self.processes);
         self.asked.give(&mut self.profile, |kernel| self.owners.gpu(kernel));
         self.name_processes();

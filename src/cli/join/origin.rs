@@ -212,12 +212,12 @@ fn one_run(files: &[Origin]) -> Result<(), String> {
     let Some(stranger) = (0..files.len()).find(|at| !of_first.contains(at)) else { return Ok(()) };
     let (one, other) = (&files[0], &files[stranger]);
     let why = why_apart(one, other).unwrap_or_default();
-    Err(format!(
-        "{} and {} are of two runs: {why}; join the files of one run, which {} in all its processes tells from others",
-        one.name(),
-        other.name(),
-        config::RUN_ID
-    ))
+    // What was imported names no run.
+    let advice = match one.kind {
+        Some(Kind::Imported) => String::new(),
+        _ => format!(", which {} in all its processes tells from others", config::RUN_ID),
+    };
+    Err(format!("{} and {} are of two runs: {why}; join the files of one run{advice}", one.name(), other.name()))
 }
 
 /// Why two files are of two runs; nothing where they are of one, as far as they say.

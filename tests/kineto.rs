@@ -21,7 +21,7 @@ fn file(events: &[Value], beside: Value) -> (TempDir, PathBuf) {
     let mut whole = json!({"schemaVersion": 1, "baseTimeNanoseconds": BASE});
     whole.as_object_mut().unwrap().extend(beside.as_object().unwrap().clone());
     whole["traceEvents"] = events.into();
-    written(&whole.to_string())
+    written(whole.to_string())
 }
 
 fn written(text: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
@@ -363,7 +363,7 @@ fn imported_files_are_joined_where_they_were_recorded_or_refused() {
     };
     let (one, next) = (import("one", BASE.into()), import("next", (BASE + 30_000).into()));
     let said = join([&one, &next]).unwrap();
-    let trace = Trace::open(&folder.path().join("joined")).unwrap();
+    let trace = Trace::open(folder.path().join("joined")).unwrap();
     assert!(said.contains("by the wall clocks of their hosts, and how far these were apart is not known"), "{said}");
     assert_sound(&trace, 0);
     let kernels = trace.rows("SELECT ts FROM slice WHERE category = 'kernel' ORDER BY ts");

@@ -67,10 +67,12 @@ impl Origin {
         if let Some(snapshot) = &packet.clock_snapshot
             && self.to_utc.is_none()
         {
-            let clock = |id| snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id).map(|it| it.timestamp());
-            self.to_utc = clock(clock_id::REALTIME)
-                .zip(clock(clock_id::BOOTTIME))
-                .map(|(real, boot)| (real as i64).saturating_sub(boot as i64));
+            let clock = |id| {
+                let found = snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id);
+                found.map(|it| it.timestamp() as i64)
+            };
+            let clocks = clock(clock_id::REALTIME).zip(clock(clock_id::BOOTTIME));
+            self.to_utc = clocks.map(|(real, boot)| real.saturating_sub(boot));
         }
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             match said.key() {

@@ -90,7 +90,7 @@ range AS MATERIALIZED (
       NULL
     ) AS step
   FROM (SELECT *, rtrim(rtrim(name, '0123456789'), ' #:=_-([') AS words FROM nccl_slice)
-  WHERE category = 'nvtx' AND dur != 0 AND extract_arg(arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
+  WHERE category IN ('nvtx', 'pytorch') AND dur != 0 AND extract_arg(arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
 ),
 -- Of several rows the one with the largest begin gives the other columns: the innermost range.
 own AS MATERIALIZED (

@@ -88,6 +88,12 @@ pub const SETTINGS: &[Setting] = &[
         help: "this process's rank in the job",
     },
     Setting {
+        name: "NCCLSCOPE_RUN_ID",
+        unit: "text",
+        default: "the job of the launcher",
+        help: "names the run, alike in all of its processes: ncclscope join refuses files of two runs",
+    },
+    Setting {
         name: "NCCLSCOPE_MAX_SIZE",
         unit: "bytes, with K, M, G",
         default: "2G",
@@ -262,6 +268,8 @@ const RANKS: &[(&str, Option<&str>)] = &[
     ("PMI_RANK", Some("PMI_SIZE")),
     ("SLURM_PROCID", Some("SLURM_NTASKS")),
 ];
+/// Names the run where somebody says so.
+pub const RUN_ID: &str = "NCCLSCOPE_RUN_ID";
 /// Where a job's name may be found.
 const JOBS: &[&str] =
     &["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID"];
@@ -378,10 +386,24 @@ pub struct Process {
     pub job: String,
 }
 
+/// The variable by which a launcher names the job, and what it says.
+fn launcher_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<(&'static str, String)> {
+    let mut jobs = JOBS.iter().filter_map(|name| Some((*name, variable(name)?)));
+    jobs.find(|(_, job)| !job.is_empty() && job != "none")
+}
+
+/// What names the run, with the variable that does: `NCCLSCOPE_RUN_ID=tuesday`, else the launcher's job.
+#[must_use]
+pub fn run(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let said = variable(RUN_ID).filter(|run| !run.trim().is_empty()).map(|run| (RUN_ID, run));
+    let (name, run) = said.or_else(|| launcher_job(variable))?;
+    Some(format!("{name}={}", run.trim()))
+}
+
 /// The job's name as its launcher gave it, made fit for a file name.
 #[must_use]
 pub fn job(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
-    let job = JOBS.iter().filter_map(|name| variable(name)).find(|job| !job.is_empty() && job != "none")?;
+    let (_, job) = launcher_job(variable)?;
     Some(
         job.chars()
             .map(|letter| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '_' })
@@ -589,6 +611,18 @@ mod tests {
         assert!(!config.cuda_api);
         assert!(config.complaints[0].contains("NCCLSCOPE_CUPTI=0"), "{:?}", config.complaints);
         assert!(read(&[("NCCLSCOPE_CUDA_API", "0"), ("NCCLSCOPE_CUPTI", "0")]).complaints.is_empty());
+    }
+
+    #[test]
+    fn a_run_is_named_by_its_launcher_unless_somebody_says_otherwise() {
+        let named = |variables: &[(&str, &str)]| {
+            run(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        };
+        let slurm = ("SLURM_JOB_ID", "4711");
+        assert_eq!(named(&[slurm]).as_deref(), Some("SLURM_JOB_ID=4711"));
+        assert_eq!(named(&[slurm, (RUN_ID, " tuesday ")]).as_deref(), Some("NCCLSCOPE_RUN_ID=tuesday"));
+        assert_eq!(named(&[slurm, (RUN_ID, " ")]).as_deref(), Some("SLURM_JOB_ID=4711"));
+        assert_eq!(named(&[("TORCHELASTIC_RUN_ID", "none")]), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::record::recorder;
 use crate::record::ring::Rings;
 use crate::releases::{self, Version};
 use crate::trace::tracks::{ProcessInfo, Stages};
-use crate::trace::writer::Clocks;
+use crate::trace::writer::{Clocks, attribute};
 use crate::{message, sys};
 
 /// How long the last `finalize` may wait for the file.
@@ -301,11 +301,14 @@ impl Session {
         };
         let first_words = first_words(&config, source, objection);
         let cupti_release = cupti.as_ref().map_or("none", |cupti| cupti.facts().release());
+        let (boot, run) = (sys::boot_id(), config::run(&|name| std::env::var(name).ok()));
         let attributes = [
-            ("ncclscope.version", env!("CARGO_PKG_VERSION")),
-            ("ncclscope.preset", config.preset.name()),
-            ("ncclscope.job", &process.job),
-            ("cupti.release", cupti_release),
+            ("ncclscope.version", Some(env!("CARGO_PKG_VERSION"))),
+            ("ncclscope.preset", Some(config.preset.name())),
+            ("ncclscope.job", Some(process.job.as_str())),
+            (attribute::BOOT, boot.as_deref()),
+            (attribute::RUN, run.as_deref()),
+            ("cupti.release", Some(cupti_release)),
         ];
         let by = if moment == Moment::CudaInit { "by CUDA_INJECTION64_PATH in cuInit; " } else { "" };
         let capture = file.capture().map(Path::to_owned);
@@ -319,7 +322,7 @@ impl Session {
                 GpuEvents::Both => Some(Stages::Beside),
             },
             complaints: config.complaints.clone(),
-            attributes: attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            attributes: attributes.into_iter().filter_map(|(name, value)| Some((name.into(), value?.into()))).collect(),
             first_words: format!("{first_words}; {by}{gpu}"),
             capture: capture.as_ref().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
             first: host::pair(),

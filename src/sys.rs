@@ -265,6 +265,13 @@ pub fn host_name() -> String {
     CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
 }
 
+/// The id that the kernel gave itself when it booted. All containers on it have the same, and its `CLOCK_BOOTTIME`.
+#[must_use]
+pub fn boot_id() -> Option<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
 /// When the parent of this process started, in seconds since 1970.
 #[must_use]
 pub fn parent_start() -> Option<u64> {

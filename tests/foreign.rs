@@ -175,8 +175,13 @@ fn nsight_is_drawn_like_a_recording_of_ours() {
     );
     assert!(note[0].str("note").contains("from nsys.sqlite, by Nsight Systems 2026.2.1.210, schema 3.25.0"));
     // The first of NCCL's kernels whose launch is in the file, to the nanosecond.
-    let sql = format!("SELECT count(*) AS n {kernels} AND s.ts = 60127005302 AND s.name = 'Send and 3 more'");
+    let start = import::open(&path).unwrap().clock.to_utc_ns.unwrap() + 60_127_005_302;
+    let sql = format!("SELECT count(*) AS n {kernels} AND s.ts = {start} AND s.name = 'Send and 3 more'");
     assert_eq!(one(&trace, &sql), 1);
+    // Which range a kernel was launched in is how its operations are known; of two it is in the file for none.
+    let by = "SELECT extract_arg(arg_set_id, 'nccl.match') AS by, extract_arg(arg_set_id, 'nccl.doubt') AS doubt, count(*) AS n \
+              FROM slice WHERE category = 'kernel' AND by IS NOT NULL GROUP BY 1, 2 ORDER BY 3";
+    assert_eq!(trace.text(by), "by,doubt,n\nunmatched,its launch is not in the file,2\ninferred_range,NULL,64\n");
 }
 
 /// The hash of a communicator, made up.
@@ -580,7 +585,11 @@ fn kineto_is_drawn_like_a_recording_of_ours() {
         15
     );
     assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'kernel' AND name LIKE 'Broadcast %'"), 6);
-    assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'nvtx'"), 14388);
+    // Its ranges are PyTorch's own.
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'pytorch'"), 14388);
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM slice WHERE category = 'nvtx'"), 0);
+    assert_eq!(one(&trace, "SELECT count(*) AS n FROM track WHERE name GLOB 'NVTX*'"), 0);
+    assert!(one(&trace, "SELECT count(*) AS n FROM track WHERE name = 'PyTorch · cpu_op'") > 0);
     // The calls come from the thread of the backward pass, and the main thread marks the steps.
     let ranges = "SELECT extract_arg(arg_set_id, 'nccl.nvtx_step') AS step, extract_arg(arg_set_id, 'nccl.nvtx_range') AS range, count(*) AS n \
                   FROM slice WHERE category = 'run' GROUP BY 1, 2";
@@ -599,19 +608,57 @@ fn kineto_is_drawn_like_a_recording_of_ours() {
 
 #[test]
 fn an_import_is_read_back_as_what_it_was() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("imported.perfetto-trace");
-    ncclscope(&["import", "-o"], &[&output, &kineto()]).unwrap();
-    let (before, after) = (import::open(&kineto()).unwrap(), import::open(&output).unwrap());
-    let spans =
-        |profile: &Profile| profile.kernels.iter().map(|kernel| (kernel.span, kernel.place)).collect::<Vec<_>>();
-    assert_eq!(spans(&before), spans(&after));
-    assert_eq!(before.nccl_kernels().count(), after.nccl_kernels().count());
-    let text = ncclscope(&["info"], &[&output]).unwrap();
-    assert!(!text.contains("not closed"), "{text}");
-    // It is not written over.
-    let error = ncclscope(&["import", "-o"], &[&output, &kineto()]).unwrap_err();
-    assert!(error.contains("exists already; name another file"), "{error}");
+    let (_folder, nsight) = nsight();
+    for path in [kineto(), nsight] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("imported.perfetto-trace");
+        ncclscope(&["import", "-o"], &[&output, &path]).unwrap();
+        let (before, after) = (import::open(&path).unwrap(), import::open(&output).unwrap());
+        // Its times are those on the wall clock.
+        let offset = before.clock.to_utc_ns.unwrap();
+        let spans = |profile: &Profile, offset| {
+            let place =
+                |it: &import::Kernel| (it.process, it.span.moved(offset), it.place, it.correlation, it.carried.how);
+            profile.kernels.iter().map(place).collect::<Vec<_>>()
+        };
+        let known = spans(&before, offset).into_iter().map(|(process, span, place, correlation, how)| {
+            let how = if how == How::Concluded { How::Unknown } else { how };
+            (process, span, place, correlation, how)
+        });
+        assert!(known.eq(spans(&after, 0)), "kernels of {}", path.display());
+        assert_eq!(before.nccl_kernels().count(), after.nccl_kernels().count());
+        assert_eq!(after.clock, import::Clock { name: before.clock.name.clone(), to_utc_ns: Some(0) });
+        let source = import::Source { imported: true, path: output.clone(), ..before.source.clone() };
+        assert_eq!(after.source, source);
+        assert_eq!((&after.host, &after.devices, after.world), (&before.host, &before.devices, before.world));
+        assert_eq!((&after.nccl_versions, after.ranges.len()), (&before.nccl_versions, before.ranges.len()));
+        let calls = |profile: &Profile| profile.cuda_calls.iter().map(|it| it.api).collect::<Vec<_>>();
+        assert!(calls(&before) == calls(&after));
+        let communicators = |profile: &Profile| -> Vec<_> {
+            let all = profile.communicators.iter();
+            all.map(|it| (it.process, it.name.clone(), it.hash, it.ranks, it.rank, it.members.clone())).collect()
+        };
+        assert_eq!(communicators(&before), communicators(&after));
+        let carried = |profile: &Profile| -> Vec<_> {
+            let kernels = profile.nccl_kernels().filter(|kernel| kernel.carried.how != How::Concluded);
+            let operations = kernels.flat_map(|kernel| kernel.carried.operations.iter());
+            let mut all: Vec<_> = operations
+                .map(|at| &profile.operations[*at])
+                .map(|it| (it.process, it.function.clone(), it.bytes, it.datatype.clone(), it.communicator))
+                .collect();
+            all.sort();
+            all
+        };
+        assert_eq!(carried(&before), carried(&after));
+        assert!(before.notes.iter().all(|note| after.notes.contains(note)), "{:?} in {:?}", before.notes, after.notes);
+        let text = ncclscope(&["info"], &[&output]).unwrap();
+        assert!(!text.contains("not closed"), "{text}");
+        // It is not written over, and not imported again.
+        let error = ncclscope(&["import", "-o"], &[&output, &path]).unwrap_err();
+        assert!(error.contains("exists already; name another file"), "{error}");
+        let error = ncclscope(&["import", "-o"], &[&folder.path().join("again"), &output]).unwrap_err();
+        assert!(error.contains("this is a trace of ncclscope already"), "{error}");
+    }
 }
 
 /// The error of a file of these bytes.
@@ -640,6 +687,51 @@ fn what_is_no_profile_is_refused() {
     assert!(error.contains("no export of Nsight Systems"), "{error}");
     let error = import::open(Path::new("/nonexistent/trace.json")).unwrap_err();
     assert!(matches!(error, Error::Io(_)), "{error}");
+}
+
+#[test]
+fn an_export_of_another_schema_is_refused_with_the_reason() {
+    for (change, says) in [
+        (
+            "UPDATE META_DATA_EXPORT SET value = '2' WHERE name = 'EXPORT_SCHEMA_VERSION_MAJOR'; \
+             UPDATE META_DATA_EXPORT SET value = '2.7.1' WHERE name = 'EXPORT_SCHEMA_VERSION'",
+            "Nsight Systems 2026.2.1.210 has schema 2.7.1, which is older than 3.x",
+        ),
+        (
+            "DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA_VERSION_M%'; \
+             UPDATE META_DATA_EXPORT SET value = '4.0.2' WHERE name = 'EXPORT_SCHEMA_VERSION'",
+            "has schema 4.0.2, which is newer than 3.x",
+        ),
+        (
+            "DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA%'",
+            "this export of Nsight Systems 2026.2.1.210 does not say which schema it has",
+        ),
+        ("DROP TABLE META_DATA_EXPORT", "does not say its schema, as those of older releases did not"),
+        (
+            "ALTER TABLE StringIds RENAME TO StringTable; \
+             ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",
+            "this is a database of nvprof",
+        ),
+        ("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN gridX", "CUPTI_ACTIVITY_KIND_KERNEL has no column gridX"),
+    ] {
+        let (_folder, path) = nsight();
+        rusqlite::Connection::open(&path).unwrap().execute_batch(change).unwrap();
+        let error = import::open(&path).unwrap_err().to_string();
+        assert!(error.contains(says), "{change}: {error}");
+        assert!(!error.contains("no export of Nsight Systems"), "{error}");
+    }
+    // What says its schema in one number only is read; what has no date gets none.
+    let (_folder, path) = nsight();
+    let database = rusqlite::Connection::open(&path).unwrap();
+    database.execute_batch("DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA_VERSION_M%'").unwrap();
+    let dated = || import::open(&path).unwrap().clock.to_utc_ns;
+    assert_eq!(dated(), Some(1_779_782_330_176_752_435 - 28_254_349_605));
+    for change in
+        ["UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = 0", "DROP TABLE TARGET_INFO_SESSION_START_TIME"]
+    {
+        database.execute_batch(change).unwrap();
+        assert_eq!(dated(), None, "{change}");
+    }
 }
 
 /// An SQLite database of one page without tables, byte by byte.
@@ -686,11 +778,12 @@ fn an_export_whose_pages_are_overwritten_is_refused_or_read_in_full() {
 #[test]
 fn malformed_json_is_located() {
     let text = unpacked("kineto_1rank_nccl.json.gz");
-    for length in [50, 5000, text.len() / 2, text.len() - 3] {
-        let error = refused("cut.json", &text[..length]);
-        assert!(matches!(error, Error::Damaged(_)), "{length}: {error:?}");
-        assert!(error.to_string().contains(&format!("at byte {length} (")), "{length}: {error}");
-    }
+    let error = refused("cut.json", &text[..50]);
+    assert!(matches!(error, Error::Damaged(_)), "{error:?}");
+    assert!(
+        error.to_string().contains("at byte 50 (") && error.to_string().contains("before the first event"),
+        "{error}"
+    );
     // A quote that is not escaped, as releases of Kineto's have left in names.
     let mut broken = text.clone();
     let at = text.len() / 3;
@@ -701,10 +794,35 @@ fn malformed_json_is_located() {
     let position: usize = reason.split("at byte ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(position.abs_diff(quote) < 16, "{quote}: {reason}");
     assert!(reason.contains("behind event "), "{reason}");
-    // Packed files are cut off too.
+}
+
+#[test]
+fn what_a_cut_json_has_is_read() {
+    let text = unpacked("kineto_1rank_nccl.json.gz");
     let packed = fs::read(kineto()).unwrap();
-    let error = refused("cut.json.gz", &packed[..packed.len() / 2]);
-    assert!(error.to_string().contains("of the unpacked text"), "{error}");
+    let whole = import::open(&kineto()).unwrap();
+    let things = |profile: &Profile| profile.kernels.len() + profile.cuda_calls.len() + profile.ranges.len();
+    let mut before = 0;
+    for (name, bytes) in [
+        ("cut.json", &text[..5000]),
+        ("cut.json.gz", &packed[..packed.len() / 2]),
+        ("cut.json", &text[..text.len() / 4 * 3]),
+        ("cut.json", &text[..text.len() - 3]),
+    ] {
+        let (folder, path) = written(name, bytes);
+        let profile = import::open(&path).unwrap();
+        assert!(things(&profile) > before && things(&profile) <= things(&whole), "{name}, {} bytes", bytes.len());
+        before = things(&profile);
+        let note = profile.notes.iter().find(|note| note.starts_with("the file ends at byte ")).unwrap();
+        let packed = if name.ends_with("gz") { " of the unpacked text" } else { "" };
+        let position = note.split(' ').nth(5).unwrap();
+        assert!(packed.is_empty() == (position == bytes.len().to_string()) && note.contains(packed), "{note}");
+        assert!(note.contains("behind event "), "{note}");
+        let output = folder.path().join("imported");
+        ncclscope(&["import", "-o"], &[&output, &path]).unwrap();
+        assert!(ncclscope(&["info"], &[&output]).unwrap().contains(note), "the trace says it too");
+    }
+    assert_eq!(before, things(&whole), "only the end of the array was missing");
 }
 
 #[test]

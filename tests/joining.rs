@@ -99,6 +99,78 @@ fn what_cannot_be_joined_or_should_not_be_is_said() {
     assert!(reason.contains("both exists already; name another file, or remove it"), "{reason}");
 }
 
+/// A process of its own communicator, in a file that can be changed byte by byte.
+fn alone(folder: &Path, name: &str, comm: u32, settings: &[(&str, &str)]) -> PathBuf {
+    let script = format!("user init a comm={comm} rank=0 nranks=1\nuser finalize a");
+    let play = Play::new(script).env("NCCLSCOPE_COMPRESS", "0");
+    let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
+    let recording = Recording::by(play);
+    assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
+    let path = folder.join(name);
+    fs::copy(recording.traces.file(), &path).unwrap();
+    path
+}
+
+/// Puts a text of the same length in the place of another wherever that stands.
+fn replace(path: &Path, old: &str, new: &str) {
+    assert_eq!(old.len(), new.len());
+    let mut bytes = fs::read(path).unwrap();
+    let mut found = 0;
+    for at in 0..=bytes.len() - old.len() {
+        if bytes[at..].starts_with(old.as_bytes()) {
+            bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
+            found += 1;
+        }
+    }
+    assert!(found > 0, "{old} is not in {}", path.display());
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn files_of_another_boot_or_run_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, comm, settings: &[(&str, &str)]| alone(folder.path(), name, comm, settings);
+    let join = |files: &[&Path]| {
+        let output = folder.path().join("joined");
+        let _ = fs::remove_file(&output);
+        let words = ["join".as_ref(), "-o".as_ref(), output.as_os_str()];
+        let said = ncclscope(&words.into_iter().chain(files.iter().map(|file| file.as_os_str())).collect::<Vec<_>>());
+        assert_eq!(said.is_ok(), output.exists(), "nothing is left of what is refused");
+        said
+    };
+    // The boot that this machine says it had is in the file.
+    let (one, other) = (file("one", 1, &[]), file("other", 1, &[]));
+    join(&[&one, &other]).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let another = "00000000-0000-4000-8000-000000000000";
+    replace(&other, boot.trim(), another);
+    let reason = join(&[&one, &other]).unwrap_err();
+    assert!(reason.contains("have no common clock") && reason.contains("was booted between them"), "{reason}");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let host = host.trim();
+    let elsewhere = "x".repeat(host.len());
+    replace(&other, host, &elsewhere);
+    let reason = join(&[&one, &other]).unwrap_err();
+    assert!(reason.contains(&format!("they are of different hosts, {host} and {elsewhere}")), "{reason}");
+    // A container has its own name, and the boot of its host.
+    replace(&other, another, boot.trim());
+    join(&[&one, &other]).unwrap();
+
+    // Two runs one after the other, and one that says that it is one.
+    let later = file("later", 2, &[]);
+    let reason = join(&[&one, &later]).unwrap_err();
+    assert!(reason.contains("are of two runs: they were not recorded at one time"), "{reason}");
+    let run = [("NCCLSCOPE_RUN_ID", "tuesday")];
+    let (one, later) = (file("said", 1, &run), file("said later", 2, &run));
+    join(&[&one, &later]).unwrap();
+    let third = file("third", 1, &[("NCCLSCOPE_RUN_ID", "monday")]);
+    join(&[&one, &third]).expect("what one communicator ties, no name divides");
+    let reason = join(&[&later, &third]).unwrap_err();
+    assert!(reason.contains("NCCLSCOPE_RUN_ID=tuesday and NCCLSCOPE_RUN_ID=monday"), "{reason}");
+    // All of them are one: the third is of the first's run, and so is the second.
+    join(&[&later, &third, &one]).unwrap();
+}
+
 /// Byte positions to cut at: in the first packet, in the middle, around the last packet, and more.
 fn cuts(length: usize) -> [usize; 9] {
     [1, 2, 40, length / 4, length / 2, length * 3 / 4, length - 40, length - 2, length - 1]

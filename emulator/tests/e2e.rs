@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use support::{Plan, plugin_said};
+use support::{Plan, Tool, plugin_said};
 
 /// Each collective once, sends and receives: in processes, in threads of one process a host, and one thread for several GPUs.
 fn every_operation(nccl: &str) {
@@ -70,9 +70,11 @@ fn kernels(nccl: &str) {
 fn kernels_of_another_tool(nccl: &str) {
     for (scenario, ahead) in [("small", 0), ("groups", 4_000_000), ("all_to_all", -900_000)] {
         let job = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").run().succeeded();
-        for played in job.joined_with_another_tool(ahead, &|_| ()).processes {
-            played.check_kernels();
-            played.check_steps();
+        for tool in [Tool::Kineto, Tool::Nsight] {
+            for played in job.joined_with(tool, ahead, &|_| ()).processes {
+                played.check_kernels();
+                played.check_steps();
+            }
         }
     }
 }
@@ -82,14 +84,18 @@ fn kernels_of_another_tool(nccl: &str) {
 fn graphs_of_another_tool(nccl: &str) {
     for (scenario, channels) in [("graphs", "0"), ("graphs", "1"), ("training", "0"), ("training", "1")] {
         let plan = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").with("NCCLSCOPE_KERNEL_CH", channels);
-        let beside = plan.run().succeeded().joined_with_another_tool(2_000_000, &|_| ());
-        let verdict = &beside.verdict;
-        let said = verdict.examples.join("\n");
-        assert_eq!((verdict.all_wrong(), verdict.other_run, verdict.all_unmatched()), (0, 0, 0), "{scenario}: {said}");
-        assert!(verdict.right.contains_key("inferred_capture_order"), "{scenario}: {:?}", verdict.right);
-        for played in beside.processes {
-            played.check_kernels();
-            played.check_steps();
+        let job = plan.run().succeeded();
+        for tool in [Tool::Kineto, Tool::Nsight] {
+            let beside = job.joined_with(tool, 2_000_000, &|_| ());
+            let verdict = &beside.verdict;
+            let said = verdict.examples.join("\n");
+            let wrong = (verdict.all_wrong(), verdict.other_run, verdict.all_unmatched());
+            assert_eq!(wrong, (0, 0, 0), "{scenario}, {tool:?}: {said}");
+            assert!(verdict.right.contains_key("inferred_capture_order"), "{scenario}, {tool:?}: {:?}", verdict.right);
+            for played in beside.processes {
+                played.check_kernels();
+                played.check_steps();
+            }
         }
     }
 }

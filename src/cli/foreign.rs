@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::import::Profile;
 use crate::import::knowledge::{self, duration};
+use crate::import::{CudaCall, Profile};
+use crate::model::activity::Api;
 use crate::trace::names;
 
 pub(super) fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
@@ -32,9 +33,16 @@ pub(super) fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "  time          {}{utc}; on {}", duration(extent.duration() as f64), profile.clock.name)?;
     }
     let nccl = profile.nccl_kernels().count();
+    let others = match profile.collective_kernels().count() - nccl {
+        0 => String::new(),
+        1 => " and 1 another collective's".into(),
+        more => format!(" and {more} other collectives'"),
+    };
+    let is_hip = |call: &CudaCall| call.api == Api::Hip;
+    let api = if profile.cuda_calls.iter().any(is_hip) { "HIP" } else { "CUDA" };
     writeln!(
         out,
-        "  recorded      {} kernels, {nccl} of them NCCL's; {} copies; {} calls into CUDA; {} ranges",
+        "  recorded      {} kernels, {nccl} of them NCCL's{others}; {} copies; {} calls into {api}; {} ranges",
         profile.kernels.len(),
         profile.copies.len(),
         profile.cuda_calls.len(),

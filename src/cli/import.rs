@@ -5,15 +5,16 @@
 //! where it came from in its first and last remark.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::foreign::utc;
 use crate::correlate::History;
-use crate::import::{self, How, Profile, Tool};
-use crate::model::activity::{self, Api, Edge};
+use crate::import::ours::WORLD_RANKS;
+use crate::import::{self, Clock, How, Profile, Tool};
+use crate::model::activity::{self, Edge};
 use crate::model::event::{CollApi, Event, P2p, P2pApi};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
@@ -22,7 +23,7 @@ use crate::model::word::Word;
 use crate::sys;
 use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Tracks};
-use crate::trace::writer::Clocks;
+use crate::trace::writer::{Clocks, attribute};
 
 /// Packets that are kept in memory before they are written, in bytes.
 const CHUNK: usize = 1 << 20;
@@ -31,11 +32,16 @@ pub(super) const STARTED: &str = "import started";
 pub(super) const ENDED: &str = "import ended";
 
 pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), String> {
-    let profile = import::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
-    if profile.source.tool == Tool::Ncclscope {
+    let mut profile = import::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
+    if profile.source.tool == Tool::Ncclscope || profile.source.imported {
         return Err(format!("{}: this is a trace of ncclscope already; ncclscope open shows it", input.display()));
     }
     super::must_be_new(output)?;
+    // On the wall clock, where the file says when it was: so that files of different days stay days apart.
+    if let Some(offset) = profile.clock.to_utc_ns {
+        let name = std::mem::take(&mut profile.clock.name);
+        profile.shift(offset, Clock { name, to_utc_ns: Some(0) });
+    }
     let Some(extent) = profile.extent() else {
         return Err(format!("{}: nothing in it could be drawn: {}", input.display(), profile.notes.join("; ")));
     };
@@ -102,7 +108,7 @@ impl<'a> Drawing<'a> {
             None => who,
         };
         let tag = ProcessTag::from_random(sys::random());
-        Drawing::named(profile, process, start, tag, &name, "how far they are off is not known")
+        Drawing::named(profile, process, start, tag, &name, "how far they are off is not known", &origin(profile))
     }
 
     /// A process under a name that it has already; its kernels are drawn by who calls this.
@@ -114,7 +120,7 @@ impl<'a> Drawing<'a> {
         name: &str,
         error: &str,
     ) -> Drawing<'a> {
-        Drawing { without_kernels: true, ..Drawing::named(profile, process, start, tag, name, error) }
+        Drawing { without_kernels: true, ..Drawing::named(profile, process, start, tag, name, error, &[]) }
     }
 
     pub(super) fn tracks(&mut self) -> &mut Tracks {
@@ -128,18 +134,23 @@ impl<'a> Drawing<'a> {
         tag: ProcessTag,
         name: &str,
         error: &str,
+        origin: &[(&str, String)],
     ) -> Drawing<'a> {
         let about = &profile.processes[process];
         let time = HostNs(start as u64);
-        let realtime = start.saturating_add(profile.clock.to_utc_ns.unwrap_or(0));
+        let realtime = profile.clock.to_utc_ns.map_or(0, |offset| start.saturating_add(offset));
         let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
         let source = format!("{} {}", profile.source.tool, profile.source.version);
         let labels = vec![format!("imported from {source}")];
-        let pid = i32::try_from(about.pid).unwrap_or(0);
+        let pid = pid(profile, process);
         let rank = about.rank.and_then(|rank| rank.try_into().ok());
         let world_size = profile.world.and_then(|size| size.try_into().ok());
         let info = ProcessInfo { pid, name: name.to_owned(), labels, rank, world_size };
         let mut tracks = Tracks::new(tag, clocks, &info);
+        // Before anything else: readers ask it what to make of the rest.
+        if !origin.is_empty() {
+            tracks.attributes(&origin.iter().map(|(key, value)| (*key, value.as_str())).collect::<Vec<_>>());
+        }
         let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
         let clock = match profile.clock.to_utc_ns {
             Some(offset) => format!("its times begin at {}", utc(start.saturating_add(offset))),
@@ -151,29 +162,34 @@ impl<'a> Drawing<'a> {
             profile.clock.name
         );
         tracks.note(time, STARTED, &note);
-        // NCCL's own have an entry for each process, with its rank; PyTorch's groups above them are those of the one process of a file.
-        let own = profile.operations.iter().filter(|operation| operation.process == process);
-        let own: HashSet<usize> = own.filter_map(|operation| operation.communicator).collect();
-        let is_own = |(at, it): &(usize, &import::Communicator)| it.hash.is_none() || own.contains(at);
-        for (_, communicator) in profile.communicators.iter().enumerate().filter(is_own) {
+        let comms: Vec<Comm> = profile.communicators.iter().enumerate().map(|(at, it)| comm(profile, at, it)).collect();
+        let own = profile.communicators.iter().zip(&comms).filter(|(communicator, _)| communicator.process == process);
+        for (communicator, comm) in own {
             let said = [
                 communicator.name.clone(),
                 communicator.hash.map(|hash| format!("{hash:016x}")),
                 communicator.ranks.map(|ranks| format!("{ranks} ranks")),
                 communicator.rank.map(|rank| format!("rank {rank}")),
-                communicator.members.as_ref().map(|members| format!("world ranks {members}")),
+                communicator.members.as_ref().map(|members| format!("{WORLD_RANKS}{members}")),
             ];
             let what = if communicator.hash.is_some() { "communicator" } else { "process group" };
-            tracks.note(time, what, &said.into_iter().flatten().collect::<Vec<_>>().join(", "));
+            tracks.note_comm(time, what, comm, &said.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        }
+        for (&device, name) in &profile.devices {
+            let device = activity::Device { device, name: name.as_str().into(), uuid: activity::Device::NO_UUID };
+            tracks.draw(&Entry { time, what: What::Device(&device) });
+        }
+        if profile.source.tool == Tool::Kineto {
+            tracks.ranges_by_pytorch();
         }
         for note in &profile.notes {
             tracks.note(time, "note of the import", note);
         }
-        let comms = profile.communicators.iter().enumerate().map(|(at, it)| comm(profile, at, it)).collect();
         let mut history = History::endless();
         markers(profile, process).iter().for_each(|marker| history.follow(marker));
         let own = profile.cuda_calls.iter().filter(|call| call.process == process);
-        let calls = own.map(|call| (call.correlation, moment(call.tid, call.span))).collect();
+        let numbered = own.filter(|call| call.correlation != 0);
+        let calls = numbered.map(|call| (call.correlation, moment(call.tid, call.span))).collect();
         Drawing { profile, process, tag, tracks, comms, history, calls, without_kernels: false }
     }
 
@@ -238,11 +254,16 @@ impl<'a> Drawing<'a> {
         let around: Vec<Around> = carried.iter().map(|operation| around(operation).unwrap_or_default()).collect();
         let comms = std::mem::take(&mut self.comms);
         let owner = match kernel.carried.how {
-            _ if !kernel.is_nccl() => Owner::Application,
-            _ if carried.is_empty() => Owner::Unmatched(Unmatched::NoLaunch),
+            _ if !kernel.is_collective() => Owner::Application,
+            _ if carried.is_empty() && launched.is_some() => Owner::Unmatched(Unmatched::NotSaid),
+            _ if carried.is_empty() => Owner::Unmatched(Unmatched::NotInFile),
             how => Owner::Operations {
-                // Kineto ties them by CUPTI's external ids; launches inside of a group's range are ours to infer.
-                method: if how == How::Told { Method::External } else { Method::ApiBracket },
+                method: match how {
+                    // Kineto ties them by CUPTI's external ids.
+                    How::Told => Method::External,
+                    How::Named => Method::KernelName,
+                    _ => Method::Range,
+                },
                 comm: first.map(|at| &comms[at]),
                 operations: &carried,
                 around: &around,
@@ -263,7 +284,7 @@ impl<'a> Drawing<'a> {
             place: place(copy.place),
             correlation: copy.correlation,
             graph_node: 0,
-            bytes: copy.bytes,
+            bytes: copy.bytes.unwrap_or(0),
             kind: copy.kind,
         };
         self.entry(copy.span.start, What::Copy { copy: &model, of: None });
@@ -277,7 +298,7 @@ impl<'a> Drawing<'a> {
         let call = &self.profile.cuda_calls[at];
         let model = activity::CudaCall {
             span: span(call.span),
-            api: if call.is_driver { Api::Driver } else { Api::Runtime },
+            api: call.api,
             name: Arc::clone(&call.name),
             tid: thread(call.tid),
             thread: self.thread_name(call.tid),
@@ -330,6 +351,30 @@ pub(super) fn markers(profile: &Profile, process: usize) -> Vec<activity::Marker
         }
     };
     edges.into_iter().map(marker).collect()
+}
+
+/// Where an imported trace comes from, as its attributes say it.
+fn origin(profile: &Profile) -> Vec<(&'static str, String)> {
+    let source = &profile.source;
+    let known = [
+        (attribute::TOOL, Some(source.tool.to_string())),
+        (attribute::TOOL_VERSION, Some(source.version.clone())),
+        (attribute::TOOL_CLOCK, Some(profile.clock.name.clone())),
+        (attribute::TOOL_HOST, profile.host.clone()),
+        (attribute::TOOL_RANKS, profile.world.map(|world| world.to_string())),
+        (attribute::NCCL_VERSION, profile.nccl_versions.first().cloned()),
+    ];
+    known.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+/// The number that a process has in the picture. Where several ranks were merged in one file, two may have one number, or one that no
+/// system gives; these get others.
+fn pid(profile: &Profile, process: usize) -> i32 {
+    /// Linux gives none above 2^22, and further GPUs of a process have those behind it.
+    const MADE_UP: i32 = 1 << 30;
+    let known = |at: usize| i32::try_from(profile.processes[at].pid).ok();
+    let is_taken = (0..process).any(|before| known(before) == known(process));
+    known(process).filter(|_| !is_taken).unwrap_or(MADE_UP + process as i32)
 }
 
 /// Where something began.

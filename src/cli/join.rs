@@ -5,13 +5,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 mod members;
+mod origin;
 
 use self::members::Members;
+use self::origin::Origin;
 use super::beside::{self, Fate, Joined};
 use crate::import::{self, Format};
 use crate::trace::names;
-use crate::trace::reader;
-use crate::trace::writer::TRACK_BITS;
+use crate::trace::reader::{self, Sequences};
 
 pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), String> {
     super::must_be_new(output)?;
@@ -77,6 +78,7 @@ fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, Str
     let mut joined = Vec::new();
     let mut owners: HashMap<u64, usize> = HashMap::new();
     let mut members = Members::default();
+    let mut origins = Vec::new();
     for (at, path) in traces.iter().enumerate() {
         let mut bytes = super::read(path)?;
         let whole = reader::whole_length(&bytes);
@@ -87,15 +89,21 @@ fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, Str
             let _ = writeln!(out, "{}: left out an unfinished packet of {} bytes", path.display(), bytes.len() - whole);
             bytes.truncate(whole);
         }
-        for tag in tags(&bytes, &mut members).map_err(|error| format!("{}: {error}", path.display()))? {
+        let mut origin = Origin::of(path);
+        look(&bytes, &mut members, &mut origin).map_err(|error| format!("{}: {error}", path.display()))?;
+        for tag in &origin.tags {
             // One file may be named twice.
-            if let Some(other) = owners.insert(tag, at)
+            if let Some(other) = owners.insert(*tag, at)
                 && other != at
             {
                 return Err(twins(traces[other], path));
             }
         }
+        origins.push(origin);
         joined.extend_from_slice(&bytes);
+    }
+    if let Some(remark) = origin::judge(&origins)? {
+        let _ = writeln!(out, "{remark}");
     }
     let twice = members.twice();
     if !twice.is_empty() {
@@ -117,16 +125,12 @@ pub(super) fn twins(one: &Path, other: &Path) -> String {
     )
 }
 
-/// The process tags of a trace.
-fn tags(bytes: &[u8], members: &mut Members) -> Result<Vec<u64>, reader::Error> {
-    let mut tags = Vec::new();
-    reader::packets(bytes, |packet| {
-        if let Some(descriptor) = &packet.track_descriptor
-            && descriptor.process.is_some()
-        {
-            tags.push(descriptor.uuid() >> TRACK_BITS);
-        }
-        members.look(packet);
-    })?;
-    Ok(tags)
+/// Goes through the packets of a trace.
+fn look(bytes: &[u8], members: &mut Members, origin: &mut Origin) -> Result<(), reader::Error> {
+    let mut sequences = Sequences::default();
+    reader::packets(bytes, |mut packet| {
+        let event = sequences.take(&mut packet);
+        origin.look(&packet, event.as_ref());
+        members.look(&packet, event);
+    })
 }

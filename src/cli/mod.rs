@@ -93,8 +93,9 @@ enum Command {
     },
     /// Join the traces of several processes of one host into one file
     ///
-    /// They must share a clock: processes of one host since its boot. A file that was cut off, because its process
-    /// was killed while writing, loses its unfinished last packet.
+    /// They must share a clock, as processes of one host since its boot do, and be of one run: with a communicator in
+    /// common, or recorded at one time. Others are refused. A file that was cut off, because its process was killed
+    /// while writing, loses its unfinished last packet.
     ///
     /// One of the files may be of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler): its kernels come under the
     /// operations of ours, on one clock.

@@ -426,7 +426,7 @@ fn an_external_id_names_the_launch_before_and_after_its_kernel() {
          41 0 kernel 16 corr=2 | 42 0 kernel 26 corr=3 | 50 0 id lD corr=3 | 50 0 id lB corr=2 | 51 0 id lB corr=2",
     );
     assert_eq!(said, [exact(40, "A", 100), exact(42, "D", 300), exact(41, "B", 200)]);
-    assert_eq!((matches.matched, matches.foreign_ids, matches.without_kernel), ([0, 3, 0, 0, 0, 0, 0], 1, 0));
+    assert_eq!((matches.matched, matches.foreign_ids, matches.without_kernel), ([0, 3, 0, 0, 0, 0, 0, 0, 0], 1, 0));
     // A kernel does not wait for ever, and only one that is NCCL's.
     let unmatched = "kernel to 40 unmatched: its launch was not seen";
     let (said, _) = played("40 0 kernel 6 corr=1 | 41 0 kernel 7 corr=1 | 50 0 id lA corr=1");
@@ -461,6 +461,10 @@ fn launches_without_a_kernel_are_counted() {
 fn nccl_is_known_by_its_kernels_names() {
     assert!(is_nccl("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"));
     assert!(is_nccl("ncclSymkDevKernel_AllGather_LL"));
+    assert!(is_nccl("void ncclDevKernel_AllReduce_Sum_f32_RING_LL<true>(ncclDevKernelArgsStorage<4096ul>)"));
+    assert!(is_nccl("rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)"));
+    assert!(is_nccl("void rcclGenericKernel<2, false>(ncclDevKernelArgsStorage<4096ul>)"));
+    assert!(!is_nccl("void my_ncclDevKernel()"));
     assert!(!is_nccl("_Z13my_nccl_thingv"));
     assert!(!is_nccl("ampere_sgemm_128x64"));
     assert!(!is_nccl("_Z"));

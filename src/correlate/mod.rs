@@ -929,14 +929,16 @@ fn miscounts(comm: &Comm, event: &Event, replay: Option<u32>) -> bool {
     comm.version < 23_100 && (replay.is_some() || to_itself)
 }
 
-/// Whether a kernel is one of NCCL's, by its name in the symbol table, which may be mangled.
+/// Whether a kernel is one of NCCL's or of its sister's for AMD's GPUs, RCCL, by its name: mangled, plain, or demangled with its return type.
 #[must_use]
 pub fn is_nccl(name: &str) -> bool {
     let plain = match name.strip_prefix("_Z") {
         Some(mangled) => mangled.trim_start_matches(|digit: char| digit.is_ascii_digit()),
-        None => name,
+        None => name.strip_prefix("void ").unwrap_or(name),
     };
-    ["ncclDevKernel", "ncclSymkDevKernel", "ncclSymDevKernel", "ncclKernel"].iter().any(|it| plain.starts_with(it))
+    ["ncclDevKernel", "ncclSymkDevKernel", "ncclSymDevKernel", "ncclKernel", "rcclGenericKernel", "mscclKernel"]
+        .iter()
+        .any(|it| plain.starts_with(it))
 }
 
 /// Whether an event is a call on a host thread, which nests with the others there.

@@ -180,10 +180,10 @@ impl Decoder {
                     record.view().and_then(|view| external(&view))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_DRIVER if asked.calls => {
-                    record.view().and_then(|view| call(&view, Api::Driver, outside, times))
+                    record.view().and_then(|view| call(&view, DRIVER, outside, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_RUNTIME if asked.calls => {
-                    record.view().and_then(|view| call(&view, Api::Runtime, outside, times))
+                    record.view().and_then(|view| call(&view, RUNTIME, outside, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_DRIVER if *carries_ids => continue,
                 _ => {
@@ -230,12 +230,19 @@ fn kernel(view: &View<'_, table::Kernel>, outside: &mut impl Outside, times: Tim
     }))
 }
 
-fn call(view: &View<'_, table::Api>, api: Api, outside: &mut impl Outside, times: Times<'_>) -> Option<Activity> {
+/// Whose a call is, with the domain that CUPTI knows its functions by.
+type Callee = (Api, u32);
+
+const DRIVER: Callee = (Api::Driver, cupti::CUPTI_CB_DOMAIN_DRIVER_API);
+const RUNTIME: Callee = (Api::Runtime, cupti::CUPTI_CB_DOMAIN_RUNTIME_API);
+
+fn call(
+    view: &View<'_, table::Api>,
+    (api, domain): Callee,
+    outside: &mut impl Outside,
+    times: Times<'_>,
+) -> Option<Activity> {
     type Of = table::Api;
-    let domain = match api {
-        Api::Driver => cupti::CUPTI_CB_DOMAIN_DRIVER_API,
-        Api::Runtime => cupti::CUPTI_CB_DOMAIN_RUNTIME_API,
-    };
     // Stamped by the processor, at once.
     let span = times.span(view.get(Of::START), view.get(Of::END), 0)?;
     let tid = view.get(Of::THREAD_ID)? as i32;

@@ -23,12 +23,45 @@ pub fn base(name: &str) -> String {
     common[..end].to_owned()
 }
 
-/// The function in the name of one of NCCL's kernels: `AllReduce`, `SendRecv`. `None` for the generic kernel, which may run any.
+/// The function in the name of one of NCCL's kernels: `AllReduce`, `SendRecv`. `None` for the generic kernels, which may run any.
 #[must_use]
 pub fn function(name: &str) -> Option<String> {
     let base = base(name);
     let function = base.split('_').nth(1)?;
     (function != "Generic").then(|| function.to_owned())
+}
+
+/// Whether a kernel of NCCL's with this function in its name may carry an operation.
+#[must_use]
+pub fn carries(kernel: &str, operation: &str) -> bool {
+    kernel == operation
+        || kernel == "SendRecv" && matches!(operation, "Send" | "Recv" | "AlltoAll" | "Gather" | "Scatter")
+}
+
+/// Collectives that frameworks wrote as kernels of their own, over memory that the GPUs share: PyTorch's symmetric memory, and vLLM's.
+const WITHOUT_NCCL: [(&str, &str); 9] = [
+    ("multimem_all_reduce_kernel", "AllReduce"),
+    ("multimem_one_shot_all_reduce_kernel", "AllReduce"),
+    ("multimem_one_shot_reduce_kernel", "Reduce"),
+    ("multimem_all_gather_kernel", "AllGather"),
+    ("one_shot_all_reduce_kernel", "AllReduce"),
+    ("two_shot_all_reduce_kernel", "AllReduce"),
+    ("two_shot_all_reduce_kernel_inplace", "AllReduce"),
+    ("cross_device_reduce_1stage", "AllReduce"),
+    ("cross_device_reduce_2stage", "AllReduce"),
+];
+
+/// The collective that a kernel is which is none of NCCL's.
+#[must_use]
+pub fn collective_without_nccl(name: &str) -> Option<&'static str> {
+    // Asked of every kernel, so a look before the name is taken apart.
+    if !WITHOUT_NCCL.iter().any(|(kernel, _)| name.contains(kernel)) {
+        return None;
+    }
+    let common = common(name).replace("(anonymous namespace)::", "");
+    let plain = &common[..common.find(['<', '(']).unwrap_or(common.len())];
+    let last = plain.rsplit("::").next().unwrap_or(plain);
+    WITHOUT_NCCL.iter().find(|(kernel, _)| *kernel == last).map(|(_, function)| *function)
 }
 
 /// The name as a person writes it, where it is mangled.
@@ -121,7 +154,25 @@ mod tests {
         let name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)";
         assert_eq!(function(name).as_deref(), Some("SendRecv"));
         assert_eq!(function("_Z21ncclDevKernel_Generic24ncclDevKernelArgsStorageILm4096EE"), None);
+        assert_eq!(function("rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)"), None);
+        assert_eq!(function("void ncclDevKernel_AllGather_RING_LL<1>(int)").as_deref(), Some("AllGather"));
         assert_eq!(function("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)").as_deref(), Some("AllReduce"));
+    }
+
+    #[test]
+    fn a_collective_of_a_framework_is_known_by_its_name() {
+        for (name, function) in [
+            ("void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)", Some("AllReduce")),
+            ("_Z26multimem_all_gather_kernelIfLi16EEvPT_m", Some("AllGather")),
+            ("void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<float, 16>(float**)", Some("AllReduce")),
+            ("void vllm::cross_device_reduce_1stage<__half, 2>(vllm::RankData*)", Some("AllReduce")),
+            ("prepare_for_multimem_all_reduce_kernel(int)", None),
+            ("void multimem_all_reduce_kernel_test()", None),
+            ("void apply<multimem_all_reduce_kernel>(int)", None),
+            ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", None),
+        ] {
+            assert_eq!(collective_without_nccl(name), function, "{name}");
+        }
     }
 
     #[test]

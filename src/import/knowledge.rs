@@ -20,14 +20,14 @@ pub struct Fact {
     pub remark: String,
 }
 
-/// Everything a profile knows about NCCL's kernels; where it has none, about the operations that it saw on the host. The same facts in the
+/// Everything a profile knows about the kernels of collectives, NCCL's and others; where it has none, about the operations that it saw on the host. The same facts in the
 /// same order for every profile.
 #[must_use]
 pub fn facts(profile: &Profile) -> Vec<Fact> {
-    let kernels: Vec<&Kernel> = profile.nccl_kernels().collect();
+    let kernels: Vec<&Kernel> = profile.collective_kernels().collect();
     let units = Units::of(profile, &kernels);
     let fact = |what, known, remark: String| Fact { what, known, of: units.all.len() as u64, remark };
-    let launches: HashSet<(usize, u32)> = profile.cuda_calls.iter().map(|it| (it.process, it.correlation)).collect();
+    let launches: HashSet<(usize, u32)> = profile.launching().collect();
     let is_launched = |it: &&&Kernel| it.carried.how == How::Exact || launches.contains(&(it.process, it.correlation));
     let launched = match kernels.is_empty() {
         true => units.count(&|it| it.call.is_some()),
@@ -113,7 +113,7 @@ impl<'a> Units<'a> {
 /// Point-to-point operations that the kernels carry between them, and kernels that carry some.
 #[must_use]
 pub fn point_to_point(profile: &Profile) -> (u64, u64) {
-    let carrying: Vec<_> = profile.nccl_kernels().filter(|kernel| is_send_recv(profile, kernel)).collect();
+    let carrying: Vec<_> = profile.collective_kernels().filter(|kernel| is_send_recv(profile, kernel)).collect();
     (carrying.iter().map(|kernel| u64::from(kernel.carried.count)).sum(), carrying.len() as u64)
 }
 
@@ -143,7 +143,7 @@ fn operations(profile: &Profile, nccl: &[&Kernel]) -> String {
         parts.push(format!("{kernels} kernels carry {operations} point-to-point operations between them"));
     }
     let carried: Vec<usize> =
-        profile.nccl_kernels().flat_map(|kernel| kernel.carried.operations.iter().copied()).collect();
+        profile.collective_kernels().flat_map(|kernel| kernel.carried.operations.iter().copied()).collect();
     if !carried.is_empty() {
         parts.push(counted(carried.iter().map(|at| profile.operations[*at].function.as_str())));
     }
@@ -152,7 +152,7 @@ fn operations(profile: &Profile, nccl: &[&Kernel]) -> String {
         parts.push(format!("reductions: {reductions}"));
     }
     let mut hows: BTreeMap<How, (u64, u64)> = BTreeMap::new();
-    for kernel in profile.nccl_kernels() {
+    for kernel in profile.collective_kernels() {
         let entry = hows.entry(kernel.carried.how).or_default();
         entry.0 += 1;
         entry.1 += u64::from(kernel.carried.count);

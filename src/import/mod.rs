@@ -6,7 +6,8 @@
 //!   *.perfetto-trace -> ours -/
 //! ```
 //!
-//! A [`Profile`] holds what its file says and nothing more: what a tool does not know is absent, never zero.
+//! A [`Profile`] holds what its file says and nothing more: what a tool does not know is absent, or the zero that nothing real has there, which
+//! each such field says of itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,12 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::correlate::is_nccl;
+use crate::model::activity::Api;
 
 pub mod kernel_name;
 mod kineto;
 pub mod knowledge;
 mod nsight;
-mod ours;
+pub(crate) mod ours;
 
 /// Everything a file says about one or more processes. Times are nanoseconds on [`Clock`].
 #[derive(Clone, Debug, Default)]
@@ -70,8 +72,10 @@ pub struct Profile {
 /// Who wrote a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// The tool.
+    /// The tool that recorded it.
     pub tool: Tool,
+    /// It is the trace that `ncclscope import` made of the tool's file.
+    pub imported: bool,
     /// Its version, and its format's.
     pub version: String,
     /// The file.
@@ -158,7 +162,7 @@ impl Span {
 pub struct Place {
     /// The device.
     pub device: u32,
-    /// The context.
+    /// The context; 0 where the tool does not say, as of AMD's GPUs, which have none.
     pub context: u32,
     /// The stream in it.
     pub stream: u32,
@@ -173,13 +177,13 @@ pub struct Kernel {
     pub span: Span,
     /// Where.
     pub place: Place,
-    /// CUPTI's number of the call that launched it.
+    /// The number of the call that launched it, by CUPTI or what AMD has for it; 0 where the tool does not say.
     pub correlation: u32,
     /// Its name as the tool has it.
     pub name: Arc<str>,
-    /// Blocks.
+    /// Blocks; zeros where the tool does not say.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads of a block; zeros where the tool does not say.
     pub block: [u32; 3],
     /// The node of the graph that it ran from, or 0.
     pub graph_node: u64,
@@ -192,6 +196,12 @@ impl Kernel {
     #[must_use]
     pub fn is_nccl(&self) -> bool {
         is_nccl(&self.name)
+    }
+
+    /// Whether it is a collective's, NCCL's or a framework's own.
+    #[must_use]
+    pub fn is_collective(&self) -> bool {
+        self.is_nccl() || kernel_name::collective_without_nccl(&self.name).is_some()
     }
 }
 
@@ -218,10 +228,12 @@ pub enum How {
     Inferred,
     /// The tool attached them to the kernel itself.
     Told,
-    /// Its launch lies in the NVTX range of their call or group.
+    /// Its launch, or it itself, lies in the range of their call or group.
     Launched,
     /// Its launch is not in the file, but every group of its process that is asks for the same operations.
     Concluded,
+    /// Its own name says so: a collective of a framework's.
+    Named,
 }
 
 impl How {
@@ -233,8 +245,9 @@ impl How {
             How::Exact => "exact match",
             How::Inferred => "inferred match",
             How::Told => "told by the tool",
-            How::Launched => "launched inside their group's NVTX range",
+            How::Launched => "launched inside the range of their call or group",
             How::Concluded => "concluded: every group of its process asks for the same",
+            How::Named => "by the kernel's own name",
         }
     }
 }
@@ -248,15 +261,15 @@ pub struct Copy {
     pub span: Span,
     /// Where.
     pub place: Place,
-    /// CUPTI's number of the call.
+    /// The number of the call; 0 where the tool does not say.
     pub correlation: u32,
-    /// Bytes.
-    pub bytes: u64,
+    /// Bytes, where the tool says.
+    pub bytes: Option<u64>,
     /// What was done.
     pub kind: crate::model::activity::CopyKind,
 }
 
-/// A call into CUDA.
+/// A call into CUDA, or into AMD's HIP.
 #[derive(Clone, Debug)]
 pub struct CudaCall {
     /// The process, by its place in [`Profile::processes`].
@@ -267,9 +280,9 @@ pub struct CudaCall {
     pub span: Span,
     /// The function.
     pub name: Arc<str>,
-    /// It is the driver's; otherwise the runtime's.
-    pub is_driver: bool,
-    /// CUPTI's number.
+    /// Whose function it is.
+    pub api: Api,
+    /// Its number; 0 where the tool does not say.
     pub correlation: u32,
 }
 
@@ -291,6 +304,8 @@ pub struct Range {
 /// A communicator, or a process group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Communicator {
+    /// The process that is a member, by its place in [`Profile::processes`].
+    pub process: usize,
     /// Its name or description.
     pub name: Option<String>,
     /// NCCL's hash; the same on all ranks of one run, and another in the next.
@@ -424,6 +439,28 @@ impl Profile {
         self.kernels.iter().filter(|kernel| kernel.is_nccl())
     }
 
+    /// Kernels of collectives: NCCL's, and those that frameworks wrote themselves.
+    pub fn collective_kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.kernels.iter().filter(|kernel| kernel.is_collective())
+    }
+
+    /// The calls that may have launched something: their process and number.
+    pub fn launching(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.cuda_calls.iter().filter(|it| it.correlation != 0).map(|it| (it.process, it.correlation))
+    }
+
+    /// Moves everything that a tool saw to another clock: so many nanoseconds later.
+    pub(crate) fn shift(&mut self, ns: i64, clock: Clock) {
+        let calls = self.operations.iter_mut().filter_map(|it| it.call.as_mut());
+        let spans = (self.kernels.iter_mut().map(|it| &mut it.span))
+            .chain(self.copies.iter_mut().map(|it| &mut it.span))
+            .chain(self.cuda_calls.iter_mut().map(|it| &mut it.span))
+            .chain(self.ranges.iter_mut().map(|it| &mut it.span))
+            .chain(calls);
+        spans.for_each(|span| *span = span.moved(ns));
+        self.clock = clock;
+    }
+
     /// From the first to the last thing in it; `None` where there is none.
     #[must_use]
     pub fn extent(&self) -> Option<Span> {
@@ -503,6 +540,11 @@ pub enum Format {
     Json,
 }
 
+/// Times beyond this, in ns, are since 1970: no clock that counts from a boot or a session's begin has run for thirty years.
+const SINCE_1970: i64 = 1_000_000_000_000_000_000;
+/// What some editors and scripts put before a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Says what a file is, by its first bytes.
 ///
 /// # Errors
@@ -522,6 +564,7 @@ pub fn format(path: &Path) -> Result<Format, Error> {
         }
     }
     let head = &head[..length];
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
     // A packet of Perfetto's begins with a line feed too, and its length may be that of a brace.
     let is_text = head.iter().all(|byte| *byte >= b' ' || byte.is_ascii_whitespace());
     let text = if is_text { head.trim_ascii_start() } else { &[] };
@@ -533,6 +576,9 @@ pub fn format(path: &Path) -> Result<Format, Error> {
         [0x0a, ..] => Format::Perfetto,
         _ if crate::capture::is_capture(head) => {
             return Err(Error::Foreign("this is a capture of ncclscope: ncclscope replay makes a trace of it".into()));
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            return Err(Error::Foreign("this is text in UTF-16: write it in UTF-8".into()));
         }
         [b'P', b'K', ..] => return Err(Error::Foreign("this is a ZIP archive: unpack it first".into())),
         _ if head.starts_with(b"QDSTRM") || path.extension().is_some_and(|it| it == "nsys-rep" || it == "qdrep") => {

@@ -8,16 +8,18 @@ use super::{
     Carried, Clock, Communicator, Copy, CudaCall, Error, Handover, How, Kernel, Launch, NcclCall, Operation, Place,
     Process, Profile, Range, Source, Span, Tool, Transfer,
 };
-use crate::model::activity::CopyKind;
+use crate::model::activity::{Api, CopyKind};
 use crate::trace::fields::clock_id;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
-use crate::trace::writer::TRACK_BITS;
+use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// How a track of carried operations is named after the one of its kernels.
 const OPERATIONS: &str = " · operations";
 const STEPS: &str = "steps";
+/// What stands before a communicator's members in the remark about it.
+pub(crate) const WORLD_RANKS: &str = "world ranks ";
 
 /// Reads a trace.
 pub(super) fn read(path: &Path) -> Result<Profile, Error> {
@@ -45,7 +47,8 @@ struct Reader {
     /// Processes by their tag.
     processes: HashMap<u64, usize>,
     hosts: BTreeSet<String>,
-    communicators: HashMap<(usize, u64), usize>,
+    /// By process, hash, and the name of those without one.
+    communicators: HashMap<(usize, u64, String), usize>,
     /// Operations by process, the number that every rank has for them, and the function: what a rank sends itself has one number twice.
     operations: HashMap<(usize, u64, Option<i32>), usize>,
     /// Kernels with several operations, by where and when they ran.
@@ -54,7 +57,9 @@ struct Reader {
     /// What has ended inside of an open step, by the track.
     waits: HashMap<u64, Vec<(String, u64)>>,
     versions: BTreeSet<String>,
-    imported: Option<String>,
+    /// The tool whose file it was imported from.
+    imported: Option<Source>,
+    clock: Option<String>,
     open: u64,
 }
 
@@ -85,6 +90,9 @@ impl Reader {
                 self.profile.clock.to_utc_ns.get_or_insert(realtime.saturating_sub(boottime));
             }
         }
+        for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
+            self.attribute(said.key(), said.string_value());
+        }
         let event = self.sequences.take(&mut packet);
         if let Some(descriptor) = packet.track_descriptor {
             let uuid = descriptor.uuid();
@@ -105,11 +113,27 @@ impl Reader {
         }
     }
 
-    fn process(&mut self, tag: u64, pid: i64, name: &str) {
-        let (who, host) = name.split_once(" · ").unwrap_or((name, ""));
-        if !host.is_empty() {
-            self.hosts.insert(host.to_owned());
+    /// What an imported trace says of where it came from.
+    fn attribute(&mut self, key: &str, value: &str) {
+        let text = || value.to_owned();
+        match key {
+            attribute::TOOL => {
+                let tool = [Tool::Nsight, Tool::Kineto].into_iter().find(|tool| tool.to_string() == value);
+                self.imported = tool.map(|tool| Source { tool, imported: true, ..Source::default() });
+            }
+            attribute::TOOL_VERSION => self.imported.iter_mut().for_each(|source| source.version = text()),
+            attribute::TOOL_CLOCK => self.clock = Some(text()),
+            attribute::TOOL_HOST => drop(self.hosts.insert(text())),
+            attribute::TOOL_RANKS => self.profile.world = value.parse().ok(),
+            attribute::NCCL_VERSION => drop(self.versions.insert(text())),
+            _ => {}
         }
+    }
+
+    fn process(&mut self, tag: u64, pid: i64, name: &str) {
+        let mut parts = name.split(" · ");
+        let who = parts.next().unwrap_or_default();
+        self.hosts.extend(parts.next().map(str::to_owned));
         let rank = who.strip_prefix("rank ").and_then(|rank| rank.parse().ok());
         self.processes.insert(tag, self.profile.processes.len());
         self.profile.processes.push(Process { pid, name: name.to_owned(), rank, threads: BTreeMap::new(), lost: 0 });
@@ -139,10 +163,13 @@ impl Reader {
     fn instant(&mut self, uuid: u64, name: &str, time: i64, category: &str, nccl: Nccl) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         match name {
-            "communicator init" => {
-                let at = self.communicator(process, nccl.comm());
+            "communicator init" | "communicator" | "process group" => {
+                let at = self.communicator(process, nccl.comm(), nccl.comm_name());
                 let communicator = &mut self.profile.communicators[at];
                 communicator.name = nccl.comm_name.clone();
+                if let Some((_, members)) = nccl.note().split_once(WORLD_RANKS) {
+                    communicator.members = Some(members.to_owned());
+                }
                 communicator.rank = nccl.rank;
                 communicator.ranks = nccl.ranks;
                 communicator.nodes = nccl.nodes;
@@ -164,16 +191,14 @@ impl Reader {
                 version.clone_into(&mut self.profile.source.version);
                 self.profile.notes.push(nccl.note().to_owned());
             }
-            "import started" => {
-                self.profile.notes.push(nccl.note().to_owned());
-                self.imported = Some(nccl.note().to_owned());
-            }
+            "import started" => self.profile.notes.push(nccl.note().to_owned()),
+            "note of the import" if self.imported.is_some() => self.profile.notes.push(nccl.note().to_owned()),
             "recording ended" if nccl.dropped() + nccl.discarded() > 0 => {
                 let lost = nccl.dropped() + nccl.discarded();
                 self.profile.processes[process].lost += lost;
                 self.profile.notes.push(format!("{lost} calls of NCCL are not in the trace"));
             }
-            _ if category == "nvtx" => {
+            _ if matches!(category, "nvtx" | "pytorch") => {
                 let range = self.range(uuid, process, Span { start: time, end: time }, name, &nccl);
                 self.profile.ranges.push(range);
             }
@@ -207,13 +232,16 @@ impl Reader {
                     process,
                     tid: tid.unwrap_or(0),
                     span,
-                    is_driver: track == "CUDA driver",
+                    api: [Api::Driver, Api::Hip]
+                        .into_iter()
+                        .find(|api| track.starts_with(api.name()))
+                        .unwrap_or(Api::Runtime),
                     correlation: open.nccl.correlation(),
                     name: open.name,
                 };
                 self.profile.cuda_calls.push(call);
             }
-            "nvtx" => {
+            "nvtx" | "pytorch" => {
                 let range = self.range(uuid, process, span, &open.name, &open.nccl);
                 self.profile.ranges.push(range);
             }
@@ -235,7 +263,8 @@ impl Reader {
     }
 
     fn range(&self, uuid: u64, process: usize, span: Span, name: &str, nccl: &Nccl) -> Range {
-        let domain = nccl.nvtx_domain.as_deref().map(Into::into);
+        let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
+        let domain = nccl.nvtx_domain.as_deref().or_else(|| track.strip_prefix("PyTorch · ")).map(Into::into);
         Range { process, tid: self.thread(uuid), span, name: name.into(), domain }
     }
 
@@ -247,13 +276,11 @@ impl Reader {
             | MatchedBy::InferredThreadOrder
             | MatchedBy::InferredDeviceTimer
             | MatchedBy::InferredCaptureOrder => How::Inferred,
+            MatchedBy::InferredRange => How::Launched,
+            MatchedBy::InferredKernelName => How::Named,
             MatchedBy::Unmatched | MatchedBy::MatchAbsent => How::Unknown,
         };
-        let how = match (&self.imported, how) {
-            (Some(_), How::Exact) => How::Told,
-            (Some(_), How::Inferred) => How::Launched,
-            (_, how) => how,
-        };
+        let how = if self.imported.is_some() && how == How::Exact { How::Told } else { how };
         let mut carried = Carried { count: nccl.operations(), operations: Vec::new(), how };
         match carried.count {
             0 => {}
@@ -282,13 +309,13 @@ impl Reader {
             "memset" => CopyKind::Set,
             _ => CopyKind::Other(0),
         };
-        let (place, correlation, bytes) = (place(&open.nccl), open.nccl.correlation(), open.nccl.bytes());
+        let (place, correlation, bytes) = (place(&open.nccl), open.nccl.correlation(), open.nccl.bytes);
         self.profile.copies.push(Copy { process, span, place, correlation, bytes, kind });
     }
 
     fn api(&mut self, uuid: u64, process: usize, span: Span, open: &Open) {
         let Some(tid) = self.thread(uuid) else { return };
-        let communicator = open.nccl.comm.filter(|hash| *hash != 0).map(|hash| self.communicator(process, hash));
+        let communicator = self.communicator_of(process, &open.nccl);
         let launch = Launch { process, tid, span, communicator, stream: open.nccl.stream() };
         let list = match &*open.name {
             "KernelLaunch" => Some(&mut self.profile.launches),
@@ -316,7 +343,7 @@ impl Reader {
     /// Replays of a graph have one number for all runs of an operation, so its entry among the operations does not tell of each.
     fn handover(&mut self, process: usize, span: Span, open: &Open) {
         let Some(tid) = open.nccl.tid.map(i64::from) else { return };
-        let communicator = open.nccl.comm.filter(|hash| *hash != 0).map(|hash| self.communicator(process, hash));
+        let communicator = self.communicator_of(process, &open.nccl);
         let operation = describe(process, &open.nccl, open.correlation, communicator);
         let arrows = open.arrows.clone();
         self.profile.handovers.push(Handover { process, tid, span, operation, arrows });
@@ -341,7 +368,7 @@ impl Reader {
         if let Some(known) = known {
             return known;
         }
-        let communicator = open.nccl.comm.filter(|hash| *hash != 0).map(|hash| self.communicator(process, hash));
+        let communicator = self.communicator_of(process, &open.nccl);
         let new = self.profile.operations.len();
         self.profile.operations.push(describe(process, &open.nccl, open.correlation, communicator));
         if let Some(key) = key {
@@ -350,10 +377,17 @@ impl Reader {
         new
     }
 
-    fn communicator(&mut self, process: usize, hash: u64) -> usize {
-        *self.communicators.entry((process, hash)).or_insert_with(|| {
+    /// The communicator that something names: by its hash, or, as other tools' process groups, by its name.
+    fn communicator_of(&mut self, process: usize, nccl: &Nccl) -> Option<usize> {
+        (nccl.comm() != 0 || nccl.comm_name.is_some())
+            .then(|| self.communicator(process, nccl.comm(), nccl.comm_name()))
+    }
+
+    fn communicator(&mut self, process: usize, hash: u64, name: &str) -> usize {
+        let name = if hash == 0 { name } else { "" };
+        *self.communicators.entry((process, hash, name.to_owned())).or_insert_with(|| {
             let hash = Some(hash).filter(|hash| *hash != 0);
-            self.profile.communicators.push(Communicator { hash, ..Communicator::default() });
+            self.profile.communicators.push(Communicator { process, hash, ..Communicator::default() });
             self.profile.communicators.len() - 1
         })
     }
@@ -377,8 +411,10 @@ impl Reader {
         profile.host = (self.hosts.len() == 1).then(|| self.hosts.into_iter().next()).flatten();
         profile.nccl_versions = self.versions.into_iter().collect();
         let version = std::mem::take(&mut profile.source.version);
-        profile.source = Source { tool: Tool::Ncclscope, version, ..Source::default() };
-        profile.clock = Clock { name: "CLOCK_BOOTTIME".into(), to_utc_ns: profile.clock.to_utc_ns };
+        let own = || Source { tool: Tool::Ncclscope, version, ..Source::default() };
+        profile.source = self.imported.unwrap_or_else(own);
+        let clock = self.clock.unwrap_or_else(|| "CLOCK_BOOTTIME".into());
+        profile.clock = Clock { name: clock, to_utc_ns: profile.clock.to_utc_ns };
         Ok(profile)
     }
 }

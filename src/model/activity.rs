@@ -188,13 +188,27 @@ pub enum Edge {
     Mark,
 }
 
-/// Whose a function of CUDA is.
+/// Whose a function is that asks something of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
-    /// The driver's.
+    /// CUDA's driver's.
     Driver,
-    /// The runtime's.
+    /// CUDA's runtime's.
     Runtime,
+    /// AMD's HIP; in files of other tools only.
+    Hip,
+}
+
+impl Api {
+    /// How its tracks are named.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Api::Driver => "CUDA driver",
+            Api::Runtime => "CUDA runtime",
+            Api::Hip => "HIP runtime",
+        }
+    }
 }
 
 /// A function that the host ran as a node of a graph. Its stream waited for it.
@@ -221,8 +235,13 @@ pub struct Device {
     pub device: u32,
     /// Its name, such as `NVIDIA H200`.
     pub name: Arc<str>,
-    /// Its UUID.
+    /// Its UUID, or [`Device::NO_UUID`].
     pub uuid: [u8; 16],
+}
+
+impl Device {
+    /// Stands for a UUID that is not known: other tools do not tell it.
+    pub const NO_UUID: [u8; 16] = [0; 16];
 }
 
 /// A context.

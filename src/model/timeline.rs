@@ -396,11 +396,15 @@ pub enum Method {
     DeviceTimer,
     /// It ran from a graph whose nodes are the launches of one capture, in their order. Inferred, of files of other tools only.
     CaptureOrder,
+    /// It was launched, or ran, inside of a range that names the call: `ncclSend`, `nccl:all_reduce`. Inferred, of files of other tools only.
+    Range,
+    /// Its own name says so, and it carries nothing else: a collective that a framework wrote itself. Inferred, of files of other tools only.
+    KernelName,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Method; 7] = [
+    pub const ALL: [Method; 9] = [
         Method::Bracket,
         Method::External,
         Method::GraphNode,
@@ -408,6 +412,8 @@ impl Method {
         Method::ThreadOrder,
         Method::DeviceTimer,
         Method::CaptureOrder,
+        Method::Range,
+        Method::KernelName,
     ];
 
     /// As the trace says it.
@@ -421,6 +427,8 @@ impl Method {
             Method::ThreadOrder => "inferred (thread order)",
             Method::DeviceTimer => "inferred (stream and device timer)",
             Method::CaptureOrder => "inferred (order of capture)",
+            Method::Range => "inferred (range)",
+            Method::KernelName => "inferred (kernel's name)",
         }
     }
 }
@@ -450,6 +458,10 @@ pub enum Unmatched {
     GraphChanged,
     /// It ran from a graph whose origin is known, and which of its replays it was is not.
     SeveralReplays,
+    /// Its launch is in the file of another tool, which does not say what was asked for.
+    NotSaid,
+    /// The file of another tool does not have its launch, nor what was asked for.
+    NotInFile,
 }
 
 impl Unmatched {
@@ -470,6 +482,8 @@ impl Unmatched {
             Unmatched::SeveralCaptures => "several captures could be its graph's, or several graphs of its capture",
             Unmatched::GraphChanged => "its graph may have been updated, so that its nodes are not those captured",
             Unmatched::SeveralReplays => "which replay of its graph it was cannot be told by the clocks",
+            Unmatched::NotSaid => "its launch is in the file, and the file does not say what it was asked for",
+            Unmatched::NotInFile => "its launch is not in the file",
         }
     }
 }
@@ -478,7 +492,7 @@ impl Unmatched {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matches {
     /// Kernels of NCCL by method, in the order of [`Method::ALL`].
-    pub matched: [u64; 7],
+    pub matched: [u64; 9],
     /// Kernels of NCCL without operations.
     pub unmatched: u64,
     /// Kernels of the application.

@@ -40,7 +40,7 @@ impl Args {
     }
 
     /// An unsigned field that is left out when it is 0.
-    fn nonzero(&mut self, field: u32, value: u64) -> &mut Args {
+    pub fn nonzero(&mut self, field: u32, value: u64) -> &mut Args {
         if value != 0 {
             self.0.uint(field, value);
         }
@@ -337,7 +337,7 @@ impl Args {
     /// Where something ran on a GPU, and how far its times may be off.
     pub fn ran(&mut self, place: Place, span: Span) -> &mut Args {
         self.uint(nccl::DEVICE, u64::from(place.device))
-            .uint(nccl::CONTEXT, u64::from(place.context))
+            .nonzero(nccl::CONTEXT, u64::from(place.context))
             .uint(nccl::STREAM_ID, u64::from(place.stream))
             .time_error(span.error_ns)
     }
@@ -357,6 +357,8 @@ impl Args {
             Method::ThreadOrder => matched_by::inferred_thread_order,
             Method::DeviceTimer => matched_by::inferred_device_timer,
             Method::CaptureOrder => matched_by::inferred_capture_order,
+            Method::Range => matched_by::inferred_range,
+            Method::KernelName => matched_by::inferred_kernel_name,
         };
         self.uint(nccl::MATCH, number)
     }
@@ -374,10 +376,11 @@ impl Args {
 
     /// A kernel, and whose it is.
     pub fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) -> &mut Args {
+        // Of these 0 is none: what a file of another tool does not say.
         self.text(nccl::KERNEL, &kernel.name)
-            .uint(nccl::CORRELATION, u64::from(kernel.correlation))
-            .uint(nccl::GRID, u64::from(kernel.grid[0]))
-            .uint(nccl::BLOCK, u64::from(kernel.block[0]))
+            .nonzero(nccl::CORRELATION, u64::from(kernel.correlation))
+            .nonzero(nccl::GRID, u64::from(kernel.grid[0]))
+            .nonzero(nccl::BLOCK, u64::from(kernel.block[0]))
             .nonzero(nccl::GRAPH, u64::from(kernel.graph))
             .nonzero(nccl::GRAPH_NODE, kernel.graph_node)
             .ran(kernel.place, kernel.span);

@@ -150,8 +150,8 @@ impl Tracks {
         };
         self.args
             .clear()
-            .uint(nccl::BYTES, copy.bytes)
-            .uint(nccl::CORRELATION, u64::from(copy.correlation))
+            .nonzero(nccl::BYTES, copy.bytes)
+            .nonzero(nccl::CORRELATION, u64::from(copy.correlation))
             .ran(copy.place, copy.span);
         if copy.graph_node != 0 {
             self.args.uint(nccl::GRAPH_NODE, copy.graph_node);
@@ -194,12 +194,11 @@ impl Tracks {
         self.gpu.devices[number] = (device.name.to_string(), device.uuid);
         let known: Vec<_> = self.gpu.devices.iter().map(|(name, uuid)| (&**name, *uuid)).collect();
         self.lanes.writer.gpus(&known);
-        let uuid: String = device.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.args
-            .clear()
-            .uint(nccl::DEVICE, u64::from(device.device))
-            .text(nccl::UUID, &uuid)
-            .text(nccl::NOTE, &device.name);
+        self.args.clear().uint(nccl::DEVICE, u64::from(device.device)).text(nccl::NOTE, &device.name);
+        if device.uuid != Device::NO_UUID {
+            let uuid: String = device.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+            self.args.text(nccl::UUID, &uuid);
+        }
         self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("GPU"), &self.args);
     }
 

@@ -31,6 +31,8 @@ const PROCESS: i32 = 0;
 pub(super) struct Host {
     threads: FxHashMap<i32, Families>,
     ranges: FxHashMap<(i32, Option<Arc<str>>), FamilyId>,
+    /// The ranges are those of PyTorch's profiler, not NVTX's.
+    by_pytorch: bool,
 }
 
 /// The tracks of a thread, each made with the first thing drawn on it.
@@ -39,11 +41,19 @@ struct Families {
     parent: Option<Track>,
     /// The thread's own track was made here: NCCL had not been called on it.
     is_new: bool,
-    driver: Option<FamilyId>,
-    runtime: Option<FamilyId>,
+    /// Calls, by whose functions they are.
+    calls: FxHashMap<Api, FamilyId>,
 }
 
 impl Host {
+    /// By what ranges were marked: their category, how their tracks begin, and what these show.
+    fn marked(&self) -> (Category, &'static str, &'static str) {
+        match self.by_pytorch {
+            false => (Category::Nvtx, "NVTX", "Ranges that the program marks by NVTX, by CUPTI."),
+            true => (Category::PyTorch, "PyTorch", "Operators and annotations, by PyTorch's profiler."),
+        }
+    }
+
     /// The track of a thread that CUPTI's records named before its first call of NCCL's; once.
     pub(super) fn take_track(&mut self, tid: i32) -> Option<Track> {
         let families = self.threads.get_mut(&tid).filter(|families| families.is_new)?;
@@ -57,23 +67,20 @@ impl Tracks {
     pub(super) fn cuda_call(&mut self, call: &CudaCall) {
         let (start, end) = (call.span.start, call.span.end);
         let families = self.host_thread(call.tid, &call.thread, start);
-        let parent = families.parent;
-        let (family, name, rank) = match call.api {
-            Api::Runtime => (&mut families.runtime, "CUDA runtime", 1),
-            Api::Driver => (&mut families.driver, "CUDA driver", 2),
+        let (parent, known) = (families.parent, families.calls.get(&call.api).copied());
+        let (rank, description) = match call.api {
+            Api::Runtime => (1, "Calls into CUDA, by CUPTI."),
+            Api::Driver => (2, "Calls into CUDA, by CUPTI."),
+            Api::Hip => (3, "Calls into HIP."),
         };
-        let (known, description) = (*family, "Calls into CUDA, by CUPTI.");
         let placing = Placing { parent, rank, description };
+        let name = call.api.name();
         let family = known.unwrap_or_else(|| match parent {
             Some(_) => self.lanes.family(name.into(), placing, LANES),
             None => self.lanes.shared_family(format!("{name} · other threads"), placing),
         });
-        let families = self.host_thread(call.tid, &call.thread, start);
-        match call.api {
-            Api::Runtime => families.runtime = Some(family),
-            Api::Driver => families.driver = Some(family),
-        }
-        self.args.clear().uint(nccl::CORRELATION, u64::from(call.correlation)).time_error(call.span.error_ns);
+        self.host_thread(call.tid, &call.thread, start).calls.insert(call.api, family);
+        self.args.clear().nonzero(nccl::CORRELATION, u64::from(call.correlation)).time_error(call.span.error_ns);
         if call.result != 0 {
             self.args.uint(nccl::RESULT, u64::from(call.result));
         }
@@ -83,11 +90,16 @@ impl Tracks {
         self.lanes.whole(family, start, end, &Look::new(Category::Cuda, &Text(&call.name)), &mut self.args);
     }
 
+    /// From here on ranges are those that PyTorch's profiler recorded: its operators, and what the program marked with it.
+    pub fn ranges_by_pytorch(&mut self) {
+        self.host.by_pytorch = true;
+    }
+
     /// A range of NVTX, or a mark. Ranges are drawn when they have ended, inner ones first.
     pub(super) fn range(&mut self, marker: &Marker, end: Option<HostNs>, is_open: bool) {
         let family = self.ranges_of(marker);
         self.args.clear().time_error(marker.error_ns);
-        if let Some(domain) = &marker.domain {
+        if let Some(domain) = marker.domain.as_ref().filter(|_| !self.host.by_pytorch) {
             self.args.text(nccl::NVTX_DOMAIN, domain);
         }
         if self.lanes.is_shared(family)
@@ -98,10 +110,10 @@ impl Tracks {
         if is_open {
             self.args.text(nccl::DOUBT, "no end before that of the recording: begin only");
         }
-        let name = Text(&marker.name);
+        let (name, category) = (Text(&marker.name), self.host.marked().0);
         match end {
-            Some(end) => self.lanes.nested(family, marker.time, end, &Look::new(Category::Nvtx, &name), &mut self.args),
-            None => self.lanes.instant(family, marker.time, Category::Nvtx, &name, &self.args),
+            Some(end) => self.lanes.nested(family, marker.time, end, &Look::new(category, &name), &mut self.args),
+            None => self.lanes.instant(family, marker.time, category, &name, &self.args),
         }
     }
 
@@ -118,8 +130,8 @@ impl Tracks {
         if let Some(&family) = self.host.ranges.get(&(key, domain.clone())) {
             return family;
         }
-        let name = domain.as_ref().map_or_else(|| "NVTX".to_owned(), |domain| format!("NVTX · {domain}"));
-        let description = "Ranges that the program marks by NVTX, by CUPTI.";
+        let (_, word, description) = self.host.marked();
+        let name = domain.as_ref().map_or_else(|| word.to_owned(), |domain| format!("{word} · {domain}"));
         let placing = Placing { parent, rank: 0, description };
         let family = match key {
             OTHERS => self.lanes.shared_family(name, placing),

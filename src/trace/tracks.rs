@@ -50,7 +50,7 @@ use super::not_done::Standstill;
 use super::outstanding::Outstanding;
 use super::stages::RenderStages;
 pub use super::stages::Stages;
-use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
+use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written, attribute};
 use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::state;
@@ -421,6 +421,12 @@ impl Tracks {
     /// A remark of the recording about itself.
     pub fn note(&mut self, time: HostNs, name: &str, note: &str) {
         self.args.clear().text(nccl::NOTE, note);
+        self.remark(time, name);
+    }
+
+    /// A remark about a communicator of which nothing may be drawn.
+    pub fn note_comm(&mut self, time: HostNs, name: &str, comm: &Comm, note: &str) {
+        self.args.clear().comm(comm).text(nccl::NOTE, note);
         self.remark(time, name);
     }
 
@@ -842,7 +848,7 @@ impl Tracks {
     fn comm_init(&mut self, time: HostNs, comm: &Comm) {
         if comm.version > 0 && self.nccl_version != comm.version {
             self.nccl_version = comm.version;
-            self.attributes(&[("nccl.version", &names::nccl_version(comm.version))]);
+            self.attributes(&[(attribute::NCCL_VERSION, &names::nccl_version(comm.version))]);
         }
         self.comms.entry(comm.context).or_insert(DrawnComm::new(time));
         // Up to interface v3 the identity comes with the first operation: the track waits for its name.

@@ -13,6 +13,7 @@ use super::fields::{
     track_descriptor, track_event, track_event_defaults,
 };
 use super::wire::Buf;
+use crate::model::activity::Device;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
 
@@ -76,8 +77,28 @@ pub struct Clocks {
     pub boottime: HostNs,
     /// `CLOCK_MONOTONIC`, ns.
     pub monotonic: u64,
-    /// `CLOCK_REALTIME`, ns since 1970.
+    /// `CLOCK_REALTIME`, ns since 1970; 0 where it is not known, as of some files of other tools.
     pub realtime: u64,
+}
+
+/// Attributes of a trace that readers look at.
+pub mod attribute {
+    /// The id of the kernel's boot: one clock since then.
+    pub const BOOT: &str = "ncclscope.boot";
+    /// What names the run, with the variable that does: `SLURM_JOB_ID=4711`.
+    pub const RUN: &str = "ncclscope.run";
+    /// The tool whose file was imported.
+    pub const TOOL: &str = "ncclscope.import.tool";
+    /// Its version, and its format's.
+    pub const TOOL_VERSION: &str = "ncclscope.import.version";
+    /// What its times count from, in words.
+    pub const TOOL_CLOCK: &str = "ncclscope.import.clock";
+    /// Its host.
+    pub const TOOL_HOST: &str = "ncclscope.import.host";
+    /// Ranks of its job.
+    pub const TOOL_RANKS: &str = "ncclscope.import.ranks";
+    /// NCCL's version, `2.30.7`.
+    pub const NCCL_VERSION: &str = "nccl.version";
 }
 
 /// What a track is.
@@ -180,6 +201,9 @@ impl Writer {
                     (clock_id::MONOTONIC, clocks.monotonic),
                     (clock_id::REALTIME, clocks.realtime),
                 ] {
+                    if id == clock_id::REALTIME && time == 0 {
+                        continue;
+                    }
                     out.message(clock_snapshot::CLOCKS, |out| {
                         out.uint(clock_snapshot::clock::CLOCK_ID, id);
                         out.uint(clock_snapshot::clock::TIMESTAMP, time);
@@ -233,8 +257,11 @@ impl Writer {
                     out.message(gpu_info::GPUS, |out| {
                         if !name.is_empty() {
                             out.bytes_field(gpu_info::gpu::NAME, name.as_bytes());
-                            out.bytes_field(gpu_info::gpu::VENDOR, b"NVIDIA");
-                            out.bytes_field(gpu_info::gpu::UUID, uuid);
+                            let vendor: &[u8] = if name.starts_with("AMD") { b"AMD" } else { b"NVIDIA" };
+                            out.bytes_field(gpu_info::gpu::VENDOR, vendor);
+                            if *uuid != Device::NO_UUID {
+                                out.bytes_field(gpu_info::gpu::UUID, uuid);
+                            }
                         }
                     });
                 }
@@ -519,6 +546,8 @@ pub enum Category {
     Run = 12,
     /// Operations that should be done and are not known to be.
     NotDone = 13,
+    /// Ranges of PyTorch's, by its profiler.
+    PyTorch = 14,
 }
 
 impl Category {
@@ -537,6 +566,7 @@ impl Category {
             Category::Nvtx => "nvtx",
             Category::Run => "run",
             Category::NotDone => "not done",
+            Category::PyTorch => "pytorch",
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
 pub(crate) mod accuracy;
+mod nsight;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -240,6 +241,13 @@ pub(crate) struct Beside {
     pub(crate) verdict: Verdict,
 }
 
+/// A tool that held CUPTI beside us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    Kineto,
+    Nsight,
+}
+
 impl Job {
     /// Leaves of each of its traces what came after the first capture.
     #[track_caller]
@@ -259,10 +267,16 @@ impl Job {
         }
     }
 
+    /// As [`Job::joined_with`] of Kineto.
+    #[track_caller]
+    pub(crate) fn joined_with_another_tool(&self, ahead: i64, edit: &dyn Fn(&mut Vec<String>)) -> Beside {
+        self.joined_with(Tool::Kineto, ahead, edit)
+    }
+
     /// Joins each trace with what another tool would have recorded of its kernels and of calls into CUDA, on a clock that is ahead by so many
     /// ns. `edit` has the events of its file before it is written.
     #[track_caller]
-    pub(crate) fn joined_with_another_tool(&self, ahead: i64, edit: &dyn Fn(&mut Vec<String>)) -> Beside {
+    pub(crate) fn joined_with(&self, tool: Tool, ahead: i64, edit: &dyn Fn(&mut Vec<String>)) -> Beside {
         let mut beside = Beside { processes: self.processes(), said: String::new(), verdict: Verdict::default() };
         let truths: Vec<Vec<Line>> = self.told().into_iter().map(|(_, lines, _)| lines).collect();
         let mut judged = Vec::new();
@@ -272,12 +286,17 @@ impl Job {
             let is_own = |played: &(&mut Played, Vec<Line>)| i64::from(played.0.process.pid) == pid;
             let mut all = beside.processes.iter_mut().zip(truths.iter().cloned());
             let (played, truth) = all.find(is_own).unwrap_or_else(|| panic!("no truth about process {pid}"));
-            let (theirs, joined) = (path.with_extension("json"), path.with_extension("joined"));
+            let (theirs, joined) = (path.with_extension("theirs"), path.with_extension("joined"));
             let offset = profile.clock.to_utc_ns.expect("a trace relates its clocks") + ahead;
             let mut events = played.kineto(offset);
             edit(&mut events);
-            let text = format!("{{\"schemaVersion\": 1, \"traceEvents\": [{}]}}", events.join(",\n"));
-            std::fs::write(&theirs, text).expect("room for a file");
+            match tool {
+                Tool::Nsight => nsight::write(&theirs, played.process.pid, &events),
+                Tool::Kineto => {
+                    let text = format!("{{\"schemaVersion\": 1, \"traceEvents\": [{}]}}", events.join(",\n"));
+                    std::fs::write(&theirs, text).expect("room for a file");
+                }
+            }
             let words: [&std::ffi::OsStr; 4] = ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_ref()];
             let line = words.into_iter().chain([path.as_os_str(), theirs.as_os_str()]);
             let mut out = Vec::new();

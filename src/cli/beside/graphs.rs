@@ -424,6 +424,7 @@ fn executable(kernels: &[&Kernel], calls: &Calls) -> Vec<Executable> {
 mod tests {
     use super::*;
     use crate::import::{CudaCall, Process};
+    use crate::model::activity::Api;
 
     /// What calls on threads say: thread, from, to, name.
     fn calls(list: &[(i64, i64, i64, &str)]) -> Calls {
@@ -432,7 +433,7 @@ mod tests {
             tid,
             span: Span { start, end },
             name: name.into(),
-            is_driver: name.starts_with("cu") && !name.starts_with("cuda"),
+            api: if name.starts_with("cuda") { Api::Runtime } else { Api::Driver },
             correlation: start as u32,
         };
         Calls::of(&Profile { cuda_calls: list.iter().map(call).collect(), ..Profile::default() }, 0)

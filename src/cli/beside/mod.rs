@@ -88,7 +88,7 @@ pub(super) fn packets(ours: &Profile, theirs: &mut Profile) -> Result<(Vec<u8>, 
         aligned.pairs.len(),
         duration(aligned.error() as f64)
     );
-    shift(theirs, aligned.offset(), ours);
+    theirs.shift(aligned.offset(), ours.clock.clone());
     let extent = theirs.extent().unwrap_or_default();
     let (mut bytes, mut joined) = (Vec::new(), Vec::new());
     for (process, own) in own {
@@ -122,18 +122,6 @@ fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>
         }
     }
     Ok(own)
-}
-
-/// Moves everything onto our clock.
-fn shift(theirs: &mut Profile, offset: i64, ours: &Profile) {
-    let spans = (theirs.kernels.iter_mut().map(|it| &mut it.span))
-        .chain(theirs.copies.iter_mut().map(|it| &mut it.span))
-        .chain(theirs.cuda_calls.iter_mut().map(|it| &mut it.span))
-        .chain(theirs.ranges.iter_mut().map(|it| &mut it.span));
-    for span in spans {
-        *span = span.moved(offset);
-    }
-    theirs.clock = ours.clock.clone();
 }
 
 /// What our trace has of one process, in the order of time.

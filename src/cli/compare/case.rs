@@ -48,7 +48,7 @@ pub(crate) fn recognise(a: &Profile, b: &Profile, said: Option<Case>) -> Result<
 /// Refuses what can have nothing in common.
 fn comparable(a: &Profile, b: &Profile) -> Result<(), String> {
     let name = |profile: &Profile| profile.source.path.display().to_string();
-    if a.source.tool != Tool::Ncclscope {
+    if a.source.tool != Tool::Ncclscope && !a.source.imported {
         let hint = if b.source.tool == Tool::Ncclscope {
             "name them the other way round"
         } else {

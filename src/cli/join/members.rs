@@ -12,7 +12,7 @@ use super::super::survey;
 use super::super::wire::{fields, put_bytes};
 use crate::trace::fields::{trace, trace_packet, track_descriptor};
 use crate::trace::names;
-use crate::trace::reader::{Nccl, Sequences, TracePacket};
+use crate::trace::reader::{Event, Nccl, TracePacket};
 use crate::trace::writer::TRACK_BITS;
 
 /// What stands between the parts of a track's name.
@@ -21,7 +21,6 @@ const BETWEEN: &str = " · ";
 /// The processes of several files and their communicators.
 #[derive(Default)]
 pub(super) struct Members {
-    sequences: Sequences,
     /// Ranks in the job, by process mark.
     ranks: HashMap<u64, u32>,
     /// Those without a name, by NCCL's hash.
@@ -38,15 +37,15 @@ struct Unnamed {
 }
 
 impl Members {
-    /// Takes the next packet of a file.
-    pub(super) fn look(&mut self, mut packet: TracePacket) {
+    /// Takes the next packet of a file, and its event.
+    pub(super) fn look(&mut self, packet: &TracePacket, event: Option<Event>) {
         if let Some(descriptor) = &packet.track_descriptor
             && let Some(process) = &descriptor.process
             && let Some(rank) = survey::rank(process.process_name())
         {
             self.ranks.insert(descriptor.uuid() >> TRACK_BITS, rank);
         }
-        if let Some(event) = self.sequences.take(&mut packet)
+        if let Some(event) = event
             && &*event.name == "communicator init"
             && let Some(Nccl { comm: Some(hash), comm_name: None, rank: Some(rank), ranks: Some(size), nodes, .. }) =
                 event.event.nccl

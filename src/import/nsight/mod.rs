@@ -16,21 +16,20 @@ use rusqlite::{Connection, OpenFlags, Row};
 
 use self::payloads::{Payload, Payloads, Schemas};
 use super::{
-    Carried, Clock, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range, Source, Span, Tool,
-    kernel_name,
+    Carried, Clock, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range, SINCE_1970, Source,
+    Span, Tool, kernel_name,
 };
-use crate::model::activity::CopyKind;
+use crate::model::activity::{Api, CopyKind};
 
 /// Bits of a thread's number, and of a process's above them.
 const ID_BITS: u32 = 24;
 const ID: i64 = (1 << ID_BITS) - 1;
 /// The major number of the schema that is read.
-const SCHEMA: &str = "3";
+const SCHEMA: u32 = 3;
+/// What to do about another.
+const EXPORT_AGAIN: &str = "export the report again with Nsight Systems of 2023 or later (nsys export --type sqlite)";
 /// `NVTX_EVENTS.eventType` of the creation of a domain.
 const NVTX_DOMAIN_CREATE: i64 = 75;
-/// Times beyond this are since 1970: the export was asked for normalised times (`--ts-normalize`).
-const SINCE_1970: i64 = 1_000_000_000_000_000_000;
-
 /// Reads an export.
 pub(super) fn read(path: &Path) -> Result<Profile, Error> {
     is_whole(path)?;
@@ -102,21 +101,10 @@ impl Processes {
 
 impl Export {
     fn read(&mut self) -> Result<Profile, Error> {
-        let foreign = "this is an SQLite database, but no export of Nsight Systems: it has no table ";
-        for table in ["META_DATA_EXPORT", "StringIds"] {
-            if self.columns(table)?.is_empty() {
-                return Err(Error::Foreign(format!("{foreign}{table}")));
-            }
-        }
+        self.is_export()?;
         let facts = self.pairs("META_DATA_EXPORT", "name", "value")?;
         let fact = |name: &str| facts.get(name).map_or("unknown", String::as_str);
-        let schema = fact("EXPORT_SCHEMA_VERSION");
-        if fact("EXPORT_SCHEMA_VERSION_MAJOR") != SCHEMA {
-            return Err(Error::Unsupported(format!(
-                "schema {schema} of this export is not known, only {SCHEMA}.x is: export the report with another release of Nsight Systems \
-                 (2023 to 2026 write {SCHEMA}.x)"
-            )));
-        }
+        let schema = schema(&facts)?;
         let source = Source {
             tool: Tool::Nsight,
             version: format!("{}, schema {schema}", fact("EXPORT_PRODUCT_VERSION")),
@@ -141,6 +129,27 @@ impl Export {
         let communicators = payloads.communicators(&mut profile);
         groups.attach(&mut profile, &communicators);
         Ok(profile)
+    }
+
+    /// Whether it is an export that says what it is; else what it is instead.
+    fn is_export(&self) -> Result<(), Error> {
+        let has = |table| self.columns(table).map(|columns| !columns.is_empty());
+        let has_strings = has("StringIds")?;
+        if has_strings && has("META_DATA_EXPORT")? {
+            return Ok(());
+        }
+        if has_strings && (has("CUPTI_ACTIVITY_KIND_RUNTIME")? || has("NVTX_EVENTS")? || has("TARGET_INFO_GPU")?) {
+            return Err(Error::Unsupported(format!(
+                "this export of Nsight Systems does not say its schema, as those of older releases did not: it has no table META_DATA_EXPORT; {EXPORT_AGAIN}"
+            )));
+        }
+        if has("StringTable")? && has("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL")? {
+            return Err(Error::Foreign("this is a database of nvprof, which Nsight Systems has replaced".into()));
+        }
+        let missing = if has_strings { "META_DATA_EXPORT" } else { "StringIds" };
+        Err(Error::Foreign(format!(
+            "this is an SQLite database, but no export of Nsight Systems: it has no table {missing}"
+        )))
     }
 
     fn read_environment(&self, profile: &mut Profile) -> Result<(), Error> {
@@ -218,7 +227,7 @@ impl Export {
                     process: processes.of(int(row, 5)),
                     span: Span { start: int(row, 0), end: int(row, 1) },
                     place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
-                    bytes: int(row, 6) as u64,
+                    bytes: Some(int(row, 6) as u64),
                     correlation: small(row, 7),
                     // `CUpti_ActivityMemcpyKind`.
                     kind: match (kind, int(row, 8)) {
@@ -247,7 +256,7 @@ impl Export {
                 process: processes.of(int(row, 2)),
                 tid: int(row, 2) & ID,
                 span: Span { start: int(row, 0), end: int(row, 1) },
-                is_driver: !name.starts_with("cuda"),
+                api: if name.starts_with("cuda") { Api::Runtime } else { Api::Driver },
                 name,
                 correlation: small(row, 3),
             });
@@ -331,12 +340,13 @@ impl Export {
         let first = profile.extent().map_or(0, |extent| extent.start);
         profile.clock = match (epoch, began) {
             _ if first > SINCE_1970 => Clock { name: "UTC, as the export was asked for".into(), to_utc_ns: Some(0) },
-            (Some(epoch), began) => Clock {
+            // A made-up epoch would date what has no date.
+            (Some(epoch), began) if epoch > SINCE_1970 => Clock {
                 name: "the target's clock, by Nsight Systems".into(),
                 // The session began at `startTime` of this clock; where the table is missing, at 0.
                 to_utc_ns: Some(epoch.saturating_sub(began.unwrap_or(0))),
             },
-            (None, _) => Clock { name: "the target's clock, by Nsight Systems".into(), to_utc_ns: None },
+            _ => Clock { name: "the target's clock, by Nsight Systems".into(), to_utc_ns: None },
         };
         Ok(())
     }
@@ -412,6 +422,38 @@ impl Export {
             }
         })?;
         Ok(pairs)
+    }
+}
+
+/// The schema of an export.
+///
+/// # Errors
+///
+/// Why it cannot be read.
+fn schema(facts: &HashMap<String, String>) -> Result<String, Error> {
+    let refused = |why: String| Err(Error::Unsupported(why));
+    let product = facts.get("EXPORT_PRODUCT_VERSION").map(|version| format!(" {version}")).unwrap_or_default();
+    let whole = facts.get("EXPORT_SCHEMA_VERSION");
+    // The number in one piece is the older of the two.
+    let major = facts.get("EXPORT_SCHEMA_VERSION_MAJOR").map(String::as_str);
+    let Some(major) = major.or_else(|| whole?.split('.').next()) else {
+        return refused(format!(
+            "this export of Nsight Systems{product} does not say which schema it has; {EXPORT_AGAIN}"
+        ));
+    };
+    let schema = whole.cloned().unwrap_or_else(|| major.to_owned());
+    match major.parse::<u32>() {
+        Ok(SCHEMA) => Ok(schema),
+        Ok(older) if older < SCHEMA => refused(format!(
+            "this export of Nsight Systems{product} has schema {schema}, which is older than {SCHEMA}.x, the only one that is known; {EXPORT_AGAIN}"
+        )),
+        Ok(_) => refused(format!(
+            "this export of Nsight Systems{product} has schema {schema}, which is newer than {SCHEMA}.x, the only one that this version of ncclscope \
+             knows: take a newer one, or export the report with a release of Nsight Systems from 2023 to 2026"
+        )),
+        Err(_) => refused(format!(
+            "the schema of this export of Nsight Systems{product} is no version: {schema}; {EXPORT_AGAIN}"
+        )),
     }
 }
 
@@ -541,7 +583,7 @@ impl Groups {
     /// Gives each kernel of NCCL's the operations of the group in whose range it was launched.
     fn attach(&self, profile: &mut Profile, communicators: &HashMap<(usize, u64), usize>) {
         let mut calls: HashMap<(usize, u32), usize> = HashMap::new();
-        for (at, call) in profile.cuda_calls.iter().enumerate() {
+        for (at, call) in profile.cuda_calls.iter().enumerate().filter(|(_, call)| call.correlation != 0) {
             calls.insert((call.process, call.correlation), at);
         }
         let mut threads: HashMap<(usize, i64), Vec<usize>> = HashMap::new();
@@ -615,7 +657,7 @@ impl Groups {
         let [kind] = &kinds[..] else { return };
         for &kernel in kernels {
             let fits = kernel_name::function(&profile.kernels[kernel].name)
-                .is_some_and(|it| kind.iter().all(|asked| carries(&it, asked)));
+                .is_some_and(|it| kind.iter().all(|asked| kernel_name::carries(&it, asked)));
             if fits {
                 profile.kernels[kernel].carried =
                     Carried { count: kind.len() as u32, operations: Vec::new(), how: How::Concluded };
@@ -624,18 +666,12 @@ impl Groups {
     }
 }
 
-/// Whether a kernel of this name may carry an operation of this function.
-fn carries(kernel: &str, operation: &str) -> bool {
-    kernel == operation
-        || kernel == "SendRecv" && matches!(operation, "Send" | "Recv" | "AlltoAll" | "Gather" | "Scatter")
-}
-
 /// The operations of a group that one of its kernels carried: those that its name fits, and no other kernel's of the group.
 fn share(profile: &Profile, operations: &[usize], kernel: usize, kernels: &[usize]) -> Vec<usize> {
     let fits = |kernel: usize, operation: usize| {
         // The generic kernel may carry anything.
         kernel_name::function(&profile.kernels[kernel].name)
-            .is_none_or(|it| carries(&it, &profile.operations[operation].function))
+            .is_none_or(|it| kernel_name::carries(&it, &profile.operations[operation].function))
     };
     let only = |operation: usize| kernels.iter().all(|other| fits(*other, operation) == (*other == kernel));
     operations.iter().copied().filter(|operation| only(*operation)).collect()

@@ -326,6 +326,7 @@ impl Payloads {
             // A process with several GPUs has several ranks, and nothing says which of them a call is for.
             let member = (told.members.len() == 1).then(|| told.members.first().copied()).flatten();
             profile.communicators.push(Communicator {
+                process,
                 hash: Some(hash),
                 ranks: (told.ranks.len() == 1).then(|| told.ranks.first().copied()).flatten(),
                 rank: member.map(|(rank, _)| rank),

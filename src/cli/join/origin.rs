@@ -1,0 +1,413 @@
+//! Where files come from: whether they share a clock, and whether they are of one run.
+//!
+//! A host's clock counts from its boot, so files of one boot have one clock, whatever the hosts' names: containers have names of their own.
+//! Files from before the boot was in them are told by where their clock stands against the wall clock.
+//! Of one run are files with a communicator in common, and those recorded at one time; unless what names the run says otherwise.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::super::foreign::utc;
+use super::super::import::STARTED;
+use crate::config;
+use crate::import::knowledge::duration;
+use crate::trace::fields::clock_id;
+use crate::trace::reader::{Event, TracePacket};
+use crate::trace::writer::{TRACK_BITS, attribute};
+
+/// By how much the wall clock may be set while a job runs, in ns, where only the host's name says that a boot is the same; and where nothing does.
+const SET_NS: i64 = 60_000_000_000;
+const STEERED_NS: i64 = 1_000_000_000;
+
+/// What a file says of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origin {
+    path: PathBuf,
+    /// The marks of its processes.
+    pub(super) tags: BTreeSet<u64>,
+    hosts: BTreeSet<String>,
+    boots: BTreeSet<String>,
+    /// What names its run.
+    runs: BTreeSet<String>,
+    /// Unknown where it says nothing of how it was made.
+    kind: Option<Kind>,
+    /// What has to be added to its times for those since 1970, ns.
+    to_utc: Option<i64>,
+    /// From its first to its last time, ns.
+    span: Option<(i64, i64)>,
+    /// NCCL's hashes of its communicators.
+    communicators: BTreeSet<u64>,
+}
+
+/// Whose clock a file's times are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The host's: it was recorded by ncclscope.
+    Recorded,
+    /// The wall clock, or another tool's own: it was imported.
+    Imported,
+    /// It was imported by a version that did not keep when it was recorded.
+    ImportedBefore,
+}
+
+impl Origin {
+    pub(super) fn of(path: &Path) -> Origin {
+        Origin { path: path.to_owned(), ..Origin::default() }
+    }
+
+    /// Takes the next packet, and its event.
+    pub(super) fn look(&mut self, packet: &TracePacket, event: Option<&Event>) {
+        if let Some(descriptor) = &packet.track_descriptor
+            && let Some(process) = &descriptor.process
+        {
+            self.tags.insert(descriptor.uuid() >> TRACK_BITS);
+            // A further GPU of a process has its own name: `rank 3 · node17 · GPU 1`.
+            self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
+        }
+        if let Some(snapshot) = &packet.clock_snapshot
+            && self.to_utc.is_none()
+        {
+            let clock = |id| {
+                let found = snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id);
+                found.map(|it| it.timestamp() as i64)
+            };
+            let clocks = clock(clock_id::REALTIME).zip(clock(clock_id::BOOTTIME));
+            self.to_utc = clocks.map(|(real, boot)| real.saturating_sub(boot));
+        }
+        for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
+            match said.key() {
+                attribute::BOOT => drop(self.boots.insert(said.string_value().to_owned())),
+                attribute::RUN => drop(self.runs.insert(said.string_value().to_owned())),
+                attribute::TOOL => drop(self.kind.get_or_insert(Kind::Imported)),
+                _ => {}
+            }
+        }
+        let Some(event) = event else { return };
+        let (first, last) = self.span.unwrap_or((event.time, event.time));
+        self.span = Some((first.min(event.time), last.max(event.time)));
+        match &*event.name {
+            // What another tool saw beside a recording is on the recording's clock.
+            "recording started" => self.kind = Some(Kind::Recorded),
+            STARTED => drop(self.kind.get_or_insert(Kind::ImportedBefore)),
+            "communicator init" => {
+                self.communicators.extend(event.event.nccl.as_ref().and_then(|it| it.comm).filter(|hash| *hash != 0));
+            }
+            _ => {}
+        }
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn host(&self) -> String {
+        self.hosts.iter().cloned().collect::<Vec<_>>().join(", ")
+    }
+
+    /// From when to when, as people say it.
+    fn when(&self) -> String {
+        let Some((first, last)) = self.span else { return "at no time".into() };
+        match self.to_utc {
+            Some(offset) => {
+                format!("from {} for {}", utc(first.saturating_add(offset)), duration((last - first) as f64))
+            }
+            None => format!("for {}", duration((last - first) as f64)),
+        }
+    }
+
+    fn overlaps(&self, other: &Origin) -> bool {
+        match (self.span, other.span) {
+            (Some((first, last)), Some((begin, end))) => first <= end && begin <= last,
+            // Who says nothing contradicts nothing.
+            _ => true,
+        }
+    }
+}
+
+/// Whether files can be joined; a remark on how well, where there is one to make.
+///
+/// # Errors
+///
+/// Why they cannot: no common clock, or several runs.
+pub(super) fn judge(files: &[Origin]) -> Result<Option<String>, String> {
+    let [first, others @ ..] = files else { return Ok(None) };
+    if others.is_empty() {
+        return Ok(None);
+    }
+    for file in others {
+        one_clock(first, file)?;
+    }
+    one_run(files)?;
+    let imported = first.kind == Some(Kind::Imported);
+    Ok(imported.then(|| {
+        "the times of imported files are put together by the wall clocks of their hosts, and how far these were apart is not known".into()
+    }))
+}
+
+/// Whether two files share a clock.
+fn one_clock(one: &Origin, other: &Origin) -> Result<(), String> {
+    let refused = |why: String| Err(format!("{} and {} have no common clock: {why}", one.name(), other.name()));
+    for file in [one, other] {
+        if file.kind == Some(Kind::ImportedBefore) {
+            return refused(format!(
+                "{} was imported by an earlier version of ncclscope, which did not keep when it was recorded; import its file again",
+                file.name()
+            ));
+        }
+    }
+    let is_imported = |file: &&Origin| file.kind == Some(Kind::Imported);
+    let imported: Vec<&Origin> = [one, other].into_iter().filter(is_imported).collect();
+    match imported[..] {
+        [] => one_boot(one, other).or_else(refused),
+        [imported] => refused(format!(
+            "{} was imported from another tool's file; where that is of the same run, join the tool's own file, and the launches put it on our \
+             clock",
+            imported.name()
+        )),
+        _ => match imported.iter().find(|file| file.to_utc.is_none()) {
+            Some(file) => refused(format!("the file that {} was imported from does not say when it was", file.name())),
+            None if !one.hosts.is_empty() && !other.hosts.is_empty() && one.hosts.is_disjoint(&other.hosts) => refused(
+                format!("they are of different hosts, {} and {}, which cannot be merged yet", one.host(), other.host()),
+            ),
+            None => Ok(()),
+        },
+    }
+}
+
+/// Whether two recordings are of one boot.
+fn one_boot(one: &Origin, other: &Origin) -> Result<(), String> {
+    let same_host = !one.hosts.is_disjoint(&other.hosts);
+    let advice = "join the files of one host and boot; hosts cannot be merged yet";
+    if !one.boots.is_empty() && !other.boots.is_empty() {
+        return match one.boots.is_disjoint(&other.boots) {
+            false => Ok(()),
+            true if same_host => Err(format!("{} was booted between them; {advice}", one.host())),
+            true => Err(format!("they are of different hosts, {} and {}; {advice}", one.host(), other.host())),
+        };
+    }
+    let (Some(offset), Some(of_other)) = (one.to_utc, other.to_utc) else { return Ok(()) };
+    let apart = offset.abs_diff(of_other);
+    if apart <= if same_host { SET_NS } else { STEERED_NS } as u64 {
+        return Ok(());
+    }
+    Err(format!(
+        "their clocks began {} apart, on {} and {}, and not both say since which boot; {advice}",
+        duration(apart as f64),
+        one.host(),
+        other.host()
+    ))
+}
+
+/// Whether files are of one run.
+fn one_run(files: &[Origin]) -> Result<(), String> {
+    // Each file with all that it leads to.
+    let mut of_first: BTreeSet<usize> = BTreeSet::from([0]);
+    let mut next = vec![0];
+    while let Some(at) = next.pop() {
+        for other in (0..files.len()).filter(|other| !of_first.contains(other)).collect::<Vec<_>>() {
+            if why_apart(&files[at], &files[other]).is_none() {
+                of_first.insert(other);
+                next.push(other);
+            }
+        }
+    }
+    let Some(stranger) = (0..files.len()).find(|at| !of_first.contains(at)) else { return Ok(()) };
+    let (one, other) = (&files[0], &files[stranger]);
+    let why = why_apart(one, other).unwrap_or_default();
+    // What was imported names no run.
+    let advice = match one.kind {
+        Some(Kind::Imported) => String::new(),
+        _ => format!(", which {} in all its processes tells from others", config::RUN_ID),
+    };
+    Err(format!("{} and {} are of two runs: {why}; join the files of one run{advice}", one.name(), other.name()))
+}
+
+/// Why two files are of two runs; nothing where they are of one, as far as they say.
+fn why_apart(one: &Origin, other: &Origin) -> Option<String> {
+    if !one.communicators.is_disjoint(&other.communicators) {
+        return None;
+    }
+    let of = |file: &Origin, variable: &str| -> Vec<String> {
+        file.runs.iter().filter(|run| run.split('=').next() == Some(variable)).cloned().collect()
+    };
+    // Of one variable each: a process that another launcher started may have another one set.
+    for run in &one.runs {
+        let variable = run.split('=').next().unwrap_or_default();
+        let theirs = of(other, variable);
+        if theirs.contains(run) && variable == config::RUN_ID {
+            return None;
+        }
+        if !theirs.is_empty() && !theirs.contains(run) {
+            return Some(format!("{run} and {}, and no communicator is in both", theirs.join(", ")));
+        }
+    }
+    if one.overlaps(other) {
+        return None;
+    }
+    let nothing = if one.communicators.is_empty() || other.communicators.is_empty() {
+        ""
+    } else {
+        ", and no communicator is in both"
+    };
+    Some(format!("they were not recorded at one time, {} and {}{nothing}", one.when(), other.when()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A recording of node1, of the boot b1 that began 1000 s after 1970, from its 10th to its 20th second.
+    fn recorded(path: &str) -> Origin {
+        Origin {
+            path: path.into(),
+            hosts: ["node1".into()].into(),
+            boots: ["b1".into()].into(),
+            kind: Some(Kind::Recorded),
+            to_utc: Some(1_000_000_000_000),
+            span: Some((10_000_000_000, 20_000_000_000)),
+            ..Origin::default()
+        }
+    }
+
+    fn changed(change: impl FnOnce(&mut Origin)) -> Origin {
+        let mut origin = recorded("b");
+        change(&mut origin);
+        origin
+    }
+
+    fn later(origin: &mut Origin) {
+        origin.span = Some((21_000_000_000, 30_000_000_000));
+    }
+
+    fn said(origin: &mut Origin, run: &str) {
+        origin.runs.insert(run.into());
+    }
+
+    #[test]
+    fn files_of_one_boot_are_joined_and_others_refused() {
+        for (other, why) in [
+            (changed(|_| ()), None),
+            // Containers and emulated hosts have names of their own.
+            (changed(|it| it.hosts = ["node2".into()].into()), None),
+            (changed(|it| it.boots = ["b2".into()].into()), Some("node1 was booted between them")),
+            (
+                changed(|it| (it.boots, it.hosts) = (["b2".into()].into(), ["node2".into()].into())),
+                Some("they are of different hosts, node1 and node2"),
+            ),
+            // From before the boot was in the file.
+            (changed(|it| it.boots.clear()), None),
+            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000))), None),
+            (
+                changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(2_000_000_000_000))),
+                Some("their clocks began 1000 s apart, on node1 and node1"),
+            ),
+            (
+                changed(|it| {
+                    (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000));
+                    it.hosts = ["node2".into()].into();
+                }),
+                Some("their clocks began 30.0 s apart, on node1 and node2"),
+            ),
+        ] {
+            let judged = judge(&[recorded("a"), other.clone()]);
+            match why {
+                None => assert_eq!(judged, Ok(None), "{other:?}"),
+                Some(why) => {
+                    let reason = judged.expect_err(why);
+                    assert!(reason.starts_with("a and b have no common clock: ") && reason.contains(why), "{reason}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_one_run_are_joined_and_others_refused() {
+        let one = |change: &dyn Fn(&mut Origin)| {
+            let mut origin = recorded("a");
+            change(&mut origin);
+            origin
+        };
+        let dp: &dyn Fn(&mut Origin) = &|it| it.communicators = [7].into();
+        let tp: &dyn Fn(&mut Origin) = &|it| it.communicators = [8].into();
+        for (a, b, why) in [
+            // Groups of one job that share no communicator run at one time.
+            (one(dp), changed(tp), None),
+            (one(&|it| said(it, "SLURM_JOB_ID=1")), changed(|it| said(it, "SLURM_JOB_ID=1")), None),
+            (one(&|it| said(it, "SLURM_JOB_ID=1")), changed(|it| said(it, "TORCHELASTIC_RUN_ID=x")), None),
+            (
+                one(&|it| said(it, "SLURM_JOB_ID=1")),
+                changed(|it| said(it, "SLURM_JOB_ID=2")),
+                Some("SLURM_JOB_ID=1 and SLURM_JOB_ID=2"),
+            ),
+            // One after the other.
+            (one(dp), changed(|it| (later(it), dp(it)).1), None),
+            (
+                one(dp),
+                changed(|it| (later(it), tp(it)).1),
+                Some("they were not recorded at one time, from 1970-01-01 00:16:50.000 UTC for 10.0 s and from"),
+            ),
+            // A job's second step, or its restart.
+            (
+                one(&|it| said(it, "SLURM_JOB_ID=1")),
+                changed(|it| (later(it), said(it, "SLURM_JOB_ID=1")).1),
+                Some("they were not recorded at one time"),
+            ),
+            (
+                one(&|it| said(it, "NCCLSCOPE_RUN_ID=tuesday")),
+                changed(|it| (later(it), said(it, "NCCLSCOPE_RUN_ID=tuesday")).1),
+                None,
+            ),
+        ] {
+            let judged = judge(&[a, b]);
+            match why {
+                None => assert_eq!(judged, Ok(None)),
+                Some(why) => {
+                    let reason = judged.expect_err(why);
+                    assert!(reason.starts_with("a and b are of two runs: ") && reason.contains(why), "{reason}");
+                    assert!(reason.contains("NCCLSCOPE_RUN_ID"), "{reason}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_one_run_need_not_all_know_each_other() {
+        let (mut second, mut third) = (recorded("b"), recorded("c"));
+        (second.span, third.span) = (Some((15_000_000_000, 30_000_000_000)), Some((25_000_000_000, 40_000_000_000)));
+        assert_eq!(judge(&[recorded("a"), third.clone(), second]), Ok(None), "what lies between them ties them");
+        assert!(judge(&[recorded("a"), third]).is_err());
+        assert_eq!(judge(&[recorded("a")]), Ok(None));
+        assert_eq!(judge(&[]), Ok(None));
+    }
+
+    #[test]
+    fn imported_files_are_joined_by_the_wall_clock_or_not_at_all() {
+        let imported = |path: &str, to_utc| Origin {
+            path: path.into(),
+            kind: Some(Kind::Imported),
+            to_utc,
+            span: Some((10_000_000_000, 20_000_000_000)),
+            ..Origin::default()
+        };
+        let remark = judge(&[imported("a", Some(0)), imported("b", Some(0))]).unwrap();
+        assert!(remark.is_some_and(|remark| remark.contains("wall clocks")));
+        let mut elsewhere = [imported("a", Some(0)), imported("b", Some(0))];
+        for (origin, host) in elsewhere.iter_mut().zip(["node1", "node2"]) {
+            origin.hosts.insert(host.into());
+        }
+        let mut days_later = imported("b", Some(0));
+        later(&mut days_later);
+        let before = Origin { kind: Some(Kind::ImportedBefore), ..imported("b", Some(0)) };
+        for (files, why) in [
+            ([imported("a", Some(0)), imported("b", None)], "b was imported from does not say when it was"),
+            ([recorded("a"), imported("b", Some(0))], "b was imported from another tool's file"),
+            ([imported("a", Some(0)), recorded("b")], "a was imported from another tool's file"),
+            ([recorded("a"), before], "earlier version of ncclscope"),
+            (elsewhere, "different hosts, node1 and node2"),
+            ([imported("a", Some(0)), days_later], "not recorded at one time"),
+        ] {
+            let reason = judge(&files).expect_err(why);
+            assert!(reason.contains(why), "{reason}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Whose the work of each GPU was, in files in which several ranks were merged: a GPU is a process of its own in Kineto's JSON, and only its
+//! number stands there.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::event::Id;
+use crate::import::{Process, Profile};
+
+/// What is known of the origin of each kernel and of each copy.
+#[derive(Default)]
+pub(super) struct Owners {
+    kernels: Vec<Seen>,
+    copies: Vec<Seen>,
+    /// The process that was met last, and how often it was another one, and time ran back there.
+    last: Option<usize>,
+    switches: usize,
+    returns: usize,
+    /// The latest time so far.
+    latest: i64,
+}
+
+/// Where a kernel or a copy stood in the file.
+struct Seen {
+    /// The GPU, as the file numbers it.
+    gpu: Id,
+    /// The process that was met last before it.
+    after: Option<usize>,
+}
+
+impl Owners {
+    /// Something of a process stands here, of this time.
+    pub(super) fn met(&mut self, process: usize, time: i64) {
+        if self.last.replace(process) != Some(process) {
+            self.switches += 1;
+            self.returns += usize::from(time < self.latest);
+        }
+        self.latest = self.latest.max(time);
+    }
+
+    /// The next kernel.
+    pub(super) fn kernel(&mut self, gpu: Id, time: i64) {
+        self.kernels.push(Seen { gpu, after: self.last });
+        self.latest = self.latest.max(time);
+    }
+
+    /// The next copy.
+    pub(super) fn copy(&mut self, gpu: Id, time: i64) {
+        self.copies.push(Seen { gpu, after: self.last });
+        self.latest = self.latest.max(time);
+    }
+
+    /// Whether files were written one behind the other: each process is met once, and each begins before the one before it has ended. In a file
+    /// that was sorted by time, time never runs back.
+    fn is_in_blocks(&self, processes: usize) -> bool {
+        self.switches == processes && self.returns + 1 == processes
+    }
+
+    /// The GPU of a kernel.
+    pub(super) fn gpu(&self, kernel: usize) -> Option<&Id> {
+        self.kernels.get(kernel).map(|seen| &seen.gpu)
+    }
+
+    /// Gives each kernel and copy its process. What cannot be told is left to processes that stand for the GPUs alone, with a note.
+    pub(super) fn decide(&self, profile: &mut Profile, ids: &HashMap<Id, usize>) {
+        if profile.processes.is_empty() {
+            return self.without_hosts(profile);
+        }
+        if profile.processes.len() == 1 {
+            return;
+        }
+        let known = Known::of(self, profile, ids);
+        let kernels = profile.kernels.iter().map(|it| (it.correlation, it.span.start));
+        let copies = profile.copies.iter().map(|it| (it.correlation, it.span.start));
+        let seen: Vec<&Seen> = self.kernels.iter().chain(&self.copies).collect();
+        let mut owners: Vec<Option<usize>> = seen
+            .iter()
+            .zip(kernels.chain(copies))
+            .map(|(seen, (call, start))| known.owner(seen, call, start))
+            .collect();
+        // What else a GPU did is of the one process that it is known to have worked for.
+        let mut of_gpu: HashMap<&Id, Option<usize>> = HashMap::new();
+        for (seen, owner) in seen.iter().zip(&owners).filter(|(_, owner)| owner.is_some()) {
+            let known = of_gpu.entry(&seen.gpu).or_insert(*owner);
+            if *known != *owner {
+                *known = None;
+            }
+        }
+        let mut strangers: BTreeMap<&Id, usize> = BTreeMap::new();
+        let mut lost = 0_u64;
+        for (seen, owner) in seen.iter().zip(&mut owners) {
+            *owner = owner.or_else(|| of_gpu.get(&seen.gpu).copied().flatten());
+            if owner.is_none() {
+                lost += 1;
+                *owner = Some(*strangers.entry(&seen.gpu).or_insert_with(|| {
+                    let number = seen.gpu.number.map(|number| format!(" {number}")).unwrap_or_default();
+                    add(profile, 0, format!("{} GPU{number}, of an unknown process", seen.gpu.label).trim().to_owned())
+                }));
+            }
+        }
+        if lost > 0 {
+            profile.notes.push(format!(
+                "several ranks are merged in this file, and of {lost} kernels and copies it cannot be told which rank's they were"
+            ));
+        }
+        let mut owners = owners.into_iter().flatten();
+        profile.kernels.iter_mut().zip(owners.by_ref()).for_each(|(kernel, owner)| kernel.process = owner);
+        profile.copies.iter_mut().zip(owners).for_each(|(copy, owner)| copy.process = owner);
+    }
+
+    /// Files with the side of the GPUs alone: a process for each label, and one where there is none.
+    fn without_hosts(&self, profile: &mut Profile) {
+        let mut labels: HashMap<&str, usize> = HashMap::new();
+        let mut processes = Vec::new();
+        for seen in self.kernels.iter().chain(&self.copies) {
+            let label = seen.gpu.label.as_str();
+            processes.push(*labels.entry(label).or_insert_with(|| {
+                let added = add(profile, 0, label.to_owned());
+                profile.processes[added].rank = seen.gpu.rank();
+                added
+            }));
+        }
+        let mut owners = processes.into_iter();
+        profile.kernels.iter_mut().zip(owners.by_ref()).for_each(|(kernel, owner)| kernel.process = owner);
+        profile.copies.iter_mut().zip(owners).for_each(|(copy, owner)| copy.process = owner);
+        if profile.processes.is_empty() {
+            add(profile, 0, String::new());
+        }
+        // Without a host side the file does not say which process it was.
+        profile.notes.push("the file does not name its process".into());
+    }
+}
+
+fn add(profile: &mut Profile, pid: i64, name: String) -> usize {
+    profile.processes.push(Process { pid, name, rank: None, threads: BTreeMap::new(), lost: 0 });
+    profile.processes.len() - 1
+}
+
+/// By what a process is found.
+struct Known<'a> {
+    ids: &'a HashMap<Id, usize>,
+    /// Those with a label that no other has.
+    labels: HashMap<&'a str, Option<usize>>,
+    /// The processes and the times of calls, by their number.
+    calls: HashMap<u32, Vec<(usize, i64)>>,
+    /// The files were written one behind the other.
+    is_in_blocks: bool,
+}
+
+impl<'a> Known<'a> {
+    fn of(owners: &Owners, profile: &Profile, ids: &'a HashMap<Id, usize>) -> Known<'a> {
+        let mut labels = HashMap::new();
+        for (id, process) in ids.iter().filter(|(id, _)| !id.label.is_empty()) {
+            labels.entry(id.label.as_str()).and_modify(|known| *known = None).or_insert(Some(*process));
+        }
+        let mut calls: HashMap<u32, Vec<(usize, i64)>> = HashMap::new();
+        for call in profile.cuda_calls.iter().filter(|call| call.correlation != 0) {
+            calls.entry(call.correlation).or_default().push((call.process, call.span.start));
+        }
+        Known { ids, labels, calls, is_in_blocks: owners.is_in_blocks(profile.processes.len()) }
+    }
+
+    fn owner(&self, seen: &Seen, correlation: u32, start: i64) -> Option<usize> {
+        let labelled = || self.labels.get(seen.gpu.label.as_str()).copied().flatten();
+        if let Some(process) = labelled().or_else(|| self.ids.get(&seen.gpu).copied()) {
+            return Some(process);
+        }
+        let behind = seen.after.filter(|_| self.is_in_blocks);
+        // Ranks of one program number their calls alike, so a number may be that of several.
+        let calls = self.calls.get(&correlation).map_or(&[][..], Vec::as_slice);
+        let mut callers: Vec<usize> =
+            calls.iter().filter(|(_, at)| *at <= start).map(|(process, _)| *process).collect();
+        callers.sort_unstable();
+        callers.dedup();
+        match callers[..] {
+            [] => behind,
+            [caller] => Some(caller),
+            _ => behind.filter(|process| callers.contains(process)),
+        }
+    }
+}

@@ -46,6 +46,9 @@ pub(crate) struct Cause {
     pub(crate) instead_of: Vec<String>,
     /// By how much it grew in a step, or each time, ns.
     pub(crate) growth: f64,
+    /// Of a transfer that takes longer over one link: from whom to which rank of the communicator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<(String, i32)>,
     pub(crate) text: String,
 }
 
@@ -241,26 +244,33 @@ fn of_ranks(part: Part, ranks: &BTreeMap<&str, Vec<&Row>>, names: &Names, unit: 
         }
     };
     let what = rows.iter().map(|row| row.what.clone()).collect();
-    Some(Cause { part, ranks: alike, what, instead_of: Vec::new(), growth: all, text })
+    Some(Cause { part, ranks: alike, what, instead_of: Vec::new(), growth: all, link: None, text })
 }
 
 /// A collective that takes longer by itself, or with the waiting in it.
 fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Cause {
     let [a, b] = [duration(row.change.a.median), duration(row.change.b.median)];
     let what = &row.what;
-    let longer = if row.change.growth() > 0.0 { "longer" } else { "less" };
-    let text = match row.part {
-        Part::Communicates => format!(
+    let longer = if row.change.growth() > 0.0 { "longer" } else { "less time" };
+    let links = changed(&slower.links, row.change.verdict);
+    let link = alone(&links).filter(|_| row.part == Part::Transfers);
+    let text = match (row.part, link) {
+        (Part::Communicates, _) => format!(
             "on {} {what} takes {b}{unit} instead of {a}, and how much of that is waiting for other ranks cannot be told{}",
             names.say(&row.ranks),
             if slower.is_partial { " without their files" } else { "" }
         ),
-        _ => {
-            let by = link(&slower.links, row.change.growth() > 0.0);
-            let by = by.unwrap_or_else(|| {
-                "no rank comes later, so it is a link or NCCL itself, and which cannot be told from here".into()
-            });
-            let longer = if longer == "less" { "less time" } else { longer };
+        (_, link) => {
+            let by = match link {
+                Some(Link { from, to, change, .. }) => {
+                    let [a, b] = [duration(change.a.median), duration(change.b.median)];
+                    format!("the network from {from} to rank {to} takes {longer}, {b} a transfer instead of {a}")
+                }
+                None if links.is_empty() => {
+                    "no rank comes later, so it is a link or NCCL itself, and which cannot be told from here".into()
+                }
+                None => format!("the network takes {longer} on {} of {} links", links.len(), slower.links.len()),
+            };
             format!("{what} takes {longer} by itself, {b}{unit} instead of {a}: {by}")
         }
     };
@@ -270,24 +280,22 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
         what: vec![what.clone()],
         instead_of: Vec::new(),
         growth: row.change.growth(),
+        link: link.map(|link| (link.from.clone(), link.to)),
         text,
     }
 }
 
-/// Which link it was, in words.
-fn link(links: &[Link], is_slower: bool) -> Option<String> {
-    let verdict = if is_slower { Verdict::Slower } else { Verdict::Faster };
+/// The links that changed so, the one that lost or gained most first.
+fn changed(links: &[Link], verdict: Verdict) -> Vec<&Link> {
     let mut changed: Vec<&Link> = links.iter().filter(|link| link.change.verdict == verdict).collect();
     changed.sort_by(|one, other| other.lost.abs().total_cmp(&one.lost.abs()));
-    let first = changed.first()?;
-    let [a, b] = [duration(first.change.a.median), duration(first.change.b.median)];
-    let stands_out = changed.get(1).is_none_or(|second| first.lost.abs() >= STANDS_OUT * second.lost.abs());
-    let longer = if is_slower { "longer" } else { "less time" };
-    Some(if stands_out {
-        format!("the network from {} to rank {} takes {longer}, {b} a transfer instead of {a}", first.from, first.to)
-    } else {
-        format!("the network takes {longer} on {} of {} links", changed.len(), links.len())
-    })
+    changed
+}
+
+/// The one that changed much more than the others.
+fn alone<'a>(changed: &[&'a Link]) -> Option<&'a Link> {
+    let (first, second) = (changed.first()?, changed.get(1));
+    second.is_none_or(|second| first.lost.abs() >= STANDS_OUT * second.lost.abs()).then_some(*first)
 }
 
 /// What the steps of one run have and those of the other do not.
@@ -323,7 +331,7 @@ fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Caus
         (old, new) => format!("they have {} instead of {}{whose}, {by}", quoted(new), quoted(old)),
     };
     let part = only.first().map_or(Part::Works, |row| row.part);
-    Some(Cause { part, ranks: alike, what: in_b, instead_of: in_a, growth, text })
+    Some(Cause { part, ranks: alike, what: in_b, instead_of: in_a, growth, link: None, text })
 }
 
 /// Who waits for the ranks of a cause, and in what.

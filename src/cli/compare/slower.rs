@@ -13,7 +13,7 @@ use super::steps::{self, Source, Steps};
 use crate::import::Profile;
 
 /// The part of a step from which something in it counts.
-pub(crate) const LEAST: f64 = 0.01;
+pub(crate) const LEAST: f64 = 0.02;
 
 /// What a duration is to its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::change::{Change, ENOUGH, Verdict};
+use super::change::{Change, EFFECT, ENOUGH, Verdict};
 use super::ranks::Class;
 use super::report::grown;
 use super::slower::{Link, Part, Row, Slower};
@@ -16,8 +16,13 @@ const MORE: usize = 2;
 const BESIDE: f64 = 0.2;
 /// How much an idle GPU weighs against a kernel that takes longer: it may be idle because another rank keeps its host waiting.
 const IDLE: f64 = 0.7;
+/// The part of a step's growth that a cause has to explain, where the steps alone do not show it.
+const EXPLAINED: f64 = 0.5;
 /// By how much one link has to have lost more than any other to be named alone.
 const STANDS_OUT: f64 = 1.5;
+/// How many times as long a link has to take to be named for itself, and which part of a step its transfers have to take more, one after
+/// the other.
+const LINK: (f64, f64) = (2.0, 0.1);
 /// Ranks that are named one by one.
 const NAMED: usize = 4;
 
@@ -55,20 +60,18 @@ pub(crate) struct Cause {
 /// Words the answer.
 pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
     let names = Names(slower.ranks.iter().map(|rank| rank.a.clone()).collect());
-    let (verdict, headline) = headline(slower);
-    let direction = match verdict {
-        Verdict::Slower => 1.0,
-        Verdict::Faster => -1.0,
-        _ => 0.0,
-    };
-    let causes = causes(slower, &names, direction);
+    let (mut verdict, mut text) = headline(slower);
+    let causes = causes(slower, &names, direction(verdict));
+    if let Some(explained) = explained(slower, verdict, &causes) {
+        (verdict, text) = (explained, taken(slower));
+    }
+    let direction = direction(verdict);
+    let causes: Vec<Cause> = causes.into_iter().filter(|cause| direction * cause.growth >= 0.0).collect();
     let waiting: Vec<&Row> = (slower.rows.iter())
         .filter(|row| {
             row.part == Part::Waits && row.change.verdict.is_change() && direction * row.change.growth() >= 0.0
         })
         .collect();
-    let mut text = headline;
-    let mut verdict = verdict;
     match &causes[..] {
         [] if direction != 0.0 && is_kernels && waiting.is_empty() => {
             verdict = Verdict::CannotTell;
@@ -98,6 +101,31 @@ pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
     }
 }
 
+fn direction(verdict: Verdict) -> f64 {
+    match verdict {
+        Verdict::Slower => 1.0,
+        Verdict::Faster => -1.0,
+        Verdict::CannotTell | Verdict::Same | Verdict::TooFew => 0.0,
+    }
+}
+
+/// Steps that vary too much to tell by themselves grew all the same, where something in them did that explains most of it.
+fn explained(slower: &Slower, verdict: Verdict, causes: &[Cause]) -> Option<Verdict> {
+    let (steps, first) = (slower.steps.as_ref()?, causes.first()?);
+    let growth = steps.growth();
+    let is_most = first.growth / growth >= EXPLAINED && growth.abs() >= EFFECT * steps.a.median.min(steps.b.median);
+    let found = if growth > 0.0 { Verdict::Slower } else { Verdict::Faster };
+    (verdict == Verdict::CannotTell && is_most).then_some(found)
+}
+
+/// What steps take, where they differ.
+fn taken(slower: &Slower) -> String {
+    slower.steps.as_ref().map_or_else(String::new, |steps| {
+        let [a, b] = [duration(steps.a.median), duration(steps.b.median)];
+        format!("B's steps take {b} instead of {a} ({})", percent(steps))
+    })
+}
+
 /// Whether the second run is slower, and how its beginning words it.
 fn headline(slower: &Slower) -> (Verdict, String) {
     let Some(steps) = &slower.steps else { return without_steps(slower) };
@@ -106,7 +134,7 @@ fn headline(slower: &Slower) -> (Verdict, String) {
     let part = |side: usize| format!("{:.0} %", 100.0 * steps.noise[side] / [steps.a, steps.b][side].median);
     let vary = format!("vary by {} within A and {} within B", part(0), part(1));
     let words = match steps.verdict {
-        Verdict::Slower | Verdict::Faster => format!("B's steps take {b} instead of {a} ({grown})"),
+        Verdict::Slower | Verdict::Faster => taken(slower),
         Verdict::Same => format!(
             "No difference beyond the noise of these runs: steps take {a} in A and {b} in B ({grown}), and {vary}"
         ),
@@ -156,7 +184,10 @@ fn without_steps(slower: &Slower) -> (Verdict, String) {
 }
 
 fn percent(change: &Change) -> String {
-    format!("{:+.0} %", 100.0 * change.growth() / change.a.median.max(1.0))
+    match (100.0 * change.growth() / change.a.median.max(1.0)).round() {
+        0.0 => "0 %".into(),
+        percent => format!("{percent:+} %"),
+    }
 }
 
 /// Says ranks shortly.
@@ -203,6 +234,9 @@ fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
     }
     for row in rows.iter().filter(|row| matches!(row.part, Part::Transfers | Part::Communicates)) {
         causes.push(of_communication(row, slower, names, unit));
+    }
+    if causes.is_empty() {
+        causes.extend(of_a_link(slower, direction));
     }
     let weight = |cause: &Cause| cause.growth.abs() * if cause.part == Part::Idles { IDLE } else { 1.0 };
     causes.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
@@ -262,10 +296,7 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
         ),
         (_, link) => {
             let by = match link {
-                Some(Link { from, to, change, .. }) => {
-                    let [a, b] = [duration(change.a.median), duration(change.b.median)];
-                    format!("the network from {from} to rank {to} takes {longer}, {b} a transfer instead of {a}")
-                }
+                Some(link) => network(link),
                 None if links.is_empty() => {
                     "no rank comes later, so it is a link or NCCL itself, and which cannot be told from here".into()
                 }
@@ -283,6 +314,31 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
         link: link.map(|link| (link.from.clone(), link.to)),
         text,
     }
+}
+
+fn network(Link { from, to, change, .. }: &Link) -> String {
+    let [a, b] = [duration(change.a.median), duration(change.b.median)];
+    let longer = if change.growth() > 0.0 { "longer" } else { "less time" };
+    format!("the network from {from} to rank {to} takes {longer}, {b} a transfer instead of {a}")
+}
+
+/// A link that takes several times as long, or a part of the time, where noise hides what that does to the steps.
+fn of_a_link(slower: &Slower, direction: f64) -> Option<Cause> {
+    let steps = slower.steps.as_ref()?;
+    let found = [Verdict::Slower, Verdict::Faster].map(|verdict| alone(&changed(&slower.links, verdict)));
+    let ([Some(link), None] | [None, Some(link)]) = found else { return None };
+    let growth = link.lost / steps.b.count.max(1) as f64;
+    let [a, b] = [link.change.a.median, link.change.b.median];
+    let counts = a.max(b) >= LINK.0 * a.min(b) && growth.abs() >= LINK.1 * steps.a.median;
+    (counts && direction * growth >= 0.0).then(|| Cause {
+        part: Part::Transfers,
+        ranks: vec![link.from.clone()],
+        what: Vec::new(),
+        instead_of: Vec::new(),
+        growth,
+        link: Some((link.from.clone(), link.to)),
+        text: network(link),
+    })
 }
 
 /// The links that changed so, the one that lost or gained most first.

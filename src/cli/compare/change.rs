@@ -20,7 +20,7 @@ pub(crate) const LEVEL: f64 = 0.05;
 pub(crate) const EFFECT: f64 = 0.05;
 
 /// Noise, as a part of the median, that could hide too much for saying that nothing changed.
-const HIDDEN: f64 = 0.2;
+const HIDDEN: f64 = 0.5;
 
 /// What became of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use emulator::scenario::random::Dice;
+use ncclscope::trace::names;
 use serde_json::Value;
 use support::{Job, Plan};
 
@@ -165,7 +166,8 @@ impl Pair {
         let Some(first) = causes.first() else {
             return if verdict == "cannot-tell" { Judgement::NotTold } else { wrong("no cause is named") };
         };
-        if (first["growth"].as_f64().unwrap_or_default() > 0.0) == self.is_first {
+        let is_size = matches!(self.planted, Planted::Size { .. });
+        if !is_size && (first["growth"].as_f64().unwrap_or_default() > 0.0) == self.is_first {
             return wrong("it changed the other way");
         }
         let is_named = match self.planted {
@@ -181,9 +183,11 @@ impl Pair {
                 let sender = first["link"][0].as_str().and_then(|rank| rank.strip_prefix("rank ")?.parse().ok());
                 host(sender) == Some(i64::from(from)) && host(first["link"][1].as_i64()) == Some(i64::from(to))
             }
-            Planted::Size { .. } => {
-                let is_reduce = |list: &Value| list[0].as_str().is_some_and(|name| name.starts_with("AllReduce "));
-                is_reduce(&first["what"]) && is_reduce(&first["instead_of"])
+            Planted::Size { times } => {
+                let name = |kib: u64| serde_json::json!([format!("AllReduce {} f32 on world", names::size(kib << 10))]);
+                let (less, more) = (name(self.kib), name(self.kib * times));
+                let (old, new) = if self.is_first { (more, less) } else { (less, more) };
+                (&first["instead_of"], &first["what"]) == (&old, &new)
             }
         };
         let accused = causes.iter().skip(1).find(|cause| cause["part"] == "works");

@@ -66,7 +66,9 @@ pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
         (verdict, text) = (explained, taken(slower));
     }
     let direction = direction(verdict);
-    let causes: Vec<Cause> = causes.into_iter().filter(|cause| direction * cause.growth >= 0.0).collect();
+    let is_content = |cause: &Cause| !cause.instead_of.is_empty();
+    let causes: Vec<Cause> =
+        causes.into_iter().filter(|cause| direction * cause.growth >= 0.0 || is_content(cause)).collect();
     let waiting: Vec<&Row> = (slower.rows.iter())
         .filter(|row| {
             row.part == Part::Waits && row.change.verdict.is_change() && direction * row.change.growth() >= 0.0
@@ -363,12 +365,15 @@ fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Caus
         names.into_iter().map(str::to_owned).collect()
     };
     let (in_a, in_b) = (of('A'), of('B'));
-    let mut ranks: BTreeMap<&str, f64> = BTreeMap::new();
-    for row in &only {
-        row.ranks.iter().for_each(|rank| *ranks.entry(rank).or_default() += row.change.growth());
+    // By how much each rank's steps grew, and the noise of that.
+    let mut ranks: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for rank in only.iter().flat_map(|row| row.ranks.iter().map(move |rank| (rank, row))) {
+        let sums = ranks.entry(rank.0).or_default();
+        (sums.0, sums.1) = (sums.0 + rank.1.change.growth(), sums.1 + rank.1.change.noise());
     }
-    let growth = ranks.values().copied().max_by(|one, other| one.abs().total_cmp(&other.abs()))?;
-    if direction * growth < 0.0 {
+    let (growth, noise) = ranks.values().copied().max_by(|one, other| one.0.abs().total_cmp(&other.0.abs()))?;
+    let is_noise = growth.abs() <= noise;
+    if direction * growth < 0.0 && !is_noise {
         return None;
     }
     let quoted = |all: &[String]| {
@@ -376,11 +381,13 @@ fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Caus
         let more = all.len().saturating_sub(NAMED);
         if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { list(&shown) }
     };
-    let alike: Vec<String> =
-        (ranks.iter()).filter(|(_, own)| own.abs() * 2.0 >= growth.abs()).map(|(rank, _)| (*rank).to_owned()).collect();
+    let alike: Vec<String> = (ranks.iter())
+        .filter(|(_, own)| own.0.abs() * 2.0 >= growth.abs())
+        .map(|(rank, _)| (*rank).to_owned())
+        .collect();
     let who = names.say(&alike);
     let whose = if who == "every rank" { String::new() } else { format!(" on {who}") };
-    let by = format!("{} a step", grown(growth));
+    let by = if is_noise { "with no difference beyond the noise".into() } else { format!("{} a step", grown(growth)) };
     let text = match (&in_a[..], &in_b[..]) {
         ([], new) => format!("they have {} as well{whose}, {by}", quoted(new)),
         (old, []) => format!("they have no {}{whose}, {by}", quoted(old)),

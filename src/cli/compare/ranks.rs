@@ -47,7 +47,7 @@ pub(crate) struct Item {
 /// What one rank's GPU did.
 #[derive(Clone, Debug)]
 pub(crate) struct Rank {
-    /// `rank 3`, or the process's name.
+    /// `rank 3`; `process 3` where the job's ranks are not told; and the GPU, where it is one of several.
     pub(crate) label: String,
     pub(crate) number: Option<i32>,
     /// By its place in the profile.
@@ -80,20 +80,6 @@ impl Ranks {
                 lists.entry((call.process, 0)).or_default().push(item);
             }
         }
-        let mut devices: BTreeMap<usize, usize> = BTreeMap::new();
-        lists.keys().for_each(|(process, _)| *devices.entry(*process).or_default() += 1);
-        for ((process, device), mut items) in lists {
-            items.sort_by_key(|item| item.span);
-            let about = profile.processes.get(process);
-            let is_alone = devices[&process] == 1;
-            let number = about.and_then(|it| it.rank).filter(|_| is_alone);
-            let label = match (number, about) {
-                (Some(number), _) => format!("rank {number}"),
-                (None, Some(about)) if is_alone => about.name.clone(),
-                (None, about) => format!("{} GPU {device}", about.map_or("process", |it| it.name.as_str())),
-            };
-            ranks.all.push(Rank { label, number, process, items });
-        }
         // Without a rank in the job, the one in the largest communicator is the same in the next run, as no process number is.
         let mut largest: HashMap<usize, (i32, i32)> = HashMap::new();
         for operation in profile.operations.iter().chain(profile.nccl_calls.iter().map(|call| &call.operation)) {
@@ -105,7 +91,28 @@ impl Ranks {
                 }
             }
         }
-        ranks.all.sort_by_key(|rank| (rank.number.is_none(), rank.number, largest.get(&rank.process).map(|it| it.1)));
+        let order = |process: usize| {
+            let number = profile.processes.get(process).and_then(|it| it.rank);
+            (number.is_none(), number, largest.get(&process).map(|it| it.1), process)
+        };
+        let mut processes: Vec<(usize, Vec<(u32, Vec<Item>)>)> = Vec::new();
+        for ((process, device), mut items) in lists {
+            items.sort_by_key(|item| item.span);
+            match processes.last_mut().filter(|last| last.0 == process) {
+                Some(last) => last.1.push((device, items)),
+                None => processes.push((process, vec![(device, items)])),
+            }
+        }
+        processes.sort_by_key(|(process, _)| order(*process));
+        for (place, (process, devices)) in processes.into_iter().enumerate() {
+            let number = profile.processes.get(process).and_then(|it| it.rank);
+            let who = number.map_or_else(|| format!("process {place}"), |number| format!("rank {number}"));
+            let is_alone = devices.len() == 1;
+            for (device, items) in devices {
+                let label = if is_alone { who.clone() } else { format!("{who}, GPU {device}") };
+                ranks.all.push(Rank { label, number: number.filter(|_| is_alone), process, items });
+            }
+        }
         ranks
     }
 

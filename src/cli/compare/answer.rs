@@ -20,9 +20,6 @@ const IDLE: f64 = 0.7;
 const EXPLAINED: f64 = 0.5;
 /// By how much one link has to have lost more than any other to be named alone.
 const STANDS_OUT: f64 = 1.5;
-/// How many times as long a link has to take to be named for itself, and which part of a step its transfers have to take more, one after
-/// the other.
-const LINK: (f64, f64) = (2.0, 0.1);
 /// Ranks that are named one by one.
 const NAMED: usize = 4;
 
@@ -237,9 +234,6 @@ fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
     for row in rows.iter().filter(|row| matches!(row.part, Part::Transfers | Part::Communicates)) {
         causes.push(of_communication(row, slower, names, unit));
     }
-    if causes.is_empty() {
-        causes.extend(of_a_link(slower, direction));
-    }
     let weight = |cause: &Cause| cause.growth.abs() * if cause.part == Part::Idles { IDLE } else { 1.0 };
     causes.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
     causes
@@ -318,29 +312,11 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
     }
 }
 
+/// What a link does, in words.
 fn network(Link { from, to, change, .. }: &Link) -> String {
     let [a, b] = [duration(change.a.median), duration(change.b.median)];
     let longer = if change.growth() > 0.0 { "longer" } else { "less time" };
     format!("the network from {from} to rank {to} takes {longer}, {b} a transfer instead of {a}")
-}
-
-/// A link that takes several times as long, or a part of the time, where noise hides what that does to the steps.
-fn of_a_link(slower: &Slower, direction: f64) -> Option<Cause> {
-    let steps = slower.steps.as_ref()?;
-    let found = [Verdict::Slower, Verdict::Faster].map(|verdict| alone(&changed(&slower.links, verdict)));
-    let ([Some(link), None] | [None, Some(link)]) = found else { return None };
-    let growth = link.lost / steps.b.count.max(1) as f64;
-    let [a, b] = [link.change.a.median, link.change.b.median];
-    let counts = a.max(b) >= LINK.0 * a.min(b) && growth.abs() >= LINK.1 * steps.a.median;
-    (counts && direction * growth >= 0.0).then(|| Cause {
-        part: Part::Transfers,
-        ranks: vec![link.from.clone()],
-        what: Vec::new(),
-        instead_of: Vec::new(),
-        growth,
-        link: Some((link.from.clone(), link.to)),
-        text: network(link),
-    })
 }
 
 /// The links that changed so, the one that lost or gained most first.

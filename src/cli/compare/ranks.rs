@@ -95,24 +95,22 @@ impl Ranks {
             let number = profile.processes.get(process).and_then(|it| it.rank);
             (number.is_none(), number, largest.get(&process).map(|it| it.1), process)
         };
-        let mut processes: Vec<(usize, Vec<(u32, Vec<Item>)>)> = Vec::new();
+        let mut processes: Vec<usize> = lists.keys().map(|(process, _)| *process).collect();
+        processes.sort_by_key(|process| order(*process));
+        let is_alone = |process: usize| processes.iter().filter(|other| **other == process).count() == 1;
+        let mut places = processes.clone();
+        places.dedup();
         for ((process, device), mut items) in lists {
             items.sort_by_key(|item| item.span);
-            match processes.last_mut().filter(|last| last.0 == process) {
-                Some(last) => last.1.push((device, items)),
-                None => processes.push((process, vec![(device, items)])),
-            }
-        }
-        processes.sort_by_key(|(process, _)| order(*process));
-        for (place, (process, devices)) in processes.into_iter().enumerate() {
             let number = profile.processes.get(process).and_then(|it| it.rank);
+            let place = places.iter().position(|it| *it == process).unwrap_or(0);
             let who = number.map_or_else(|| format!("process {place}"), |number| format!("rank {number}"));
-            let is_alone = devices.len() == 1;
-            for (device, items) in devices {
-                let label = if is_alone { who.clone() } else { format!("{who}, GPU {device}") };
-                ranks.all.push(Rank { label, number: number.filter(|_| is_alone), process, items });
-            }
+            let label = if is_alone(process) { who } else { format!("{who}, GPU {device}") };
+            let number = number.filter(|_| is_alone(process));
+            ranks.all.push(Rank { label, number, process, items });
         }
+        // Stable: the GPUs of a process stay in their order.
+        ranks.all.sort_by_key(|rank| order(rank.process));
         ranks
     }
 

@@ -46,7 +46,7 @@ pub(crate) struct Cause {
     pub(crate) what: Vec<String>,
     /// What it is in place of.
     pub(crate) instead_of: Vec<String>,
-    /// By how much it grew in a step, or each time, ns.
+    /// By how much it grew in a step, or each time, ns; 0 where something else is in a step and the noise hides what that costs.
     pub(crate) growth: f64,
     /// Of a transfer that takes longer over one link: from whom to which rank of the communicator.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -363,13 +363,14 @@ fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Caus
         .collect();
     let who = names.say(&alike);
     let whose = if who == "every rank" { String::new() } else { format!(" on {who}") };
-    let by = if is_noise { "with no difference beyond the noise".into() } else { format!("{} a step", grown(growth)) };
+    let by = if is_noise { "at a cost that the noise hides".into() } else { format!("{} a step", grown(growth)) };
     let text = match (&in_a[..], &in_b[..]) {
         ([], new) => format!("they have {} as well{whose}, {by}", quoted(new)),
         (old, []) => format!("they have no {}{whose}, {by}", quoted(old)),
         (old, new) => format!("they have {} instead of {}{whose}, {by}", quoted(new), quoted(old)),
     };
     let part = only.first().map_or(Part::Works, |row| row.part);
+    let growth = if is_noise { 0.0 } else { growth };
     Some(Cause { part, ranks: alike, what: in_b, instead_of: in_a, growth, link: None, text })
 }
 

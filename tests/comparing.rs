@@ -3,6 +3,7 @@
 use ncclscope::cli;
 use ncclscope::import::{self, Profile};
 use ncclscope::trace::reader;
+use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -89,9 +90,10 @@ fn nsight_of_another_run_says_less_of_each_kernel() {
             "{what}"
         );
     }
-    // Moments of two runs are not compared, and nothing of theirs got slower.
-    assert!(report.get("starts").is_none() && report.get("slower").is_none());
-    assert!(!text.contains("STARTS"), "{text}");
+    // Moments of two runs are not compared, and no process of theirs is one of ours.
+    assert!(report.get("starts").is_none() && !text.contains("STARTS"), "{text}");
+    assert_eq!(report["answer"]["verdict"], "cannot-tell");
+    assert!(text.contains("Cannot tell whether B is slower, because no rank is in both."), "{text}");
     let send_recv =
         report["kernels"].as_array().unwrap().iter().find(|row| row["name"] == "ncclDevKernel_SendRecv").unwrap();
     assert_eq!((send_recv["b"]["count"].as_u64(), send_recv["a"].is_null()), (Some(66), true));
@@ -108,12 +110,7 @@ fn kineto_of_another_run_knows_process_groups() {
         (groups["known"].as_u64(), groups["remark"].as_str()),
         (Some(21), Some("default_pg (0), 2 ranks [0, 1]"))
     );
-    assert!(
-        text.contains("They differ: NCCL: ")
-            || text.contains("They differ: hosts")
-            || text.contains("They differ: communicators"),
-        "{text}"
-    );
+    assert!(text.contains("They differ: communicators: dp of 2 ranks and default_pg (0) of 2 ranks."), "{text}");
 }
 
 /// What Kineto would have written beside us: a call into CUDA inside of each launch of ours, and its kernel. Its clock is ahead by so much,
@@ -171,30 +168,71 @@ fn one_run_is_put_on_one_clock_by_its_launches() {
 }
 
 #[test]
-fn two_runs_of_ours_are_compared_by_communicator_and_arguments() {
+fn two_runs_without_kernels_are_compared_by_their_calls() {
     let (first, second) = (recorded(20, "1Mi"), recorded(20, "1Mi"));
     let (report, text) = report(&[], &first.traces.file(), &second.traces.file());
     assert_eq!(report["case"], "two-runs");
-    assert_eq!(report["differences"], json!([]), "{text}");
-    let rows = report["slower"].as_array().unwrap();
-    let call = rows.iter().find(|row| row["metric"] == "call").unwrap_or_else(|| panic!("no calls in {rows:?}"));
-    assert_eq!(
-        (call["communicator"].as_str(), call["arguments"].as_str()),
-        (Some("dp (2 ranks)"), Some("AllReduce 4 MiB float32"))
-    );
-    // Of 20 two are warm-up.
-    assert_eq!((call["a"]["count"].as_u64(), call["b"]["count"].as_u64()), (Some(18), Some(18)));
-    assert!(call["probability"].is_f64(), "{call}");
+    assert_eq!(report["differences"], json!({"of_jobs": [], "others": []}), "{text}");
+    let rows = report["slower"]["rows"].as_array().unwrap();
+    let call = rows.iter().find(|row| row["class"] == "call").unwrap_or_else(|| panic!("no calls in {rows:?}"));
+    assert_eq!((call["part"].as_str(), call["what"].as_str()), (Some("works"), Some("AllReduce 4 MiB f32 on dp")));
+    // Of 20 calls are 19 steps, two of them warm-up.
+    let steps = &report["slower"]["steps"];
+    assert_eq!((steps["a"]["count"].as_u64(), steps["b"]["count"].as_u64()), (Some(17), Some(17)), "{text}");
+    assert!(call["change"]["probability"].is_f64(), "{call}");
+    assert_eq!(report["slower"]["ranks"][0]["source"], json!({"by": "repeats", "from": "AllReduce 4 MiB f32 on dp"}));
 
-    // Other sizes have nothing to be compared with, which is said before any verdict.
+    // Other sizes have nothing to be compared with, which is said.
     let other = recorded(20, "2Mi");
     let (report, text) = self::report(&[], &first.traces.file(), &other.traces.file());
-    let differences = report["differences"].to_string();
-    assert!(differences.contains("only A has AllReduce 4 MiB float32 on dp (2 ranks)"), "{differences}");
-    assert!(differences.contains("only B has AllReduce 8 MiB float32 on dp (2 ranks)"), "{differences}");
-    let (said, verdicts) = (text.find("They differ:").unwrap(), text.find("WHAT GOT SLOWER").unwrap());
-    assert!(said < verdicts, "{text}");
-    assert!(text.contains("nothing in common"), "{text}");
+    let only = ["only A has AllReduce 4 MiB f32 on dp", "only B has AllReduce 8 MiB f32 on dp"];
+    assert_eq!(report["differences"]["others"], json!(only));
+    only.iter().for_each(|only| assert!(text.contains(&format!("They differ: {only}.")), "{text}"));
+}
+
+/// A recording of one of several ranks.
+fn of_rank(rank: i32) -> Recording {
+    let script = format!(
+        "user init world comm=0x5c09e rank={rank} nranks=2 nodes=2 name=dp\n\
+         user start g world GroupApi groupDepth=1\n\
+         user start api world CollApi parent=g func=AllReduce count=1Mi datatype=ncclFloat32 stream=0x10\n\
+         user stop api\n\
+         user stop g\n\
+         user finalize world\n"
+    );
+    let recording = Recording::by(Play::new(&script).env("RANK", &rank.to_string()));
+    assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
+    recording
+}
+
+#[test]
+fn a_folder_is_the_run_of_all_its_files() {
+    let folder = folder();
+    let run = |name: &str, ranks: &[i32]| {
+        let run = folder.path().join(name);
+        fs::create_dir(&run).unwrap();
+        for (number, rank) in ranks.iter().enumerate() {
+            fs::copy(of_rank(*rank).traces.file(), run.join(format!("{number}.perfetto-trace"))).unwrap();
+        }
+        fs::write(run.join("notes.txt"), "of nobody's interest").unwrap();
+        run
+    };
+    let (both, one, twice) = (run("both", &[0, 1]), run("one", &[1]), run("twice", &[1, 1]));
+    let (report, text) = report(&[], &both, &one);
+    assert_eq!(report["a"]["processes"].as_array().unwrap().len(), 2);
+    let first = text.lines().next().unwrap();
+    assert!(first.ends_with("what follows may be due to that alone: ranks in the files: 0, 1 and 1."), "{first}");
+    // Each of them with the things of its own rank.
+    let ranks = report["slower"]["ranks"].as_array().unwrap();
+    assert_eq!((ranks.len(), ranks[0]["a"].as_str()), (1, Some("rank 1")));
+
+    for (path, reason) in [(&twice, "each rank once"), (&run("none", &[]), "the folder has no *.perfetto-trace")] {
+        let error = compare(&[], path, &one).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+    fs::copy(data("kineto_1rank_nccl.json.gz"), one.join("kineto.json.gz")).unwrap();
+    let error = compare(&[], &both, &one).unwrap_err();
+    assert!(error.contains("a folder has to hold the files of one run by one tool"), "{error}");
 }
 
 #[test]
@@ -202,11 +240,7 @@ fn what_makes_no_sense_is_refused() {
     let ours = recorded(3, "1Mi");
     let file = ours.traces.file();
     let kineto = data("kineto_1rank_nccl.json.gz");
-    for (a, b, reason) in [
-        (&file, &file, "the same recording"),
-        (&kineto, &file, "the other way round"),
-        (&kineto, &kineto, "ncclscope info"),
-    ] {
+    for (a, b, reason) in [(&file, &file, "the same recording"), (&kineto, &kineto, "the same recording")] {
         let error = compare(&[], a, b).unwrap_err();
         assert!(error.contains(reason), "{reason}: {error}");
     }

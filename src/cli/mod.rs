@@ -75,10 +75,10 @@ enum Command {
         #[arg(required = true)]
         traces: Vec<PathBuf>,
     },
-    /// Compare a trace with a file of Nsight Systems or PyTorch's profiler, or with a trace of another run
+    /// Say which of two runs is slower, and which rank, kernel or link made it so; or compare a trace with another tool's file of the same run
     ///
-    /// Times, hosts and processes say whether the two are of one run or of two. Of one run, moments are compared, on clocks that are put
-    /// together by the launches that both saw. Of two, counts and durations are; of two traces of ncclscope also what got slower.
+    /// Times, hosts and processes say whether the two are of one run or of two. Of two runs, steps are compared rank by rank, and the first line
+    /// is the answer. Of one run, moments are compared, on clocks that are put together by the launches that both tools saw.
     Compare(compare::Wish),
     /// Turn another tool's file into a trace laid out like ours
     ///

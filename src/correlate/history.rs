@@ -101,7 +101,7 @@ impl History {
                     thread.stack.remove(0);
                 }
                 let outer = thread.stack.last().and_then(|level| level.around.step);
-                let around = Around { range: Some(Arc::clone(&marker.name)), step: step(&marker.name).or(outer) };
+                let around = Around { range: Some(Arc::clone(&marker.name)), step: step_of(&marker.name).or(outer) };
                 thread.stack.push(Level { id: marker.id, domain: marker.domain.clone(), around });
             }
             Edge::Begin => return,
@@ -160,7 +160,7 @@ impl Thread {
 
 /// The number of a step or an iteration that a range's name ends with: `step 17`, `Iteration: 17`, `ProfilerStep#17`. Its word stands right
 /// before it: PyTorch's own ranges may end with other numbers, as `Optimizer.step#Adam.step, op_id = 371` does.
-fn step(name: &str) -> Option<u64> {
+pub(crate) fn step_of(name: &str) -> Option<u64> {
     let words = name.trim_end_matches(|last: char| last.is_ascii_digit());
     let number = name[words.len()..].parse().ok()?;
     let words = words.trim_end_matches([' ', '#', ':', '=', '_', '-', '(', '[']);
@@ -200,7 +200,7 @@ mod tests {
             ("step 17 of 20 done", None),
             ("step 99999999999999999999", None),
         ] {
-            assert_eq!(step(name), number, "{name}");
+            assert_eq!(step_of(name), number, "{name}");
         }
     }
 

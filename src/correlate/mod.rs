@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use self::bounded::Bounded;
 use self::channels::{Adopted, Channels, Facts, Ready};
 use self::external::Waiting;
-pub(crate) use self::history::History;
+pub(crate) use self::history::{History, step_of};
 use self::known::{Details, Known, Table, Work};
 use self::plans::{Found, KernelKey, Plans};
 use self::ranges::Ranges;

@@ -429,6 +429,8 @@ pub struct Transfer {
     pub bytes: Option<u64>,
     /// The other rank.
     pub peer: Option<i32>,
+    /// It goes to the other rank; otherwise it comes from there.
+    pub is_send: bool,
     /// What it waited for, in the order of time, and how long in ns.
     pub waits: Vec<(String, u64)>,
 }
@@ -475,7 +477,7 @@ impl Profile {
     }
 
     /// Puts everything into the order of time.
-    fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.kernels.sort_by_key(|it| it.span);
         self.copies.sort_by_key(|it| it.span);
         self.cuda_calls.sort_by_key(|it| it.span);

@@ -359,7 +359,8 @@ impl Reader {
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
         let peer =
             track.trim_end_matches(STEPS).trim_end_matches(" · ").rsplit(' ').next().and_then(|it| it.parse().ok());
-        self.profile.transfers.push(Transfer { process, span, bytes: open.nccl.bytes, peer, waits });
+        let is_send = track.contains(" · send → ");
+        self.profile.transfers.push(Transfer { process, span, bytes: open.nccl.bytes, peer, is_send, waits });
     }
 
     fn operation(&mut self, process: usize, open: &Open) -> usize {

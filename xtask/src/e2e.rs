@@ -52,7 +52,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     let mut tests = place.cargo();
     // `suite` is that for machines with GPUs, on emulated ones.
     tests.args(["test", "--workspace"]);
-    for name in ["e2e", "hangs", "accuracy", "queries", "tracks", "suite"] {
+    for name in ["e2e", "hangs", "accuracy", "pairs", "queries", "tracks", "suite"] {
         tests.args(["--test", name]);
     }
     // One job at a time: each has more threads than most machines have cores.

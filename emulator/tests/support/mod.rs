@@ -162,6 +162,11 @@ impl Job {
         captures.len()
     }
 
+    /// The folder of its traces, which is gone with the job.
+    pub(crate) fn traces(&self) -> PathBuf {
+        self.folder.path().join("traces")
+    }
+
     /// Everything that its processes said.
     pub(crate) fn logs(&self) -> String {
         let mut text = String::new();

@@ -6,6 +6,9 @@ use serde::Serialize;
 use crate::cli::foreign::utc;
 use crate::import::{Profile, Span, Tool};
 
+/// What helps where neither case fits.
+const ANYWAY: &str = "--as two-runs compares counts and durations all the same";
+
 /// What two files are to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -48,18 +51,6 @@ pub(crate) fn recognise(a: &Profile, b: &Profile, said: Option<Case>) -> Result<
 /// Refuses what can have nothing in common.
 fn comparable(a: &Profile, b: &Profile) -> Result<(), String> {
     let name = |profile: &Profile| profile.source.path.display().to_string();
-    if a.source.tool != Tool::Ncclscope && !a.source.imported {
-        let hint = if b.source.tool == Tool::Ncclscope {
-            "name them the other way round"
-        } else {
-            "ncclscope info FILE reports on one file"
-        };
-        return Err(format!(
-            "{} is of {}, and the first file has to be a trace of ncclscope: {hint}",
-            name(a),
-            a.source.tool
-        ));
-    }
     for profile in [a, b] {
         if profile.extent().is_none() {
             return Err(format!("{} holds nothing to compare: {}", name(profile), profile.notes.join("; ")));
@@ -71,10 +62,14 @@ fn comparable(a: &Profile, b: &Profile) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether two traces of ours hold the very same things.
+/// Whether two files of one tool hold the very same things.
 fn same_recording(a: &Profile, b: &Profile) -> bool {
     let pids = |profile: &Profile| profile.processes.iter().map(|process| process.pid).collect::<Vec<_>>();
-    b.source.tool == Tool::Ncclscope && pids(a) == pids(b) && utc_extent(a) == utc_extent(b) && utc_extent(a).is_some()
+    let is_same_time = match (utc_extent(a), utc_extent(b)) {
+        (Some(a), Some(b)) => a == b,
+        _ => a.extent() == b.extent(),
+    };
+    a.source.tool == b.source.tool && pids(a) == pids(b) && is_same_time
 }
 
 fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
@@ -90,28 +85,37 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
     {
         return Err(format!(
             "they were recorded at the same time on different hosts, {host} and {other}, so they are neither one process nor two runs; \
-             --as two-runs compares counts and durations all the same"
+             {ANYWAY}"
         ));
     }
     let common: Vec<i64> = pids(a).into_iter().filter(|pid| pids(b).contains(pid)).collect();
-    match (&common[..], b.source.tool) {
-        ([], tool) => {
-            let hint = if tool == Tool::Ncclscope { "ncclscope join puts them on one timeline; " } else { "" };
-            Err(format!(
-                "they were recorded at the same time and have no process in common ({} and {}); {hint}--as two-runs compares counts and \
-                 durations all the same",
-                list(&pids(a)),
-                list(&pids(b))
-            ))
-        }
-        (_, Tool::Ncclscope) => Err(format!(
-            "both are recordings of the same run, of process {}: there is nothing to compare; name traces of two runs",
-            list(&common)
+    match (&common[..], a.source.tool, b.source.tool) {
+        ([], Tool::Ncclscope, Tool::Ncclscope) => Err(format!(
+            "they were recorded at the same time and have no process in common ({} and {}); ncclscope join puts them on one timeline; {ANYWAY}",
+            list(&pids(a)),
+            list(&pids(b))
         )),
-        (common, tool) => Ok(Recognised {
+        ([], ..) => Err(format!(
+            "they were recorded at the same time and have no process in common ({} and {}); {ANYWAY}",
+            list(&pids(a)),
+            list(&pids(b))
+        )),
+        (common, Tool::Ncclscope, Tool::Ncclscope) => Err(format!(
+            "both are recordings of the same run, of process {}: there is nothing to compare; name traces of two runs",
+            list(common)
+        )),
+        (common, Tool::Ncclscope, tool) => Ok(Recognised {
             case: Case::SameRun,
             reason: format!("their times overlap and process {} is in both, beside ncclscope by {tool}", list(common)),
         }),
+        (common, _, Tool::Ncclscope) => Err(format!(
+            "they are of one run, of process {}, and the first one has to be the trace of ncclscope then: name them the other way round",
+            list(common)
+        )),
+        (common, ..) => Err(format!(
+            "both are recordings of the same run, of process {}, and moments are compared with a trace of ncclscope only; {ANYWAY}",
+            list(common)
+        )),
     }
 }
 
@@ -165,10 +169,11 @@ mod tests {
     #[test]
     fn other_times_are_another_run() {
         let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
-        for tool in [Tool::Ncclscope, Tool::Nsight, Tool::Kineto] {
-            let other = profile(tool, Some("n1"), 7, 500);
-            assert_eq!(recognise(&ours, &other, None).unwrap().case, Case::TwoRuns);
-            assert!(recognise(&ours, &other, Some(Case::SameRun)).is_err());
+        let tools = [Tool::Ncclscope, Tool::Nsight, Tool::Kineto];
+        for (one, tool) in tools.into_iter().flat_map(|one| tools.map(|tool| (one, tool))) {
+            let (one, other) = (profile(one, Some("n1"), 7, 0), profile(tool, Some("n1"), 7, 500));
+            assert_eq!(recognise(&one, &other, None).unwrap().case, Case::TwoRuns);
+            assert!(recognise(&one, &other, Some(Case::SameRun)).is_err());
         }
         let mut unrelated = profile(Tool::Nsight, None, 7, 0);
         unrelated.clock.to_utc_ns = None;
@@ -185,7 +190,8 @@ mod tests {
             (&ours, profile(Tool::Ncclscope, Some("n1"), 7, 10), "the same run"),
             (&ours, ours.clone(), "the same recording"),
             (&profile(Tool::Kineto, None, 7, 0), ours.clone(), "the other way round"),
-            (&profile(Tool::Kineto, None, 7, 0), profile(Tool::Nsight, None, 7, 0), "ncclscope info"),
+            (&profile(Tool::Kineto, None, 7, 0), profile(Tool::Nsight, None, 7, 0), "a trace of ncclscope only"),
+            (&profile(Tool::Kineto, None, 7, 0), profile(Tool::Kineto, None, 7, 0), "the same recording"),
             (&ours, Profile { launches: Vec::new(), ..profile(Tool::Kineto, None, 7, 0) }, "nothing to compare"),
         ] {
             let error = recognise(a, &b, None).unwrap_err();

@@ -21,6 +21,8 @@ pub(crate) struct Row {
     pub(crate) b: Option<Distribution>,
     /// The second's duration by the first's, kernel by kernel, rank by rank in the order of their start, where both have as many.
     pub(crate) ratio: Option<Distribution>,
+    /// The median of these; where one side has more, the second's median by the first's.
+    pub(crate) by: Option<f64>,
 }
 
 /// All kernels by their names; NCCL's first, then by the time they took.
@@ -36,7 +38,7 @@ pub(crate) fn by_operation(a: &Profile, b: &Profile) -> Vec<Row> {
 }
 
 /// What a kernel carries, in words that do not depend on the tool; `None` where its sizes are not known.
-pub(crate) fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
+fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
     let operations: Vec<&Operation> = kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect();
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
     for operation in &operations {
@@ -71,7 +73,9 @@ fn rows(a: &Profile, b: &Profile, key: impl Fn(&Profile, &Kernel) -> Option<Stri
         .map(|(name, (nccl, [a, b]))| {
             let paired = if a.len() == b.len() { &a[..] } else { &[] };
             let ratios: Vec<f64> = paired.iter().zip(&b).filter(|(a, _)| **a > 0.0).map(|(a, b)| b / a).collect();
-            Row { name, nccl, a: Distribution::of(&a), b: Distribution::of(&b), ratio: Distribution::of(&ratios) }
+            let (a, b, ratio) = (Distribution::of(&a), Distribution::of(&b), Distribution::of(&ratios));
+            let of_medians = || a.zip(b).filter(|(a, _)| a.median > 0.0).map(|(a, b)| b.median / a.median);
+            Row { name, nccl, a, b, ratio, by: ratio.map(|ratio| ratio.median).or_else(of_medians) }
         })
         .collect();
     let weight = |row: &Row| row.a.iter().chain(&row.b).map(|it| it.sum).fold(0.0, f64::max);
@@ -133,6 +137,10 @@ mod tests {
         let ratio = |a: i32, b: i32| by_name(&ranks(a), &ranks(b))[0].ratio.unwrap();
         assert_eq!((ratio(0, 0).min, ratio(0, 0).max), (1.0, 1.0));
         assert_eq!((ratio(0, 1).min, ratio(0, 1).max), (0.5, 2.0));
+        // With one more on a side, their medians are left.
+        let more = profile(&[("_Z4stepPf", 0, 10), ("_Z4stepPf", 20, 40), ("_Z4stepPf", 50, 70)]);
+        let step = &by_name(&a, &more)[1];
+        assert_eq!((step.name.as_str(), step.ratio, step.by), ("step", None, Some(20.0 / 15.0)));
         // Nothing is known of sizes, so there is nothing to show by them.
         assert!(by_operation(&a, &b).is_empty());
     }

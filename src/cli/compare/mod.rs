@@ -1,36 +1,46 @@
-//! `ncclscope compare`: a trace of ours with a file of another tool, or with a trace of another run.
+//! `ncclscope compare`: two runs of a job, or a trace of ours with a file of another tool of the same run.
 //!
-//! [`case`] says what the two files are to each other; [`kernels`], [`starts`] and [`slower`] compare, with the means of [`statistics`];
-//! [`report`] words it.
+//! ```text
+//!   runs -> Profile -> ranks -> steps -> slower -> answer --> report
+//!                   \-> differences, kernels, starts -------/
+//! ```
+//!
+//! [`case`] says what the two are to each other. [`change`] decides what counts as a change, with the means of [`statistics`].
 
+mod answer;
 pub(super) mod case;
+mod change;
+mod differences;
 mod kernels;
+mod ranks;
 mod report;
+mod runs;
 mod slower;
 pub(super) mod starts;
 mod statistics;
+mod steps;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use self::case::Case;
+use self::ranks::Ranks;
 use self::report::{Knowledge, Report, Side, Style};
-use crate::import::{self, Profile, Tool, knowledge};
+use crate::import::{Profile, knowledge};
 
 /// Of the report's JSON.
-const FORMAT_VERSION: u32 = 1;
-/// Kinds of operations that are named one by one.
-const KINDS: usize = 5;
+const FORMAT_VERSION: u32 = 2;
 
 /// What the command line says.
 #[derive(Args)]
 pub(super) struct Wish {
-    /// A trace of ncclscope, of one process or of many
+    /// The first run: a trace, an SQLite export of Nsight Systems, JSON of PyTorch's profiler, or a folder with those of its ranks
     a: PathBuf,
-    /// An SQLite export of Nsight Systems, JSON of PyTorch's profiler, or a trace of ncclscope of another run
+    /// The second run, likewise; or what another tool recorded of the same run
     b: PathBuf,
     /// Write everything as JSON
     #[arg(long, value_name = "FILE")]
@@ -47,8 +57,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
     for output in [&wish.json, &wish.markdown].into_iter().flatten() {
         super::must_be_new(output)?;
     }
-    let open = |path: &Path| import::open(path).map_err(|error| format!("{}: {error}", path.display()));
-    let (a, b) = (open(&wish.a)?, open(&wish.b)?);
+    let (a, b) = (runs::open(&wish.a)?, runs::open(&wish.b)?);
     let report = compare(&a, &b, wish.case)?;
     if let Some(path) = &wish.json {
         let text = serde_json::to_string_pretty(&report).map_err(|error| format!("failed to write JSON: {error}"))?;
@@ -71,97 +80,20 @@ fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, Strin
     let recognised = case::recognise(a, b, said)?;
     let case = recognised.case;
     let of_both = knowledge::facts(a).into_iter().zip(knowledge::facts(b));
-    let is_ours = b.source.tool == Tool::Ncclscope;
+    let is_kernels = !a.kernels.is_empty() && !b.kernels.is_empty();
+    let (ranks_a, ranks_b) = (Ranks::of(a, is_kernels), Ranks::of(b, is_kernels));
+    let slower = (case == Case::TwoRuns).then(|| slower::compare([a, b], [&ranks_a, &ranks_b]));
     Ok(Report {
         format_version: FORMAT_VERSION,
         a: Side::of(a),
         b: Side::of(b),
         recognised,
-        differences: differences(a, b, case),
+        differences: differences::find(a, b, [&ranks_a, &ranks_b], case),
+        answer: slower.as_ref().map(|slower| answer::of(slower, is_kernels)),
         knowledge: of_both.map(|(a, b)| Knowledge { what: a.what, a, b }).collect(),
         starts: (case == Case::SameRun).then(|| starts::compare(a, b)),
         kernels: kernels::by_name(a, b),
         operations: kernels::by_operation(a, b),
-        slower: (is_ours && case == Case::TwoRuns).then(|| slower::compare(a, b)),
+        slower,
     })
-}
-
-/// In what two files differ that makes their times differ: versions, ranks, GPUs, what was recorded, what was run.
-fn differences(a: &Profile, b: &Profile, case: Case) -> Vec<String> {
-    let mut all = Vec::new();
-    let mut differ = |what: &str, a: String, b: String| {
-        if a != b && !a.is_empty() && !b.is_empty() {
-            all.push(format!("{what}: {a} and {b}"));
-        }
-    };
-    let (versions_a, versions_b) = (a.nccl_versions.join(", "), b.nccl_versions.join(", "));
-    differ("NCCL", versions_a, versions_b);
-    differ("GPUs", devices(a), devices(b));
-    if case == Case::TwoRuns {
-        differ("processes in the file", a.processes.len().to_string(), b.processes.len().to_string());
-        differ("hosts", a.host.clone().unwrap_or_default(), b.host.clone().unwrap_or_default());
-        // What names NCCL's communicators have is not in a file of Nsight Systems.
-        let is_named = b.source.tool != Tool::Nsight;
-        differ("communicators", communicators(a, is_named), communicators(b, is_named));
-    }
-    if b.source.tool == Tool::Ncclscope && case == Case::TwoRuns {
-        differ("ncclscope", a.source.version.clone(), b.source.version.clone());
-        differ("preset", presets(a), presets(b));
-        for (side, one, other) in [("A", a, b), ("B", b, a)] {
-            let only = slower::only_in(one, other);
-            if !only.is_empty() {
-                let more = if only.len() > KINDS { format!(" and {} more", only.len() - KINDS) } else { String::new() };
-                all.push(format!("only {side} has {}{more}", only[..only.len().min(KINDS)].join(", ")));
-            }
-        }
-    }
-    all
-}
-
-fn devices(profile: &Profile) -> String {
-    let names: BTreeSet<&str> = profile.devices.values().map(String::as_str).collect();
-    names.into_iter().collect::<Vec<_>>().join(", ")
-}
-
-/// Names and sizes of the communicators, or sizes alone, each once.
-fn communicators(profile: &Profile, is_named: bool) -> String {
-    let all = profile.communicators.iter().filter_map(|it| {
-        let name = is_named.then(|| it.name.clone().unwrap_or_else(|| "unnamed".into()));
-        let words: Vec<String> = name.into_iter().chain(it.ranks.map(|ranks| format!("of {ranks} ranks"))).collect();
-        (!words.is_empty()).then(|| words.join(" "))
-    });
-    all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
-}
-
-/// The presets of the recordings, as their first words say.
-fn presets(profile: &Profile) -> String {
-    let words = profile.notes.iter().filter_map(|note| note.split("; ").find_map(|part| part.strip_prefix("preset ")));
-    words.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::import::{Communicator, Source};
-
-    #[test]
-    fn communicators_without_names_differ_in_their_sizes_only() {
-        let profile = |tool, name: Option<&str>, ranks| Profile {
-            source: Source { tool, ..Source::default() },
-            communicators: vec![Communicator { name: name.map(Into::into), ranks, ..Communicator::default() }],
-            ..Profile::default()
-        };
-        let ours = profile(Tool::Ncclscope, Some("dp"), Some(4));
-        for (tool, name, ranks, expected) in [
-            (Tool::Nsight, None, Some(4), None),
-            (Tool::Nsight, None, None, None),
-            (Tool::Nsight, None, Some(2), Some("communicators: of 4 ranks and of 2 ranks")),
-            (Tool::Kineto, Some("tp"), Some(4), Some("communicators: dp of 4 ranks and tp of 4 ranks")),
-            (Tool::Ncclscope, None, Some(4), Some("communicators: dp of 4 ranks and unnamed of 4 ranks")),
-        ] {
-            let all = differences(&ours, &profile(tool, name, ranks), Case::TwoRuns);
-            let found = all.iter().find(|difference| difference.starts_with("communicators"));
-            assert_eq!(found.map(String::as_str), expected, "{tool}");
-        }
-    }
 }

@@ -5,11 +5,15 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use super::answer::Answer;
 use super::case::{Case, Recognised};
+use super::change::{self, Change};
+use super::differences::Differences;
 use super::kernels::Row as KernelRow;
-use super::slower::{self, Row as SlowerRow};
+use super::slower::{LEAST, Link, Part, Row as SlowerRow, Slower};
 use super::starts::Starts;
 use super::statistics::Distribution;
+use super::steps::Source;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};
 
@@ -26,7 +30,10 @@ pub(crate) struct Report {
     #[serde(flatten)]
     pub(crate) recognised: Recognised,
     /// In what the two differ, before any verdict.
-    pub(crate) differences: Vec<String>,
+    pub(crate) differences: Differences,
+    /// Two runs: which is slower, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<Answer>,
     /// What each side knows about NCCL's kernels.
     pub(crate) knowledge: Vec<Knowledge>,
     /// One run: moments.
@@ -36,9 +43,9 @@ pub(crate) struct Report {
     pub(crate) kernels: Vec<KernelRow>,
     /// NCCL's kernels by what they carry, where both sides know.
     pub(crate) operations: Vec<KernelRow>,
-    /// Two runs of ours: what got slower.
+    /// Two runs: what takes longer, rank by rank.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) slower: Option<Vec<SlowerRow>>,
+    pub(crate) slower: Option<Slower>,
 }
 
 /// One of the files.
@@ -114,7 +121,10 @@ pub(crate) enum Style {
 impl Report {
     pub(crate) fn write(&self, style: Style, out: &mut dyn Write) -> io::Result<()> {
         if style == Style::Markdown {
-            writeln!(out, "# Comparison")?;
+            writeln!(out, "# Comparison\n")?;
+        }
+        for line in self.answer() {
+            writeln!(out, "{line}\n")?;
         }
         for section in self.sections() {
             section.write(style, out)?;
@@ -122,8 +132,28 @@ impl Report {
         Ok(())
     }
 
+    /// What a person asked: first what the two are not alike in, then which is slower and why.
+    fn answer(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let of_jobs = &self.differences.of_jobs;
+        if !of_jobs.is_empty() {
+            let warning = match self.recognised.case {
+                Case::SameRun => "They differ",
+                Case::TwoRuns => "A and B are not alike, and what follows may be due to that alone",
+            };
+            lines.push(format!("{warning}: {}.", of_jobs.join("; ")));
+        }
+        lines.extend(self.answer.as_ref().map(|answer| answer.text.clone()));
+        lines
+    }
+
     fn sections(&self) -> Vec<Section> {
-        let mut sections = vec![self.heading(), self.known()];
+        let mut sections = Vec::new();
+        if let Some(slower) = self.slower.as_ref().filter(|slower| !slower.ranks.is_empty()) {
+            sections.push(ranks(slower));
+            sections.extend((!slower.rows.is_empty()).then(|| changes(slower)));
+            sections.extend((!slower.links.is_empty()).then(|| links(&slower.links)));
+        }
         sections.extend(self.starts.as_ref().map(starts));
         let title = match self.recognised.case {
             Case::SameRun => "Kernels, by name",
@@ -133,7 +163,7 @@ impl Report {
         if !self.operations.is_empty() {
             sections.push(kernels("NCCL's kernels, by what they carry", &self.operations));
         }
-        sections.extend(self.slower.as_ref().map(|rows| slower_section(rows, &self.differences)));
+        sections.extend([self.heading(), self.known()]);
         sections
     }
 
@@ -151,7 +181,8 @@ impl Report {
         lines.extend(
             emulated.map(|(name, _)| format!("The GPUs of {name} are emulated: its times are not performance.")),
         );
-        lines.extend(self.differences.iter().map(|difference| format!("They differ: {difference}.")));
+        let differences = self.differences.of_jobs.iter().chain(&self.differences.others);
+        lines.extend(differences.map(|difference| format!("They differ: {difference}.")));
         Section { title: "Files", lines, table: None }
     }
 
@@ -216,28 +247,25 @@ fn starts(starts: &Starts) -> Section {
 
 fn kernels(title: &'static str, rows: &[KernelRow]) -> Section {
     let mut table =
-        table(&["kernel", "A", "B", "A median", "p10 … p90", "min … max", "B median", "p10 … p90", "min … max", "B/A"]);
+        table(&["kernel", "A", "B", "A total", "B total", "A median", "B median", "A p10 … p90", "B p10 … p90", "B/A"]);
     for row in rows.iter().take(ROWS) {
-        let count = |side: &Option<Distribution>| side.map_or_else(|| "0".into(), |it| it.count.to_string());
-        let spread = |side: &Option<Distribution>| match side {
-            Some(it) => [
-                duration(it.median),
-                format!("{} … {}", duration(it.p10), duration(it.p90)),
-                format!("{} … {}", duration(it.min), duration(it.max)),
-            ],
-            None => ["-".into(), "-".into(), "-".into()],
+        let both = |cell: &dyn Fn(&Distribution) -> String| {
+            [&row.a, &row.b].map(|side| side.as_ref().map_or_else(|| "-".to_owned(), cell))
         };
-        let mut cells = vec![shortened_name(&row.name), count(&row.a), count(&row.b)];
-        cells.extend(spread(&row.a));
-        cells.extend(spread(&row.b));
-        cells.push(row.ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)));
+        let mut cells = vec![shortened_name(&row.name)];
+        cells.extend([&row.a, &row.b].map(|side| side.map_or(0, |it| it.count).to_string()));
+        cells.extend(both(&|it| duration(it.sum)));
+        cells.extend(both(&|it| duration(it.median)));
+        cells.extend(both(&|it| format!("{} … {}", duration(it.p10), duration(it.p90))));
+        cells.push(row.by.map_or_else(|| "-".into(), |by| format!("{by:.2}")));
         table.add_row(cells);
     }
     numbers(&mut table, 1..10);
     let mut lines = Vec::new();
     if rows.iter().any(|row| row.a.is_some()) && rows.iter().any(|row| row.b.is_some()) {
         lines.push(
-            "B/A is the median of the ratios, kernel by kernel, rank by rank in their order, where both have as many."
+            "All ranks together. B/A is the median of the ratios, kernel by kernel, rank by rank in their order; where one side has more, the \
+             ratio of the medians."
                 .to_owned(),
         );
     } else {
@@ -249,7 +277,7 @@ fn kernels(title: &'static str, rows: &[KernelRow]) -> Section {
     Section { title, lines, table: (!rows.is_empty()).then_some(table) }
 }
 
-fn shortened_name(name: &str) -> String {
+pub(super) fn shortened_name(name: &str) -> String {
     const MOST: usize = 60;
     match name.char_indices().nth(MOST) {
         Some((at, _)) => format!("{}…", &name[..at]),
@@ -257,48 +285,139 @@ fn shortened_name(name: &str) -> String {
     }
 }
 
-fn slower_section(rows: &[SlowerRow], differences: &[String]) -> Section {
+/// Steps, rank by rank, and what they are made of.
+fn ranks(slower: &Slower) -> Section {
+    let mut lines = Vec::new();
+    let sources: Vec<String> = slower.ranks.iter().filter_map(|rank| rank.source.as_ref()).map(source).collect();
+    match sources.first() {
+        Some(first) if sources.iter().all(|it| it == first) => lines.push(first.clone()),
+        Some(_) => lines.push("How steps are known differs from rank to rank; the JSON says how.".into()),
+        None => lines.push("Nothing repeats that could be taken for steps in both runs.".into()),
+    }
+    if slower.is_partial {
+        lines.push("Ranks that others wait for are in no file: waiting for these counts as communication.".into());
+    }
     let mut table =
-        table(&["verdict", "what", "communicator", "arguments", "A", "B", "A median", "B median", "B/A", "p"]);
-    for row in rows.iter().take(ROWS) {
-        let count = |side: &Option<Distribution>| side.map_or_else(|| "0".into(), |it| it.count.to_string());
-        let median = |side: &Option<Distribution>| side.map_or_else(|| "-".into(), |it| duration(it.median));
-        let probability = row
-            .probability
-            .map_or_else(|| "-".into(), |p| if p < 0.001 { format!("{p:.0e}") } else { format!("{p:.3}") });
+        table(&["rank", "step A", "step B", "B/A", "verdict", "works", "transfers", "communicates", "waits", "idles"]);
+    for rank in &slower.ranks {
+        let name = if rank.a == rank.b { rank.a.clone() } else { format!("{} and {}", rank.a, rank.b) };
+        let mut cells = vec![name];
+        match &rank.steps {
+            Some(steps) => cells.extend(medians(steps).into_iter().chain([ratio(steps), steps.verdict.text().into()])),
+            None => cells.extend(["-".into(), "-".into(), "-".into(), "-".into()]),
+        }
+        for part in [Part::Works, Part::Transfers, Part::Communicates, Part::Waits, Part::Idles] {
+            let own = slower.rows.iter().filter(|row| row.part == part && row.ranks.contains(&rank.a));
+            let own: Vec<&SlowerRow> = own.collect();
+            let growth: f64 = own.iter().map(|row| row.change.growth()).sum();
+            cells.push(if own.is_empty() || rank.steps.is_none() { "-".into() } else { grown(growth) });
+        }
+        table.add_row(cells);
+    }
+    numbers(&mut table, 1..4);
+    numbers(&mut table, 5..10);
+    Section { title: "Steps, rank by rank, and by how much each part of them grew", lines, table: Some(table) }
+}
+
+fn source(source: &Source) -> String {
+    match source {
+        Source::Ranges => "Steps are the ranges that the program marked.".to_owned(),
+        Source::Repeats(what) => {
+            format!(
+                "Steps are inferred: each rank's goes from one `{what}` to the next, since what runs between them repeats."
+            )
+        }
+    }
+}
+
+/// What ranks do in their steps, what changed first.
+fn changes(slower: &Slower) -> Section {
+    let columns = if slower.steps.is_some() { ["A in a step", "B in a step"] } else { ["A each time", "B each time"] };
+    let mut table = table(&["verdict", "rank", "", "what", columns[0], columns[1], "B/A", "lost in all", "noise", "p"]);
+    for SlowerRow { ranks, part, what, change, lost, .. } in slower.rows.iter().take(ROWS) {
+        let [a, b] = medians(change);
+        let who = match &ranks[..] {
+            [one] => one.clone(),
+            several if several.len() == slower.ranks.len() => "every rank".into(),
+            several => format!("{} ranks", several.len()),
+        };
         table.add_row([
-            row.verdict.text().to_owned(),
-            row.kind.metric.text().to_owned(),
-            row.kind.communicator.clone(),
-            row.kind.arguments.clone(),
-            count(&row.a),
-            count(&row.b),
-            median(&row.a),
-            median(&row.b),
-            row.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
-            probability,
+            change.verdict.text().to_owned(),
+            who,
+            part.text().to_owned(),
+            shortened_name(what),
+            a,
+            b,
+            ratio(change),
+            grown(*lost),
+            duration(change.noise()),
+            probability(change),
         ]);
     }
     numbers(&mut table, 4..10);
     let mut lines = vec![format!(
-        "p: test of Mann and Whitney, two-sided, corrected after Holm for {} tests; a verdict needs p < {}, a median that changed by {:.0} % \
-         and {} durations on each side. The first tenth of each kind, 1 to 20, is left out as warm-up. Operations are taken for independent; transfers depend on each other and are \
-         not tested.",
-        rows.iter().filter(|row| row.probability.is_some()).count(),
-        slower::LEVEL,
-        slower::EFFECT * 100.0,
-        slower::ENOUGH
+        "Compared are the medians of up to ten blocks of consecutive {}, since neighbours depend on each other; the first tenth, 1 to 20, is left \
+         out as warm-up. A verdict needs p < {} (test of Mann and Whitney, two-sided, corrected after Holm), medians that differ by more than \
+         the noise, which is what the blocks of each run differ by, added, and by {:.0} %; and {} blocks on each side. What takes less than {:.0} % of {} \
+         is left out.",
+        if slower.steps.is_some() { "steps" } else { "executions" },
+        change::LEVEL,
+        change::EFFECT * 100.0,
+        change::ENOUGH,
+        LEAST * 100.0,
+        if slower.steps.is_some() { "a step" } else { "the time" },
     )];
-    if !differences.is_empty() {
-        lines.push("The runs differ in what stands under Files: a verdict may be due to that.".to_owned());
+    if slower.rows.len() > ROWS {
+        lines.push(format!("{} more rows are in the JSON.", slower.rows.len() - ROWS));
     }
-    if rows.is_empty() {
-        lines.push("The runs have nothing in common that could be compared.".to_owned());
+    Section { title: "What takes longer, or less", lines, table: Some(table) }
+}
+
+/// The network, link by link.
+fn links(all: &[Link]) -> Section {
+    let mut table = table(&["verdict", "from", "to", "A", "B", "A median", "B median", "B/A", "p"]);
+    for Link { from, to, change, .. } in all.iter().take(ROWS) {
+        let [a, b] = medians(change);
+        table.add_row([
+            change.verdict.text().to_owned(),
+            from.clone(),
+            format!("rank {to}"),
+            change.a.count.to_string(),
+            change.b.count.to_string(),
+            a,
+            b,
+            ratio(change),
+            probability(change),
+        ]);
     }
-    if rows.len() > ROWS {
-        lines.push(format!("{} more rows are in the JSON.", rows.len() - ROWS));
+    numbers(&mut table, 3..9);
+    let lines = vec![
+        "What a transfer waited for the network, on the side that sends; `to` is a rank of the communicator.".into(),
+    ];
+    Section { title: "Network transfers, link by link", lines, table: Some(table) }
+}
+
+fn medians(change: &Change) -> [String; 2] {
+    [change.a, change.b].map(|side| duration(side.median))
+}
+
+fn ratio(change: &Change) -> String {
+    match change.a.median {
+        a if a > 0.0 => format!("{:.2}", change.b.median / a),
+        _ => "-".into(),
     }
-    Section { title: "What got slower from A to B", lines, table: (!rows.is_empty()).then_some(table) }
+}
+
+pub(super) fn grown(ns: f64) -> String {
+    format!("{}{}", if ns < 0.0 { "-" } else { "+" }, duration(ns.abs()))
+}
+
+fn probability(change: &Change) -> String {
+    match change.probability {
+        Some(p) if p < 0.001 => format!("{p:.0e}"),
+        Some(p) => format!("{p:.3}"),
+        None => "-".into(),
+    }
 }
 
 fn table(header: &[&str]) -> Table {

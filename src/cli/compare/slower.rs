@@ -1,361 +1,348 @@
-//! Two runs of ours: what got slower, by communicator and arguments, with significance.
+//! Two runs of a job: what takes longer, rank by rank and step by step.
 //!
-//! A collective's kernel waits for the last rank inside, so where a trace holds several ranks, each operation counts once, by its shortest
-//! rank, which is nearest to the transfer alone, and by its longest, which has the waiting. Successive operations are taken for independent. Transfers of one operation are not: of these
-//! the report has the distributions, and no verdict.
+//! A step of a rank is divided into what its own kernels take, what communication takes, what it waits for others inside of communication, and
+//! what its GPU runs nothing. Own kernels, idle time and transfers are causes; waiting is what follows from another rank's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::statistics::{Distribution, holm, mann_whitney};
-use crate::import::{Operation, Profile, Span};
-use crate::trace::names;
+use super::change::{self, Change, Pair};
+use super::ranks::{Class, Item, Kind, Rank, Ranks};
+use super::steps::{self, Source, Steps};
+use crate::import::Profile;
 
-/// Of every kind the first tenth is warm-up, at least so many and at most so many.
-const WARM_UP: (usize, usize) = (1, 20);
-/// Values of a side below which nothing is concluded.
-pub(crate) const ENOUGH: usize = 8;
-/// Corrected probability below which a difference is taken for one.
-pub(crate) const LEVEL: f64 = 0.01;
-/// Change of the median from which a difference counts.
-pub(crate) const EFFECT: f64 = 0.05;
+/// The part of a step from which something in it counts.
+pub(crate) const LEAST: f64 = 0.02;
 
-/// What a duration is of.
+/// What a duration is to its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Metric {
-    /// The kernel on the only rank of the trace.
-    Kernel,
-    /// The kernel on the rank where it was shortest.
-    KernelShortestRank,
-    /// The kernel on the rank where it was longest.
-    KernelLongestRank,
-    /// The call into NCCL, on the host.
-    Call,
-    /// One network transfer.
-    Transfer,
-    /// What network transfers waited for.
-    Wait,
+pub(crate) enum Part {
+    /// Its own work: kernels of the application, copies; calls into NCCL, where there are no kernels.
+    Works,
+    /// Communication without the waiting for other ranks: as long as on the rank that came last.
+    Transfers,
+    /// Communication, of which it is not known how much is waiting.
+    Communicates,
+    /// Its GPU runs nothing.
+    Idles,
+    /// For other ranks, inside of communication.
+    Waits,
 }
 
-impl Metric {
-    /// Whether its durations can be taken for independent. Transfers of one operation follow from each other.
-    fn is_independent(self) -> bool {
-        !matches!(self, Metric::Transfer | Metric::Wait)
-    }
-
+impl Part {
     /// As reports say it.
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Metric::Kernel => "kernel",
-            Metric::KernelShortestRank => "kernel, shortest rank",
-            Metric::KernelLongestRank => "kernel, longest rank",
-            Metric::Call => "call on the host",
-            Metric::Transfer => "network transfer",
-            Metric::Wait => "wait of a transfer",
+            Part::Works => "works",
+            Part::Transfers => "transfers",
+            Part::Communicates => "communicates, or waits",
+            Part::Idles => "idles",
+            Part::Waits => "waits",
         }
     }
 }
 
-/// What is compared with itself in the other run.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(crate) struct Kind {
-    pub(crate) metric: Metric,
-    /// The communicator's name and ranks.
-    pub(crate) communicator: String,
-    /// Function, size, datatype, algorithm, protocol, channels.
-    pub(crate) arguments: String,
-}
-
-/// What became of a kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Verdict {
-    /// The second run's durations are greater.
-    Slower,
-    /// They are less.
-    Faster,
-    /// They differ, and by less than counts.
-    Little,
-    /// Chance explains the difference.
-    NoneShown,
-    /// There are too few of them to tell.
-    TooFew,
-    /// They depend on each other, which the test does not allow for.
-    NotTested,
-}
-
-impl Verdict {
-    /// As reports say it.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Verdict::Slower => "slower",
-            Verdict::Faster => "faster",
-            Verdict::Little => "differs by less than 5 %",
-            Verdict::NoneShown => "no difference shown",
-            Verdict::TooFew => "too few to tell",
-            Verdict::NotTested => "not tested",
-        }
-    }
-}
-
-/// One kind in both runs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Something that ranks do, in both runs.
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    #[serde(flatten)]
-    pub(crate) kind: Kind,
-    /// Durations of the first run without warm-up, ns.
-    pub(crate) a: Option<Distribution>,
-    /// Those of the second.
-    pub(crate) b: Option<Distribution>,
-    /// The second median by the first.
-    pub(crate) ratio: Option<f64>,
-    /// Of Mann and Whitney's test, corrected after Holm for all tests of the report.
-    pub(crate) probability: Option<f64>,
-    pub(crate) verdict: Verdict,
+    /// Whose: of a transfer, all ranks of which it was the same.
+    pub(crate) ranks: Vec<String>,
+    pub(crate) part: Part,
+    pub(crate) class: Option<Class>,
+    /// What runs; empty for an idle GPU.
+    pub(crate) what: String,
+    /// In one run only: `A` or `B`.
+    pub(crate) only: Option<char>,
+    /// How often it ran on the rank in all.
+    pub(crate) count: [usize; 2],
+    /// Of each step; of each execution where there are no steps.
+    pub(crate) change: Change,
+    /// What the second run lost by it in all, ns; negative is gained.
+    pub(crate) lost: f64,
 }
 
-/// Compares all kinds; those that got slower first.
-pub(crate) fn compare(a: &Profile, b: &Profile) -> Vec<Row> {
-    let (samples_a, samples_b) = (samples(a), samples(b));
-    // A kind that only one side has is named under the differences.
-    let kinds: Vec<&Kind> = samples_a.keys().filter(|kind| samples_b.contains_key(kind)).collect();
-    let values: Vec<(Vec<f64>, Vec<f64>)> =
-        kinds.iter().map(|kind| (steady(&samples_a[kind]), steady(&samples_b[kind]))).collect();
-    let enough = |(a, b): &(Vec<f64>, Vec<f64>)| a.len() >= ENOUGH && b.len() >= ENOUGH;
-    let tested: Vec<usize> =
-        (0..kinds.len()).filter(|at| kinds[*at].metric.is_independent() && enough(&values[*at])).collect();
-    let raw: Vec<f64> = tested.iter().map(|at| mann_whitney(&values[*at].0, &values[*at].1).unwrap_or(1.0)).collect();
-    let corrected: HashMap<usize, f64> = tested.iter().copied().zip(holm(&raw)).collect();
-    let mut rows: Vec<Row> = (kinds.into_iter().zip(&values).enumerate())
-        .map(|(at, (kind, (a, b)))| {
-            let (a, b) = (Distribution::of(a), Distribution::of(b));
-            let ratio = a.zip(b).filter(|(a, _)| a.median > 0.0).map(|(a, b)| b.median / a.median);
-            let probability = corrected.get(&at).copied();
-            let verdict = if kind.metric.is_independent() { verdict(probability, ratio) } else { Verdict::NotTested };
-            Row { kind: kind.clone(), a, b, ratio, probability, verdict }
-        })
-        .collect();
-    let change = |row: &Row| row.ratio.map_or(0.0, |ratio| ratio.ln().abs());
-    rows.sort_by(|one, other| one.verdict.cmp(&other.verdict).then(change(other).total_cmp(&change(one))));
-    rows
+/// A rank's steps in both runs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RankRow {
+    pub(crate) a: String,
+    pub(crate) b: String,
+    pub(crate) steps: Option<Change>,
+    pub(crate) source: Option<Source>,
 }
 
-fn verdict(probability: Option<f64>, ratio: Option<f64>) -> Verdict {
-    match (probability, ratio) {
-        (None, _) => Verdict::TooFew,
-        (Some(probability), Some(ratio)) if probability < LEVEL => match ratio {
-            ratio if ratio >= 1.0 + EFFECT => Verdict::Slower,
-            ratio if ratio <= 1.0 / (1.0 + EFFECT) => Verdict::Faster,
-            _ => Verdict::Little,
-        },
-        _ => Verdict::NoneShown,
+/// The network from one rank to another.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Link {
+    pub(crate) from: String,
+    /// A rank of the communicator.
+    pub(crate) to: i32,
+    /// What a transfer waited for the network.
+    pub(crate) change: Change,
+    pub(crate) lost: f64,
+}
+
+/// What two runs' times say.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Slower {
+    /// Every rank's steps together: in each step, the rank in the middle.
+    pub(crate) steps: Option<Change>,
+    pub(crate) ranks: Vec<RankRow>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) links: Vec<Link>,
+    /// Ranks that other ranks wait for may be in no file.
+    pub(crate) is_partial: bool,
+}
+
+/// Values of one thing on one rank, before they are compared.
+struct Series {
+    ranks: Vec<String>,
+    part: Part,
+    kind: Option<Kind>,
+    values: [Vec<f64>; 2],
+    count: [usize; 2],
+}
+
+/// Compares two runs.
+pub(crate) fn compare([a, b]: [&Profile; 2], [ranks_a, ranks_b]: [&Ranks; 2]) -> Slower {
+    let couples = couples(ranks_a, ranks_b);
+    let (mut ranks, mut series, mut durations) = (Vec::new(), Vec::new(), Vec::new());
+    let steps: Vec<Option<[Steps; 2]>> =
+        couples.iter().map(|[of_a, of_b]| steps::of_both([a, b], [ranks_a, ranks_b], [of_a, of_b])).collect();
+    // Steps of some ranks only would leave out what the others do.
+    let has_steps = steps.iter().all(Option::is_some);
+    for ([of_a, of_b], steps) in couples.iter().zip(steps) {
+        let steps = steps.filter(|_| has_steps);
+        let edges = steps.as_ref().map(|[a, b]| [&a.edges[..], &b.edges[..]]);
+        let [in_a, in_b] =
+            [values(ranks_a, of_a, edges.map(|edges| edges[0])), values(ranks_b, of_b, edges.map(|edges| edges[1]))];
+        series.extend(both(of_a, in_a, in_b, edges.map(|[a, b]| [a.len() - 1, b.len() - 1])));
+        let both = steps.as_ref().map(|[a, b]| [a.durations(), b.durations()]);
+        let change = both.as_ref().and_then(|[a, b]| change::compare(&[Pair::new(a, b)], 0.0)[0]);
+        durations.extend(both);
+        ranks.push(RankRow {
+            a: of_a.label.clone(),
+            b: of_b.label.clone(),
+            steps: change,
+            source: steps.map(|[a, _]| a.source),
+        });
+    }
+    let steps = middle(&durations, 0).zip(middle(&durations, 1));
+    let steps = steps.and_then(|(a, b)| change::compare(&[Pair::new(&a, &b)], 0.0)[0]);
+    Slower {
+        rows: rows(merged(series), steps.as_ref()),
+        steps,
+        ranks,
+        links: links([a, b], &couples),
+        is_partial: ranks_a.is_partial || ranks_b.is_partial,
     }
 }
 
-/// Durations without the warm-up, from those in the order of their start.
-fn steady(samples: &[(i64, f64)]) -> Vec<f64> {
-    let warm_up = samples.len().div_ceil(10).clamp(WARM_UP.0, WARM_UP.1);
-    samples.iter().skip(warm_up).map(|(_, duration)| *duration).collect()
+/// Ranks that are compared with each other: of the same number; the only ones, whichever they are; or in their order, where none has a number.
+fn couples<'a>(a: &'a Ranks, b: &'a Ranks) -> Vec<[&'a Rank; 2]> {
+    let same = a.all.iter().filter_map(|one| {
+        let other = b.all.iter().find(|other| one.number.is_some() && other.number == one.number)?;
+        Some([one, other])
+    });
+    let same: Vec<_> = same.collect();
+    let has_numbers = a.all.iter().chain(&b.all).any(|rank| rank.number.is_some());
+    match (&same[..], &a.all[..], &b.all[..]) {
+        ([], [one], [other]) => vec![[one, other]],
+        ([], of_a, of_b) if !has_numbers && of_a.len() == of_b.len() => {
+            of_a.iter().zip(of_b).map(|(one, other)| [one, other]).collect()
+        }
+        _ => same,
+    }
 }
 
-/// Kinds that only one of two runs has, in words.
-pub(crate) fn only_in(one: &Profile, other: &Profile) -> Vec<String> {
-    let (ours, theirs) = (samples(one), samples(other));
-    let missing =
-        ours.keys().filter(|kind| matches!(kind.metric, Metric::Kernel | Metric::KernelShortestRank | Metric::Call));
-    let missing = missing.filter(|kind| !theirs.contains_key(kind));
-    let mut words: Vec<String> = missing.map(|kind| format!("{} on {}", kind.arguments, kind.communicator)).collect();
-    words.sort();
-    words.dedup();
-    words
-}
-
-/// All durations, in the order of their start, by what they are of.
-fn samples(profile: &Profile) -> BTreeMap<Kind, Vec<(i64, f64)>> {
-    let mut all: BTreeMap<Kind, Vec<(i64, f64)>> = BTreeMap::new();
-    let mut add = |metric, communicator: String, arguments: String, start: i64, duration: u64| {
-        let kind = Kind { metric, communicator, arguments };
-        all.entry(kind).or_default().push((start, duration as f64));
+/// In each step the rank in the middle, of one side; `None` without steps.
+fn middle(durations: &[[Vec<f64>; 2]], side: usize) -> Option<Vec<f64>> {
+    let steps = durations.iter().map(|both| both[side].len()).min()?;
+    let of_step = |step: usize| {
+        let mut all: Vec<f64> = durations.iter().map(|both| both[side][step]).collect();
+        all.sort_by(f64::total_cmp);
+        (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0
     };
-    let ranks = profile.processes.len();
-    let mut on_ranks: HashMap<(String, String, u64), Vec<Span>> = HashMap::new();
-    for kernel in profile.nccl_kernels() {
-        let operations: Vec<&Operation> = kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect();
-        let Some(first) = operations.first() else { continue };
-        let Some(arguments) = arguments(&operations, kernel.carried.count) else { continue };
-        let communicator = communicator(profile, first);
-        match first.correlation.filter(|_| ranks > 1 && !first.is_point_to_point()) {
-            // The same operation on another rank has the same number. A replay of a graph has the number of its capture: in its turn.
-            Some(number) => on_ranks.entry((communicator, arguments, number)).or_default().push(kernel.span),
-            None => add(Metric::Kernel, communicator, arguments, kernel.span.start, kernel.span.duration()),
+    Some((0..steps).map(of_step).collect())
+}
+
+type Values = BTreeMap<(Part, Option<Kind>), (Vec<f64>, usize)>;
+
+/// What a rank does of each kind: in each step, or each time.
+fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[i64]>) -> Values {
+    let mut all = Values::new();
+    let mut by_kind: BTreeMap<(Part, usize), (Vec<f64>, usize)> = BTreeMap::new();
+    let step = |start: i64| match edges {
+        Some(edges) => edges.partition_point(|edge| *edge <= start).checked_sub(1).filter(|at| at + 1 < edges.len()),
+        None => Some(0),
+    };
+    for item in &rank.items {
+        let Some(step) = step(item.span.start) else { continue };
+        let mut add = |part, ns: u64| {
+            let (values, count) = by_kind.entry((part, item.kind)).or_default();
+            *count += 1;
+            match edges {
+                Some(edges) => {
+                    values.resize(edges.len() - 1, 0.0);
+                    values[step] += ns as f64;
+                }
+                None => values.push(ns as f64),
+            }
+        };
+        let duration = item.span.duration();
+        match (ranks.kinds[item.kind].class, item.waited) {
+            (Class::Communication, Some(waited)) => {
+                add(Part::Transfers, duration - waited);
+                add(Part::Waits, waited);
+            }
+            (Class::Communication, None) => add(Part::Communicates, duration),
+            (Class::Kernel | Class::Copy | Class::Call, _) => add(Part::Works, duration),
         }
     }
-    for ((communicator, arguments, _), spans) in on_ranks {
-        let start = spans.iter().map(|span| span.start).min().unwrap_or(0);
-        let durations = || spans.iter().map(|span| span.duration());
-        let (shortest, longest) = (durations().min().unwrap_or(0), durations().max().unwrap_or(0));
-        add(Metric::KernelShortestRank, communicator.clone(), arguments.clone(), start, shortest);
-        add(Metric::KernelLongestRank, communicator, arguments, start, longest);
+    for ((part, kind), values) in by_kind {
+        all.insert((part, Some(ranks.kinds[kind].clone())), values);
     }
-    for call in &profile.nccl_calls {
-        if let Some(arguments) = arguments(&[&call.operation], 1) {
-            add(Metric::Call, communicator(profile, &call.operation), arguments, call.span.start, call.span.duration());
-        }
-    }
-    for transfer in &profile.transfers {
-        let size = transfer
-            .bytes
-            .map_or_else(|| "transfers".to_owned(), |bytes| format!("transfers of {}", names::size(bytes)));
-        add(Metric::Transfer, "all".into(), size, transfer.span.start, transfer.span.duration());
-        for (what, ns) in &transfer.waits {
-            add(Metric::Wait, "all".into(), what.clone(), transfer.span.start, *ns);
-        }
-    }
-    for samples in all.values_mut() {
-        samples.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+    let is_gpu = rank.items.iter().any(|item| ranks.kinds[item.kind].class != Class::Call);
+    if let Some(edges) = edges.filter(|_| is_gpu) {
+        all.insert((Part::Idles, None), (idle(&rank.items, edges), edges.len() - 1));
     }
     all
 }
 
-/// A communicator as it is in every run: its hash is another in each.
-pub(crate) fn communicator(profile: &Profile, operation: &Operation) -> String {
-    let Some(communicator) = operation.communicator.map(|at| &profile.communicators[at]) else {
-        return "unknown".into();
-    };
-    let name = communicator.name.as_deref().unwrap_or("unnamed");
-    match communicator.ranks {
-        Some(ranks) => format!("{name} ({ranks} ranks)"),
-        None => name.to_owned(),
+/// How long nothing ran in each step, ns.
+fn idle(items: &[Item], edges: &[i64]) -> Vec<f64> {
+    let mut idle: Vec<f64> = edges.windows(2).map(|edge| (edge[1] - edge[0]) as f64).collect();
+    // What began before the first step may reach into it.
+    let mut until = i64::MIN;
+    for item in items {
+        let (mut from, end) = (item.span.start.max(until), item.span.end);
+        while from < end {
+            let step = edges.partition_point(|edge| *edge <= from);
+            let Some(next) = edges.get(step) else { break };
+            let to = end.min(*next);
+            if let Some(step) = step.checked_sub(1) {
+                idle[step] -= (to - from) as f64;
+            }
+            from = to;
+        }
+        until = until.max(end);
     }
+    idle
 }
 
-/// What operations are, as they are in every run.
-fn arguments(operations: &[&Operation], count: u32) -> Option<String> {
-    let one = |operation: &Operation| {
-        let mut words = vec![operation.function.clone()];
-        words.extend(operation.bytes.map(names::size));
-        words.extend(operation.datatype.as_ref().map(|name| name.trim_start_matches("nccl").to_ascii_lowercase()));
-        words.extend([&operation.algorithm, &operation.protocol].into_iter().flatten().cloned());
-        words.extend(operation.channels.map(|channels| format!("{channels} ch")));
-        words.join(" ")
-    };
-    match operations {
-        [] => None,
-        [operation] if count <= 1 => Some(one(operation)),
-        several => {
-            let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
-            several.iter().for_each(|operation| *kinds.entry(one(operation)).or_default() += 1);
-            let mut parts: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-            let untold = u64::from(count).saturating_sub(several.len() as u64);
-            if untold > 0 {
-                parts.push(format!("{untold} more"));
-            }
-            Some(parts.join(" + "))
+/// What a rank does in both runs. What one of them does not have takes no time there.
+fn both(rank: &Rank, mut a: Values, mut b: Values, steps: Option<[usize; 2]>) -> Vec<Series> {
+    let keys: BTreeSet<(Part, Option<Kind>)> = a.keys().chain(b.keys()).cloned().collect();
+    let none = |side: usize| (steps.map_or_else(Vec::new, |steps| vec![0.0; steps[side]]), 0);
+    let series = keys.into_iter().map(|key| {
+        let (of_a, of_b) = (a.remove(&key).unwrap_or_else(|| none(0)), b.remove(&key).unwrap_or_else(|| none(1)));
+        Series {
+            ranks: vec![rank.label.clone()],
+            part: key.0,
+            kind: key.1,
+            values: [of_a.0, of_b.0],
+            count: [of_a.1, of_b.1],
         }
-    }
+    });
+    series.collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::import::{Carried, Communicator, How, Kernel, Place, Process};
+/// A transfer takes as long on all ranks: it counts once.
+fn merged(all: Vec<Series>) -> Vec<Series> {
+    let mut merged: Vec<Series> = Vec::new();
+    for series in all {
+        let same = merged.iter_mut().find(|known| {
+            series.part == Part::Transfers
+                && known.part == series.part
+                && known.kind == series.kind
+                && known.values == series.values
+        });
+        match same {
+            Some(known) => known.ranks.extend(series.ranks),
+            None => merged.push(series),
+        }
+    }
+    merged
+}
 
-    /// A run of one rank for each list of durations, which are of one AllReduce after the other.
-    fn run(ranks: &[Vec<i64>]) -> Profile {
-        let mut profile = Profile {
-            communicators: vec![Communicator { name: Some("dp".into()), ranks: Some(2), ..Communicator::default() }],
-            ..Profile::default()
-        };
-        for (process, durations) in ranks.iter().enumerate() {
-            profile.processes.push(Process {
-                pid: 1,
-                name: String::new(),
-                rank: None,
-                threads: BTreeMap::new(),
-                lost: 0,
-            });
-            for (number, duration) in durations.iter().enumerate() {
-                let start = number as i64 * 1_000_000;
-                profile.kernels.push(Kernel {
-                    process,
-                    span: Span { start, end: start + duration },
-                    place: Place::default(),
-                    correlation: 0,
-                    name: "ncclDevKernel_AllReduce_Sum_f32_RING_LL".into(),
-                    grid: [1; 3],
-                    block: [1; 3],
-                    graph_node: 0,
-                    carried: Carried { count: 1, operations: vec![profile.operations.len()], how: How::Exact },
-                });
-                profile.operations.push(Operation {
-                    function: "AllReduce".into(),
-                    communicator: Some(0),
-                    bytes: Some(1 << 20),
-                    correlation: Some(number as u64),
-                    ..Operation::default()
-                });
+/// Compares what takes enough of a step, or of all that its rank does; what lost most first.
+fn rows(series: Vec<Series>, steps: Option<&Change>) -> Vec<Row> {
+    let mut whole: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+    for one in &series {
+        let sums = whole.entry(one.ranks[0].clone()).or_default();
+        (0..2).for_each(|side| sums[side] += one.values[side].iter().sum::<f64>());
+    }
+    let counts = |one: &Series| {
+        (0..2).any(|side| {
+            let sum = one.values[side].iter().sum::<f64>();
+            sum > 0.0 && sum >= LEAST * whole[&one.ranks[0]][side]
+        })
+    };
+    let series: Vec<Series> = series.into_iter().filter(counts).collect();
+    let least = steps.map_or(0.0, |steps| LEAST * steps.a.median);
+    let pairs =
+        |of: &dyn Fn(Part) -> bool| -> Vec<usize> { (0..series.len()).filter(|at| of(series[*at].part)).collect() };
+    let mut changes: Vec<Option<Change>> = vec![None; series.len()];
+    // Waiting follows from what others do, and is no cause to be looked for among the others.
+    for family in [pairs(&|part| part != Part::Waits), pairs(&|part| part == Part::Waits)] {
+        let pairs: Vec<Pair> =
+            family.iter().map(|at| Pair::new(&series[*at].values[0], &series[*at].values[1])).collect();
+        family.iter().zip(change::compare(&pairs, least)).for_each(|(at, change)| changes[*at] = change);
+    }
+    let mut rows: Vec<Row> = (series.into_iter().zip(changes))
+        .filter_map(|(series, change)| {
+            let change = change?;
+            let times = series.values[1].len() as f64;
+            Some(Row {
+                ranks: series.ranks,
+                part: series.part,
+                class: series.kind.as_ref().map(|kind| kind.class),
+                what: series.kind.map(|kind| kind.name).unwrap_or_default(),
+                only: match series.count {
+                    [0, _] => Some('B'),
+                    [_, 0] => Some('A'),
+                    _ => None,
+                },
+                count: series.count,
+                lost: change.growth() * times,
+                change,
+            })
+        })
+        .collect();
+    let is_changed = |row: &Row| row.change.verdict.is_change();
+    rows.sort_by(|one, other| {
+        is_changed(other).cmp(&is_changed(one)).then(other.lost.abs().total_cmp(&one.lost.abs()))
+    });
+    rows
+}
+
+/// How long transfers waited for the network, by sender and receiver; what lost most first.
+fn links(profiles: [&Profile; 2], couples: &[[&Rank; 2]]) -> Vec<Link> {
+    let waits = |side: usize| {
+        let mut all: BTreeMap<(usize, i32), Vec<f64>> = BTreeMap::new();
+        for transfer in profiles[side].transfers.iter().filter(|transfer| transfer.is_send) {
+            let network = transfer.waits.iter().filter(|(what, _)| what == "network wait").map(|(_, ns)| *ns);
+            if let (Some(peer), Some(ns)) = (transfer.peer, network.reduce(|all, ns| all + ns)) {
+                all.entry((transfer.process, peer)).or_default().push(ns as f64);
             }
         }
-        profile
-    }
-
-    fn durations(count: i64, around: i64) -> Vec<i64> {
-        (0..count).map(|number| around + number * 7919 % 100).collect()
-    }
-
-    fn verdicts(a: &[Vec<i64>], b: &[Vec<i64>]) -> Vec<(Metric, Verdict)> {
-        compare(&run(a), &run(b)).iter().map(|row| (row.kind.metric, row.verdict)).collect()
-    }
-
-    #[test]
-    fn what_got_slower_is_found() {
-        let verdict = |a, b| verdicts(&[durations(40, a)], &[durations(40, b)]);
-        assert_eq!(verdict(10_000, 12_000), [(Metric::Kernel, Verdict::Slower)]);
-        assert_eq!(verdict(12_000, 10_000), [(Metric::Kernel, Verdict::Faster)]);
-        assert_eq!(verdict(10_000, 10_000), [(Metric::Kernel, Verdict::NoneShown)]);
-        assert_eq!(verdict(10_000, 10_110), [(Metric::Kernel, Verdict::Little)]);
-    }
-
-    #[test]
-    fn few_are_too_few() {
-        // Eight and one of warm-up are enough, and one less is not.
-        for (count, verdict) in [(9, Verdict::Slower), (8, Verdict::TooFew), (1, Verdict::TooFew)] {
-            assert_eq!(
-                verdicts(&[durations(count, 10_000)], &[durations(count, 20_000)]),
-                [(Metric::Kernel, verdict)],
-                "{count}"
-            );
-        }
-    }
-
-    #[test]
-    fn warm_up_is_left_out() {
-        let mut cold = durations(40, 10_000);
-        cold[..4].fill(90_000_000);
-        let rows = compare(&run(&[cold]), &run(&[durations(40, 10_000)]));
-        assert_eq!(rows[0].a.unwrap().count, 36);
-        assert!(rows[0].a.unwrap().max < 11_000.0);
-        assert_eq!(rows[0].verdict, Verdict::NoneShown);
-    }
-
-    #[test]
-    fn one_slow_rank_shows_as_waiting() {
-        // In both runs the last rank's kernel takes as long; in the second the other waits for it.
-        let (rank, waiting) = (durations(40, 10_000), durations(40, 15_000));
-        let found = verdicts(&[rank.clone(), rank.clone()], &[rank, waiting]);
-        assert_eq!(
-            found,
-            [(Metric::KernelLongestRank, Verdict::Slower), (Metric::KernelShortestRank, Verdict::NoneShown)]
-        );
-    }
-
-    #[test]
-    fn what_only_one_run_has_is_named() {
-        let (one, mut other) = (run(&[durations(10, 10_000)]), run(&[durations(10, 10_000)]));
-        other.operations.iter_mut().for_each(|operation| operation.bytes = Some(1 << 21));
-        assert!(compare(&one, &other).is_empty());
-        assert_eq!(only_in(&one, &other), ["AllReduce 1 MiB on dp (2 ranks)"]);
-    }
+        all
+    };
+    let (of_a, of_b) = (waits(0), waits(1));
+    let both: Vec<(&Rank, i32, &[f64], &[f64])> = (of_a.iter())
+        .filter_map(|((process, peer), values)| {
+            let [rank, other] = couples.iter().find(|couple| couple[0].process == *process)?;
+            Some((*rank, *peer, &values[..], &of_b.get(&(other.process, *peer))?[..]))
+        })
+        .collect();
+    let pairs: Vec<Pair> = both.iter().map(|(_, _, a, b)| Pair::new(a, b)).collect();
+    let mut links: Vec<Link> = (both.iter().zip(change::compare(&pairs, 0.0)))
+        .filter_map(|((rank, peer, _, b), change)| {
+            let change = change?;
+            Some(Link { from: rank.label.clone(), to: *peer, lost: change.growth() * b.len() as f64, change })
+        })
+        .collect();
+    links.sort_by(|one, other| other.lost.total_cmp(&one.lost));
+    links
 }

@@ -1,0 +1,416 @@
+//! The answer to "is it slower, and why" in one sentence.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::change::{Change, EFFECT, ENOUGH, Verdict};
+use super::ranks::Class;
+use super::report::grown;
+use super::slower::{Link, Part, Row, Slower};
+use crate::import::knowledge::duration;
+
+/// Causes that are named after the first.
+const MORE: usize = 2;
+/// The part of the first cause that another has to reach to be named beside it.
+const BESIDE: f64 = 0.2;
+/// How much an idle GPU weighs against a kernel that takes longer: it may be idle because another rank keeps its host waiting.
+const IDLE: f64 = 0.7;
+/// The part of a step's growth that a cause has to explain, where the steps alone do not show it.
+const EXPLAINED: f64 = 0.5;
+/// By how much one link has to have lost more than any other to be named alone.
+const STANDS_OUT: f64 = 1.5;
+/// Ranks that are named one by one.
+const NAMED: usize = 4;
+
+/// The answer, as data and in words.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Answer {
+    pub(crate) verdict: Verdict,
+    /// By how much a step grew, ns; `None` without steps.
+    pub(crate) step_growth: Option<f64>,
+    /// What changed by itself, the greatest first.
+    pub(crate) causes: Vec<Cause>,
+    /// Ranks that wait for others by as much more or less.
+    pub(crate) waiting: Vec<String>,
+    pub(crate) text: String,
+}
+
+/// What changed by itself.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Cause {
+    pub(crate) part: Part,
+    /// Whose.
+    pub(crate) ranks: Vec<String>,
+    /// What takes longer or less, the greatest first; in a step that has something else, what is new in it.
+    pub(crate) what: Vec<String>,
+    /// What it is in place of.
+    pub(crate) instead_of: Vec<String>,
+    /// By how much it grew in a step, or each time, ns; 0 where something else is in a step and the noise hides what that costs.
+    pub(crate) growth: f64,
+    /// Of a transfer that takes longer over one link: from whom to which rank of the communicator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<(String, i32)>,
+    pub(crate) text: String,
+}
+
+/// Words the answer.
+pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
+    let names = Names(slower.ranks.iter().map(|rank| rank.a.clone()).collect());
+    let (mut verdict, mut text) = headline(slower);
+    let causes = causes(slower, &names, direction(verdict));
+    if let Some(explained) = explained(slower, verdict, &causes) {
+        (verdict, text) = (explained, taken(slower));
+    }
+    let direction = direction(verdict);
+    let is_content = |cause: &Cause| !cause.instead_of.is_empty();
+    let causes: Vec<Cause> =
+        causes.into_iter().filter(|cause| direction * cause.growth >= 0.0 || is_content(cause)).collect();
+    let waiting: Vec<&Row> = (slower.rows.iter())
+        .filter(|row| {
+            row.part == Part::Waits && row.change.verdict.is_change() && direction * row.change.growth() >= 0.0
+        })
+        .collect();
+    match &causes[..] {
+        [] if direction != 0.0 && is_kernels && waiting.is_empty() => {
+            verdict = Verdict::CannotTell;
+            text = format!(
+                "Cannot tell whether B is slower, because nothing that steps are made of changed beyond the noise of these runs, though {}",
+                text.replacen("B's", "its", 1)
+            );
+        }
+        [] if direction != 0.0 => text.push_str(&unexplained(slower, &waiting, &names)),
+        [] => {}
+        [first, more @ ..] => {
+            text.push_str(if direction == 0.0 { "; but " } else { ": " });
+            text.push_str(&first.text);
+            text.push_str(&waiters(first, &waiting, &names, slower.steps.is_some()));
+            let beside = more.iter().filter(|cause| cause.growth.abs() >= BESIDE * first.growth.abs()).take(MORE);
+            beside.for_each(|cause| text.push_str(&format!("; also, {}", cause.text)));
+        }
+    }
+    text.push('.');
+    let waiting: BTreeSet<String> = waiting.iter().flat_map(|row| row.ranks.clone()).collect();
+    Answer {
+        verdict,
+        step_growth: slower.steps.map(|steps| steps.growth()),
+        causes,
+        waiting: waiting.into_iter().collect(),
+        text,
+    }
+}
+
+fn direction(verdict: Verdict) -> f64 {
+    match verdict {
+        Verdict::Slower => 1.0,
+        Verdict::Faster => -1.0,
+        Verdict::CannotTell | Verdict::Same | Verdict::TooFew => 0.0,
+    }
+}
+
+/// Steps that vary too much to tell by themselves grew all the same, where something in them did that explains most of it.
+fn explained(slower: &Slower, verdict: Verdict, causes: &[Cause]) -> Option<Verdict> {
+    let (steps, first) = (slower.steps.as_ref()?, causes.first()?);
+    let growth = steps.growth();
+    let is_most = first.growth / growth >= EXPLAINED && growth.abs() >= EFFECT * steps.a.median.min(steps.b.median);
+    let found = if growth > 0.0 { Verdict::Slower } else { Verdict::Faster };
+    (verdict == Verdict::CannotTell && is_most).then_some(found)
+}
+
+/// What steps take, where they differ.
+fn taken(slower: &Slower) -> String {
+    slower.steps.as_ref().map_or_else(String::new, |steps| {
+        let [a, b] = [duration(steps.a.median), duration(steps.b.median)];
+        format!("B's steps take {b} instead of {a} ({})", percent(steps))
+    })
+}
+
+/// Whether the second run is slower, and how its beginning words it.
+fn headline(slower: &Slower) -> (Verdict, String) {
+    let Some(steps) = &slower.steps else { return without_steps(slower) };
+    let [a, b] = [duration(steps.a.median), duration(steps.b.median)];
+    let grown = percent(steps);
+    let part = |side: usize| format!("{:.0} %", 100.0 * steps.noise[side] / [steps.a, steps.b][side].median);
+    let vary = format!("vary by {} within A and {} within B", part(0), part(1));
+    let words = match steps.verdict {
+        Verdict::Slower | Verdict::Faster => taken(slower),
+        Verdict::Same => format!(
+            "No difference beyond the noise of these runs: steps take {a} in A and {b} in B ({grown}), and {vary}"
+        ),
+        Verdict::CannotTell => {
+            format!("Cannot tell whether B is slower, because steps {vary}: they take {a} in A and {b} in B ({grown})")
+        }
+        Verdict::TooFew => format!(
+            "Cannot tell whether B is slower, because there are too few steps ({} and {} after warm-up, and {ENOUGH} are needed): they \
+             take {a} in A and {b} in B",
+            steps.a.count, steps.b.count
+        ),
+    };
+    (steps.verdict, words)
+}
+
+/// The same where nothing repeats: by what each execution takes.
+fn without_steps(slower: &Slower) -> (Verdict, String) {
+    if slower.ranks.is_empty() {
+        return (Verdict::CannotTell, "Cannot tell whether B is slower, because no rank is in both".into());
+    }
+    if slower.rows.is_empty() {
+        let why = "Cannot tell whether B is slower, because nothing that ran in A ran in B often enough";
+        return (Verdict::CannotTell, why.into());
+    }
+    let changed: Vec<&Row> = slower.rows.iter().filter(|row| row.part != Part::Waits).collect();
+    let lost: f64 = changed.iter().filter(|row| row.change.verdict.is_change()).map(|row| row.lost).sum();
+    let found = |verdict| changed.iter().any(|row| row.change.verdict == verdict);
+    let verdict = match () {
+        () if lost > 0.0 => Verdict::Slower,
+        () if lost < 0.0 => Verdict::Faster,
+        () if found(Verdict::CannotTell) => Verdict::CannotTell,
+        () if found(Verdict::Same) => Verdict::Same,
+        () => Verdict::TooFew,
+    };
+    let words = match verdict {
+        Verdict::Slower => "No steps repeat in both runs; each by itself, things take longer in B",
+        Verdict::Faster => "No steps repeat in both runs; each by itself, things take less time in B",
+        Verdict::Same => "No steps repeat in both runs; each by itself, nothing differs beyond the noise of these runs",
+        Verdict::CannotTell => {
+            "Cannot tell whether B is slower, because no steps repeat in both runs, and what runs varies much within each"
+        }
+        Verdict::TooFew => {
+            "Cannot tell whether B is slower, because no steps repeat in both runs, and nothing runs often enough in both"
+        }
+    };
+    (verdict, words.to_owned())
+}
+
+fn percent(change: &Change) -> String {
+    match (100.0 * change.growth() / change.a.median.max(1.0)).round() {
+        0.0 => "0 %".into(),
+        percent => format!("{percent:+} %"),
+    }
+}
+
+/// Says ranks shortly.
+struct Names(Vec<String>);
+
+impl Names {
+    /// `rank 2`, `ranks 0 and 1`, `every rank`.
+    fn say(&self, ranks: &[String]) -> String {
+        let is_every = ranks.len() > 1 && self.0.iter().all(|rank| ranks.contains(rank));
+        let numbers: Option<Vec<&str>> = ranks.iter().map(|rank| rank.strip_prefix("rank ")).collect();
+        match (ranks, numbers) {
+            _ if is_every => "every rank".into(),
+            ([one], _) => one.clone(),
+            (_, _) if ranks.len() > NAMED => format!("{} ranks", ranks.len()),
+            (_, Some(numbers)) => format!("ranks {}", list(&numbers)),
+            (_, None) => list(&ranks.iter().map(String::as_str).collect::<Vec<_>>()),
+        }
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn list(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// What changed by itself in this direction, or in both; the greatest first.
+fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
+    let fits = |row: &&Row| row.change.verdict.is_change() && direction * row.change.growth() >= 0.0;
+    let unit = if slower.steps.is_some() { " a step" } else { "" };
+    let mut causes: Vec<Cause> = other_contents(slower, names, direction).into_iter().collect();
+    let rows: Vec<&Row> = slower.rows.iter().filter(|row| row.only.is_none()).filter(fits).collect();
+    // Of each rank all that it does itself, and of a direction.
+    for part in [Part::Works, Part::Idles] {
+        for sign in [1.0, -1.0] {
+            let of_part = rows.iter().filter(|row| row.part == part && sign * row.change.growth() > 0.0);
+            let mut ranks: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+            of_part.for_each(|row| ranks.entry(&row.ranks[0]).or_default().push(*row));
+            causes.extend(of_ranks(part, &ranks, names, unit));
+        }
+    }
+    for row in rows.iter().filter(|row| matches!(row.part, Part::Transfers | Part::Communicates)) {
+        causes.push(of_communication(row, slower, names, unit));
+    }
+    let weight = |cause: &Cause| cause.growth.abs() * if cause.part == Part::Idles { IDLE } else { 1.0 };
+    causes.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
+    causes
+}
+
+/// Ranks whose own work changed, or whose GPUs idle: those together that changed about as much as the first.
+fn of_ranks(part: Part, ranks: &BTreeMap<&str, Vec<&Row>>, names: &Names, unit: &str) -> Option<Cause> {
+    let growth = |rows: &[&Row]| rows.iter().map(|row| row.change.growth()).sum::<f64>();
+    let (_, most) = ranks.iter().max_by(|one, other| growth(one.1).abs().total_cmp(&growth(other.1).abs()))?;
+    let all = growth(most);
+    let alike: Vec<String> = (ranks.iter())
+        .filter(|(_, rows)| growth(rows).abs() * 2.0 >= all.abs())
+        .map(|(rank, _)| (*rank).to_owned())
+        .collect();
+    let mut rows = most.clone();
+    rows.sort_by(|one, other| other.change.growth().abs().total_cmp(&one.change.growth().abs()));
+    let longer = if all > 0.0 { "longer" } else { "less" };
+    let who = names.say(&alike);
+    let is_one = alike.len() == 1 || who == "every rank";
+    let first = &rows[0].change;
+    let (a, b) = (duration(first.a.median), duration(first.b.median));
+    let text = match part {
+        Part::Idles => {
+            let verb = if is_one { "'s GPU idles" } else { " have GPUs that idle" };
+            format!("{who}{verb} {longer}: {b}{unit} instead of {a}, for want of work from the host")
+        }
+        _ => {
+            let verb = if is_one { "works" } else { "work" };
+            let its = if is_one { "its" } else { "their" };
+            let (sum, beside) = match rows.len() {
+                1 => (String::new(), String::new()),
+                2 => (format!(" ({}{unit})", grown(all)), format!(", and `{}` takes {longer} too", rows[1].what)),
+                more => (format!(" ({}{unit})", grown(all)), format!(", and {} others take {longer} too", more - 1)),
+            };
+            let call = if rows[0].class == Some(Class::Call) { "call of " } else { "" };
+            let name = &rows[0].what;
+            format!("{who} {verb} {longer}{sum}: {its} {call}`{name}` takes {b}{unit} instead of {a}{beside}")
+        }
+    };
+    let what = rows.iter().map(|row| row.what.clone()).collect();
+    Some(Cause { part, ranks: alike, what, instead_of: Vec::new(), growth: all, link: None, text })
+}
+
+/// A collective that takes longer by itself, or with the waiting in it.
+fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Cause {
+    let [a, b] = [duration(row.change.a.median), duration(row.change.b.median)];
+    let what = &row.what;
+    let longer = if row.change.growth() > 0.0 { "longer" } else { "less time" };
+    let links = changed(&slower.links, row.change.verdict);
+    let link = alone(&links).filter(|_| row.part == Part::Transfers);
+    let text = match (row.part, link) {
+        (Part::Communicates, _) => format!(
+            "on {} {what} takes {b}{unit} instead of {a}, and how much of that is waiting for other ranks cannot be told{}",
+            names.say(&row.ranks),
+            if slower.is_partial { " without their files" } else { "" }
+        ),
+        (_, link) => {
+            let by = match link {
+                Some(link) => network(link),
+                None if links.is_empty() => {
+                    "no rank comes later, so it is a link or NCCL itself, and which cannot be told from here".into()
+                }
+                None => format!("the network takes {longer} on {} of {} links", links.len(), slower.links.len()),
+            };
+            format!("{what} takes {longer} by itself, {b}{unit} instead of {a}: {by}")
+        }
+    };
+    Cause {
+        part: row.part,
+        ranks: row.ranks.clone(),
+        what: vec![what.clone()],
+        instead_of: Vec::new(),
+        growth: row.change.growth(),
+        link: link.map(|link| (link.from.clone(), link.to)),
+        text,
+    }
+}
+
+/// What a link does, in words.
+fn network(Link { from, to, change, .. }: &Link) -> String {
+    let [a, b] = [duration(change.a.median), duration(change.b.median)];
+    let longer = if change.growth() > 0.0 { "longer" } else { "less time" };
+    format!("the network from {from} to rank {to} takes {longer}, {b} a transfer instead of {a}")
+}
+
+/// The links that changed so, the one that lost or gained most first.
+fn changed(links: &[Link], verdict: Verdict) -> Vec<&Link> {
+    let mut changed: Vec<&Link> = links.iter().filter(|link| link.change.verdict == verdict).collect();
+    changed.sort_by(|one, other| other.lost.abs().total_cmp(&one.lost.abs()));
+    changed
+}
+
+/// The one that changed much more than the others.
+fn alone<'a>(changed: &[&'a Link]) -> Option<&'a Link> {
+    let (first, second) = (changed.first()?, changed.get(1));
+    second.is_none_or(|second| first.lost.abs() >= STANDS_OUT * second.lost.abs()).then_some(*first)
+}
+
+/// What the steps of one run have and those of the other do not.
+fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Cause> {
+    let only: Vec<&Row> = slower.rows.iter().filter(|row| row.only.is_some() && row.part != Part::Waits).collect();
+    let of = |side: char| -> Vec<String> {
+        let names: BTreeSet<&str> =
+            only.iter().filter(|row| row.only == Some(side)).map(|row| row.what.as_str()).collect();
+        names.into_iter().map(str::to_owned).collect()
+    };
+    let (in_a, in_b) = (of('A'), of('B'));
+    // By how much each rank's steps grew, and the noise of that.
+    let mut ranks: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for rank in only.iter().flat_map(|row| row.ranks.iter().map(move |rank| (rank, row))) {
+        let sums = ranks.entry(rank.0).or_default();
+        (sums.0, sums.1) = (sums.0 + rank.1.change.growth(), sums.1 + rank.1.change.noise());
+    }
+    let (growth, noise) = ranks.values().copied().max_by(|one, other| one.0.abs().total_cmp(&other.0.abs()))?;
+    let is_noise = growth.abs() <= noise;
+    if direction * growth < 0.0 && !is_noise {
+        return None;
+    }
+    let quoted = |all: &[String]| {
+        let shown: Vec<&str> = all.iter().take(NAMED).map(String::as_str).collect();
+        let more = all.len().saturating_sub(NAMED);
+        if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { list(&shown) }
+    };
+    let alike: Vec<String> = (ranks.iter())
+        .filter(|(_, own)| own.0.abs() * 2.0 >= growth.abs())
+        .map(|(rank, _)| (*rank).to_owned())
+        .collect();
+    let who = names.say(&alike);
+    let whose = if who == "every rank" { String::new() } else { format!(" on {who}") };
+    let by = if is_noise { "at a cost that the noise hides".into() } else { format!("{} a step", grown(growth)) };
+    let text = match (&in_a[..], &in_b[..]) {
+        ([], new) => format!("they have {} as well{whose}, {by}", quoted(new)),
+        (old, []) => format!("they have no {}{whose}, {by}", quoted(old)),
+        (old, new) => format!("they have {} instead of {}{whose}, {by}", quoted(new), quoted(old)),
+    };
+    let part = only.first().map_or(Part::Works, |row| row.part);
+    let growth = if is_noise { 0.0 } else { growth };
+    Some(Cause { part, ranks: alike, what: in_b, instead_of: in_a, growth, link: None, text })
+}
+
+/// Who waits for the ranks of a cause, and in what.
+fn waiters(cause: &Cause, waiting: &[&Row], names: &Names, is_step: bool) -> String {
+    let row_fits = |row: &&&Row| {
+        row.change.growth() * cause.growth > 0.0 && !row.ranks.iter().any(|rank| cause.ranks.contains(rank))
+    };
+    if !matches!(cause.part, Part::Works | Part::Idles) {
+        return String::new();
+    }
+    let rows: Vec<&&Row> = waiting.iter().filter(row_fits).collect();
+    let most = rows.iter().max_by(|one, other| one.lost.abs().total_cmp(&other.lost.abs()));
+    let Some(most) = most else { return String::new() };
+    let ranks: BTreeSet<String> = rows.iter().flat_map(|row| row.ranks.clone()).collect();
+    let ranks: Vec<String> = ranks.into_iter().collect();
+    let is_rest = ranks.len() + cause.ranks.len() == names.0.len() && ranks.len() > 1;
+    let who = if is_rest { "the others".to_owned() } else { names.say(&ranks) };
+    let verb = if ranks.len() == 1 { "waits" } else { "wait" };
+    let it = if cause.ranks.len() == 1 { "it" } else { "them" };
+    let growth = most.change.growth();
+    let less = if growth < 0.0 { " less" } else { "" };
+    let unit = if is_step { " a step" } else { "" };
+    format!("; {who} {verb}{less} for {it} in {} ({}{unit})", most.what, grown(growth))
+}
+
+/// Why a change has no cause.
+fn unexplained(slower: &Slower, waiting: &[&Row], names: &Names) -> String {
+    let Some(most) = waiting.first() else { return ", and without kernels in both it cannot be told why".into() };
+    let ranks: BTreeSet<String> = waiting.iter().flat_map(|row| row.ranks.clone()).collect();
+    let who = names.say(&ranks.into_iter().collect::<Vec<_>>());
+    let whom = if slower.is_partial {
+        "for whom is not in these files"
+    } else {
+        "and no rank's own work changed beyond the noise"
+    };
+    format!(
+        ": {who} waits in {} for {} instead of {}, {whom}",
+        most.what,
+        duration(most.change.b.median),
+        duration(most.change.a.median)
+    )
+}

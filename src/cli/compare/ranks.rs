@@ -1,0 +1,254 @@
+//! A profile by ranks: what each one's GPU did, in order, and how long of each collective it only waited for the others.
+//!
+//! A collective's kernel runs until the last rank has come and the data is through. The rank that comes last waits for nobody, so its
+//! kernel is the shortest, and what another rank's takes beyond that is waiting. Durations need no common clock.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::Serialize;
+
+use crate::import::{Kernel, Operation, Profile, Span, kernel_name};
+use crate::model::activity::CopyKind;
+use crate::trace::names;
+
+/// What kind of thing a rank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Class {
+    /// A kernel of the application's.
+    Kernel,
+    /// A copy or a memset.
+    Copy,
+    /// A kernel of NCCL's.
+    Communication,
+    /// A call into NCCL, where there are no kernels.
+    Call,
+}
+
+/// Things that are the same in every run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Kind {
+    pub(crate) class: Class,
+    pub(crate) name: String,
+}
+
+/// One thing that ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// By its place in [`Ranks::kinds`].
+    pub(crate) kind: usize,
+    pub(crate) span: Span,
+    /// How much of it was waiting for other ranks, ns; `None` where that cannot be told.
+    pub(crate) waited: Option<u64>,
+    /// When the host launched it, where that is known.
+    pub(crate) launched: Option<i64>,
+}
+
+/// What one rank's GPU did.
+#[derive(Clone, Debug)]
+pub(crate) struct Rank {
+    /// `rank 3`; `process 3` where the job's ranks are not told; and the GPU, where it is one of several.
+    pub(crate) label: String,
+    pub(crate) number: Option<i32>,
+    /// By its place in the profile.
+    pub(crate) process: usize,
+    /// In the order of their start.
+    pub(crate) items: Vec<Item>,
+}
+
+/// A profile by ranks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranks {
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) all: Vec<Rank>,
+    /// Collectives have members whose files are not here, so that the one which all wait for may be missing.
+    pub(crate) is_partial: bool,
+}
+
+impl Ranks {
+    /// Of a profile; of its calls into NCCL, where kernels are not what both have.
+    pub(crate) fn of(profile: &Profile, with_kernels: bool) -> Ranks {
+        let mut ranks = Ranks::default();
+        let mut kinds = HashMap::new();
+        let mut lists: BTreeMap<(usize, u32), Vec<Item>> = BTreeMap::new();
+        if with_kernels {
+            ranks.take_kernels(profile, &mut kinds, &mut lists);
+        } else {
+            for call in &profile.nccl_calls {
+                let kind = ranks.kind(&mut kinds, Class::Call, operation(profile, &call.operation));
+                let item = Item { kind, span: call.span, waited: None, launched: Some(call.span.start) };
+                lists.entry((call.process, 0)).or_default().push(item);
+            }
+        }
+        // Without a rank in the job, the one in the largest communicator is the same in the next run, as no process number is.
+        let mut largest: HashMap<usize, (i32, i32)> = HashMap::new();
+        for operation in profile.operations.iter().chain(profile.nccl_calls.iter().map(|call| &call.operation)) {
+            let communicator = operation.communicator.map(|at| &profile.communicators[at]);
+            if let Some((size, own)) = communicator.and_then(|it| it.ranks.zip(it.rank)) {
+                let known = largest.entry(operation.process).or_insert((size, own));
+                if size > known.0 {
+                    *known = (size, own);
+                }
+            }
+        }
+        let order = |process: usize| {
+            let number = profile.processes.get(process).and_then(|it| it.rank);
+            (number.is_none(), number, largest.get(&process).map(|it| it.1), process)
+        };
+        let mut processes: Vec<usize> = lists.keys().map(|(process, _)| *process).collect();
+        processes.sort_by_key(|process| order(*process));
+        let is_alone = |process: usize| processes.iter().filter(|other| **other == process).count() == 1;
+        let mut places = processes.clone();
+        places.dedup();
+        for ((process, device), mut items) in lists {
+            items.sort_by_key(|item| item.span);
+            let number = profile.processes.get(process).and_then(|it| it.rank);
+            let place = places.iter().position(|it| *it == process).unwrap_or(0);
+            let who = number.map_or_else(|| format!("process {place}"), |number| format!("rank {number}"));
+            let label = if is_alone(process) { who } else { format!("{who}, GPU {device}") };
+            let number = number.filter(|_| is_alone(process));
+            ranks.all.push(Rank { label, number, process, items });
+        }
+        // Stable: the GPUs of a process stay in their order.
+        ranks.all.sort_by_key(|rank| order(rank.process));
+        ranks
+    }
+
+    fn kind(&mut self, known: &mut HashMap<Kind, usize>, class: Class, name: String) -> usize {
+        let kind = Kind { class, name };
+        *known.entry(kind).or_insert_with_key(|kind| {
+            self.kinds.push(kind.clone());
+            self.kinds.len() - 1
+        })
+    }
+
+    fn take_kernels(
+        &mut self,
+        profile: &Profile,
+        kinds: &mut HashMap<Kind, usize>,
+        lists: &mut BTreeMap<(usize, u32), Vec<Item>>,
+    ) {
+        let calls: HashMap<(usize, u32), i64> =
+            profile.cuda_calls.iter().map(|it| ((it.process, it.correlation), it.span.start)).collect();
+        let (waited, is_partial) = waiting(profile);
+        self.is_partial = is_partial;
+        // Kernels have few names, and to find the common one of each takes a while.
+        let mut own: HashMap<&str, usize> = HashMap::new();
+        for (at, kernel) in profile.kernels.iter().enumerate() {
+            let kind = if kernel.is_nccl() {
+                let name = carried(profile, kernel).unwrap_or_else(|| kernel_name::base(&kernel.name));
+                self.kind(kinds, Class::Communication, name)
+            } else if let Some(kind) = own.get(&*kernel.name) {
+                *kind
+            } else {
+                let kind = self.kind(kinds, Class::Kernel, kernel_name::common(&kernel.name));
+                own.insert(&kernel.name, kind);
+                kind
+            };
+            let launched = calls.get(&(kernel.process, kernel.correlation)).copied();
+            let item = Item { kind, span: kernel.span, waited: waited.get(&at).copied(), launched };
+            lists.entry((kernel.process, kernel.place.device)).or_default().push(item);
+        }
+        for copy in &profile.copies {
+            let kind = self.kind(kinds, Class::Copy, copy_name(copy.kind).to_owned());
+            let launched = calls.get(&(copy.process, copy.correlation)).copied();
+            let item = Item { kind, span: copy.span, waited: None, launched };
+            lists.entry((copy.process, copy.place.device)).or_default().push(item);
+        }
+    }
+}
+
+fn copy_name(kind: CopyKind) -> &'static str {
+    match kind {
+        CopyKind::HostToDevice => "copy host → device",
+        CopyKind::DeviceToHost => "copy device → host",
+        CopyKind::DeviceToDevice => "copy on the device",
+        CopyKind::PeerToPeer => "copy to another device",
+        CopyKind::Set => "memset",
+        CopyKind::Other(_) => "copy",
+    }
+}
+
+/// What is the same on all ranks of an operation: whose it is, its number, and how many of that number the rank had before.
+type Shared<'a> = (Option<u64>, &'a str, u64, usize);
+
+/// How long each kernel of a collective waited for other ranks, by its place; and whether members are missing.
+fn waiting(profile: &Profile) -> (HashMap<usize, u64>, bool) {
+    let mut turns: HashMap<(usize, u32, Option<u64>, u64), usize> = HashMap::new();
+    let mut shared: HashMap<Shared<'_>, Vec<usize>> = HashMap::new();
+    for (at, kernel) in profile.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl()) {
+        let Some(first) = kernel.carried.operations.first().map(|first| &profile.operations[*first]) else { continue };
+        // The same operation on another rank has the same number. A replay of a graph has the number of its capture: in its turn.
+        let Some(number) = first.correlation.or(first.seq).filter(|_| !first.is_point_to_point()) else { continue };
+        let communicator = first.communicator.map(|at| &profile.communicators[at]);
+        let hash = communicator.and_then(|it| it.hash);
+        let name = communicator.and_then(|it| it.name.as_deref()).unwrap_or_default();
+        let turn = turns.entry((kernel.process, kernel.place.device, hash, number)).or_default();
+        shared.entry((hash, name, number, *turn)).or_default().push(at);
+        *turn += 1;
+    }
+    let (mut waited, mut is_partial) = (HashMap::new(), false);
+    for kernels in shared.into_values() {
+        let kernel = |at: &usize| &profile.kernels[*at];
+        let ranks: BTreeSet<(usize, u32)> =
+            kernels.iter().map(|at| (kernel(at).process, kernel(at).place.device)).collect();
+        let members = profile.operations[kernel(&kernels[0]).carried.operations[0]].communicator;
+        let members = members.and_then(|at| profile.communicators[at].ranks);
+        is_partial |= members.is_some_and(|members| (ranks.len() as i64) < i64::from(members));
+        if ranks.len() < 2 {
+            continue;
+        }
+        let shortest = kernels.iter().map(|at| kernel(at).span.duration()).min().unwrap_or(0);
+        waited.extend(kernels.iter().map(|at| (*at, kernel(at).span.duration() - shortest)));
+    }
+    (waited, is_partial)
+}
+
+/// What a kernel carries, as it is in every run; `None` where that is not known.
+fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
+    let operations: Vec<&Operation> = kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect();
+    match operations[..] {
+        [] => None,
+        [one] if kernel.carried.count <= 1 => Some(operation(profile, one)),
+        _ => {
+            let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+            operations.iter().for_each(|it| *kinds.entry(operation(profile, it)).or_default() += 1);
+            let mut parts: Vec<String> = kinds
+                .iter()
+                .map(|(kind, count)| if *count > 1 { format!("{count} {kind}") } else { kind.clone() })
+                .collect();
+            let untold = u64::from(kernel.carried.count).saturating_sub(operations.len() as u64);
+            if untold > 0 {
+                parts.push(format!("{untold} more"));
+            }
+            Some(parts.join(" + "))
+        }
+    }
+}
+
+/// An operation as it is in every run: function, size, type, communicator. Hashes, numbers and what NCCL chose are others in each.
+pub(crate) fn operation(profile: &Profile, operation: &Operation) -> String {
+    let mut words = vec![operation.function.clone()];
+    words.extend(operation.bytes.map(names::size));
+    words.extend(operation.datatype.as_ref().map(|name| datatype(name)));
+    let communicator = operation.communicator.map(|at| &profile.communicators[at]);
+    if let Some(communicator) = communicator {
+        match (&communicator.name, communicator.ranks) {
+            (Some(name), _) => words.push(format!("on {name}")),
+            (None, Some(ranks)) => words.push(format!("on {ranks} ranks")),
+            (None, None) => {}
+        }
+    }
+    words.join(" ")
+}
+
+/// `ncclFloat32` is `f32`, `ncclUint8` is `u8`; other words stay as the tool has them.
+fn datatype(name: &str) -> String {
+    let plain = name.trim_start_matches("nccl").to_ascii_lowercase();
+    let short = [("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i")];
+    let found = short.iter().find_map(|(long, short)| {
+        let rest = plain.strip_prefix(long)?;
+        rest.bytes().next().is_some_and(|first| first.is_ascii_digit()).then(|| format!("{short}{rest}"))
+    });
+    found.unwrap_or(plain)
+}

@@ -1,0 +1,151 @@
+//! A run as it is named on the command line: a file, or a folder with the files of its ranks, as one profile.
+
+use std::path::{Path, PathBuf};
+
+use crate::import::{self, Operation, Profile};
+
+/// Reads a run.
+///
+/// # Errors
+///
+/// Which file cannot be read, and why; or what a folder holds that is not one run.
+pub(crate) fn open(path: &Path) -> Result<Profile, String> {
+    let read = |path: &Path| import::open(path).map_err(|error| format!("{}: {error}", path.display()));
+    if !path.is_dir() {
+        return read(path);
+    }
+    let files = files(path)?;
+    let mut whole: Option<(PathBuf, Profile)> = None;
+    for file in files {
+        let one = read(&file)?;
+        whole = Some(match whole {
+            None => (file, one),
+            Some((first, all)) => (first.clone(), added(all, one, &first, &file)?),
+        });
+    }
+    let (_, mut profile) = whole.ok_or_else(|| {
+        format!("{}: the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it", path.display())
+    })?;
+    path.clone_into(&mut profile.source.path);
+    Ok(profile)
+}
+
+/// What may be a profile, by its name.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    const ENDINGS: [&str; 4] = [".perfetto-trace", ".sqlite", ".json", ".json.gz"];
+    let failed = |error| format!("failed to read {}: {error}", folder.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// One profile with another one's things too.
+fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Result<Profile, String> {
+    if all.source.tool != one.source.tool {
+        return Err(format!(
+            "{} is of {} and {} of {}: a folder has to hold the files of one run by one tool",
+            first.display(),
+            all.source.tool,
+            file.display(),
+            one.source.tool
+        ));
+    }
+    let is_known = |rank: i32| all.processes.iter().any(|it| it.rank == Some(rank));
+    if let Some(rank) = one.processes.iter().filter_map(|it| it.rank).find(|rank| is_known(*rank)) {
+        return Err(format!(
+            "{}: rank {rank} is in another file of the folder too: it has to hold the files of one run, each rank once",
+            file.display()
+        ));
+    }
+    // Hosts have clocks of their own, and files of other tools may count from anything.
+    if all.host != one.host || all.clock.name != one.clock.name {
+        let apart = all.clock.to_utc_ns.zip(one.clock.to_utc_ns).map(|(all, one)| one.saturating_sub(all));
+        move_by(&mut one, apart.unwrap_or(0));
+    }
+    if all.host != one.host {
+        all.host = None;
+    }
+    renumber(&mut one, all.processes.len(), all.communicators.len(), all.operations.len());
+    for name in one.devices.into_values() {
+        // Their numbers count from 0 on every host; which GPUs there are matters.
+        if !all.devices.values().any(|known| *known == name) {
+            let number = all.devices.last_key_value().map_or(0, |(number, _)| number + 1);
+            all.devices.insert(number, name);
+        }
+    }
+    all.world = all.world.or(one.world);
+    all.processes.append(&mut one.processes);
+    all.communicators.append(&mut one.communicators);
+    all.kernels.append(&mut one.kernels);
+    all.copies.append(&mut one.copies);
+    all.cuda_calls.append(&mut one.cuda_calls);
+    all.ranges.append(&mut one.ranges);
+    all.operations.append(&mut one.operations);
+    all.launches.append(&mut one.launches);
+    all.plans.append(&mut one.plans);
+    all.groups.append(&mut one.groups);
+    all.nccl_calls.append(&mut one.nccl_calls);
+    all.handovers.append(&mut one.handovers);
+    all.transfers.append(&mut one.transfers);
+    all.nccl_versions.append(&mut one.nccl_versions);
+    all.notes.append(&mut one.notes);
+    for words in [&mut all.nccl_versions, &mut all.notes] {
+        words.sort();
+        words.dedup();
+    }
+    all.sort();
+    Ok(all)
+}
+
+fn move_by(profile: &mut Profile, ns: i64) {
+    let spans = (profile.kernels.iter_mut().map(|it| &mut it.span))
+        .chain(profile.copies.iter_mut().map(|it| &mut it.span))
+        .chain(profile.cuda_calls.iter_mut().map(|it| &mut it.span))
+        .chain(profile.ranges.iter_mut().map(|it| &mut it.span))
+        .chain(profile.launches.iter_mut().map(|it| &mut it.span))
+        .chain(profile.plans.iter_mut().map(|it| &mut it.span))
+        .chain(profile.groups.iter_mut().map(|it| &mut it.span))
+        .chain(
+            profile.nccl_calls.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(it.operation.call.as_mut())),
+        )
+        .chain(profile.handovers.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(it.operation.call.as_mut())))
+        .chain(profile.transfers.iter_mut().map(|it| &mut it.span))
+        .chain(profile.operations.iter_mut().filter_map(|it| it.call.as_mut()));
+    spans.for_each(|span| *span = span.moved(ns));
+}
+
+/// Makes the places that a profile's things have in its lists those behind as many others.
+fn renumber(profile: &mut Profile, processes: usize, communicators: usize, operations: usize) {
+    let operation = |it: &mut Operation| {
+        it.process += processes;
+        it.communicator = it.communicator.map(|at| at + communicators);
+    };
+    for kernel in &mut profile.kernels {
+        kernel.process += processes;
+        kernel.carried.operations.iter_mut().for_each(|at| *at += operations);
+    }
+    profile.operations.iter_mut().for_each(operation);
+    profile.copies.iter_mut().for_each(|it| it.process += processes);
+    profile.cuda_calls.iter_mut().for_each(|it| it.process += processes);
+    profile.ranges.iter_mut().for_each(|it| it.process += processes);
+    profile.transfers.iter_mut().for_each(|it| it.process += processes);
+    for launch in profile.launches.iter_mut().chain(&mut profile.plans).chain(&mut profile.groups) {
+        launch.process += processes;
+        launch.communicator = launch.communicator.map(|at| at + communicators);
+    }
+    for call in &mut profile.nccl_calls {
+        call.process += processes;
+        operation(&mut call.operation);
+    }
+    for handover in &mut profile.handovers {
+        handover.process += processes;
+        operation(&mut handover.operation);
+    }
+}

@@ -1,0 +1,161 @@
+//! The steps of a run: by the ranges that the program marked, else by what repeats.
+//!
+//! What repeats is found by a kind of thing that divides all that a rank did into stretches of the same content: a kernel that runs once
+//! a step does. Of several, the one with the shortest stretches is taken.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use super::ranks::{Item, Rank, Ranks};
+use crate::correlate::step_of;
+use crate::import::Profile;
+
+/// Stretches below which nothing is said to repeat.
+const FEWEST: usize = 4;
+/// The part of the stretches, and of their time, that has the same content where something repeats; and where it does so strictly.
+const ALIKE: (f64, f64) = (0.8, 0.95);
+/// The part of what ran that lies in marked steps, where these are taken.
+const INSIDE: f64 = 0.8;
+
+/// How steps are known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "by", content = "from")]
+pub(crate) enum Source {
+    /// The program marked them by ranges.
+    Ranges,
+    /// Concluded: from one of these to the next.
+    Repeats(String),
+}
+
+/// When a rank's steps begin, and the last ends, in ns; how that is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Steps {
+    pub(crate) source: Source,
+    pub(crate) edges: Vec<i64>,
+}
+
+impl Steps {
+    /// How long each one took.
+    pub(crate) fn durations(&self) -> Vec<f64> {
+        self.edges.windows(2).map(|edge| (edge[1] - edge[0]) as f64).collect()
+    }
+}
+
+/// The steps of the same rank in two runs: both marked, or both by the same repeating thing, or none.
+pub(crate) fn of_both(
+    [profile_a, profile_b]: [&Profile; 2],
+    [ranks_a, ranks_b]: [&Ranks; 2],
+    [a, b]: [&Rank; 2],
+) -> Option<[Steps; 2]> {
+    if let (Some(a), Some(b)) = (marked(profile_a, a), marked(profile_b, b)) {
+        return Some([a, b]);
+    }
+    let (found_a, found_b) = (repeating(ranks_a, a), repeating(ranks_b, b));
+    let both = found_a.iter().filter_map(|(name, one)| Some((one, found_b.get(name)?)));
+    // Strict ones first, then those with the shortest steps, then the first of a step.
+    let best = both.min_by_key(|(a, b)| (!(a.is_strict && b.is_strict), a.items + b.items, a.first));
+    match best {
+        Some((a, b)) => Some([a.steps.clone(), b.steps.clone()]),
+        // What they do differs, and so may what a step begins with.
+        None => {
+            let own = |found: BTreeMap<&str, Repeating>| {
+                found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
+            };
+            Some([own(found_a)?, own(found_b)?])
+        }
+    }
+}
+
+/// The steps that the program marked.
+fn marked(profile: &Profile, rank: &Rank) -> Option<Steps> {
+    let mut starts: BTreeMap<u64, (i64, i64)> = BTreeMap::new();
+    for range in profile.ranges.iter().filter(|range| range.process == rank.process) {
+        if let Some(number) = step_of(&range.name) {
+            starts.entry(number).or_insert((range.span.start, range.span.end));
+        }
+    }
+    // Where numbers run backwards, several loops use the same ones.
+    let spans: Vec<(i64, i64)> = starts.into_values().collect();
+    if spans.len() < FEWEST || !spans.is_sorted() {
+        return None;
+    }
+    // A GPU is behind its host: its step begins with the first thing that was launched in the host's.
+    let step = |at: i64| spans.partition_point(|span| span.0 <= at).checked_sub(1).filter(|step| at <= spans[*step].1);
+    let mut edges: Vec<Option<i64>> = vec![None; spans.len()];
+    let mut inside = 0_usize;
+    for item in &rank.items {
+        if let Some(step) = step(item.launched.unwrap_or(item.span.start)) {
+            inside += 1;
+            edges[step].get_or_insert(item.span.start);
+        }
+    }
+    let edges: Vec<i64> = edges.into_iter().flatten().collect();
+    let is_whole = inside as f64 >= INSIDE * rank.items.len() as f64 && edges.is_sorted();
+    (is_whole && edges.len() > FEWEST).then_some(Steps { source: Source::Ranges, edges })
+}
+
+struct Repeating {
+    steps: Steps,
+    is_strict: bool,
+    /// Of a step, on average, in thousandths.
+    items: usize,
+    /// Where the first one is among the rank's items.
+    first: usize,
+}
+
+/// Everything that divides what a rank did into stretches alike, by its name.
+fn repeating<'a>(ranks: &'a Ranks, rank: &Rank) -> BTreeMap<&'a str, Repeating> {
+    let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, item) in rank.items.iter().enumerate() {
+        places.entry(item.kind).or_default().push(at);
+    }
+    // What lies before each item, whatever its order: the difference of two is the content between them, but for one chance in 2^64.
+    let mut before = Vec::with_capacity(rank.items.len());
+    let mut sum = 0_u64;
+    for item in &rank.items {
+        before.push(sum);
+        sum = sum.wrapping_add(mixed(item.kind as u64 + 1));
+    }
+    let found = places.into_iter().filter_map(|(kind, places)| {
+        let name = ranks.kinds[kind].name.as_str();
+        Some((name, stretches(&rank.items, &before, &places, name)?))
+    });
+    found.collect()
+}
+
+/// Spreads the bits of a number (the last step of splitmix64).
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+fn stretches(items: &[Item], before: &[u64], places: &[usize], name: &str) -> Option<Repeating> {
+    if places.len() <= FEWEST {
+        return None;
+    }
+    let mut contents: HashMap<u64, (usize, i64)> = HashMap::new();
+    for ends in places.windows(2) {
+        let content = before[ends[1]].wrapping_sub(before[ends[0]]);
+        let entry = contents.entry(content).or_default();
+        entry.0 += 1;
+        entry.1 += items[ends[1]].span.start - items[ends[0]].span.start;
+    }
+    let all = (places.len() - 1) as f64;
+    let time = (items[*places.last()?].span.start - items[places[0]].span.start) as f64;
+    let (count, of_them) = contents.into_values().max()?;
+    let alike = (count as f64 / all).min(of_them as f64 / time.max(1.0));
+    // What lies before the first and behind the last is no more than what a program does around its steps, where it repeats at all.
+    let is_most = (places[places.len() - 1] - places[0]) * 2 > items.len();
+    (alike >= ALIKE.0 && is_most).then(|| Repeating {
+        steps: Steps {
+            source: Source::Repeats(name.to_owned()),
+            edges: places.iter().map(|at| items[*at].span.start).collect(),
+        },
+        is_strict: alike >= ALIKE.1,
+        items: (places[places.len() - 1] - places[0]) * 1000 / (places.len() - 1),
+        first: places[0],
+    })
+}

@@ -1,0 +1,373 @@
+//! Made-up jobs with one thing changed, and what is said of them.
+
+use std::collections::BTreeMap;
+
+use super::change::Verdict;
+use super::report::{Report, Style};
+use super::slower::Part;
+use super::steps::Source;
+use super::*;
+use crate::import::{
+    Carried, Communicator, How, Kernel, NcclCall, Operation, Place, Process, Range, Span, Tool, Transfer,
+};
+
+/// A job: each step `forward`, `backward`, an AllReduce that all ranks wait for each other in, `optimizer`. Times are microseconds.
+///
+/// ```text
+///   rank 0  |forward|backward|====AllReduce====|optimizer|pause|forward ...
+///   rank 2  |forward|backward........|AllReduce|optimizer|pause|forward ...
+/// ```
+#[derive(Clone)]
+struct Job {
+    tool: Tool,
+    ranks: i32,
+    steps: usize,
+    /// Added to what this rank takes for `backward`.
+    slow: Option<(i32, i64)>,
+    /// For how long a GPU runs nothing after its step, and another one more.
+    pause: i64,
+    late: Option<(i32, i64)>,
+    transfer: i64,
+    bytes: u64,
+    /// A link's sender, and what its transfers wait for the network more.
+    link: Option<(i32, i64)>,
+    /// Everything varies by up to so many hundredths.
+    jitter: i64,
+    seed: u64,
+    world: i32,
+    device: &'static str,
+    nccl: &'static str,
+}
+
+const HEALTHY: Job = Job {
+    tool: Tool::Ncclscope,
+    ranks: 4,
+    steps: 30,
+    slow: None,
+    pause: 100,
+    late: None,
+    transfer: 1000,
+    bytes: 2 << 20,
+    link: None,
+    jitter: 1,
+    seed: 1,
+    world: 4,
+    device: "H200",
+    nccl: "2.30.7",
+};
+
+impl Job {
+    fn profile(&self) -> Profile {
+        let mut profile = Profile { nccl_versions: vec![self.nccl.into()], ..Profile::default() };
+        profile.source.tool = self.tool;
+        profile.source.path = format!("run-{}", self.seed).into();
+        profile.world = Some(self.world);
+        profile.devices.insert(0, self.device.into());
+        let mut random = self.seed;
+        let mut about = |us: i64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            us * 1000 + us * 10 * self.jitter * ((random >> 33) % 100) as i64 / 100
+        };
+        for rank in 0..self.ranks {
+            let pid = (self.seed * 1000) as i64 + i64::from(rank);
+            let name = format!("rank {rank} · node");
+            profile.processes.push(Process { pid, name, rank: Some(rank), threads: BTreeMap::new(), lost: 0 });
+            let communicator = Communicator {
+                name: Some("dp".into()),
+                ranks: Some(self.ranks),
+                hash: Some(self.seed),
+                ..Communicator::default()
+            };
+            profile.communicators.push(communicator);
+        }
+        let mut now = vec![0; self.ranks as usize];
+        for step in 0..self.steps {
+            for rank in 0..self.ranks {
+                let at = &mut now[rank as usize];
+                let extra = |of: Option<(i32, i64)>| of.filter(|(own, _)| *own == rank).map_or(0, |(_, us)| us);
+                for (name, us) in [("forward", 3000), ("backward", 5000 + extra(self.slow))] {
+                    let end = *at + about(us);
+                    kernel(&mut profile, rank, name, Span { start: *at, end });
+                    *at = end;
+                }
+            }
+            // Over when the last has come and the data is through.
+            let end = now.iter().max().unwrap() + about(self.transfer);
+            for rank in 0..self.ranks {
+                let at = &mut now[rank as usize];
+                let operation = profile.operations.len();
+                profile.operations.push(Operation {
+                    process: rank as usize,
+                    function: "AllReduce".into(),
+                    communicator: Some(rank as usize),
+                    bytes: Some(self.bytes),
+                    datatype: Some("ncclFloat32".into()),
+                    correlation: Some(step as u64),
+                    ..Operation::default()
+                });
+                kernel(&mut profile, rank, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", Span { start: *at, end });
+                let carried = &mut profile.kernels.last_mut().unwrap().carried;
+                *carried = Carried { count: 1, operations: vec![operation], how: How::Exact };
+                let more = self.link.filter(|(from, _)| *from == rank).map_or(0, |(_, us)| us);
+                profile.transfers.push(Transfer {
+                    process: rank as usize,
+                    span: Span { start: *at, end },
+                    peer: Some((rank + 1) % self.ranks),
+                    is_send: true,
+                    waits: vec![("network wait".into(), about(300 + more) as u64)],
+                    ..Transfer::default()
+                });
+                let done = end + about(1000);
+                kernel(&mut profile, rank, "optimizer", Span { start: end, end: done });
+                let late = self.late.filter(|(own, _)| *own == rank).map_or(0, |(_, us)| us);
+                *at = done + about(self.pause + late);
+            }
+        }
+        profile.sort();
+        profile
+    }
+
+    #[track_caller]
+    fn against(&self, b: &Job) -> Report {
+        compare(&self.profile(), &Job { seed: self.seed + 1, ..b.clone() }.profile(), Some(Case::TwoRuns)).unwrap()
+    }
+
+    #[track_caller]
+    fn says(&self, b: &Job, expected: &str) -> Report {
+        let report = self.against(b);
+        let text = &report.answer.as_ref().unwrap().text;
+        assert!(text.contains(expected), "{text}");
+        report
+    }
+}
+
+fn kernel(profile: &mut Profile, rank: i32, name: &str, span: Span) {
+    profile.kernels.push(Kernel {
+        process: rank as usize,
+        span,
+        place: Place::default(),
+        name: name.into(),
+        ..Kernel::default()
+    });
+}
+
+fn text(report: &Report) -> String {
+    let mut out = Vec::new();
+    report.write(Style::Text, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn the_rank_that_works_longer_is_named_and_who_waits_for_it() {
+    let slow = Job { slow: Some((2, 3000)), ..HEALTHY };
+    let report = HEALTHY.says(&slow, "B's steps take 13.2 ms instead of 10.2 ms (+29 %): ");
+    let answer = report.answer.as_ref().unwrap();
+    assert!(
+        answer.text.contains("rank 2 works longer: its `backward` takes 8.04 ms a step instead of 5.03 ms"),
+        "{}",
+        answer.text
+    );
+    assert!(answer.text.contains("the others wait for it in AllReduce 2 MiB f32 on dp (+3.0"), "{}", answer.text);
+    assert_eq!(answer.verdict, Verdict::Slower);
+    assert_eq!(answer.causes.len(), 1, "{:?}", answer.causes);
+    assert_eq!((answer.causes[0].part, &answer.causes[0].ranks[..]), (Part::Works, &["rank 2".to_owned()][..]));
+    assert_eq!(answer.waiting, ["rank 0", "rank 1", "rank 3"]);
+    // Of it all the text begins with that.
+    assert!(text(&report).starts_with(&answer.text));
+    // And back.
+    let report = slow.says(&HEALTHY, "rank 2 works less: its `backward` takes 5.03 ms a step instead of 8.04 ms");
+    assert_eq!(report.answer.unwrap().verdict, Verdict::Faster);
+}
+
+#[test]
+fn all_that_work_longer_are_named_together() {
+    let every = |us: i64| {
+        let mut profile = Job { seed: us as u64 + 7, ..HEALTHY }.profile();
+        // The same kernel on all ranks, with room for it behind the step.
+        profile.kernels.iter_mut().filter(|it| &*it.name == "optimizer").for_each(|it| it.span.end += us * 1000);
+        let step = |at: i64| at / 10_100_000;
+        for kernel in &mut profile.kernels {
+            kernel.span = kernel.span.moved(step(kernel.span.start) * us * 1000);
+        }
+        profile
+    };
+    let report = compare(&every(0), &every(2000), Some(Case::TwoRuns)).unwrap();
+    let text = report.answer.unwrap().text;
+    assert!(text.contains("every rank works longer: its `optimizer` takes 3.0"), "{text}");
+}
+
+#[test]
+fn a_gpu_that_its_host_leaves_idle_is_no_slower_kernel() {
+    let report = HEALTHY.says(&Job { late: Some((1, 4000)), ..HEALTHY }, "rank 1's GPU idles longer: 4.1");
+    let answer = report.answer.unwrap();
+    assert!(answer.text.contains("the others wait for it in AllReduce"), "{}", answer.text);
+    assert_eq!(answer.causes.len(), 1, "{:?}", answer.causes);
+}
+
+#[test]
+fn a_transfer_that_takes_longer_accuses_no_rank() {
+    let report =
+        HEALTHY.says(&Job { transfer: 4000, ..HEALTHY }, "AllReduce 2 MiB f32 on dp takes longer by itself, 4.0");
+    let answer = report.answer.unwrap();
+    assert!(answer.text.contains("which cannot be told from here"), "{}", answer.text);
+    assert_eq!((answer.causes.len(), answer.causes[0].part), (1, Part::Transfers));
+    // Unless the network shows where.
+    let link = Job { transfer: 4000, link: Some((3, 900)), ..HEALTHY };
+    HEALTHY.says(&link, "the network from rank 3 to rank 0 takes longer, 1.21 ms a transfer instead of 30");
+}
+
+#[test]
+fn other_sizes_are_another_thing_in_the_step() {
+    let report = HEALTHY.says(
+        &Job { transfer: 2000, bytes: 4 << 20, ..HEALTHY },
+        "they have AllReduce 4 MiB f32 on dp instead of AllReduce 2 MiB f32 on dp, +1.0",
+    );
+    assert_eq!(report.answer.as_ref().unwrap().causes.len(), 1);
+    let only = ["only A has AllReduce 2 MiB f32 on dp", "only B has AllReduce 4 MiB f32 on dp"];
+    assert_eq!(report.differences.others, only);
+}
+
+#[test]
+fn the_same_twice_is_the_same() {
+    for seed in 0..40 {
+        let report =
+            Job { seed: 2 * seed + 1, ..HEALTHY }.says(&HEALTHY, "No difference beyond the noise of these runs");
+        let answer = report.answer.unwrap();
+        assert!(answer.causes.is_empty() && answer.waiting.is_empty(), "{answer:?}");
+        // Where everything varies by half, no difference is not shown either, and nobody is accused.
+        let noisy = Job { seed: 2 * seed + 1, jitter: 100, ..HEALTHY };
+        let answer = noisy.against(&noisy).answer.unwrap();
+        assert!(!answer.verdict.is_change() && answer.causes.is_empty(), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_slower_is_named_in_noise_too() {
+    let noisy = Job { jitter: 30, ..HEALTHY };
+    let report = noisy.against(&Job { slow: Some((2, 3000)), ..noisy.clone() });
+    assert_eq!(report.answer.unwrap().causes[0].ranks, ["rank 2"]);
+}
+
+#[test]
+fn what_one_file_cannot_tell_is_said() {
+    let only = |job: &Job, seed| {
+        let mut profile = Job { seed, ..job.clone() }.profile();
+        profile.kernels.retain(|kernel| kernel.process == 0);
+        profile.processes.truncate(1);
+        profile
+    };
+    let (a, b) = (only(&HEALTHY, 1), only(&Job { slow: Some((2, 3000)), ..HEALTHY }, 2));
+    let answer = compare(&a, &b, Some(Case::TwoRuns)).unwrap().answer.unwrap();
+    assert!(
+        answer.text.contains("how much of that is waiting for other ranks cannot be told without their files"),
+        "{}",
+        answer.text
+    );
+    assert_eq!((answer.causes.len(), answer.causes[0].part), (1, Part::Communicates));
+}
+
+#[test]
+fn few_steps_are_too_few() {
+    // Seven of its beginnings are six steps, one of them warm-up.
+    for (steps, verdict) in [(7, Verdict::Slower), (6, Verdict::TooFew)] {
+        let job = Job { steps, ..HEALTHY };
+        let answer = job.against(&Job { slow: Some((2, 3000)), ..job.clone() }).answer.unwrap();
+        assert_eq!(answer.verdict, verdict, "{}", answer.text);
+    }
+}
+
+#[test]
+fn marked_steps_count_before_what_repeats() {
+    let marked = |seed| {
+        let mut profile = Job { seed, ..HEALTHY }.profile();
+        let starts: Vec<(usize, i64)> = (profile.kernels.iter())
+            .filter(|kernel| &*kernel.name == "backward")
+            .map(|kernel| (kernel.process, kernel.span.start))
+            .collect();
+        let mut numbers = [0; 4];
+        for (process, start) in starts {
+            numbers[process] += 1;
+            // Up to the next one, give or take what nothing lies in.
+            let span = Span { start, end: start + 9_900_000 };
+            let name = format!("step {}", numbers[process]).into();
+            profile.ranges.push(Range { process, tid: Some(1), span, name, domain: None });
+        }
+        profile
+    };
+    let source = |a, b| compare(&a, &b, Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks[0].source.clone();
+    assert_eq!(source(marked(1), marked(2)), Some(Source::Ranges));
+    let inferred = Some(Source::Repeats("forward".into()));
+    assert_eq!(source(marked(1), Job { seed: 2, ..HEALTHY }.profile()), inferred);
+    // Marks that have nothing to do with what ran are no steps.
+    let mut elsewhere = marked(1);
+    elsewhere.ranges.iter_mut().for_each(|range| range.span.end = range.span.start + 1000);
+    assert_eq!(source(elsewhere, marked(2)), inferred);
+}
+
+#[test]
+fn without_steps_each_thing_is_compared_by_itself() {
+    // Kernels are missing here and there, so that nothing repeats.
+    let irregular = |job: &Job, seed| {
+        let mut profile = Job { seed, ..job.clone() }.profile();
+        let mut count = 0;
+        profile.kernels.retain(|kernel| {
+            count += 1;
+            kernel.is_nccl() || (count * count) % 7 < 4
+        });
+        profile
+    };
+    let slow = Job { slow: Some((2, 3000)), ..HEALTHY };
+    let answer = |b| compare(&irregular(&HEALTHY, 1), &irregular(b, 2), Some(Case::TwoRuns)).unwrap().answer.unwrap();
+    let text = answer(&slow).text;
+    assert!(
+        text.starts_with("No steps repeat in both runs; each by itself, things take longer in B: rank 2 works longer"),
+        "{text}"
+    );
+    assert!(!answer(&HEALTHY).verdict.is_change());
+}
+
+#[test]
+fn other_jobs_are_named_first_whichever_tool_wrote_them() {
+    for (one, other) in [(Tool::Kineto, Tool::Kineto), (Tool::Nsight, Tool::Kineto), (Tool::Ncclscope, Tool::Nsight)] {
+        let a = Job { tool: one, world: 8, device: "A100", ..HEALTHY };
+        let b = Job { tool: other, world: 2, device: "V100", nccl: "2.28.9", ranks: 2, ..HEALTHY };
+        let text = text(&a.against(&b));
+        let first = text.lines().next().unwrap();
+        let expected = "A and B are not alike, and what follows may be due to that alone: ranks in the files: 0, 1, 2, 3 and 0, 1; ranks of the \
+                        job: 8 and 2; GPUs: A100 and V100; NCCL: 2.30.7 and 2.28.9.";
+        assert_eq!(first, expected);
+    }
+    // Files of other tools have verdicts as ours do, also for kernels that carry nothing.
+    let foreign = Job { tool: Tool::Nsight, ..HEALTHY };
+    foreign.says(&Job { slow: Some((2, 3000)), tool: Tool::Kineto, ..HEALTHY }, "rank 2 works longer: its `backward`");
+}
+
+#[test]
+fn ranks_of_other_numbers_are_compared_where_there_is_one() {
+    let only = |rank: usize, seed| {
+        let mut profile = Job { seed, ..HEALTHY }.profile();
+        profile.kernels.retain(|kernel| kernel.process == rank);
+        profile
+    };
+    let report = compare(&only(1, 1), &only(3, 2), Some(Case::TwoRuns)).unwrap();
+    let ranks = &report.slower.as_ref().unwrap().ranks;
+    assert_eq!((ranks.len(), ranks[0].a.as_str(), ranks[0].b.as_str()), (1, "rank 1", "rank 3"));
+    assert!(text(&report).contains("rank 1 and rank 3"), "{}", text(&report));
+}
+
+#[test]
+fn calls_stand_in_for_kernels() {
+    let calls = |us: i64, seed| {
+        let mut profile = Job { seed, ..HEALTHY }.profile();
+        for kernel in std::mem::take(&mut profile.kernels) {
+            let operation = Operation { function: kernel.name.to_string(), ..Operation::default() };
+            let span = Span { end: kernel.span.start + us * 1000 + kernel.span.start % 1000, ..kernel.span };
+            let process = kernel.process;
+            profile.nccl_calls.push(NcclCall { process, tid: 1, span, operation, captured: false, arrows: Vec::new() });
+        }
+        profile
+    };
+    let answer = compare(&calls(100, 1), &calls(900, 2), Some(Case::TwoRuns)).unwrap().answer.unwrap();
+    assert!(answer.text.contains("; but every rank works longer"), "{}", answer.text);
+    assert!(answer.text.contains("call of `"), "{}", answer.text);
+}

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use cupti_sys::records::Walker;
 
-use super::file::{Stopped, TraceFile};
+use super::file::{Disk, RESERVE, Stopped, TraceFile};
 use super::input::{Begin, Ending, Input, Level};
 use super::order::{self, Source};
 use super::pipeline::{CHUNK, Pipeline};
@@ -44,8 +44,6 @@ const BUSY_PERIOD: Duration = Duration::from_millis(10);
 const IDLE_PERIOD: Duration = Duration::from_millis(100);
 /// The part of the size limit from which steps are left out.
 const STEPS_UNTIL_PERCENT: u64 = 80;
-/// Room at the end of the file for the ends of open slices and the last word.
-const RESERVE: u64 = 128 << 10;
 
 /// What the collector works on.
 pub struct Collector {
@@ -66,6 +64,7 @@ pub struct Collector {
 /// The running collector, as the rest of the process sees it.
 pub struct Handle {
     requests: Arc<Requests>,
+    disk: Disk,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -81,6 +80,8 @@ struct RequestState {
     /// Synchronisations asked for and carried out.
     asked: u64,
     carried_out: u64,
+    /// The last one was waited for in vain.
+    is_late: bool,
     /// The same of requests to take what CUPTI has returned.
     take_asked: u64,
     taken: u64,
@@ -135,6 +136,7 @@ impl Collector {
     pub fn start(self) -> std::io::Result<Handle> {
         let requests = Arc::new(Requests::default());
         let theirs = Arc::clone(&requests);
+        let disk = self.file.disk();
         let body = move || {
             let run = AssertUnwindSafe(|| Run::new(self).run(&theirs));
             if catch_unwind(run).is_err() {
@@ -148,18 +150,28 @@ impl Collector {
             theirs.done.notify_all();
         };
         let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope".into()).spawn(body))?;
-        Ok(Handle { requests, thread: Some(thread) })
+        Ok(Handle { requests, disk, thread: Some(thread) })
     }
 }
 
 impl Handle {
-    /// Has everything recorded so far written to the file, and waits for it at most this long.
+    /// Has everything recorded so far written to the file, and waits for it at most this long: not at all where what was asked
+    /// for before is not done yet, and only a moment where that was late. A disk that hangs is waited for once, and named.
     pub fn sync(&self, limit: Duration) {
         let mut state = self.requests.lock();
+        let limit = match () {
+            () if state.carried_out < state.asked => Duration::ZERO,
+            () if state.is_late => limit / 8,
+            () => limit,
+        };
         state.asked += 1;
         let asked = state.asked;
         self.requests.wake.notify_all();
-        self.wait(state, limit, |state| state.carried_out >= asked);
+        let done = self.wait(state, limit, |state| state.carried_out >= asked);
+        self.requests.lock().is_late = !done;
+        if !done {
+            self.disk.accuse();
+        }
     }
 
     /// Has what CUPTI returned so far decoded, and waits for it at most this long; whether that was enough. It is drawn when
@@ -169,18 +181,19 @@ impl Handle {
         state.take_asked += 1;
         let asked = state.take_asked;
         self.requests.wake.notify_all();
-        self.wait(state, limit, |state| state.taken >= asked);
-        let state = self.requests.lock();
-        state.ended || state.taken >= asked
+        self.wait(state, limit, |state| state.taken >= asked)
     }
 
-    /// Ends the recording and closes the file, and waits for it at most this long.
+    /// Ends the recording and closes the file, and waits for it at most this long; hardly where the last wait was in vain and still would be.
     pub fn close(&mut self, limit: Duration) {
         let mut state = self.requests.lock();
+        let limit = if state.carried_out < state.asked { limit / 32 } else { limit };
         state.close = true;
         self.requests.wake.notify_all();
         let ended = self.wait(state, limit, |_| false);
-        if ended && let Some(thread) = self.thread.take() {
+        if !ended {
+            self.disk.accuse();
+        } else if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
@@ -198,13 +211,14 @@ impl Handle {
         self.requests.lock().kernels = Some(kernels);
     }
 
+    /// Whether that was done in time, or the recording has ended.
     fn wait(&self, state: MutexGuard<'_, RequestState>, limit: Duration, done: impl Fn(&RequestState) -> bool) -> bool {
         let (state, _) = self
             .requests
             .done
             .wait_timeout_while(state, limit, |state| !state.ended && !done(state))
             .unwrap_or_else(PoisonError::into_inner);
-        state.ended
+        state.ended || done(&state)
     }
 }
 
@@ -336,6 +350,11 @@ impl Run {
 
     fn finish(mut self) {
         self.take_kernels(true);
+        let unheard = message::unheard();
+        if unheard > 0 {
+            let text = format!("{unheard} lines for stderr, which nobody reads or which is another file now");
+            self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: "messages lost", text: &text });
+        }
         self.out.feed(&Input::End(Ending {
             dropped: self.rings.dropped(),
             panics: recorder::panics(),

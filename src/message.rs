@@ -26,14 +26,8 @@ const PATIENCE_MS: i32 = 1000;
 /// How long the exit of the process waits for the last lines.
 const EXIT_WAIT: Duration = Duration::from_millis(200);
 
-static STATE: Mutex<State> = Mutex::new(State {
-    lines: [0; QUEUE],
-    length: 0,
-    is_sending: false,
-    is_heard: true,
-    unheard: 0,
-    unsaid: 0,
-});
+static STATE: Mutex<State> =
+    Mutex::new(State { lines: [0; QUEUE], length: 0, is_sending: false, is_heard: true, unheard: 0, unsaid: 0 });
 /// The thread has nothing more to send.
 static IDLE: Condvar = Condvar::new();
 /// Stderr as it was when we came; nothing where it was closed.
@@ -67,11 +61,16 @@ pub(crate) fn begin() {
 }
 
 /// Says `ncclscope[host:pid]: text`.
-pub(crate) fn line(text: impl fmt::Display) {
+pub(crate) fn line(text: &str) {
+    formatted(format_args!("{text}"));
+}
+
+/// The same, without an allocation.
+pub(crate) fn formatted(text: fmt::Arguments<'_>) {
     begin();
     if is_forked() {
         let mut line = [0; 512];
-        let length = write_line(&mut line, &text);
+        let length = write_line(&mut line, text);
         // Here there is nobody to send it.
         send(&line[..length], 0);
         return;
@@ -83,7 +82,7 @@ pub(crate) fn line(text: impl fmt::Display) {
         state.lose();
         return;
     }
-    let length = write_line(&mut state.lines[begin..end], &text);
+    let length = write_line(&mut state.lines[begin..end], text);
     state.length += length;
     if !state.is_sending {
         state.is_sending = true;
@@ -169,13 +168,13 @@ impl State {
         let (begin, unsaid) = (self.length, std::mem::take(&mut self.unsaid));
         if unsaid > 0 {
             let text = format_args!("{unsaid} messages before this one found no reader");
-            self.length += write_line(&mut self.lines[begin..], &text);
+            self.length += write_line(&mut self.lines[begin..], text);
         }
     }
 }
 
 /// Writes a line with its end, cut where it is too long; how many bytes.
-fn write_line(line: &mut [u8], text: &dyn fmt::Display) -> usize {
+fn write_line(line: &mut [u8], text: fmt::Arguments<'_>) -> usize {
     let room = line.len();
     let mut rest = Rest(&mut line[..room.saturating_sub(1)]);
     let mut host = [0; sys::HOST_NAME];

@@ -80,8 +80,6 @@ struct RequestState {
     /// Synchronisations asked for and carried out.
     asked: u64,
     carried_out: u64,
-    /// The last one was waited for in vain.
-    is_late: bool,
     /// The same of requests to take what CUPTI has returned.
     take_asked: u64,
     taken: u64,
@@ -155,21 +153,13 @@ impl Collector {
 }
 
 impl Handle {
-    /// Has everything recorded so far written to the file, and waits for it at most this long: not at all where what was asked
-    /// for before is not done yet, and only a moment where that was late. A disk that hangs is waited for once, and named.
+    /// Has everything recorded so far written to the file, and waits for it at most this long.
     pub fn sync(&self, limit: Duration) {
         let mut state = self.requests.lock();
-        let limit = match () {
-            () if state.carried_out < state.asked => Duration::ZERO,
-            () if state.is_late => limit / 8,
-            () => limit,
-        };
         state.asked += 1;
         let asked = state.asked;
         self.requests.wake.notify_all();
-        let done = self.wait(state, limit, |state| state.carried_out >= asked);
-        self.requests.lock().is_late = !done;
-        if !done {
+        if !self.wait(state, self.disk.patience(limit), |state| state.carried_out >= asked) {
             self.disk.accuse();
         }
     }
@@ -184,13 +174,12 @@ impl Handle {
         self.wait(state, limit, |state| state.taken >= asked)
     }
 
-    /// Ends the recording and closes the file, and waits for it at most this long; hardly where the last wait was in vain and still would be.
+    /// Ends the recording and closes the file, and waits for it at most this long.
     pub fn close(&mut self, limit: Duration) {
         let mut state = self.requests.lock();
-        let limit = if state.carried_out < state.asked { limit / 32 } else { limit };
         state.close = true;
         self.requests.wake.notify_all();
-        let ended = self.wait(state, limit, |_| false);
+        let ended = self.wait(state, self.disk.patience(limit), |_| false);
         if !ended {
             self.disk.accuse();
         } else if let Some(thread) = self.thread.take() {

@@ -13,8 +13,8 @@ use flate2::{Compress, Compression, FlushCompress};
 use super::output::{Append, Output};
 use super::pipeline::CHUNK;
 use crate::capture::file::CaptureFile;
-use crate::trace::fields::{trace, trace_packet};
 use crate::sys::descriptor::Descriptor;
+use crate::trace::fields::{trace, trace_packet};
 use crate::trace::wire::Buf;
 use crate::{message, sys};
 
@@ -24,7 +24,7 @@ const QUEUE: usize = 8;
 /// Room at the end of the file for the ends of open slices and the last word, in bytes.
 pub const RESERVE: u64 = 128 << 10;
 /// How long a write takes that is said to hang.
-const HANGS: Duration = Duration::from_millis(500);
+const HANGS: Duration = Duration::from_millis(700);
 /// How long the thread is waited for when there is nothing more to write.
 const END_WAIT: Duration = Duration::from_secs(1);
 
@@ -74,7 +74,7 @@ pub struct TraceFile {
 /// How the files come to the thread. It starts before there are any, so that none is left where it does not.
 enum Start {
     /// They are there.
-    With(Files),
+    With(Box<Files>),
     /// It makes them itself, and answers where they are.
     Make(Make, SyncSender<io::Result<Paths>>),
 }
@@ -139,7 +139,7 @@ impl TraceFile {
                 let files = make.run(&shared)?;
                 let paths = files.paths();
                 // The thread waits for nothing else.
-                let _ = start.send(Start::With(files));
+                let _ = start.send(Start::With(Box::new(files)));
                 paths
             }
             Some(limit) => {
@@ -268,18 +268,32 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// How long to wait for it who would wait this long: no more, once it was said that it hangs and as long as it does.
+    #[must_use]
+    pub fn patience(&self, limit: Duration) -> Duration {
+        let is_known = self.shared.accused.load(Ordering::Relaxed);
+        if is_known && self.hangs().is_some() { Duration::ZERO } else { limit }
+    }
+
     /// Says, once, that it hangs, where it does.
     pub fn accuse(&self) {
-        let since = self.shared.writing_since.load(Ordering::Relaxed);
-        let taken = Duration::from_nanos(sys::boottime_ns().saturating_sub(since));
-        if since > 0 && taken >= HANGS && !self.shared.accused.swap(true, Ordering::Relaxed) {
-            message::line(format_args!(
-                "{}: the disk hangs, a write has taken {:.1} s and goes on. It is not waited for any more; what finds no room in \
-                 memory meanwhile is dropped and counted",
+        if let Some(taken) = self.hangs()
+            && !self.shared.accused.swap(true, Ordering::Relaxed)
+        {
+            message::formatted(format_args!(
+                "{}: the disk hangs, a write has taken {:.1} s and goes on. As long as it does nobody waits for it, and what finds \
+                 no room in memory is dropped and counted",
                 self.path.display(),
                 taken.as_secs_f64(),
             ));
         }
+    }
+
+    /// How long a write has been under way, if that is too long.
+    fn hangs(&self) -> Option<Duration> {
+        let since = self.shared.writing_since.load(Ordering::Relaxed);
+        let taken = Duration::from_nanos(sys::boottime_ns().saturating_sub(since));
+        (since > 0 && taken >= HANGS).then_some(taken)
     }
 }
 
@@ -298,7 +312,8 @@ impl Make {
         check_space(&trace, options.min_free, shared);
         let capture = options.capture.and_then(|max_size| {
             let path = trace.path().with_extension("capture");
-            let say = |error| message::line(format_args!("no capture: failed to create {}: {error}", path.display()));
+            let say =
+                |error| message::formatted(format_args!("no capture: failed to create {}: {error}", path.display()));
             CaptureFile::create(&folder, &path, max_size).map_err(say).ok()
         });
         Ok(Files { trace, capture })
@@ -332,7 +347,7 @@ fn create_new(folder: &Descriptor, path: &Path, name: &str, ahead: u64) -> io::R
 
 fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Command>, shared: &Shared) {
     let files = match start.recv() {
-        Ok(Start::With(files)) => files,
+        Ok(Start::With(files)) => *files,
         Ok(Start::Make(make, answer)) => match make.run(shared) {
             Ok(files) => match answer.send(Ok(files.paths())) {
                 Ok(()) => files,
@@ -391,7 +406,11 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
 /// Appends to the capture; it is gone when it has ended.
 fn write_entries(mut capture: CaptureFile, entries: &[u8], shared: &Shared) -> Option<CaptureFile> {
     let is_full = shared.stopped.load(Ordering::Relaxed) == Stopped::NoSpace as u8;
-    let result = if is_full { Err("there is too little room left".into()) } else { capture.append(entries) };
+    let result = if is_full {
+        Err(shared.error.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    } else {
+        capture.append(entries)
+    };
     let Err(why) = result else { return Some(capture) };
     let why = capture.end(&why);
     message::line(&why);
@@ -425,7 +444,9 @@ fn check_space(file: &Output, min_free: u64, shared: &Shared) {
         Ok(_) => {}
         Err(error) => {
             if !shared.blind.swap(true, Ordering::Relaxed) {
-                message::line(format_args!("NCCLSCOPE_MIN_FREE does not hold: no word of what is free at {path}: {error}"));
+                message::formatted(format_args!(
+                    "NCCLSCOPE_MIN_FREE does not hold: no word of what is free at {path}: {error}"
+                ));
             }
         }
     }

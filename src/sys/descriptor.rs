@@ -138,7 +138,8 @@ impl Descriptor {
         loop {
             // By number: glibc has no function for it before 2.30.
             // SAFETY: `part` is as long as we say.
-            let size = unsafe { libc::syscall(libc::SYS_getdents64, self.number, part.as_mut_ptr(), size_of_val(&part)) };
+            let size =
+                unsafe { libc::syscall(libc::SYS_getdents64, self.number, part.as_mut_ptr(), size_of_val(&part)) };
             let Some(size) = usize::try_from(size).ok().filter(|&size| size > 0) else { return names };
             let mut entries = &bytemuck::bytes_of(&part)[..size];
             while let Some(&[low, high]) = entries.get(LENGTH_AT..LENGTH_AT + 2) {

@@ -49,7 +49,7 @@ struct Shared {
     packed: AtomicU64,
     /// Bytes of packets handed over and not yet written.
     queued: AtomicU64,
-    /// When the write that is under way began, on `CLOCK_BOOTTIME` in ns; 0 where there is none.
+    /// When what the thread is doing began: a write, mostly, on `CLOCK_BOOTTIME` in ns; 0 where there is none.
     writing_since: AtomicU64,
     /// It was said that it hangs.
     accused: AtomicBool,
@@ -369,14 +369,13 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
 fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>, shared: &Shared) -> Files {
     let mut packer = Packer::new();
     for command in commands {
+        shared.writing_since.store(sys::boottime_ns(), Ordering::Relaxed);
         match command {
             Command::Chunk(chunk) => {
                 let raw = chunk.len() as u64;
                 if shared.stopped.load(Ordering::Relaxed) != Stopped::Error as u8 {
                     let packed = if options.compress { packer.pack(&chunk) } else { &chunk };
-                    shared.writing_since.store(sys::boottime_ns(), Ordering::Relaxed);
                     let result = files.trace.append(packed);
-                    shared.writing_since.store(0, Ordering::Relaxed);
                     if !matches!(result, Append::Failed(_)) {
                         shared.packed.fetch_add(raw, Ordering::Relaxed);
                         shared.written.store(files.trace.length(), Ordering::Relaxed);
@@ -399,6 +398,7 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
                 let _ = done.send(());
             }
         }
+        shared.writing_since.store(0, Ordering::Relaxed);
     }
     files
 }

@@ -241,12 +241,13 @@ impl Low {
     fn hold() -> Low {
         let mut held = Low([None; 3]);
         for place in &mut held.0 {
-            // SAFETY: a C string. Such a descriptor can be neither read nor written.
+            // SAFETY: no pointers.
             let is_open = (0..3).all(|number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
             if is_open {
                 break;
             }
-            // SAFETY: as above.
+            // Such a descriptor can be neither read nor written.
+            // SAFETY: a C string.
             let number = unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
             *place = Some(number).filter(|&number| number >= 0);
         }
@@ -274,5 +275,41 @@ fn again<T: Default + PartialOrd>(mut call: impl FnMut() -> T) -> io::Result<T> 
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_has_become_another_file_is_neither_ours_nor_closed() {
+        let ours = Descriptor::open(None, "/proc/self/stat", libc::O_RDONLY).unwrap();
+        assert_eq!(ours.standing(), Standing::Ours);
+        assert!(ours.number > 2);
+        let other = Descriptor::open(None, "/proc/self/maps", libc::O_RDONLY).unwrap();
+        // SAFETY: two numbers that are open.
+        let taken = unsafe { libc::dup2(other.number, ours.number) };
+        assert_eq!((taken, ours.standing()), (ours.number, Standing::Lost));
+        drop(ours);
+        assert_eq!(Identity::of_number(taken), Some(other.identity), "it stays open");
+        // SAFETY: it is open, and nobody else's.
+        unsafe { libc::close(taken) };
+    }
+
+    #[test]
+    fn all_names_in_a_folder_are_told() {
+        let folder = std::env::temp_dir().join(format!("ncclscope-names-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut expected: Vec<_> = (0..500).map(|n| format!("a name of some length {n}").into_bytes()).collect();
+        for name in &expected {
+            std::fs::write(folder.join(String::from_utf8_lossy(name).as_ref()), "").unwrap();
+        }
+        expected.extend([b".".to_vec(), b"..".to_vec()]);
+        let mut names = Descriptor::open(None, &folder, libc::O_RDONLY | libc::O_DIRECTORY).unwrap().names();
+        std::fs::remove_dir_all(&folder).unwrap();
+        names.sort();
+        expected.sort();
+        assert_eq!(names, expected);
     }
 }

@@ -89,3 +89,30 @@ impl Descriptor {
         folder.st_mode & EVERYBODYS == EVERYBODYS && link.st_uid != us && link.st_uid != folder.st_uid
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_folder_is_where_the_system_finds_it() {
+        let base = std::env::temp_dir().join(format!("ncclscope-folders-{}", std::process::id()));
+        std::fs::create_dir_all(base.join("real/deep")).unwrap();
+        symlink("real/deep", base.join("relative")).unwrap();
+        symlink(base.join("relative"), base.join("absolute")).unwrap();
+        symlink("loop", base.join("loop")).unwrap();
+        std::fs::write(base.join("file"), "").unwrap();
+        for path in
+            ["real/deep", "relative", "absolute/.././deep", "real/../relative/new/newer", "absolute/new/newest/"]
+        {
+            let ours = open(&base.join(path)).unwrap();
+            let theirs = Descriptor::open(None, base.join(path), libc::O_PATH).unwrap();
+            assert!(ours.is_same(&theirs), "{path}");
+        }
+        for path in ["file", "file/below", "loop", "loop/below"] {
+            open(&base.join(path)).unwrap_err();
+        }
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+}

@@ -26,8 +26,15 @@ const PATIENCE_MS: i32 = 1000;
 /// How long the exit of the process waits for the last lines.
 const EXIT_WAIT: Duration = Duration::from_millis(200);
 
-static STATE: Mutex<State> =
-    Mutex::new(State { lines: [0; QUEUE], length: 0, is_sending: false, is_heard: true, unheard: 0, unsaid: 0 });
+static STATE: Mutex<State> = Mutex::new(State {
+    lines: [0; QUEUE],
+    length: 0,
+    is_sending: false,
+    is_writing: false,
+    is_heard: true,
+    unheard: 0,
+    unsaid: 0,
+});
 /// The thread has nothing more to send.
 static IDLE: Condvar = Condvar::new();
 /// Stderr as it was when we came; nothing where it was closed.
@@ -41,6 +48,8 @@ struct State {
     length: usize,
     /// There is a thread that sends them.
     is_sending: bool,
+    /// It is at a line that is no longer among them.
+    is_writing: bool,
     /// The last one found its reader.
     is_heard: bool,
     /// Lines that found none.
@@ -105,8 +114,13 @@ pub(crate) fn flush() {
     }
     let result = IDLE.wait_timeout_while(lock(), EXIT_WAIT, |state| state.is_sending && state.is_heard);
     let (mut state, _) = result.unwrap_or_else(PoisonError::into_inner);
-    // Once is enough.
-    state.is_heard &= !state.is_sending;
+    if state.is_writing {
+        // Nobody reads. Once is enough.
+        state.is_heard = false;
+    } else if state.is_sending {
+        // The thread had no time to begin.
+        send_waiting(state, 0);
+    }
 }
 
 extern "C" fn at_exit() {
@@ -139,9 +153,11 @@ fn send_waiting(mut state: MutexGuard<'static, State>, patience_ms: i32) {
         state.lines.copy_within(length..rest, 0);
         state.length -= length;
         let limit = if state.is_heard { patience_ms } else { 0 };
+        state.is_writing = true;
         drop(state);
         let is_heard = send(&line[..length], limit);
         state = lock();
+        state.is_writing = false;
         state.is_heard = is_heard;
         match is_heard {
             true => state.tell_of_the_unheard(),
@@ -202,5 +218,20 @@ impl fmt::Write for Rest<'_> {
         here.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = if byte < b' ' { b' ' } else { byte });
         self.0 = rest;
         if length < text.len() { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_and_no_longer_than_its_place() {
+        let mut line = [0; 80];
+        let length = write_line(&mut line, format_args!("one\ntwo\tthree"));
+        assert!(line[..length].ends_with(b"]: one two three\n") && line.starts_with(b"ncclscope["));
+        let long = "long ".repeat(100);
+        assert_eq!(write_line(&mut line, format_args!("{long}")), line.len());
+        assert_eq!((line[79], line.iter().filter(|byte| **byte == b'\n').count()), (b'\n', 1));
     }
 }

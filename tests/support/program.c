@@ -2,6 +2,7 @@
 // of libc's act as they say.
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -120,6 +121,28 @@ int read_stderr(void) {
     }
   fclose(copy);
   return lines;
+}
+
+static int is_of_the_recording(const char *thread) {
+  char path[300], name[32] = {0};
+  snprintf(path, sizeof path, "/proc/self/task/%s/comm", thread);
+  FILE *file = fopen(path, "r");
+  if (!file) return 1;
+  if (!fgets(name, sizeof name, file)) name[0] = 0;
+  fclose(file);
+  return !strcmp(name, "ncclscope\n") || !strcmp(name, "ncclscope write\n");
+}
+
+// Waits until there are no threads but this and those of the recording: the one that sends messages has ended.
+int wait_until_all_is_said(void) {
+  for (int others = 1; others; usleep(1000)) {
+    others = 0;
+    DIR *threads = opendir("/proc/self/task");
+    for (struct dirent *thread; (thread = readdir(threads));)
+      if (thread->d_name[0] != '.' && atoi(thread->d_name) != getpid() && !is_of_the_recording(thread->d_name)) others++;
+    closedir(threads);
+  }
+  return 0;
 }
 
 // Whether stderr has the flags that the program gave it.

@@ -1,12 +1,13 @@
 //! What we tell the person at the terminal: one line each on stderr, rarely.
 //!
-//! Never from a callback other than `init`. Not through NCCL's logger: it is silent by default, and its WARN level
-//! overwrites the application's last error.
+//! Never from a callback other than `init`. Not through NCCL's logger: it is silent by default, and
+//! its WARN level overwrites the application's last error.
 //!
-//! Whoever says something never waits for who reads it: lines go to a queue, and a thread sends them that is there only as long
-//! as there are any. Where nobody reads, they are dropped and counted. The thread is a fourth one of ours: each of the
-//! others would be held up by a terminal or a disk that hangs, and there are none yet when a recording fails to start. None of this
-//! takes memory, so that it can be said that there is no more.
+//! Whoever says something never waits for who reads it: lines go to a queue, and a thread sends
+//! them that is there only as long as there are any. Where nobody reads, they are dropped and
+//! counted. The thread is a fourth one of ours: each of the others would be held up by a terminal
+//! or a disk that hangs, and there are none yet when a recording fails to start. None of this takes
+//! memory, so that it can be said that there is no more.
 
 use std::ffi::c_void;
 use std::fmt::{self, Write as _};
@@ -39,7 +40,8 @@ static STATE: Mutex<State> = Mutex::new(State {
 static IDLE: Condvar = Condvar::new();
 /// Stderr as it was when we came; nothing where it was closed.
 static STDERR: OnceLock<Option<Stderr>> = OnceLock::new();
-/// The process that this is about. A forked child has no thread of ours, and maybe a lock that is never released.
+/// The process that this is about. A forked child has no thread of ours, and maybe a lock that is
+/// never released.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 struct State {
@@ -58,8 +60,8 @@ struct State {
     unsaid: u64,
 }
 
-/// Looks at what stderr is now: what has its number later on may be a file of the program's. Before the first line, and before whatever says
-/// one at the exit of the process.
+/// Looks at what stderr is now: what has its number later on may be a file of the program's. Before
+/// the first line, and before whatever says one at the exit of the process.
 pub(crate) fn begin() {
     if STDERR.get().is_none() {
         PROCESS.store(std::process::id(), Ordering::Relaxed);

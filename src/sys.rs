@@ -244,13 +244,14 @@ pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Starts a thread that nobody waits for, with every signal blocked and without memory of Rust's: where there is no more, this
-/// fails and nothing else. Whether there is such a thread now.
+/// Starts a thread that nobody waits for, with every signal blocked and without memory of Rust's:
+/// where there is no more, this fails and nothing else. Whether there is such a thread now.
 #[must_use]
 pub fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
     // What libraries keep for each thread takes a part of it.
     const STACK: usize = 256 << 10;
-    // SAFETY: the attributes are initialised before they are used, and destroyed once; the body lives as long as the process.
+    // SAFETY: the attributes are initialised before they are used, and destroyed once; the body
+    // lives as long as the process.
     without_signals(|| unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         if libc::pthread_attr_init(&raw mut attributes) != 0 {

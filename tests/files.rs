@@ -1,4 +1,5 @@
-//! Files, descriptors and messages, in a program that closes, fills, hangs and removes whatever it can.
+//! Files, descriptors and messages, in a program that closes, fills, hangs and removes whatever it
+//! can.
 //!
 //! The program is `support/program.c`, whose functions a script calls by their names.
 

@@ -18,8 +18,8 @@ use crate::trace::fields::{trace, trace_packet};
 use crate::trace::wire::Buf;
 use crate::{message, sys};
 
-/// Chunks under way. The collector waits when there are more; then the rings fill, and what they cannot hold is
-/// dropped and counted.
+/// Chunks under way. The collector waits when there are more; then the rings fill, and what they
+/// cannot hold is dropped and counted.
 const QUEUE: usize = 8;
 /// Room at the end of the file for the ends of open slices and the last word, in bytes.
 pub const RESERVE: u64 = 128 << 10;
@@ -49,7 +49,8 @@ struct Shared {
     packed: AtomicU64,
     /// Bytes of packets handed over and not yet written.
     queued: AtomicU64,
-    /// When what the thread is doing began: a write, mostly, on `CLOCK_BOOTTIME` in ns; 0 where there is none.
+    /// When what the thread is doing began: a write, mostly, on `CLOCK_BOOTTIME` in ns; 0 where
+    /// there is none.
     writing_since: AtomicU64,
     /// It was said that it hangs.
     accused: AtomicBool,
@@ -71,7 +72,8 @@ pub struct TraceFile {
     thread: JoinHandle<()>,
 }
 
-/// How the files come to the thread. It starts before there are any, so that none is left where it does not.
+/// How the files come to the thread. It starts before there are any, so that none is left where it
+/// does not.
 enum Start {
     /// They are there.
     With(Box<Files>),
@@ -115,11 +117,12 @@ pub struct Options {
 }
 
 impl TraceFile {
-    /// Creates a new file in `folder`, readable by its owner only: `name.perfetto-trace`, or with a number behind
-    /// the name where that exists. The capture beside it has the same name and the ending `capture`; where there can be none, a line
-    /// says so, and the trace is made without.
+    /// Creates a new file in `folder`, readable by its owner only: `name.perfetto-trace`, or with a
+    /// number behind the name where that exists. The capture beside it has the same name and the
+    /// ending `capture`; where there can be none, a line says so, and the trace is made without.
     ///
-    /// A disk that hangs is waited for at most this long; without a limit no thread is waited for, and the files are made on this one.
+    /// A disk that hangs is waited for at most this long; without a limit no thread is waited for,
+    /// and the files are made on this one.
     ///
     /// # Errors
     ///
@@ -216,8 +219,8 @@ impl TraceFile {
         self.shared.written.load(Ordering::Relaxed)
     }
 
-    /// Bytes the file may grow to once what is under way and `more` bytes of packets are in it: by twice what the
-    /// packets so far would lead to, or their full size where that is less.
+    /// Bytes the file may grow to once what is under way and `more` bytes of packets are in it: by
+    /// twice what the packets so far would lead to, or their full size where that is less.
     #[must_use]
     pub fn size_with(&self, more: u64) -> u64 {
         let (written, packed) = (self.size(), self.shared.packed.load(Ordering::Relaxed));
@@ -250,7 +253,8 @@ impl TraceFile {
 }
 
 impl Drop for TraceFile {
-    /// Has the thread end, and waits a moment for that: it may have to remove a file in which nothing is.
+    /// Has the thread end, and waits a moment for that: it may have to remove a file in which
+    /// nothing is.
     fn drop(&mut self) {
         let (sender, _) = sync_channel(0);
         drop(std::mem::replace(&mut self.sender, sender));
@@ -268,7 +272,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// How long to wait for it who would wait this long: no more, once it was said that it hangs and as long as it does.
+    /// How long to wait for it who would wait this long: no more, once it was said that it hangs
+    /// and as long as it does.
     #[must_use]
     pub fn patience(&self, limit: Duration) -> Duration {
         let is_known = self.shared.accused.load(Ordering::Relaxed);
@@ -304,7 +309,8 @@ impl Make {
     fn run(self, shared: &Shared) -> io::Result<Files> {
         let Make { folder: path, name, options } = self;
         let folder = sys::folder::open(&path)?;
-        // All that may be under way when the disk turns out to be full still fits. Compressed it is a quarter, mostly.
+        // All that may be under way when the disk turns out to be full still fits. Compressed it is
+        // a quarter, mostly.
         let under_way = (QUEUE + 2) * CHUNK;
         let ahead = RESERVE + if options.compress { under_way / 2 } else { under_way } as u64;
         let trace = create_new(&folder, &path, &name, ahead)?;

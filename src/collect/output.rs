@@ -1,4 +1,5 @@
-//! A file of ours that grows by whole packets, on a file system that may be full, gone or closed by the program.
+//! A file of ours that grows by whole packets, on a file system that may be full, gone or closed by
+//! the program.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,8 @@ pub enum Append {
 }
 
 impl Output {
-    /// Makes a file, readable by its owner only, in a folder whose path this is. `ahead` is what is to fit into it when the file system is full, in bytes.
+    /// Makes a file, readable by its owner only, in a folder whose path this is. `ahead` is what is
+    /// to fit into it when the file system is full, in bytes.
     ///
     /// # Errors
     ///
@@ -147,7 +149,8 @@ impl Output {
         }
     }
 
-    /// Has the file system keep room for what comes next and what must still fit in then; what it says where it has no more.
+    /// Has the file system keep room for what comes next and what must still fit in then; what it
+    /// says where it has no more.
     fn keep_room(&mut self, next: u64) -> Option<io::Error> {
         let Room::Kept { ahead, until } = self.room else { return None };
         let end = self.length + next + ahead;

@@ -1,12 +1,14 @@
 //! Descriptors of ours in a process that is not ours.
 //!
-//! A descriptor is only a number. A program that closes all of them closes ours too, and its next file gets the number. So ours
-//! lie high up, where a program hardly ever comes, and each is known by device and inode: it is looked at right before each
-//! write and before it is closed. What remains is the moment between that look and the write, less than a microsecond, in which
-//! the program would have to close our number and open another file under the very same.
+//! A descriptor is only a number. A program that closes all of them closes ours too, and its next
+//! file gets the number. So ours lie high up, where a program hardly ever comes, and each is known
+//! by device and inode: it is looked at right before each write and before it is closed. What
+//! remains is the moment between that look and the write, less than a microsecond, in which the
+//! program would have to close our number and open another file under the very same.
 //!
-//! A thread with a table of descriptors of its own (`CLONE_FILES`) would close that gap, and open a worse one: libraries that are put
-//! between programs and files know a file by its number, and would take ours for the program's.
+//! A thread with a table of descriptors of its own (`CLONE_FILES`) would close that gap, and open a
+//! worse one: libraries that are put between programs and files know a file by its number, and
+//! would take ours for the program's.
 
 use std::ffi::{CString, c_int};
 use std::io;
@@ -18,7 +20,8 @@ use std::path::Path;
 pub struct Descriptor {
     number: c_int,
     identity: Identity,
-    /// Whether the file had a name when it was opened. Some file systems always say that there is none.
+    /// Whether the file had a name when it was opened. Some file systems always say that there is
+    /// none.
     had_name: bool,
 }
 
@@ -41,7 +44,8 @@ pub enum Standing {
 }
 
 impl Descriptor {
-    /// Opens a file, at a path that begins in `folder`; a new one is readable by its owner only. Never under a number below 3, and closed by `exec`.
+    /// Opens a file, at a path that begins in `folder`; a new one is readable by its owner only.
+    /// Never under a number below 3, and closed by `exec`.
     ///
     /// # Errors
     ///
@@ -127,7 +131,8 @@ impl Descriptor {
         }
     }
 
-    /// The names in a folder. Not through the standard library, which panics if the program closes the descriptor meanwhile.
+    /// The names in a folder. Not through the standard library, which panics if the program closes
+    /// the descriptor meanwhile.
     #[must_use]
     pub fn names(&self) -> Vec<Vec<u8>> {
         /// Where `struct linux_dirent64` has the length of an entry, and its name.
@@ -222,8 +227,8 @@ pub(crate) fn duplicate(number: c_int) -> io::Result<c_int> {
     from(lowest_number()).or_else(|_| from(3))
 }
 
-/// From which number on descriptors are ours: where a program with few files never comes, and the kernel's table, which is as long as the
-/// highest, stays small.
+/// From which number on descriptors are ours: where a program with few files never comes, and the
+/// kernel's table, which is as long as the highest, stays small.
 fn lowest_number() -> c_int {
     const HIGHEST: u64 = 4096;
     const ROOM: u64 = 64;
@@ -233,8 +238,8 @@ fn lowest_number() -> c_int {
     limit.rlim_cur.min(HIGHEST).saturating_sub(ROOM).max(3) as c_int
 }
 
-/// Holds the numbers 0 to 2, where the program has closed them: what it writes to them must not go to a file that we are opening, and fails
-/// now as it did before.
+/// Holds the numbers 0 to 2, where the program has closed them: what it writes to them must not go
+/// to a file that we are opening, and fails now as it did before.
 struct Low([Option<c_int>; 3]);
 
 impl Low {

@@ -1,8 +1,10 @@
 //! Folders, opened step by step, so that nobody can lead us astray.
 //!
-//! In a folder where everybody may write, as `/tmp`, anybody can put a symbolic link in the place of the folder that is about to be made, and
-//! have files written to where it leads. Kernels refuse to follow such links with `fs.protected_symlinks`, which not every machine has on. So
-//! each step of the path is opened as what it is, and a link is followed only after a look at whose it is, and where.
+//! In a folder where everybody may write, as `/tmp`, anybody can put a symbolic link in the place
+//! of the folder that is about to be made, and have files written to where it leads. Kernels refuse
+//! to follow such links with `fs.protected_symlinks`, which not every machine has on. So each step
+//! of the path is opened as what it is, and a link is followed only after a look at whose it is,
+//! and where.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr, OsString};
@@ -74,13 +76,15 @@ impl Descriptor {
     /// Where it leads, if it is a symbolic link.
     fn target(&self) -> Option<OsString> {
         let mut target = vec![0_u8; libc::PATH_MAX as usize];
-        // SAFETY: an empty C string, which stands for the link itself; `target` is as long as we say.
+        // SAFETY: an empty C string, which stands for the link itself; `target` is as long as we
+        // say.
         let length = unsafe { libc::readlinkat(self.number(), c"".as_ptr(), target.as_mut_ptr().cast(), target.len()) };
         target.truncate(usize::try_from(length).ok()?);
         Some(OsString::from_vec(target))
     }
 
-    /// Whether this link was made by neither us nor the owner of its folder, to which all may write: the kernel's rule.
+    /// Whether this link was made by neither us nor the owner of its folder, to which all may
+    /// write: the kernel's rule.
     fn is_planted_in(&self, folder: &Descriptor) -> bool {
         const EVERYBODYS: libc::mode_t = libc::S_ISVTX | libc::S_IWOTH;
         let (Some(link), Some(folder)) = (self.stat(), folder.stat()) else { return true };

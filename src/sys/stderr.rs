@@ -7,8 +7,8 @@ use std::ptr;
 use super::descriptor::{Identity, duplicate};
 use super::without_signals;
 
-/// What stood behind descriptor 2 when this was asked. A program may close it and open a file, which then has that number: not for us to
-/// write to.
+/// What stood behind descriptor 2 when this was asked. A program may close it and open a file,
+/// which then has that number: not for us to write to.
 #[derive(Clone, Copy, Debug)]
 pub struct Stderr(Identity);
 
@@ -19,13 +19,16 @@ impl Stderr {
         Identity::of_number(libc::STDERR_FILENO).map(Stderr)
     }
 
-    /// Writes a line of at most `PIPE_BUF` bytes, waits for room at most this long, and says whether it was taken. No signal comes of it.
+    /// Writes a line of at most `PIPE_BUF` bytes, waits for room at most this long, and says
+    /// whether it was taken. No signal comes of it.
     ///
-    /// The program's flags of descriptor 2 stay as they are, for they are those of everybody who shares it. So a pipe or terminal is
-    /// asked for room, which may be gone a moment later: then the line waits until somebody reads. For that it is sent by a thread of its own.
+    /// The program's flags of descriptor 2 stay as they are, for they are those of everybody who
+    /// shares it. So a pipe or terminal is asked for room, which may be gone a moment later: then
+    /// the line waits until somebody reads. For that it is sent by a thread of its own.
     #[must_use]
     pub fn write(&self, line: &[u8], limit_ms: c_int) -> bool {
-        // A number of our own for what is behind 2 now: what is looked at here is what is written to, whatever the program does meanwhile.
+        // A number of our own for what is behind 2 now: what is looked at here is what is written
+        // to, whatever the program does meanwhile.
         let Ok(number) = duplicate(libc::STDERR_FILENO) else { return false };
         let written = Identity::of_number(number) == Some(self.0) && has_room(number, limit_ms) && {
             without_its_signals(|| send(number, line).is_ok())
@@ -58,8 +61,8 @@ fn send(number: c_int, line: &[u8]) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Runs `write` with signals blocked, and takes those that it raised in this thread: that nobody reads, or that a file is too large. By
-/// default both end the process.
+/// Runs `write` with signals blocked, and takes those that it raised in this thread: that nobody
+/// reads, or that a file is too large. By default both end the process.
 fn without_its_signals<T>(write: impl FnOnce() -> T) -> T {
     without_signals(|| {
         // SAFETY: the sets are plain memory that the calls fill before they are read.

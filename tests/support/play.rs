@@ -287,7 +287,8 @@ pub fn host_path() -> Result<PathBuf, PlayError> {
     built("NCCLSCOPE_TEST_HOST", "scripted-host", "the scripted host", "build the package ncclscope-tests")
 }
 
-/// A library for a test, made of a file beside this one with whatever C compiler links Rust programs here; gone with the folder.
+/// A library for a test, made of a file beside this one with whatever C compiler links Rust
+/// programs here; gone with the folder.
 ///
 /// # Panics
 ///

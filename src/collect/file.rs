@@ -49,7 +49,7 @@ struct Shared {
     packed: AtomicU64,
     /// Bytes of packets handed over and not yet written.
     queued: AtomicU64,
-    /// When what the thread is doing began: a write, mostly, on `CLOCK_BOOTTIME` in ns; 0 where
+    /// When what the thread is doing at the disk began, on `CLOCK_BOOTTIME` in ns; 0 where
     /// there is none.
     writing_since: AtomicU64,
     /// It was said that it hangs.
@@ -375,13 +375,12 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
 fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>, shared: &Shared) -> Files {
     let mut packer = Packer::new();
     for command in commands {
-        shared.writing_since.store(sys::boottime_ns(), Ordering::Relaxed);
         match command {
             Command::Chunk(chunk) => {
                 let raw = chunk.len() as u64;
                 if shared.stopped.load(Ordering::Relaxed) != Stopped::Error as u8 {
                     let packed = if options.compress { packer.pack(&chunk) } else { &chunk };
-                    let result = files.trace.append(packed);
+                    let result = shared.at_disk(|| files.trace.append(packed));
                     if !matches!(result, Append::Failed(_)) {
                         shared.packed.fetch_add(raw, Ordering::Relaxed);
                         shared.written.store(files.trace.length(), Ordering::Relaxed);
@@ -395,16 +394,16 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
                     }
                 }
                 shared.queued.fetch_sub(raw, Ordering::Relaxed);
-                check_space(&files.trace, options.min_free, shared);
+                shared.at_disk(|| check_space(&files.trace, options.min_free, shared));
             }
             Command::Capture(entries) => {
-                files.capture = files.capture.and_then(|capture| write_entries(capture, &entries, shared));
+                files.capture =
+                    files.capture.and_then(|capture| shared.at_disk(|| write_entries(capture, &entries, shared)));
             }
             Command::Flush(done) => {
                 let _ = done.send(());
             }
         }
-        shared.writing_since.store(0, Ordering::Relaxed);
     }
     files
 }
@@ -425,6 +424,14 @@ fn write_entries(mut capture: CaptureFile, entries: &[u8], shared: &Shared) -> O
 }
 
 impl Shared {
+    /// Does what may hang with the disk, so that others see how long it takes.
+    fn at_disk<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.writing_since.store(sys::boottime_ns(), Ordering::Relaxed);
+        let result = work();
+        self.writing_since.store(0, Ordering::Relaxed);
+        result
+    }
+
     /// Ends the recording, and says why.
     fn stop(&self, stopped: Stopped, why: &str) {
         if self.stopped.fetch_max(stopped as u8, Ordering::Relaxed) < stopped as u8 {

@@ -33,6 +33,8 @@ const CUPTI_WAIT: Duration = Duration::from_secs(1);
 /// How long the exit of the process may wait for the file.
 const EXIT_WAIT: Duration = Duration::from_secs(5);
 
+/// How long the first `init` may wait for the file to be made.
+const CREATE_WAIT: Duration = Duration::from_secs(10);
 /// How long `cuInit` may wait for another thread that starts the recording.
 const CUDA_INIT_WAIT: Duration = Duration::from_secs(1);
 /// How long giving CUPTI up may take when another tool is to have it.
@@ -175,6 +177,7 @@ impl State {
     /// Starts the recording, if nothing has happened yet.
     fn start(&mut self, moment: Moment) {
         if matches!(self.phase, Phase::Fresh) {
+            message::begin();
             self.phase = match Session::start(moment, self.cupti_lent) {
                 Ok(Some(session)) => Phase::Recording(Box::new(session)),
                 Ok(None) => Phase::Over,
@@ -265,6 +268,7 @@ extern "C" fn at_exit() {
         }
         session.collector.close(EXIT_WAIT);
     }
+    message::flush();
 }
 
 impl Session {
@@ -287,7 +291,9 @@ impl Session {
         let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
         let capture = config.capture.then_some(config.max_size);
         let options = Options { compress: config.compress, min_free: config.min_free, capture };
-        let file = TraceFile::create(&folder, &name, options)
+        // In `cuInit` no thread is waited for.
+        let limit = (moment == Moment::CommInit).then_some(CREATE_WAIT);
+        let file = TraceFile::create(&folder, &name, options, limit)
             .map_err(|error| format!("failed to create {}: {error}", folder.join(&name).display()))?;
         let path = file.path().to_owned();
 

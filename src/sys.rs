@@ -1,9 +1,16 @@
 //! The operating system: the few calls that the standard library lacks, made safe.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use descriptor::Descriptor;
+
+pub mod descriptor;
+pub mod folder;
+pub mod stderr;
 
 /// `CLOCK_BOOTTIME` in nanoseconds. Through libc's symbol, never the vDSO directly: a test host may define it.
 #[must_use]
@@ -87,7 +94,7 @@ pub fn add_variable(name: &str, value: &str) {
 /// The name of another thread of this process; `None` where there is none of that number.
 #[must_use]
 pub fn name_of_thread(tid: i32) -> Option<String> {
-    let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
+    let name = read_file(format!("/proc/self/task/{tid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
@@ -97,17 +104,20 @@ pub fn process_id() -> i32 {
     std::process::id() as i32
 }
 
-/// Writes to stderr, without the standard library's lock: in a forked child a thread that is not there may hold it.
-pub fn write_stderr(text: &[u8]) {
-    // SAFETY: the pointer and the length are those of `text`. A short or failed write is nobody's problem.
-    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+/// All of a file, as the kernel's own are read, by a descriptor that keeps out of the program's way.
+///
+/// # Errors
+///
+/// What the operating system says against it.
+pub fn read_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    Descriptor::open(None, path, libc::O_RDONLY)?.read()
 }
 
 /// The names of the environment variables that this process was started with, from the kernel: walking through
 /// libc's environment would race with another thread's `setenv`.
 #[must_use]
 pub fn variable_names() -> Vec<String> {
-    let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
+    let environment = read_file("/proc/self/environ").unwrap_or_default();
     let name = |entry: &[u8]| entry.split(|&byte| byte == b'=').next().map(|it| String::from_utf8_lossy(it).into());
     environment.split(|&byte| byte == 0).filter_map(name).collect()
 }
@@ -115,10 +125,12 @@ pub fn variable_names() -> Vec<String> {
 /// The threads of this process: the system's ids, and names.
 #[must_use]
 pub fn threads() -> Vec<(i32, String)> {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let described = tasks.filter_map(|task| {
-        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
-        Some((task.file_name().to_str()?.parse().ok()?, name.trim_end().to_owned()))
+    let Ok(tasks) = Descriptor::open(None, "/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY) else {
+        return Vec::new();
+    };
+    let described = tasks.names().into_iter().filter_map(|name| {
+        let tid = String::from_utf8(name).ok()?.parse().ok()?;
+        Some((tid, name_of_thread(tid)?))
     });
     described.collect()
 }
@@ -137,7 +149,8 @@ pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
 /// The files that are mapped into this process, each once: among them all libraries it has loaded.
 #[must_use]
 pub fn mapped_files() -> Vec<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let maps = read_file("/proc/self/maps").unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
     let mut files: Vec<PathBuf> = Vec::new();
     // address, rights, offset, device, inode, path
     for path in maps.lines().filter_map(|line| Some(&line[line.find('/')?..])) {
@@ -231,6 +244,40 @@ pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Starts a thread that nobody waits for, with every signal blocked and without memory of Rust's:
+/// where there is no more, this fails and nothing else. Whether there is such a thread now.
+#[must_use]
+pub fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+    // What libraries keep for each thread takes a part of it.
+    const STACK: usize = 256 << 10;
+    // SAFETY: the attributes are initialised before they are used, and destroyed once; the body
+    // lives as long as the process.
+    without_signals(|| unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        if libc::pthread_attr_init(&raw mut attributes) != 0 {
+            return false;
+        }
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
+        let mut thread: libc::pthread_t = std::mem::zeroed();
+        let result = libc::pthread_create(&raw mut thread, &raw const attributes, body, ptr::null_mut());
+        libc::pthread_attr_destroy(&raw mut attributes);
+        result == 0
+    })
+}
+
+/// Has this run at a normal exit of the process.
+pub fn on_exit(at_exit: extern "C" fn()) {
+    // SAFETY: the function lives as long as the process: the library is linked with `-z nodelete`.
+    unsafe { libc::atexit(at_exit) };
+}
+
+/// Gives the calling thread a name.
+pub fn name_thread(name: &CStr) {
+    // SAFETY: a C string, of which the kernel copies 15 bytes.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
 /// Has `child` run in every forked child, `at_exit` at a normal exit of the process.
 pub fn on_fork_and_exit(child: extern "C" fn(), at_exit: extern "C" fn()) {
     // SAFETY: both functions live as long as the process: the library is linked with `-z nodelete`.
@@ -244,25 +291,22 @@ fn fork_shim(child: extern "C" fn()) -> unsafe extern "C" fn() {
     child
 }
 
-/// Bytes that an unprivileged process may still write to the file system of `path`; `None` when it does not say.
-#[must_use]
-pub fn free_bytes(path: &Path) -> Option<u64> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: `path` is a C string, `stats` is writable and read only when the call filled it.
-    unsafe {
-        let mut stats: libc::statvfs64 = std::mem::zeroed();
-        (libc::statvfs64(path.as_ptr(), &raw mut stats) == 0).then(|| stats.f_bavail * stats.f_frsize)
-    }
-}
-
 /// The machine's host name.
 #[must_use]
 pub fn host_name() -> String {
-    let mut name = [0_u8; 256];
+    host_name_in(&mut [0; HOST_NAME]).to_owned()
+}
+
+/// Most bytes of a host name, with a NUL.
+pub const HOST_NAME: usize = 65;
+
+/// The machine's host name, without an allocation.
+#[must_use]
+pub fn host_name_in(name: &mut [u8; HOST_NAME]) -> &str {
+    *name = [0; HOST_NAME];
     // SAFETY: one byte less than the buffer is offered, so a NUL remains.
-    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
-    CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), HOST_NAME - 1) };
+    CStr::from_bytes_until_nul(name).ok().and_then(|name| name.to_str().ok()).unwrap_or_default()
 }
 
 /// The id that the kernel gave itself when it booted. All containers on it have the same, and its `CLOCK_BOOTTIME`.
@@ -276,10 +320,11 @@ pub fn boot_id() -> Option<String> {
 #[must_use]
 pub fn parent_start() -> Option<u64> {
     let parent = std::os::unix::process::parent_id();
-    let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).ok()?;
+    let stat = read_file(format!("/proc/{parent}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
     // The second field is the program's name in parentheses, and may hold anything.
     let start: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    let kernel = std::fs::read_to_string("/proc/stat").ok()?;
+    let kernel = String::from_utf8(read_file("/proc/stat").ok()?).ok()?;
     let boot: u64 = kernel.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     // SAFETY: no pointers.
     let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };

@@ -15,17 +15,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// `allocations.c`, compiled with whatever C compiler links Rust programs here.
-static COUNTER: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
-    let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("liballocations.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/allocations.c");
-    let compiler = std::env::var_os("CC").unwrap_or("cc".into());
-    let result = Command::new(&compiler).args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).output();
-    let result = result.unwrap_or_else(|error| panic!("failed to run {compiler:?}: {error}"));
-    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-    (folder, library)
-});
+static COUNTER: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| play::compile("allocations.c"));
 
 fn counter() -> &'static Path {
     &COUNTER.1

@@ -18,6 +18,18 @@ fn every_operation(nccl: &str) {
     }
 }
 
+/// A program that closes the trace's descriptor, and opens a file of its own under its number.
+fn descriptor_taken_over(nccl: &str) {
+    let (folder, program) = ncclscope_tests::play::compile("program.c");
+    let checkpoint = folder.path().join("checkpoint");
+    let [program, file] = [&program, &checkpoint].map(|path| path.to_str().unwrap());
+    let plan = Plan::new(nccl, "small").with("LD_PRELOAD", program).with("CHECKPOINT", file).with("TAKE_OVER", "1");
+    for played in plan.run().succeeded().processes() {
+        played.check();
+    }
+    assert_eq!(std::fs::read_to_string(checkpoint).unwrap(), "", "the program's own");
+}
+
 /// Everything that goes on in a job, at once: groups, splits, communicators that come and go, rings and trees.
 fn mixed(nccl: &str) {
     for played in Plan::new(nccl, "mixed").run().succeeded().processes() {
@@ -500,8 +512,8 @@ release!(
     always nccl_2_32_3,
     "2.32.3",
     [
-        every_operation, mixed, protocols, graphs, abort, hang, kernel_channels, kernels, kernels_of_another_tool, injected,
-        captures,
+        every_operation, descriptor_taken_over, mixed, protocols, graphs, abort, hang, kernel_channels, kernels,
+        kernels_of_another_tool, injected, captures,
     ]
 );
 

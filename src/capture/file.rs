@@ -1,42 +1,45 @@
 //! The capture's file, on the writing thread.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::write;
+use crate::collect::output::{Append, Output};
+use crate::sys::descriptor::Descriptor;
 
 /// A file that grows by chunks up to a size.
 pub struct CaptureFile {
-    file: File,
-    path: PathBuf,
+    file: Output,
     zlib: Compress,
     packed: Vec<u8>,
-    written: u64,
     max_size: u64,
 }
 
 impl CaptureFile {
-    /// A new file, readable by its owner only, with its head.
+    /// A new file, readable by its owner only, with its head, in a folder whose path this is.
     ///
     /// # Errors
     ///
     /// What the operating system says against it; among that, that it exists.
-    pub fn create(path: &Path, max_size: u64) -> std::io::Result<CaptureFile> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        let head = write::head();
-        file.write_all(&head)?;
-        Ok(CaptureFile {
-            file,
-            path: path.to_owned(),
-            zlib: Compress::new(Compression::fast(), true),
-            packed: Vec::new(),
-            written: head.len() as u64,
-            max_size,
-        })
+    pub fn create(folder: &Descriptor, path: &Path, max_size: u64) -> std::io::Result<CaptureFile> {
+        let mut file = Output::create(folder, path.to_owned(), 0)?;
+        if let Append::Failed(why) = file.append(&write::head()) {
+            file.remove();
+            return Err(std::io::Error::other(why));
+        }
+        Ok(CaptureFile { file, zlib: Compress::new(Compression::fast(), true), packed: Vec::new(), max_size })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Ends it, and removes it.
+    pub fn remove(self) {
+        self.file.remove();
     }
 
     /// Appends a chunk of whole entries, where there is room.
@@ -48,23 +51,23 @@ impl CaptureFile {
         if !self.pack(entries) {
             return Err("a chunk cannot be compressed".into());
         }
-        if self.written + self.packed.len() as u64 > self.max_size {
+        if self.file.length() + self.packed.len() as u64 > self.max_size {
             let limit = crate::trace::names::size(self.max_size);
             return Err(format!("NCCLSCOPE_MAX_SIZE ({limit}) is reached"));
         }
-        // A part of the chunk may be in the file then: a reader leaves out such a tail.
-        self.file.write_all(&self.packed).map_err(|error| format!("failed to write: {error}"))?;
-        self.written += self.packed.len() as u64;
-        Ok(())
+        match self.file.append(&self.packed) {
+            Append::Failed(why) => Err(why),
+            Append::Done | Append::NearlyFull(_) => Ok(()),
+        }
     }
 
     /// Marks the capture as ended before the recording, and answers that in a sentence. The mark takes a hundred bytes or two.
     #[must_use]
     pub fn end(mut self, why: &str) -> String {
-        let why = format!("{}: {why}; the capture ends here", self.path.display());
+        let why = format!("{}: {why}; the capture ends here", self.path().display());
         if self.pack(&write::cut_short(&why)) {
             // Where the disk is full there is no mark, and a reader says that the file was cut.
-            let _ = self.file.write_all(&self.packed);
+            let _ = self.file.append(&self.packed);
         }
         why
     }

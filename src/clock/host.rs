@@ -95,7 +95,7 @@ fn tsc_objection() -> Option<&'static str> {
     if highest < POWER_MANAGEMENT || flags & 1 << 8 == 0 {
         return Some("the processor does not promise a constant rate");
     }
-    if !std::fs::read_to_string(CLOCKSOURCE).is_ok_and(|source| source.trim() == "tsc") {
+    if !sys::read_file(CLOCKSOURCE).is_ok_and(|source| source.trim_ascii() == b"tsc") {
         return Some("the kernel does not keep time by it");
     }
     if !sys::may_read_tsc() {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use cupti_sys::records::Walker;
 
-use super::file::{Stopped, TraceFile};
+use super::file::{Disk, RESERVE, Stopped, TraceFile};
 use super::input::{Begin, Ending, Input, Level, remark};
 use super::order::{self, Source};
 use super::pipeline::{CHUNK, Pipeline};
@@ -44,8 +44,6 @@ const BUSY_PERIOD: Duration = Duration::from_millis(10);
 const IDLE_PERIOD: Duration = Duration::from_millis(100);
 /// The part of the size limit from which steps are left out.
 const STEPS_UNTIL_PERCENT: u64 = 80;
-/// Room at the end of the file for the ends of open slices and the last word.
-const RESERVE: u64 = 128 << 10;
 
 /// What the collector works on.
 pub struct Collector {
@@ -66,6 +64,7 @@ pub struct Collector {
 /// The running collector, as the rest of the process sees it.
 pub struct Handle {
     requests: Arc<Requests>,
+    disk: Disk,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -135,6 +134,7 @@ impl Collector {
     pub fn start(self) -> std::io::Result<Handle> {
         let requests = Arc::new(Requests::default());
         let theirs = Arc::clone(&requests);
+        let disk = self.file.disk();
         let body = move || {
             let run = AssertUnwindSafe(|| Run::new(self).run(&theirs));
             if catch_unwind(run).is_err() {
@@ -148,7 +148,7 @@ impl Collector {
             theirs.done.notify_all();
         };
         let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope".into()).spawn(body))?;
-        Ok(Handle { requests, thread: Some(thread) })
+        Ok(Handle { requests, disk, thread: Some(thread) })
     }
 }
 
@@ -159,7 +159,9 @@ impl Handle {
         state.asked += 1;
         let asked = state.asked;
         self.requests.wake.notify_all();
-        self.wait(state, limit, |state| state.carried_out >= asked);
+        if !self.wait(state, self.disk.patience(limit), |state| state.carried_out >= asked) {
+            self.disk.accuse();
+        }
     }
 
     /// Has what CUPTI returned so far decoded, and waits for it at most this long; whether that was enough. It is drawn when
@@ -169,9 +171,7 @@ impl Handle {
         state.take_asked += 1;
         let asked = state.take_asked;
         self.requests.wake.notify_all();
-        self.wait(state, limit, |state| state.taken >= asked);
-        let state = self.requests.lock();
-        state.ended || state.taken >= asked
+        self.wait(state, limit, |state| state.taken >= asked)
     }
 
     /// Ends the recording and closes the file, and waits for it at most this long.
@@ -179,8 +179,10 @@ impl Handle {
         let mut state = self.requests.lock();
         state.close = true;
         self.requests.wake.notify_all();
-        let ended = self.wait(state, limit, |_| false);
-        if ended && let Some(thread) = self.thread.take() {
+        let ended = self.wait(state, self.disk.patience(limit), |_| false);
+        if !ended {
+            self.disk.accuse();
+        } else if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
@@ -198,13 +200,14 @@ impl Handle {
         self.requests.lock().kernels = Some(kernels);
     }
 
+    /// Whether that was done in time, or the recording has ended.
     fn wait(&self, state: MutexGuard<'_, RequestState>, limit: Duration, done: impl Fn(&RequestState) -> bool) -> bool {
         let (state, _) = self
             .requests
             .done
             .wait_timeout_while(state, limit, |state| !state.ended && !done(state))
             .unwrap_or_else(PoisonError::into_inner);
-        state.ended
+        state.ended || done(&state)
     }
 }
 
@@ -346,6 +349,11 @@ impl Run {
 
     fn finish(mut self) {
         self.take_kernels(true);
+        let unheard = message::unheard();
+        if unheard > 0 {
+            let text = format!("{unheard} lines for stderr, which nobody reads or which is another file now");
+            self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: "messages lost", text: &text });
+        }
         self.out.feed(&Input::End(Ending {
             dropped: self.rings.dropped(),
             panics: recorder::panics(),

@@ -1,25 +1,32 @@
 //! The trace file and the one thread that writes it, so that a slow disk stalls nothing but itself.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flate2::{Compress, Compression, FlushCompress};
 
+use super::output::{Append, Output};
+use super::pipeline::CHUNK;
 use crate::capture::file::CaptureFile;
+use crate::sys::descriptor::Descriptor;
 use crate::trace::fields::{trace, trace_packet};
 use crate::trace::wire::Buf;
 use crate::{message, sys};
 
-/// Chunks under way. The collector waits when there are more; then the rings fill, and what they cannot hold is
-/// dropped and counted.
+/// Chunks under way. The collector waits when there are more; then the rings fill, and what they
+/// cannot hold is dropped and counted.
 const QUEUE: usize = 8;
+/// Room at the end of the file for the ends of open slices and the last word, in bytes.
+pub const RESERVE: u64 = 128 << 10;
+/// How long a write takes that is said to hang.
+const HANGS: Duration = Duration::from_millis(700);
+/// How long the thread is waited for when there is nothing more to write.
+const END_WAIT: Duration = Duration::from_secs(1);
 
 /// Why nothing more is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +34,9 @@ const QUEUE: usize = 8;
 pub enum Stopped {
     /// It still is.
     No = 0,
-    /// The file system is nearly full.
+    /// The file system is nearly full. What ends the recording is still written.
     NoSpace = 1,
-    /// A write failed.
+    /// A write failed, and what follows would make no sense without it.
     Error = 2,
 }
 
@@ -42,6 +49,13 @@ struct Shared {
     packed: AtomicU64,
     /// Bytes of packets handed over and not yet written.
     queued: AtomicU64,
+    /// When what the thread is doing at the disk began, on `CLOCK_BOOTTIME` in ns; 0 where
+    /// there is none.
+    writing_since: AtomicU64,
+    /// It was said that it hangs.
+    accused: AtomicBool,
+    /// It was said that the file system does not tell how full it is.
+    blind: AtomicBool,
     stopped: AtomicU8,
     error: Mutex<String>,
     /// Why the capture has ended before the recording.
@@ -55,7 +69,31 @@ pub struct TraceFile {
     path: PathBuf,
     compresses: bool,
     capture: Option<PathBuf>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
+}
+
+/// How the files come to the thread. It starts before there are any, so that none is left where it
+/// does not.
+enum Start {
+    /// They are there.
+    With(Box<Files>),
+    /// It makes them itself, and answers where they are.
+    Make(Make, SyncSender<io::Result<Paths>>),
+}
+
+struct Files {
+    trace: Output,
+    capture: Option<CaptureFile>,
+}
+
+/// Where trace and capture are.
+type Paths = (PathBuf, Option<PathBuf>);
+
+/// What files are to be made.
+struct Make {
+    folder: PathBuf,
+    name: String,
+    options: Options,
 }
 
 enum Command {
@@ -79,33 +117,51 @@ pub struct Options {
 }
 
 impl TraceFile {
-    /// Creates a new file in `folder`, readable by its owner only: `name.perfetto-trace`, or with a number behind
-    /// the name where that exists. The capture beside it has the same name and the ending `capture`; where there can be none, a line
-    /// says so, and the trace is made without.
+    /// Creates a new file in `folder`, readable by its owner only: `name.perfetto-trace`, or with a
+    /// number behind the name where that exists. The capture beside it has the same name and the
+    /// ending `capture`; where there can be none, a line says so, and the trace is made without.
+    ///
+    /// A disk that hangs is waited for at most this long; without a limit no thread is waited for,
+    /// and the files are made on this one.
     ///
     /// # Errors
     ///
     /// What the operating system says against the folder, the file, or the thread.
-    pub fn create(folder: &Path, name: &str, options: Options) -> std::io::Result<TraceFile> {
-        std::fs::create_dir_all(folder)?;
-        let (file, path) = create_new(folder, name)?;
+    pub fn create(folder: &Path, name: &str, options: Options, limit: Option<Duration>) -> io::Result<TraceFile> {
         let shared = Arc::new(Shared::default());
-        // Not waiting for the first flush: a job may end before.
-        check_space(&path, options.min_free, &shared);
-        let capture = options.capture.and_then(|max_size| {
-            let path = path.with_extension("capture");
-            let say = |error| message::line(&format!("no capture: failed to create {}: {error}", path.display()));
-            CaptureFile::create(&path, max_size).map_err(say).ok().map(|file| (file, path))
-        });
-        let (capture, capture_path) = capture.unzip();
+        let (start, started) = sync_channel(1);
         let (sender, receiver) = sync_channel(QUEUE);
         let thread = {
-            let (shared, path) = (Arc::clone(&shared), path.clone());
-            let body = move || write_chunks(file, capture, &path, options, &receiver, &shared);
+            let shared = Arc::clone(&shared);
+            let body = move || write_files(&started, options, &receiver, &shared);
             sys::without_signals(|| std::thread::Builder::new().name("ncclscope write".into()).spawn(body))?
         };
+        let make = Make { folder: folder.to_owned(), name: name.to_owned(), options };
+        let (path, capture) = match limit {
+            None => {
+                let files = make.run(&shared)?;
+                let paths = files.paths();
+                // The thread waits for nothing else.
+                let _ = start.send(Start::With(Box::new(files)));
+                paths
+            }
+            Some(limit) => {
+                let (answer, made) = sync_channel(1);
+                let _ = start.send(Start::Make(make, answer));
+                made.recv_timeout(limit).map_err(|_| {
+                    let text = format!("its disk has not answered for {} s", limit.as_secs());
+                    io::Error::new(io::ErrorKind::TimedOut, text)
+                })??
+            }
+        };
         let compresses = options.compress;
-        Ok(TraceFile { sender, shared, path, compresses, capture: capture_path, thread: Some(thread) })
+        Ok(TraceFile { sender, shared, path, compresses, capture, thread })
+    }
+
+    /// What others may know of the disk.
+    #[must_use]
+    pub fn disk(&self) -> Disk {
+        Disk { shared: Arc::clone(&self.shared), path: self.path.clone() }
     }
 
     /// Where it is.
@@ -163,8 +219,8 @@ impl TraceFile {
         self.shared.written.load(Ordering::Relaxed)
     }
 
-    /// Bytes the file may grow to once what is under way and `more` bytes of packets are in it: by twice what the
-    /// packets so far would lead to, or their full size where that is less.
+    /// Bytes the file may grow to once what is under way and `more` bytes of packets are in it: by
+    /// twice what the packets so far would lead to, or their full size where that is less.
     #[must_use]
     pub fn size_with(&self, more: u64) -> u64 {
         let (written, packed) = (self.size(), self.shared.packed.load(Ordering::Relaxed));
@@ -191,42 +247,132 @@ impl TraceFile {
     }
 
     /// Writes what is under way and ends the thread.
-    pub fn close(mut self) {
+    pub fn close(self) {
         self.flush(Duration::from_secs(60));
+    }
+}
+
+impl Drop for TraceFile {
+    /// Has the thread end, and waits a moment for that: it may have to remove a file in which
+    /// nothing is.
+    fn drop(&mut self) {
         let (sender, _) = sync_channel(0);
         drop(std::mem::replace(&mut self.sender, sender));
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let begin = Instant::now();
+        while !self.thread.is_finished() && begin.elapsed() < END_WAIT {
+            std::thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+/// The disk, as those see it who wait for it.
+pub struct Disk {
+    shared: Arc<Shared>,
+    path: PathBuf,
+}
+
+impl Disk {
+    /// How long to wait for it who would wait this long: no more, once it was said that it hangs
+    /// and as long as it does.
+    #[must_use]
+    pub fn patience(&self, limit: Duration) -> Duration {
+        let is_known = self.shared.accused.load(Ordering::Relaxed);
+        if is_known && self.hangs().is_some() { Duration::ZERO } else { limit }
+    }
+
+    /// Says, once, that it hangs, where it does.
+    pub fn accuse(&self) {
+        if let Some(taken) = self.hangs()
+            && !self.shared.accused.swap(true, Ordering::Relaxed)
+        {
+            message::formatted(format_args!(
+                "{}: the disk hangs, a write has taken {:.1} s and goes on. As long as it does nobody waits for it, and what finds \
+                 no room in memory is dropped and counted",
+                self.path.display(),
+                taken.as_secs_f64(),
+            ));
+        }
+    }
+
+    /// How long a write has been under way, if that is too long.
+    fn hangs(&self) -> Option<Duration> {
+        let since = self.shared.writing_since.load(Ordering::Relaxed);
+        let taken = Duration::from_nanos(sys::boottime_ns().saturating_sub(since));
+        (since > 0 && taken >= HANGS).then_some(taken)
     }
 }
 
 /// Names tried for one process before it counts as an error.
 const NAMES: u32 = 100;
 
-fn create_new(folder: &Path, name: &str) -> std::io::Result<(File, PathBuf)> {
+impl Make {
+    fn run(self, shared: &Shared) -> io::Result<Files> {
+        let Make { folder: path, name, options } = self;
+        let folder = sys::folder::open(&path)?;
+        // All that may be under way when the disk turns out to be full still fits. Compressed it is
+        // a quarter, mostly.
+        let under_way = (QUEUE + 2) * CHUNK;
+        let ahead = RESERVE + if options.compress { under_way / 2 } else { under_way } as u64;
+        let trace = create_new(&folder, &path, &name, ahead)?;
+        // Not waiting for the first flush: a job may end before.
+        check_space(&trace, options.min_free, shared);
+        let capture = options.capture.and_then(|max_size| {
+            let path = trace.path().with_extension("capture");
+            let say =
+                |error| message::formatted(format_args!("no capture: failed to create {}: {error}", path.display()));
+            CaptureFile::create(&folder, &path, max_size).map_err(say).ok()
+        });
+        Ok(Files { trace, capture })
+    }
+}
+
+impl Files {
+    fn paths(&self) -> Paths {
+        (self.trace.path().to_owned(), self.capture.as_ref().map(|capture| capture.path().to_owned()))
+    }
+
+    fn remove(self) {
+        self.trace.remove();
+        self.capture.into_iter().for_each(CaptureFile::remove);
+    }
+}
+
+fn create_new(folder: &Descriptor, path: &Path, name: &str, ahead: u64) -> io::Result<Output> {
     let mut number = 0;
     loop {
         let path = match number {
-            0 => folder.join(format!("{name}.perfetto-trace")),
-            _ => folder.join(format!("{name}-{number}.perfetto-trace")),
+            0 => path.join(format!("{name}.perfetto-trace")),
+            _ => path.join(format!("{name}-{number}.perfetto-trace")),
         };
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => return Ok((file, path)),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && number < NAMES => number += 1,
-            Err(error) => return Err(error),
+        match Output::create(folder, path, ahead) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < NAMES => number += 1,
+            other => return other,
         }
     }
 }
 
-fn write_chunks(
-    mut file: File,
-    mut capture: Option<CaptureFile>,
-    path: &Path,
-    options: Options,
-    commands: &Receiver<Command>,
-    shared: &Shared,
-) {
+fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Command>, shared: &Shared) {
+    let files = match start.recv() {
+        Ok(Start::With(files)) => *files,
+        Ok(Start::Make(make, answer)) => match make.run(shared) {
+            Ok(files) => match answer.send(Ok(files.paths())) {
+                Ok(()) => files,
+                // They come too late.
+                Err(_) => return files.remove(),
+            },
+            Err(error) => return drop(answer.send(Err(error))),
+        },
+        Err(_) => return,
+    };
+    let files = write_chunks(files, options, commands, shared);
+    // Nothing of a recording that did not begin.
+    match files.trace.length() {
+        0 => files.remove(),
+        _ => files.trace.close(),
+    }
+}
+
+fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>, shared: &Shared) -> Files {
     let mut packer = Packer::new();
     for command in commands {
         match command {
@@ -234,35 +380,42 @@ fn write_chunks(
                 let raw = chunk.len() as u64;
                 if shared.stopped.load(Ordering::Relaxed) != Stopped::Error as u8 {
                     let packed = if options.compress { packer.pack(&chunk) } else { &chunk };
-                    match file.write_all(packed) {
-                        Ok(()) => {
-                            shared.written.fetch_add(packed.len() as u64, Ordering::Relaxed);
-                            shared.packed.fetch_add(raw, Ordering::Relaxed);
+                    let result = shared.at_disk(|| files.trace.append(packed));
+                    if !matches!(result, Append::Failed(_)) {
+                        shared.packed.fetch_add(raw, Ordering::Relaxed);
+                        shared.written.store(files.trace.length(), Ordering::Relaxed);
+                    }
+                    match result {
+                        Append::Done => {}
+                        Append::NearlyFull(error) => {
+                            shared.stop(Stopped::NoSpace, &format!("{}: {error}", files.trace.path().display()));
                         }
-                        Err(error) => {
-                            // A part of the packet may be in the file: a reader skips such a tail.
-                            let error = format!("failed to write {}: {error}; recording ended", path.display());
-                            message::line(&error);
-                            *shared.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
-                            shared.stopped.store(Stopped::Error as u8, Ordering::Relaxed);
-                        }
+                        Append::Failed(why) => shared.stop(Stopped::Error, &why),
                     }
                 }
                 shared.queued.fetch_sub(raw, Ordering::Relaxed);
-                check_space(path, options.min_free, shared);
+                shared.at_disk(|| check_space(&files.trace, options.min_free, shared));
             }
-            Command::Capture(entries) => capture = capture.and_then(|capture| write_entries(capture, &entries, shared)),
+            Command::Capture(entries) => {
+                files.capture =
+                    files.capture.and_then(|capture| shared.at_disk(|| write_entries(capture, &entries, shared)));
+            }
             Command::Flush(done) => {
                 let _ = done.send(());
             }
         }
     }
+    files
 }
 
 /// Appends to the capture; it is gone when it has ended.
 fn write_entries(mut capture: CaptureFile, entries: &[u8], shared: &Shared) -> Option<CaptureFile> {
     let is_full = shared.stopped.load(Ordering::Relaxed) == Stopped::NoSpace as u8;
-    let result = if is_full { Err("NCCLSCOPE_MIN_FREE is reached".into()) } else { capture.append(entries) };
+    let result = if is_full {
+        Err(shared.error.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    } else {
+        capture.append(entries)
+    };
     let Err(why) = result else { return Some(capture) };
     let why = capture.end(&why);
     message::line(&why);
@@ -270,21 +423,45 @@ fn write_entries(mut capture: CaptureFile, entries: &[u8], shared: &Shared) -> O
     None
 }
 
+impl Shared {
+    /// Does what may hang with the disk, so that others see how long it takes.
+    fn at_disk<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.writing_since.store(sys::boottime_ns(), Ordering::Relaxed);
+        let result = work();
+        self.writing_since.store(0, Ordering::Relaxed);
+        result
+    }
+
+    /// Ends the recording, and says why.
+    fn stop(&self, stopped: Stopped, why: &str) {
+        if self.stopped.fetch_max(stopped as u8, Ordering::Relaxed) < stopped as u8 {
+            let error = format!("{why}; recording ended");
+            message::line(&error);
+            *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        }
+    }
+}
+
 /// Ends the recording before the disk is full: the job's checkpoints matter more.
-fn check_space(path: &Path, min_free: u64, shared: &Shared) {
-    if shared.stopped.load(Ordering::Relaxed) == Stopped::No as u8
-        && let Some(free) = sys::free_bytes(path)
-        && free < min_free
-    {
-        let error = format!(
-            "only {} free at {}, less than NCCLSCOPE_MIN_FREE ({}); recording ended",
-            crate::trace::names::size(free),
-            path.display(),
-            crate::trace::names::size(min_free),
-        );
-        message::line(&error);
-        *shared.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
-        shared.stopped.store(Stopped::NoSpace as u8, Ordering::Relaxed);
+fn check_space(file: &Output, min_free: u64, shared: &Shared) {
+    if shared.stopped.load(Ordering::Relaxed) != Stopped::No as u8 {
+        return;
+    }
+    let path = file.path().display();
+    match file.free_bytes() {
+        Ok(free) if free < min_free => {
+            let (free, floor) = (crate::trace::names::size(free), crate::trace::names::size(min_free));
+            let why = format!("only {free} free at {path}, less than NCCLSCOPE_MIN_FREE ({floor})");
+            shared.stop(Stopped::NoSpace, &why);
+        }
+        Ok(_) => {}
+        Err(error) => {
+            if !shared.blind.swap(true, Ordering::Relaxed) {
+                message::formatted(format_args!(
+                    "NCCLSCOPE_MIN_FREE does not hold: no word of what is free at {path}: {error}"
+                ));
+            }
+        }
     }
 }
 

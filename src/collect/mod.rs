@@ -8,5 +8,6 @@ pub mod collector;
 pub mod file;
 pub mod input;
 pub mod order;
+pub mod output;
 pub mod pipeline;
 mod watch;

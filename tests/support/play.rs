@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A script and how to play it.
 #[derive(Clone, Debug)]
@@ -284,6 +285,23 @@ pub fn plugin_path() -> Result<PathBuf, PlayError> {
 /// If it is not there.
 pub fn host_path() -> Result<PathBuf, PlayError> {
     built("NCCLSCOPE_TEST_HOST", "scripted-host", "the scripted host", "build the package ncclscope-tests")
+}
+
+/// A library for a test, made of a file beside this one with whatever C compiler links Rust
+/// programs here; gone with the folder.
+///
+/// # Panics
+///
+/// If it cannot be made.
+pub fn compile(source: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder for a library");
+    let library = folder.path().join(source).with_extension("so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("support").join(source);
+    let compiler = env::var_os("CC").unwrap_or("cc".into());
+    let result = Command::new(&compiler).args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).output();
+    let result = result.unwrap_or_else(|error| panic!("failed to run {}: {error}", compiler.display()));
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    (folder, library)
 }
 
 /// What an environment variable names, or what Cargo built beside the test's program.

@@ -1,0 +1,85 @@
+//! Standard error, which is the program's, and what we may do with it.
+
+use std::ffi::c_int;
+use std::io;
+use std::ptr;
+
+use super::descriptor::{Identity, duplicate};
+use super::without_signals;
+
+/// What stood behind descriptor 2 when this was asked. A program may close it and open a file,
+/// which then has that number: not for us to write to.
+#[derive(Clone, Copy, Debug)]
+pub struct Stderr(Identity);
+
+impl Stderr {
+    /// What is behind it now; `None` where it is closed.
+    #[must_use]
+    pub fn now() -> Option<Stderr> {
+        Identity::of_number(libc::STDERR_FILENO).map(Stderr)
+    }
+
+    /// Writes a line of at most `PIPE_BUF` bytes, waits for room at most this long, and says
+    /// whether it was taken. No signal comes of it.
+    ///
+    /// The program's flags of descriptor 2 stay as they are, for they are those of everybody who
+    /// shares it. So a pipe or terminal is asked for room, which may be gone a moment later: then
+    /// the line waits until somebody reads. For that it is sent by a thread of its own.
+    #[must_use]
+    pub fn write(&self, line: &[u8], limit_ms: c_int) -> bool {
+        // A number of our own for what is behind 2 now: what is looked at here is what is written
+        // to, whatever the program does meanwhile.
+        let Ok(number) = duplicate(libc::STDERR_FILENO) else { return false };
+        let written = Identity::of_number(number) == Some(self.0) && has_room(number, limit_ms) && {
+            without_its_signals(|| send(number, line).is_ok())
+        };
+        if Identity::of_number(number) == Some(self.0) {
+            // SAFETY: ours, made above.
+            unsafe { libc::close(number) };
+        }
+        written
+    }
+}
+
+/// Whether something may be written, in this time.
+fn has_room(number: c_int, limit_ms: c_int) -> bool {
+    let mut poll = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry, as we say.
+    unsafe { libc::poll(&raw mut poll, 1, limit_ms) == 1 && poll.revents & (libc::POLLERR | libc::POLLNVAL) == 0 }
+}
+
+fn send(number: c_int, line: &[u8]) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of `line`, in both.
+    let sent = unsafe {
+        match libc::send(number, line.as_ptr().cast(), line.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
+            -1 if io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSOCK) => {
+                libc::write(number, line.as_ptr().cast(), line.len())
+            }
+            sent => sent,
+        }
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Runs `write` with signals blocked, and takes those that it raised in this thread: that nobody
+/// reads, or that a file is too large. By default both end the process.
+fn without_its_signals<T>(write: impl FnOnce() -> T) -> T {
+    without_signals(|| {
+        // SAFETY: the sets are plain memory that the calls fill before they are read.
+        unsafe {
+            let mut ours: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut ours);
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigpending(&raw mut before);
+            for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+                if libc::sigismember(&raw const before, signal) == 0 {
+                    libc::sigaddset(&raw mut ours, signal);
+                }
+            }
+            let result = write();
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            while libc::sigtimedwait(&raw const ours, ptr::null_mut(), &raw const at_once) > 0 {}
+            result
+        }
+    })
+}

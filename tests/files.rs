@@ -1,0 +1,339 @@
+//! Files, descriptors and messages, in a program that closes, fills, hangs and removes whatever it
+//! can.
+//!
+//! The program is `support/program.c`, whose functions a script calls by their names.
+
+use ncclscope_tests::play::{self, Play};
+use ncclscope_tests::recording::{Recording, assert_sound};
+use ncclscope_tests::timeline::Timeline;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+use tempfile::TempDir;
+
+static PROGRAM: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| play::compile("program.c"));
+
+const INIT: &str = "main init world comm=0xabc rank=0 nranks=4\n";
+const FINALIZE: &str = "main finalize world\n";
+
+/// A collective, that a trace calls by its size.
+fn collective(count: u32) -> String {
+    format!("main start c world Coll func=AllReduce count={count} datatype=ncclInt8\nmain stop c\n")
+}
+
+/// A script in which `do NAME` stands for a call of the program's.
+struct Hard {
+    play: Play,
+    folder: TempDir,
+}
+
+impl Hard {
+    fn new(script: &str) -> Hard {
+        let folder = tempfile::tempdir().unwrap();
+        let script: Vec<_> = script
+            .lines()
+            .map(|line| match line.strip_prefix("do ") {
+                Some(name) => format!("main call {name} library={}", PROGRAM.1.display()),
+                None => line.to_owned(),
+            })
+            .collect();
+        let play = Play::new(script.join("\n")).env("LD_PRELOAD", &PROGRAM.1);
+        let play = play.env("CHECKPOINT", folder.path().join("checkpoint"));
+        Hard { play, folder }
+    }
+
+    fn with(self, name: &str, value: &str) -> Hard {
+        Hard { play: self.play.env(name, value), ..self }
+    }
+
+    /// Plays it; the job must not be disturbed, and each of the program's deeds must succeed.
+    #[track_caller]
+    fn play(self) -> Played {
+        let recording = Recording::by(self.play.limit(Duration::from_secs(45)));
+        let outcome = &recording.outcome;
+        assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
+        for call in &outcome.calls {
+            let expected = if call.label.as_deref() == Some("read_stderr") { call.status } else { Some(0) };
+            assert_eq!(call.status.or(Some(0)), expected, "line {}: {:?}", call.line, call.label);
+        }
+        Played { recording, folder: self.folder }
+    }
+}
+
+struct Played {
+    recording: Recording,
+    folder: TempDir,
+}
+
+impl Played {
+    /// What is in the program's own file.
+    #[track_caller]
+    fn checkpoint(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.folder.path().join("checkpoint")).unwrap()).into_owned()
+    }
+
+    /// What was said with these words in it.
+    fn said(&self, words: &str) -> Vec<&str> {
+        self.recording.said().into_iter().filter(|line| line.contains(words)).collect()
+    }
+
+    /// The texts of the trace's remarks of that name.
+    fn notes(&self, name: &str) -> Vec<String> {
+        let timeline = Timeline::read(&self.recording.traces.open());
+        timeline.named(name).iter().map(|note| note.str("note").unwrap_or_default().to_owned()).collect()
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+// ---- whose descriptor ----
+
+#[test]
+fn nothing_is_written_to_a_file_that_has_our_number() {
+    for deed in ["take_over", "close_all"] {
+        let script = format!("{INIT}{}{FINALIZE}do {deed}\n{INIT}{}{FINALIZE}", collective(1), collective(2));
+        let played = Hard::new(&script).with("NCCLSCOPE_CAPTURE", "1").play();
+        assert_eq!(played.checkpoint(), "", "{deed}");
+        // Opened again by its name, it goes on.
+        let timeline = played.recording.timeline();
+        timeline.slice("AllReduce 1 B i8");
+        timeline.slice("AllReduce 2 B i8");
+        assert_eq!(timeline.figures().get("recorded"), played.recording.calls());
+        assert_eq!(played.notes("capture ended"), Vec::<String>::new(), "{deed}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_again_ends_the_recording() {
+    let deeds = "do take_over\ndo remove_the_folder\n";
+    let played = Hard::new(&format!("{INIT}{}{FINALIZE}{deeds}{INIT}{FINALIZE}", collective(1))).play();
+    assert_eq!(played.checkpoint(), "");
+    let said = played.said("recording ended");
+    assert!(said.len() == 1 && said[0].contains("closed its descriptor"), "{said:?}");
+}
+
+#[test]
+fn our_descriptors_are_none_of_the_programs_three_and_end_with_exec() {
+    let played = Hard::new(&format!("do close_stderr\n{INIT}do descriptors_in_the_way\n{}{FINALIZE}", collective(1)));
+    let played = played.with("NCCLSCOPE_CAPTURE", "1").play();
+    played.recording.timeline().slice("AllReduce 1 B i8");
+}
+
+#[test]
+fn what_a_program_says_on_a_closed_stderr_is_not_in_the_trace() {
+    let script =
+        format!("do close_stderr\n{INIT}main call write_to_stderr library=PROGRAM\n{}{FINALIZE}", collective(1));
+    let script = script.replace("PROGRAM", &PROGRAM.1.display().to_string());
+    let recording = Recording::by(Hard::new(&script).play);
+    assert_eq!(recording.outcome.status, Some(0));
+    let write = recording.outcome.calls.iter().find(|call| call.label.as_deref() == Some("write_to_stderr")).unwrap();
+    assert_eq!(write.status, Some(1), "it goes nowhere, as before");
+    let bytes = fs::read(recording.traces.file()).unwrap();
+    assert!(!bytes.windows(21).any(|window| window == b"a word of the program"));
+    recording.timeline().slice("AllReduce 1 B i8");
+}
+
+#[test]
+fn nothing_is_said_to_a_file_that_has_the_number_of_stderr() {
+    // So that there is something to say: the recording ends for want of room.
+    let script = format!(
+        "{INIT}{FINALIZE}do wait_until_all_is_said\ndo stderr_is_a_checkpoint\ndo fill_the_disk\n{INIT}{}{FINALIZE}",
+        collective(1)
+    );
+    let played = Hard::new(&script).with("ROOM", "0").with("KEEPS_NO_ROOM", "1").play();
+    assert_eq!(played.checkpoint(), "");
+    assert_eq!(played.recording.said().len(), 1, "before: {:?}", played.recording.said());
+    assert_eq!(played.said("recording to").len(), 1);
+}
+
+// ---- who reads ----
+
+/// So that there is more to be said than where the trace is.
+const COMPLAINT: (&str, &str) = ("NCCLSCOPE_CLOCK", "sun");
+
+#[test]
+fn a_stderr_that_nobody_reads_neither_ends_nor_stops_the_job() {
+    for deed in [
+        "stderr_is_a_pipe_that_is_closed",
+        "stderr_is_a_socket_that_is_closed",
+        "stderr_is_a_pipe_that_is_full",
+        "stderr_is_a_socket_that_is_full",
+    ] {
+        let script = format!("do {deed}\n{INIT}{}{FINALIZE}do stderr_does_not_wait\n", collective(1));
+        let played = Hard::new(&script).with(COMPLAINT.0, COMPLAINT.1).with("NCCLSCOPE_FLUSH_PERIOD", "10").play();
+        played.recording.timeline().slice("AllReduce 1 B i8");
+    }
+}
+
+#[test]
+fn lines_that_nobody_read_are_counted_in_the_trace_and_for_the_next_reader() {
+    let script = format!(
+        "do stderr_is_a_pipe_that_is_full\n{INIT}{}do wait_until_all_is_said\ndo read_stderr\ndo remove_the_folder\n\
+         {FINALIZE}do wait_until_all_is_said\ndo read_stderr\n",
+        collective(1)
+    );
+    let played = Hard::new(&script).with(COMPLAINT.0, COMPLAINT.1).play();
+    let read = played.checkpoint();
+    assert!(read.contains("was removed"), "{read}");
+    assert!(read.contains("]: 2 messages before this one found no reader\n"), "{read}");
+
+    let script =
+        format!("do stderr_is_a_pipe_that_is_full\n{INIT}{}do wait_until_all_is_said\n{FINALIZE}", collective(1));
+    let played = Hard::new(&script).with(COMPLAINT.0, COMPLAINT.1).play();
+    let notes = played.notes("messages lost");
+    assert!(notes.len() == 1 && notes[0].starts_with("2 lines"), "{notes:?}");
+}
+
+#[test]
+fn a_recording_that_does_not_start_says_so_to_whoever_reads() {
+    let played = Hard::new(&format!("{INIT}{FINALIZE}")).with("NCCLSCOPE_OUTPUT", "/proc/nowhere").play();
+    assert_eq!(played.said("this process is not recorded").len(), 1, "{}", played.recording.outcome.stderr);
+    for deed in ["stderr_is_a_pipe_that_is_closed", "stderr_is_a_pipe_that_is_full"] {
+        Hard::new(&format!("do {deed}\n{INIT}{FINALIZE}")).with("NCCLSCOPE_OUTPUT", "/proc/nowhere").play();
+    }
+}
+
+#[test]
+fn a_thread_that_does_not_start_is_said_and_leaves_no_file() {
+    for deed in ["no_thread", "one_thread"] {
+        let output = tempfile::tempdir().unwrap();
+        let played = Hard::new(&format!("do {deed}\n{INIT}{}{FINALIZE}", collective(1)))
+            .with("NCCLSCOPE_OUTPUT", &output.path().display().to_string())
+            .with("NCCLSCOPE_CAPTURE", "1")
+            .play();
+        assert_eq!(files(output.path()), Vec::<PathBuf>::new(), "{deed}");
+        assert_eq!(played.said("not recorded").len(), 1, "{deed}: {}", played.recording.outcome.stderr);
+        assert_eq!(played.recording.outcome.call("world").mask, Some(0));
+    }
+}
+
+// ---- the folder ----
+
+#[test]
+fn free_space_is_that_of_the_file_wherever_the_program_goes() {
+    let script = format!("{INIT}{}do leave_the_folder\ndo nearly_fill_the_disk\n{FINALIZE}", collective(1));
+    let played = Hard::new(&script).with("NCCLSCOPE_OUTPUT", "here").with("NCCLSCOPE_MIN_FREE", "1M").play();
+    let said = played.said("less than NCCLSCOPE_MIN_FREE");
+    assert!(said.len() == 1 && said[0].starts_with("only 4 KiB free at here/"), "{:?}", played.recording.said());
+    played.recording.timeline().slice("AllReduce 1 B i8");
+}
+
+#[test]
+fn a_folder_that_was_removed_is_said() {
+    let script = format!("{INIT}{}{FINALIZE}do remove_the_folder\n{INIT}{FINALIZE}{INIT}{FINALIZE}", collective(1));
+    let played = Hard::new(&script).play();
+    let said = played.said("was removed");
+    assert!(said.len() == 1 && said[0].contains("recording ended"), "{:?}", played.recording.said());
+}
+
+#[test]
+fn another_users_link_in_a_folder_of_all_is_not_followed() {
+    let shared = tempfile::tempdir().unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let link = shared.path().join("traces");
+    symlink(target.path(), &link).unwrap();
+    let record = || {
+        let script = format!("{INIT}{}{FINALIZE}", collective(1));
+        Hard::new(&script).with("NCCLSCOPE_OUTPUT", &link.join("below").display().to_string()).play()
+    };
+    // Ours is followed, and anybody's where not all may write.
+    assert_eq!(record().said("recording to").len(), 1);
+    let made = files(&target.path().join("below")).len();
+    assert_eq!(made, 1);
+    fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    assert_eq!(record().said("recording to").len(), 1);
+    if std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).is_err() {
+        eprintln!("only root can make another user's link: left out");
+        return;
+    }
+    let played = record();
+    assert_eq!(files(&target.path().join("below")).len(), 2);
+    let said = played.said("not recorded");
+    assert!(said.len() == 1 && said[0].contains("another user's symbolic link"), "{:?}", played.recording.said());
+    fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(record().said("recording to").len(), 1);
+}
+
+// ---- the disk ----
+
+#[test]
+fn a_disk_that_hangs_is_waited_for_once_and_named_once() {
+    let again = format!("{INIT}{}{FINALIZE}", collective(1)).repeat(60);
+    let played = Hard::new(&format!("{INIT}{FINALIZE}do hang_the_disk\n{again}")).play();
+    let said = played.said("the disk hangs");
+    assert_eq!(said.len(), 1, "{:?}", played.recording.said());
+    let file = played.recording.traces.file();
+    assert!(said[0].starts_with(&file.display().to_string()), "{said:?}");
+}
+
+#[test]
+fn a_disk_that_comes_back_is_waited_for_again() {
+    let hangs = format!("do hang_the_disk\n{INIT}{}{FINALIZE}do free_the_disk\nmain sleep 500ms\n", collective(1));
+    // Several, for a machine that has no time.
+    let again = format!("{INIT}{}{FINALIZE}", collective(2)).repeat(3);
+    let recording = Recording::by(Hard::new(&format!("{INIT}{FINALIZE}{hangs}{again}main kill SIGKILL\n")).play);
+    let timeline = Timeline::read(&recording.traces.open());
+    timeline.slice("AllReduce 1 B i8");
+    assert!(!timeline.named("AllReduce 2 B i8").is_empty(), "what came after it is not in the file");
+}
+
+#[test]
+fn a_disk_that_hangs_at_once_stops_no_init() {
+    let played = Hard::new(&format!("{INIT}{FINALIZE}{INIT}{FINALIZE}")).with("DISK_HANGS_AT_ONCE", "1").play();
+    let said = played.said("not recorded");
+    assert!(said.len() == 1 && said[0].contains("its disk has not answered"), "{:?}", played.recording.said());
+}
+
+#[test]
+fn a_full_disk_leaves_whole_packets_and_the_last_word() {
+    let steps: String = (0..400).map(collective).collect();
+    let open = "main start open world Coll func=Reduce count=7 datatype=ncclInt8\n";
+    for compress in ["0", "1"] {
+        let script = format!(
+            "{INIT}{steps}{FINALIZE}do fill_the_disk\n{INIT}{open}{}{FINALIZE}main stop open\n",
+            steps.repeat(60)
+        );
+        let played = Hard::new(&script).with("ROOM", "0").with("NCCLSCOPE_COMPRESS", compress).play();
+        let trace = played.recording.traces.open();
+        assert_sound(&trace, 0);
+        assert_eq!(ncclscope::trace::reader::whole_length(trace.bytes()), trace.bytes().len());
+        assert_eq!(played.said("No space left").len(), 1, "{:?}", played.recording.said());
+        assert_eq!(played.notes("recording stopped").len(), 1);
+        let timeline = Timeline::read(&trace);
+        assert_eq!(timeline.named("recording ended").len(), 1);
+        let figures = timeline.figures();
+        let counted = ["recorded", "dropped", "discarded"].map(|name| figures.get(name)).iter().sum::<u64>();
+        assert_eq!(counted, played.recording.calls());
+        assert!(figures.get("discarded") > 0, "the disk was not full");
+        assert_eq!(played.said("are faster"), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn a_full_disk_that_keeps_no_room_leaves_whole_packets() {
+    let steps: String = (0..400).map(collective).collect();
+    let script = format!("{INIT}{}{FINALIZE}do fill_the_disk\n{INIT}{}{FINALIZE}", collective(1), steps.repeat(20));
+    for compress in ["0", "1"] {
+        let hard = Hard::new(&script).with("ROOM", "9999").with("KEEPS_NO_ROOM", "1");
+        let played = hard.with("NCCLSCOPE_COMPRESS", compress).play();
+        let bytes = fs::read(played.recording.traces.file()).unwrap();
+        assert_eq!(ncclscope::trace::reader::whole_length(&bytes), bytes.len());
+        let said = played.said("failed to write");
+        assert!(said.len() == 1 && said[0].contains("No space left"), "{:?}", played.recording.said());
+        Timeline::read(&played.recording.traces.open()).slice("AllReduce 1 B i8");
+    }
+}
+
+#[test]
+fn no_room_stays_kept_behind_the_end() {
+    use std::os::unix::fs::MetadataExt;
+    let played = Hard::new(&format!("{INIT}{}{FINALIZE}", collective(1))).play();
+    let file = fs::metadata(played.recording.traces.file()).unwrap();
+    assert!(file.blocks() * 512 < file.len() + (64 << 10), "{} bytes in {} blocks", file.len(), file.blocks());
+}

@@ -1,0 +1,241 @@
+// A program that is hard on those who live in it. To be preloaded; a script calls its functions by their names, and some
+// of libc's act as they say.
+
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static int is_trace(const char *path) {
+  const char *end = strrchr(path, '.');
+  return end && (!strcmp(end, ".perfetto-trace") || !strcmp(end, ".capture"));
+}
+
+// Calls for each descriptor of a trace or a capture, and adds up what it answers; -1 where there is none.
+static int each_of_the_profiler(int (*call)(int)) {
+  int found = 0, sum = 0;
+  for (int number = 0; number < 5000; number++) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", number);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length <= 0) continue;
+    path[length] = 0;
+    if (!is_trace(path)) continue;
+    found++;
+    sum += call(number);
+  }
+  return found ? sum : -1;
+}
+
+static int is_in_the_way(int number) {
+  return number < 3 || !(fcntl(number, F_GETFD) & FD_CLOEXEC);
+}
+
+// How many of the profiler's descriptors are the program's own three, or go on through exec.
+int descriptors_in_the_way(void) { return each_of_the_profiler(is_in_the_way); }
+
+static int numbers[16], count;
+
+static int note(int number) {
+  if (count < 16) numbers[count++] = number;
+  return 0;
+}
+
+static int give_to_the_checkpoint(void) {
+  int checkpoint = open(getenv("CHECKPOINT"), O_RDWR | O_CREAT | O_TRUNC, 0600), failures = 0;
+  for (int i = 0; i < count; i++) failures += dup2(checkpoint, numbers[i]) != numbers[i];
+  return failures;
+}
+
+// Has a file of the program's under the numbers of the profiler's.
+int take_over(void) { return each_of_the_profiler(note) ? -1 : give_to_the_checkpoint(); }
+
+// The same, after closing all descriptors but the three.
+int close_all(void) {
+  if (each_of_the_profiler(note)) return -1;
+  for (int number = 3; number < 5000; number++) close(number);
+  return give_to_the_checkpoint();
+}
+
+int close_stderr(void) { return close(2); }
+
+// Says something on stderr: 0 where that went somewhere.
+int write_to_stderr(void) { return write(2, "a word of the program", 21) != 21; }
+
+// Opens a file that gets the number 2.
+int stderr_is_a_checkpoint(void) {
+  close(2);
+  return open(getenv("CHECKPOINT"), O_RDWR | O_CREAT | O_TRUNC, 0600) != 2;
+}
+
+static int ends[2];
+
+int stderr_is_a_pipe_that_is_closed(void) {
+  signal(SIGPIPE, SIG_DFL);
+  return pipe(ends) || dup2(ends[1], 2) != 2 || close(ends[0]) || close(ends[1]);
+}
+
+int stderr_is_a_socket_that_is_closed(void) {
+  signal(SIGPIPE, SIG_DFL);
+  return socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || dup2(ends[1], 2) != 2 || close(ends[0]) || close(ends[1]);
+}
+
+static int fill(void) {
+  int flags = fcntl(2, F_GETFL);
+  fcntl(2, F_SETFL, flags | O_NONBLOCK);
+  char bytes[512] = {0};
+  while (write(2, bytes, sizeof bytes) > 0) {
+  }
+  return fcntl(2, F_SETFL, flags);
+}
+
+int stderr_is_a_pipe_that_is_full(void) { return pipe(ends) || dup2(ends[1], 2) != 2 || fill(); }
+
+int stderr_is_a_socket_that_is_full(void) {
+  return socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || dup2(ends[1], 2) != 2 || fill();
+}
+
+// How many lines there are to be read from where stderr leads.
+int read_stderr(void) {
+  char bytes[4096];
+  int lines = 0;
+  FILE *copy = fopen(getenv("CHECKPOINT"), "a");
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  for (ssize_t size; (size = read(ends[0], bytes, sizeof bytes)) > 0;)
+    for (ssize_t at = 0; at < size; at++) {
+      if (bytes[at]) fputc(bytes[at], copy);
+      lines += bytes[at] == '\n';
+    }
+  fclose(copy);
+  return lines;
+}
+
+static int is_of_the_recording(const char *thread) {
+  char path[300], name[32] = {0};
+  snprintf(path, sizeof path, "/proc/self/task/%s/comm", thread);
+  FILE *file = fopen(path, "r");
+  if (!file) return 1;
+  if (!fgets(name, sizeof name, file)) name[0] = 0;
+  fclose(file);
+  return !strcmp(name, "ncclscope\n") || !strcmp(name, "ncclscope write\n");
+}
+
+// Waits until there are no threads but this and those of the recording: the one that sends messages has ended.
+int wait_until_all_is_said(void) {
+  for (int others = 1; others; usleep(1000)) {
+    others = 0;
+    DIR *threads = opendir("/proc/self/task");
+    for (struct dirent *thread; (thread = readdir(threads));)
+      if (thread->d_name[0] != '.' && atoi(thread->d_name) != getpid() && !is_of_the_recording(thread->d_name)) others++;
+    closedir(threads);
+  }
+  return 0;
+}
+
+// Whether stderr has the flags that the program gave it.
+int stderr_does_not_wait(void) { return (fcntl(2, F_GETFL) & O_NONBLOCK) != 0; }
+
+int leave_the_folder(void) { return chdir("/"); }
+
+int remove_the_folder(void) { return system("rm -r \"$NCCLSCOPE_OUTPUT\""); }
+
+static int threads_left = -1;
+
+int no_thread(void) { return threads_left = 0; }
+int one_thread(void) { return !(threads_left = 1); }
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument) {
+  if (threads_left == 0) return EAGAIN;
+  if (threads_left > 0) threads_left--;
+  return REAL(pthread_create)(thread, attributes, body, argument);
+}
+
+static volatile int hangs;
+static long room = -1;
+
+int hang_the_disk(void) { return !(hangs = 1); }
+int free_the_disk(void) { return hangs = 0; }
+// From now on a file gets no further than this, or what it was promised.
+int fill_the_disk(void) { return (room = atol(getenv("ROOM"))) < 0; }
+
+static int is_on_the_disk(int number) {
+  char link[64], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", number);
+  ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length <= 0) return 0;
+  path[length] = 0;
+  return is_trace(path);
+}
+
+// Up to where the file has been promised room.
+static off_t promised;
+
+int fallocate(int number, int mode, off_t from, off_t length) {
+  if (is_on_the_disk(number)) {
+    if (getenv("KEEPS_NO_ROOM")) return errno = EOPNOTSUPP, -1;
+    if (room >= 0 && from + length > promised) return errno = ENOSPC, -1;
+    if (from + length > promised) promised = from + length;
+  }
+  return REAL(fallocate)(number, mode, from, length);
+}
+
+static int is_nearly_full;
+
+// From now on so much is free there and no more, by what the system says.
+int nearly_fill_the_disk(void) { return !(is_nearly_full = 1); }
+
+static int free_bytes(int result, struct statvfs64 *stats) {
+  if (!result && is_nearly_full) stats->f_bavail = 4096 / stats->f_frsize;
+  return result;
+}
+
+int fstatvfs64(int number, struct statvfs64 *stats) { return free_bytes(REAL(fstatvfs64)(number, stats), stats); }
+
+int statvfs64(const char *path, struct statvfs64 *stats) { return free_bytes(REAL(statvfs64)(path, stats), stats); }
+
+ssize_t write(int number, const void *bytes, size_t length) {
+  if ((hangs || room >= 0) && number > 2 && is_on_the_disk(number)) {
+    while (hangs) usleep(1000);
+    struct stat stat;
+    fstat(number, &stat);
+    off_t most = promised > room ? promised : room;
+    if (room >= 0 && stat.st_size + (off_t)length > most) {
+      if (stat.st_size >= most) return errno = ENOSPC, -1;
+      length = most - stat.st_size;
+    }
+  }
+  return REAL(write)(number, bytes, length);
+}
+
+int openat(int folder, const char *path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  while (getenv("DISK_HANGS_AT_ONCE") && flags & O_CREAT && is_trace(path)) usleep(1000);
+  return REAL(openat)(folder, path, flags, mode);
+}
+
+// In a job that plays no script: waits for the profiler's files, and takes them over.
+static void *wait_and_take_over(void *unused) {
+  while (take_over() < 0) usleep(20000);
+  return unused;
+}
+
+__attribute__((constructor)) static void begin(void) {
+  pthread_t thread;
+  if (getenv("TAKE_OVER")) REAL(pthread_create)(&thread, NULL, wait_and_take_over, NULL);
+}

@@ -25,25 +25,28 @@ pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String>
     // A trace that cannot be read to its end says so below.
     let (survey, _) = Survey::of_what_can_be_read(&ours);
     hangs(&hang::find(&survey, &ours), out).map_err(failed)?;
-    for path in traces {
-        if replay::is_capture(path) {
-            replay::describe(path, out)?;
-            continue;
-        }
-        if import::format(path).map_err(|error| format!("{}: {error}", path.display()))? != Format::Perfetto {
-            let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            foreign::print(&profile, out).map_err(failed)?;
-            continue;
-        }
-        let bytes = super::read(path)?;
-        let mut info = Info::default();
-        let fault = reader::packets(&bytes, |packet| info.take(packet)).err();
-        if matches!(fault, Some(reader::Error::NotATrace)) {
-            return Err(format!("{}: {}", path.display(), reader::Error::NotATrace));
-        }
-        info.print(path, bytes.len(), fault, out).map_err(failed)?;
+    // One file that cannot be read hides none of the others.
+    let faults: Vec<String> = traces.iter().filter_map(|path| describe(path, out).err()).collect();
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+}
+
+/// Says what one file holds.
+fn describe(path: &PathBuf, out: &mut dyn Write) -> Result<(), String> {
+    let failed = |error| format!("failed to write: {error}");
+    if replay::is_capture(path) {
+        return replay::describe(path, out);
     }
-    Ok(())
+    if import::format(path).map_err(|error| format!("{}: {error}", path.display()))? != Format::Perfetto {
+        let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        return foreign::print(&profile, out).map_err(failed);
+    }
+    let bytes = super::read(path)?;
+    let mut info = Info::default();
+    let fault = reader::packets(&bytes, |packet| info.take(packet)).err();
+    if matches!(fault, Some(reader::Error::NotATrace)) {
+        return Err(format!("{}: {}", path.display(), reader::Error::NotATrace));
+    }
+    info.print(path, bytes.len(), fault, out).map_err(failed)
 }
 
 /// Where the job stands, before all else.

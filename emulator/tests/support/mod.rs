@@ -320,7 +320,8 @@ impl Job {
     }
 }
 
-/// What `ncclscope info` says of the traces in a folder; nothing where there are none yet.
+/// What `ncclscope info` says of the traces in a folder; nothing where there are none yet. A process that has just begun
+/// may have an empty one.
 pub(crate) fn info(folder: &Path) -> String {
     if !folder.is_dir() {
         return String::new();
@@ -331,7 +332,9 @@ pub(crate) fn info(folder: &Path) -> String {
     }
     let mut out = Vec::new();
     let line = ["ncclscope".into(), "info".into()].into_iter().chain(traces);
-    ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));
+    if let Err(error) = ncclscope::cli::run(line, &mut out) {
+        assert!(error.to_string().contains("is empty"), "{error}");
+    }
     String::from_utf8_lossy(&out).into_owned()
 }
 

@@ -43,9 +43,9 @@ const ENDED_COMMS: usize = 256;
 /// The release from which on NCCL tells nothing of broadcasts, unless NCCL_ALLGATHERV_ENABLE=0.
 const SILENT_BROADCASTS: u32 = 22_900;
 /// Communicators, peers and directions whose sends and receives are counted.
-const PEERS: usize = 1 << 16;
+const PEERS: usize = 28 << 10;
 /// Collectives of the copy engines remembered, and calls that queued copies for them.
-const COPY_ENGINE: usize = 16 << 10;
+const COPY_ENGINE: usize = 7 << 10;
 
 /// Joins records to a timeline.
 #[derive(Debug)]
@@ -574,6 +574,10 @@ impl Correlator {
             }
         }
         self.events.insert(id, known);
+        // Samples that made room.
+        if self.channels.has_ready() {
+            self.say_ready(out.sink);
+        }
     }
 
     fn start_step(&mut self, mut known: Known, id: Handle, op: Handle, step: i32, out: &mut Out<'_>) {

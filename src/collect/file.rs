@@ -15,11 +15,11 @@ use flate2::{Compress, Compression, FlushCompress};
 use crate::capture::file::CaptureFile;
 use crate::trace::fields::{trace, trace_packet};
 use crate::trace::wire::Buf;
-use crate::{message, sys};
+use crate::{memory, message, sys};
 
 /// Chunks under way. The collector waits when there are more; then the rings fill, and what they cannot hold is
 /// dropped and counted.
-const QUEUE: usize = 8;
+const QUEUE: usize = 4;
 
 /// Why nothing more is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,9 @@ impl TraceFile {
         let (sender, receiver) = sync_channel(QUEUE);
         let thread = {
             let (shared, path) = (Arc::clone(&shared), path.clone());
-            let body = move || write_chunks(file, capture, &path, options, &receiver, &shared);
+            let body = move || {
+                memory::on_our_thread(|| write_chunks(file, capture, &path, options, &receiver, &shared));
+            };
             sys::without_signals(|| std::thread::Builder::new().name("ncclscope write".into()).spawn(body))?
         };
         let compresses = options.compress;

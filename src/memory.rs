@@ -18,7 +18,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ static OVER: AtomicBool = AtomicBool::new(false);
 
 /// Whether what comes from the system is counted, how much is held of that, and the most that was.
 static COUNTS: AtomicBool = AtomicBool::new(false);
-static PASSED: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static PASSED: AtomicIsize = AtomicIsize::new(0);
+static MOST: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
     /// A thread of ours, which may stop for ever.
@@ -106,8 +106,9 @@ pub fn count() {
     COUNTS.store(true, Ordering::Relaxed);
 }
 
-/// Bytes held of what was [counted](count), and the most that were since the last time this was asked.
-pub fn counted() -> (usize, usize) {
+/// Bytes held of what was [counted](count), and the most that were since the last time this was asked. Less than nothing where what was
+/// allocated before is given back.
+pub fn counted() -> (isize, isize) {
     let held = PASSED.load(Ordering::Relaxed);
     (held, MOST.swap(held, Ordering::Relaxed))
 }
@@ -154,12 +155,8 @@ fn beyond(layout: Layout) -> *mut u8 {
 #[inline]
 fn count_passed(before: usize, after: usize) {
     if COUNTS.load(Ordering::Relaxed) {
-        let held =
-            PASSED.fetch_add(after.wrapping_sub(before), Ordering::Relaxed).wrapping_add(after).wrapping_sub(before);
-        // What was allocated before the counting began may be given back in it.
-        if held <= isize::MAX as usize {
-            MOST.fetch_max(held, Ordering::Relaxed);
-        }
+        let more = after as isize - before as isize;
+        MOST.fetch_max(PASSED.fetch_add(more, Ordering::Relaxed) + more, Ordering::Relaxed);
     }
 }
 

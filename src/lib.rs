@@ -33,7 +33,10 @@ pub mod config;
 #[cfg(all(feature = "cli", not(loom)))]
 pub mod import;
 #[cfg(not(loom))]
+pub mod memory;
+#[cfg(not(loom))]
 mod message;
+pub mod process;
 #[cfg(not(loom))]
 mod profiler;
 pub mod releases;

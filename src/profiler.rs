@@ -24,14 +24,15 @@ use crate::record::ring::Rings;
 use crate::releases::{self, Version};
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::{Clocks, attribute};
-use crate::{message, sys};
+use crate::{memory, message, process, sys};
 
 /// How long the last `finalize` may wait for the file.
 const FINALIZE_WAIT: Duration = Duration::from_secs(2);
 /// How long either may wait for CUPTI before that.
 const CUPTI_WAIT: Duration = Duration::from_secs(1);
-/// How long the exit of the process may wait for the file.
-const EXIT_WAIT: Duration = Duration::from_secs(5);
+/// How long all that we do at the exit of the process may take; what is flushed by then is in the file. An unoptimised build, which has tests
+/// only, is slower.
+const EXIT_WAIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 
 /// How long the first `init` may wait for the file to be made.
 const CREATE_WAIT: Duration = Duration::from_secs(10);
@@ -98,13 +99,6 @@ impl Reports {
 
 /// A communicator's `init`. `birth` is called once the recorder is on.
 pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> Answer {
-    if recorder::is_forked() {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if !SAID.swap(true, Ordering::Relaxed) {
-            message::line("this process was forked from one that records; it is not recorded itself");
-        }
-        return Answer { context: Handle::NONE, reports: Reports::NOTHING };
-    }
     let mut state = lock();
     state.start(Moment::CommInit);
     let State { phase: Phase::Recording(session), live, reports, .. } = &mut *state else {
@@ -118,6 +112,14 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
         message::line("no room to record a communicator's init: its events are drawn under an unknown communicator");
     }
     Answer { context, reports }
+}
+
+/// An `init` in a child of the process that records.
+pub(crate) fn refuse_child() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if process::is_forked() && !SAID.swap(true, Ordering::Relaxed) {
+        message::line("this process was forked from one that records; it is not recorded itself");
+    }
 }
 
 /// A communicator's `finalize`; after the last one everything is in the file.
@@ -152,7 +154,7 @@ enum Moment {
 /// allows there.
 pub(crate) fn start_in_cuda_init() {
     // It is on already where CUPTI, which we are just taking, is who calls `cuInit`.
-    if recorder::is_forked() || recorder::is_on() {
+    if process::is_child() || recorder::is_on() {
         return;
     }
     // Whoever has the lock may wait for the loader's, and a library that calls `cuInit` while it is loaded has that.
@@ -163,7 +165,7 @@ pub(crate) fn start_in_cuda_init() {
 
 /// Records nothing in this process, and says why, unless it was to be silent anyhow.
 pub(crate) fn stay_out(reason: &str) {
-    let mut state = lock();
+    let Some(mut state) = lock_within(HAND_OVER_WAIT) else { return };
     if matches!(state.phase, Phase::Fresh) {
         state.phase = Phase::Over;
         let config = Config::from_environment();
@@ -209,10 +211,10 @@ pub(crate) enum HandOver {
 
 /// Gives CUPTI up, so that another tool can have it until [`acquire_cupti`]. Not on a thread that is in a callback of CUPTI's.
 pub(crate) fn release_cupti() -> HandOver {
-    if recorder::is_forked() {
+    if process::is_child() {
         return HandOver::Done;
     }
-    let mut state = lock();
+    let Some(mut state) = lock_within(HAND_OVER_WAIT) else { return HandOver::Late };
     state.cupti_lent = true;
     match &state.phase {
         Phase::Recording(session) => session.release_cupti(),
@@ -222,10 +224,10 @@ pub(crate) fn release_cupti() -> HandOver {
 
 /// Takes CUPTI, for the first time or again. Not on a thread that is in a callback of CUPTI's.
 pub(crate) fn acquire_cupti() -> HandOver {
-    if recorder::is_forked() {
+    if process::is_child() {
         return HandOver::NotRecording;
     }
-    let mut state = lock();
+    let Some(mut state) = lock_within(HAND_OVER_WAIT) else { return HandOver::Late };
     state.cupti_lent = false;
     match &mut state.phase {
         Phase::Recording(session) => session.acquire_cupti(),
@@ -253,20 +255,26 @@ fn lock_within(limit: Duration) -> Option<MutexGuard<'static, State>> {
 /// The exit of the process.
 extern "C" fn at_exit() {
     // In a forked child the lock may be held for ever by a thread that is not there.
-    if recorder::is_forked() {
+    if process::is_child() {
         return;
     }
+    sys::without_cancellation(end);
+}
+
+fn end() {
+    let begin = Instant::now();
+    let left = || EXIT_WAIT.saturating_sub(begin.elapsed());
     // Where another thread is in `init` or `finalize`, or CUPTI changes hands, and that takes too long, what is flushed is in
     // the file.
-    if let Some(mut state) = lock_within(EXIT_WAIT)
+    if let Some(mut state) = lock_within(left() / 2)
         && let Phase::Recording(mut session) = std::mem::replace(&mut state.phase, Phase::Over)
     {
         // First: what is recorded up to here is drawn, and nothing is recorded that could not be.
         recorder::switch_off();
         if let Some(cupti) = &session.cupti {
-            cupti.release(CUPTI_WAIT);
+            cupti.release(left() / 2);
         }
-        session.collector.close(EXIT_WAIT);
+        session.collector.close(left());
     }
     message::flush();
 }
@@ -274,9 +282,18 @@ extern "C" fn at_exit() {
 impl Session {
     /// Starts recording; `None` when the settings say not to. Where CUPTI is lent, it is not taken.
     fn start(moment: Moment, cupti_lent: bool) -> Result<Option<Session>, String> {
+        if sys::variable_is(c"NCCLSCOPE_PRESET", "off") {
+            return Ok(None);
+        }
+        if !memory::reserve() {
+            return Err(format!("failed to reserve {} bytes of memory", memory::HEAP));
+        }
         let config = Config::from_environment();
         if config.preset == Preset::Off {
             return Ok(None);
+        }
+        if has_other_copy() {
+            return Err("another copy of ncclscope records in this process".into());
         }
         let speaks = config.speaks();
         if speaks {
@@ -285,7 +302,7 @@ impl Session {
         let (source, objection) =
             if config.tsc { Source::best() } else { (Source::Boottime, Some("NCCLSCOPE_CLOCK says so")) };
         source.select();
-        let process = process(&config);
+        let process = this_process(&config);
         let folder = config.folder(&process);
         let clocks = read_clocks();
         let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
@@ -299,8 +316,11 @@ impl Session {
 
         let tag = ProcessTag::from_random(sys::random());
         let buffer_size = config.buffer_size;
-        let rings = recorder::switch_on(|| Rings::new(buffer_size), tag)
-            .ok_or_else(|| format!("failed to allocate {buffer_size} bytes for records"))?;
+        let Some(rings) = recorder::switch_on(|| Rings::new(buffer_size), tag) else {
+            drop(file);
+            let _ = std::fs::remove_file(&path);
+            return Err(format!("failed to allocate {buffer_size} bytes for records"));
+        };
         let (cupti, kernels, gpu) = match cupti_lent {
             true => (None, None, "no GPU kernels: ncclscope_release was called".into()),
             false => start_cupti(&config, moment),
@@ -349,7 +369,7 @@ impl Session {
             }
             format!("failed to start a thread: {error}")
         })?;
-        sys::on_fork_and_exit(recorder::forked, at_exit);
+        sys::on_exit(at_exit);
         if speaks {
             message::line(&format!("recording to {}", path.display()));
             if let Some(capture) = &capture {
@@ -416,6 +436,13 @@ impl Session {
     }
 }
 
+/// Whether a thread of another copy's is at work in this process: one that the loader does not show to this one, as in a namespace of its own
+/// (`dlmopen`).
+fn has_other_copy() -> bool {
+    let main = sys::process_id();
+    sys::threads().iter().any(|(tid, name)| *tid != main && name == collector::THREAD)
+}
+
 fn now() -> HostNs {
     HostNs(sys::boottime_ns())
 }
@@ -468,7 +495,7 @@ fn read_clocks() -> Clocks {
     Clocks { boottime: now(), monotonic: sys::monotonic_ns(), realtime: sys::realtime_ns() }
 }
 
-fn process(config: &Config) -> Process {
+fn this_process(config: &Config) -> Process {
     let job = config::job(&|name| std::env::var(name).ok()).unwrap_or_else(|| {
         // The ranks that one launcher started on this host share their parent, and so a folder.
         let parent = config.rank.and_then(|_| sys::parent_start());

@@ -278,17 +278,60 @@ pub fn name_thread(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Has `child` run in every forked child, `at_exit` at a normal exit of the process.
-pub fn on_fork_and_exit(child: extern "C" fn(), at_exit: extern "C" fn()) {
-    // SAFETY: both functions live as long as the process: the library is linked with `-z nodelete`.
-    unsafe {
-        libc::pthread_atfork(None, None, Some(fork_shim(child)));
-        libc::atexit(at_exit);
+/// Has `child` run in every forked child.
+pub fn on_fork(child: unsafe extern "C" fn()) {
+    // SAFETY: the function lives as long as the process: the library is linked with `-z nodelete`.
+    unsafe { libc::pthread_atfork(None, None, Some(child)) };
+}
+
+/// Has the kernel empty these pages in every child that gets a copy of this process's memory. Linux from 4.14 on; without a file behind
+/// them, and aligned to a page, or nothing happens.
+pub fn empty_in_children(first: *mut u8, length: usize) {
+    // SAFETY: advice about a copy of the pages; in this process they stay as they are.
+    unsafe { libc::madvise(first.cast(), length, libc::MADV_WIPEONFORK) };
+}
+
+/// Memory that is there from the first touch on, a page at a time, and stays for ever; `None` where the process may have no more.
+#[must_use]
+pub fn reserve(length: usize) -> Option<*mut u8> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new private mapping touches nothing that exists.
+    let place = unsafe { libc::mmap(ptr::null_mut(), length, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
+    (place != libc::MAP_FAILED).then_some(place.cast())
+}
+
+/// Stops this thread where it is.
+pub fn stop_for_ever() -> ! {
+    loop {
+        // SAFETY: waits for a signal, and a thread of ours has none.
+        unsafe { libc::pause() };
     }
 }
 
-fn fork_shim(child: extern "C" fn()) -> unsafe extern "C" fn() {
-    child
+/// Whether an environment variable has this value, but for case and spaces. Allocates nothing.
+#[must_use]
+pub fn variable_is(name: &CStr, value: &str) -> bool {
+    // SAFETY: a C string; as in any look at a variable, nobody frees the answer meanwhile.
+    let found = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: null, or a C string, as above.
+    !found.is_null() && unsafe { CStr::from_ptr(found) }.to_bytes().trim_ascii().eq_ignore_ascii_case(value.as_bytes())
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// Runs `body` so that a cancellation of this thread waits until it has returned: it unwinds, which nothing here can be left by.
+pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
+    /// As pthread.h numbers it.
+    const DISABLE: c_int = 1;
+    let mut before = 0;
+    // SAFETY: the old state is writable, and put back as it was.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let result = body();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
+    result
 }
 
 /// The machine's host name.

@@ -341,6 +341,38 @@ fn an_exit_in_the_middle_of_it_leaves_a_complete_trace() {
 }
 
 #[test]
+fn a_cupti_that_does_not_come_back_is_left_alone() {
+    let first = operation("world", "1Ki");
+    for function in ["cuptiSubscribe", "cuptiActivityEnable", "cuptiGetTimestamp"] {
+        let script = format!(
+            "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+             {first}\
+             user call ncclscope_acquire\n\
+             user finalize world\n"
+        );
+        let recording = record(&script, &[("EMULATED_CUPTI", &format!("hang={function}"))]);
+        let timeline = recording.timeline();
+        let why = timeline.slice("recording started").str("note").unwrap();
+        assert!(why.contains("CUPTI has not answered"), "{function}: {why}");
+        assert_eq!(answers(&recording)[1..], [("ncclscope_acquire", 4)], "{function}");
+        assert_eq!(timeline.figures().get("recorded"), recording.calls(), "{function}");
+        let told = recording.said().iter().filter(|line| line.contains("CUPTI has not answered")).count();
+        assert_eq!(told, 2, "at the start, and when it was asked for again: {}", recording.outcome.stderr);
+    }
+}
+
+#[test]
+fn a_cupti_that_hangs_at_the_end_does_not_keep_the_process() {
+    let first = operation("world", "1Ki");
+    let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{first}main exit 0\n");
+    for function in ["cuptiActivityFlushAll", "cuptiUnsubscribe"] {
+        let recording = record(&script, &[("EMULATED_CUPTI", &format!("hang={function}"))]);
+        let timeline = recording.timeline();
+        assert_eq!(timeline.figures().get("recorded"), recording.calls(), "{function}");
+    }
+}
+
+#[test]
 fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
     let operations = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count)).concat();
     // A kernel between launches, and an id that stays where a launch is never stopped.

@@ -7,42 +7,17 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use ncclscope::capture::read::{Chunks, Error};
 use ncclscope::capture::replay::{self, Replay};
-use std::alloc::{GlobalAlloc, Layout, System};
+use ncclscope::memory;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Changes to each capture where nobody says how many.
 const MUTATIONS: usize = 2000;
 /// Most memory that a replay may take: what the correlator remembers at most, and a chunk.
-const MEMORY: usize = 256 << 20;
+const MEMORY: isize = 256 << 20;
 /// A replay of a small capture that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Counts what is allocated now, and at most.
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: everything is the system's own; only sizes are added up beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        MOST.fetch_max(NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(place, layout) };
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Numbers that look random; the same ones for the same seed.
 struct Random(u64);
@@ -118,8 +93,7 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
 
 /// Replays, into nothing; whether to the end.
 fn survives(file: &[u8], what: &str) -> bool {
-    let (begin, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
-    MOST.store(before, Ordering::Relaxed);
+    let (begin, (before, _)) = (Instant::now(), memory::counted());
     let mut bytes = 0;
     let mut sink = |packets: &[u8]| bytes += packets.len();
     let replayed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -129,7 +103,7 @@ fn survives(file: &[u8], what: &str) -> bool {
         end
     }));
     let end = replayed.unwrap_or_else(|_| panic!("{what}: it panicked"));
-    let took = MOST.load(Ordering::Relaxed).saturating_sub(before);
+    let took = memory::counted().1 - before;
     assert!(took < MEMORY, "{what}: {took} bytes");
     assert!(begin.elapsed() < PATIENCE, "{what}: {:?}", begin.elapsed());
     if let Err(error) = &end {
@@ -141,6 +115,10 @@ fn survives(file: &[u8], what: &str) -> bool {
 
 #[test]
 fn changed_captures_are_replayed_or_refused() {
+    memory::count();
+    let (before, _) = memory::counted();
+    drop(std::hint::black_box(vec![1_u8; MEMORY as usize]));
+    assert!(memory::counted().1 - before >= MEMORY, "it would be seen");
     let mutations = std::env::var("NCCLSCOPE_MUTATIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(MUTATIONS);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
     let mut captures: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -2,11 +2,13 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 use super::copies;
 use crate::profiler::{self, HandOver};
 use crate::record::recorder;
+use crate::{process, sys};
 
 /// Called by the driver on the thread that is in `cuInit`, before that returns, where `CUDA_INJECTION64_PATH` names this
 /// library: the recording starts here, and CUPTI is there before the first kernel. Always answers that it went well: CUDA runs
@@ -15,13 +17,19 @@ use crate::record::recorder;
 #[allow(non_snake_case)] // CUDA's name
 extern "C" fn InitializeInjection() -> c_int {
     const ACCEPTED: c_int = 1;
-    if let Some(first) = copies::function(c"InitializeInjection") {
-        return first();
+    process::begin();
+    if process::is_child() {
+        return ACCEPTED;
     }
-    if catch_unwind(profiler::start_in_cuda_init).is_err() {
-        recorder::count_panic();
-    }
-    ACCEPTED
+    sys::without_cancellation(|| {
+        if let Some(first) = copies::function(c"InitializeInjection") {
+            return first();
+        }
+        if catch_unwind(profiler::start_in_cuda_init).is_err() {
+            recorder::count_panic();
+        }
+        ACCEPTED
+    })
 }
 
 /// `ncclscope_version`.
@@ -33,13 +41,21 @@ extern "C" fn ncclscope_version() -> *const c_char {
 /// `ncclscope_release`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclscope_release() -> c_int {
-    copies::function(c"ncclscope_release").map_or_else(|| answer(profiler::release_cupti), |first| first())
+    hand_over(c"ncclscope_release", profiler::release_cupti)
 }
 
 /// `ncclscope_acquire`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclscope_acquire() -> c_int {
-    copies::function(c"ncclscope_acquire").map_or_else(|| answer(profiler::acquire_cupti), |first| first())
+    hand_over(c"ncclscope_acquire", profiler::acquire_cupti)
+}
+
+/// Has the copy that records do so, or does it here.
+fn hand_over(name: &CStr, ours: fn() -> HandOver) -> c_int {
+    if process::is_child() {
+        return answer(ours);
+    }
+    sys::without_cancellation(|| copies::function(name).map_or_else(|| answer(ours), |first| first()))
 }
 
 /// Longest name that is kept, in bytes.
@@ -54,6 +70,9 @@ static NAME: Mutex<Option<CString>> = Mutex::new(None);
 /// `name` is null, or points at a NUL-terminated string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
+    if process::is_child() {
+        return;
+    }
     if let Some(first) = copies::name_comm() {
         // SAFETY: the caller's promise.
         return unsafe { first(name) };
@@ -64,16 +83,30 @@ unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
             let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
             CString::new(&bytes[..bytes.len().min(NAME_LENGTH)]).unwrap_or_default()
         });
-        *NAME.lock().unwrap_or_else(PoisonError::into_inner) = name.filter(|name| !name.is_empty());
+        if let Some(mut kept) = lock() {
+            *kept = name.filter(|name| !name.is_empty());
+        }
     };
     if catch_unwind(AssertUnwindSafe(keep)).is_err() {
         recorder::count_panic();
     }
 }
 
-/// What the program calls the communicators that it makes now, if it says. For `init`: it locks.
+/// What the program calls the communicators that it makes now, if it says.
 pub(super) fn comm_name() -> Option<CString> {
-    NAME.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    lock()?.clone()
+}
+
+/// The name's lock, waited for a tenth of a second at most: in a child that was forked while somebody had it, it never opens.
+fn lock() -> Option<MutexGuard<'static, Option<CString>>> {
+    for _ in 0..100 {
+        match NAME.try_lock() {
+            Ok(name) => return Some(name),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
 }
 
 /// Runs `body` so that no panic unwinds into C, and answers with the header's number.

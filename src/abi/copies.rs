@@ -10,8 +10,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::catch_unwind;
 use std::path::PathBuf;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::{Abi, Table};
 use crate::profiler;
@@ -26,11 +25,6 @@ pub(super) const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("
 
 /// The copy that records, where that is not this one.
 struct First(*mut c_void);
-
-// SAFETY: a handle of the loader's, which any thread may use, and which is never closed.
-unsafe impl Send for First {}
-// SAFETY: as above.
-unsafe impl Sync for First {}
 
 /// The first copy's tables, by version, once an `init` has asked for them.
 static TABLES: [AtomicPtr<c_void>; 16] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
@@ -76,14 +70,16 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
 }
 
 /// The copy to hand everything to. `None` where this one is alone, or the first, or of another version.
-fn first() -> Option<&'static First> {
-    static FIRST: OnceLock<Option<First>> = OnceLock::new();
-    if let Some(known) = FIRST.get() {
-        return known.as_ref();
+fn first() -> Option<First> {
+    // Not a lock: who waits for one may hold the loader's, which is needed here, and in a child that is forked meanwhile it would never open.
+    static LOOKED: AtomicBool = AtomicBool::new(false);
+    static FIRST: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    if !LOOKED.load(Ordering::Acquire) {
+        FIRST.store(look().map_or(std::ptr::null_mut(), |first| first.0), Ordering::Relaxed);
+        LOOKED.store(true, Ordering::Release);
     }
-    // Not under the lock of `FIRST`: who waits for that may hold the loader's, which is needed here.
-    let found = look();
-    FIRST.get_or_init(|| found).as_ref()
+    let first = FIRST.load(Ordering::Relaxed);
+    (!first.is_null()).then_some(First(first))
 }
 
 fn look() -> Option<First> {

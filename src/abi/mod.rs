@@ -36,6 +36,7 @@ use crate::model::state;
 use crate::model::word::Word;
 use crate::profiler::{self, Reports};
 use crate::record::recorder;
+use crate::{process, sys};
 
 /// `ncclResult_t`; we only ever answer 0, success.
 type Status = c_int;
@@ -297,7 +298,7 @@ extern "C" fn finalize<A: Abi>(context: *mut c_void) -> Status {
     if let Some(first) = copies::known_table::<A>() {
         return (first.finalize)(context);
     }
-    fence(|| profiler::comm_finalize(Handle(context as u64)))
+    sys::without_cancellation(|| fence(|| profiler::comm_finalize(Handle(context as u64))))
 }
 
 /// What `init` tells about a communicator; versions 1 to 3 tell nothing.
@@ -316,13 +317,54 @@ impl Birth {
 }
 
 /// `init`, for every interface version: never fails, for NCCL's handling of a failure can crash the job. What
-/// goes wrong becomes mask 0 and one message.
+/// goes wrong becomes mask 0 and one message. `theirs` is that of the copy that records, where this one does not.
 ///
 /// # Safety
 ///
 /// `context` and `mask` are null or writable; the mask stays so while NCCL is loaded. `birth.name` is null or
 /// NUL-terminated; `birth.logger` is null or NCCL's log function.
-unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birth) -> Status {
+unsafe fn init<A: Abi, Init: Copy + 'static>(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    birth: &Birth,
+    theirs: impl FnOnce(&'static Table<A, Init>) -> Status,
+) -> Status {
+    process::begin();
+    sys::without_cancellation(|| {
+        if process::is_child() {
+            // SAFETY: the caller's promise.
+            unsafe { refuse(context, mask) };
+            return fence(profiler::refuse_child);
+        }
+        match copies::table::<A, Init>() {
+            Some(first) => theirs(first),
+            // SAFETY: the caller's promise.
+            None => unsafe { init_here::<A>(context, mask, birth) },
+        }
+    })
+}
+
+/// The answer to an `init` of which nothing is recorded.
+///
+/// # Safety
+///
+/// As for [`init`].
+unsafe fn refuse(context: *mut *mut c_void, mask: *mut c_int) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(context) = context.as_mut() {
+            *context = std::ptr::null_mut();
+        }
+        if !mask.is_null() {
+            AtomicI32::from_ptr(mask).store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`init`].
+unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birth) -> Status {
     // SAFETY: the caller's promise.
     if let Some(context) = unsafe { context.as_mut() } {
         *context = std::ptr::null_mut();
@@ -370,12 +412,10 @@ unsafe fn init<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: &Birt
 ///
 /// As for [`init`].
 unsafe extern "C" fn init_untold<A: Abi>(context: *mut *mut c_void, mask: *mut c_int) -> Status {
-    if let Some(first) = copies::table::<A, InitUntold>() {
-        // SAFETY: the caller's promise.
-        return unsafe { (first.init)(context, mask) };
-    }
     // SAFETY: the caller's promise.
-    unsafe { init::<A>(context, mask, &Birth::UNTOLD) }
+    let theirs = |first: &'static Table<A, InitUntold>| unsafe { (first.init)(context, mask) };
+    // SAFETY: the caller's promise.
+    unsafe { init(context, mask, &Birth::UNTOLD, theirs) }
 }
 
 /// `init` of v4.
@@ -393,12 +433,12 @@ unsafe extern "C" fn init_v4<A: Abi>(
     rank: c_int,
     logger: Logger,
 ) -> Status {
-    if let Some(first) = copies::table::<A, InitV4>() {
-        // SAFETY: the caller's promise.
-        return unsafe { (first.init)(context, mask, name, hash, nodes, ranks, rank, logger) };
-    }
     // SAFETY: the caller's promise.
-    unsafe { init::<A>(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }) }
+    let theirs = |first: &'static Table<A, InitV4>| unsafe {
+        (first.init)(context, mask, name, hash, nodes, ranks, rank, logger)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { init(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }, theirs) }
 }
 
 /// `init` of v5 and newer, whose arguments come in another order.
@@ -416,12 +456,12 @@ unsafe extern "C" fn init_v5<A: Abi>(
     rank: c_int,
     logger: Logger,
 ) -> Status {
-    if let Some(first) = copies::table::<A, InitV5>() {
-        // SAFETY: the caller's promise.
-        return unsafe { (first.init)(context, hash, mask, name, nodes, ranks, rank, logger) };
-    }
     // SAFETY: the caller's promise.
-    unsafe { init::<A>(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }) }
+    let theirs = |first: &'static Table<A, InitV5>| unsafe {
+        (first.init)(context, hash, mask, name, nodes, ranks, rank, logger)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { init(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }, theirs) }
 }
 
 /// The exported table: six words in every version, of which only `init` changes its signature.

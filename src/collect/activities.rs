@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 
-/// Activities that may wait: about 5 MiB of them. Beyond that the oldest go on before their time.
-const WAITING: usize = 40_000;
+/// Activities that may wait: about 3 MiB of them. Beyond that the oldest go on before their time.
+const WAITING: usize = 20_000;
 /// How many more may gather before room is made: it is made for many at once.
-const SPARE: usize = 4_000;
+const SPARE: usize = 2_000;
 
 /// Activities in the order of their ends.
 #[derive(Debug, Default)]

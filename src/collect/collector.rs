@@ -30,7 +30,13 @@ use crate::model::time::{HostNs, Ticks};
 use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
-use crate::{message, sys};
+use crate::{memory, message, sys};
+
+/// What the thread is called; by that another copy of this library knows that we record.
+pub(crate) const THREAD: &str = "ncclscope";
+
+/// How long the thread may take to come up.
+const START_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a record waits in its ring for an earlier one from another thread. A thread publishes within
 /// nanoseconds of reading the clock, unless the kernel stops it in between.
@@ -84,6 +90,7 @@ struct RequestState {
     take_asked: u64,
     taken: u64,
     close: bool,
+    started: bool,
     ended: bool,
     /// Remarks to draw, each at its time.
     notes: Vec<(HostNs, &'static str, String)>,
@@ -136,7 +143,13 @@ impl Collector {
         let theirs = Arc::clone(&requests);
         let disk = self.file.disk();
         let body = move || {
-            let run = AssertUnwindSafe(|| Run::new(self).run(&theirs));
+            let run = AssertUnwindSafe(|| {
+                memory::on_our_thread(|| {
+                    theirs.lock().started = true;
+                    theirs.done.notify_all();
+                    Run::new(self).run(&theirs);
+                });
+            });
             if catch_unwind(run).is_err() {
                 recorder::switch_off();
                 message::line(
@@ -147,8 +160,11 @@ impl Collector {
             state.ended = true;
             theirs.done.notify_all();
         };
-        let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope".into()).spawn(body))?;
-        Ok(Handle { requests, disk, thread: Some(thread) })
+        let thread = sys::without_signals(|| std::thread::Builder::new().name(THREAD.into()).spawn(body))?;
+        let handle = Handle { requests, disk, thread: Some(thread) };
+        // It has its name then, and all of libc's that it needs.
+        handle.wait(handle.requests.lock(), START_WAIT, |state| state.started);
+        Ok(handle)
     }
 }
 
@@ -202,6 +218,9 @@ impl Handle {
 
     /// Whether that was done in time, or the recording has ended.
     fn wait(&self, state: MutexGuard<'_, RequestState>, limit: Duration, done: impl Fn(&RequestState) -> bool) -> bool {
+        if memory::is_over() {
+            return state.ended;
+        }
         let (state, _) = self
             .requests
             .done
@@ -377,7 +396,7 @@ impl Outlet {
 
     #[inline]
     fn after(&mut self) {
-        if self.pipeline.is_full() {
+        if self.pipeline.is_full() || (memory::is_short() && self.pipeline.level() < Level::Ends) {
             self.flush();
         }
         if self.capture.as_ref().is_some_and(Encoder::is_full) {
@@ -394,16 +413,20 @@ impl Outlet {
     /// Hands the packets to the file, and looks at how full it is.
     fn flush(&mut self) {
         self.last_flush = Instant::now();
-        self.file.write(self.pipeline.chunk());
+        let mut chunk = self.pipeline.chunk();
+        // It may wait for the disk, and has room for up to as much again.
+        chunk.shrink_to_fit();
+        self.file.write(chunk);
         let (file, max) = (&self.file, self.max_size);
         let reserve = RESERVE.min(max / 8);
-        let level = if file.stopped() != Stopped::No || file.size_with(CHUNK as u64) + reserve > max {
-            Level::Ends
-        } else if file.size_with(0) > max / 100 * STEPS_UNTIL_PERCENT {
-            Level::NoSteps
-        } else {
-            Level::All
-        };
+        let level =
+            if memory::is_short() || file.stopped() != Stopped::No || file.size_with(CHUNK as u64) + reserve > max {
+                Level::Ends
+            } else if file.size_with(0) > max / 100 * STEPS_UNTIL_PERCENT {
+                Level::NoSteps
+            } else {
+                Level::All
+            };
         if level > self.pipeline.level() {
             self.lower(level);
         }
@@ -414,6 +437,12 @@ impl Outlet {
     fn lower(&mut self, level: Level) {
         let limit = names::size(self.max_size);
         let why = match (level, self.file.stopped()) {
+            (Level::Ends, Stopped::No) if memory::is_short() => {
+                format!(
+                    "all of its memory ({}) is in use: only open slices are ended",
+                    names::size(memory::HEAP as u64)
+                )
+            }
             (Level::Ends, Stopped::No) => format!("NCCLSCOPE_MAX_SIZE ({limit}) reached: only open slices are ended"),
             (Level::Ends, _) => self.file.error(),
             _ => format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: the proxy's steps are left out"),

@@ -16,11 +16,11 @@ use crate::capture::file::CaptureFile;
 use crate::sys::descriptor::Descriptor;
 use crate::trace::fields::{trace, trace_packet};
 use crate::trace::wire::Buf;
-use crate::{message, sys};
+use crate::{memory, message, sys};
 
 /// Chunks under way. The collector waits when there are more; then the rings fill, and what they
 /// cannot hold is dropped and counted.
-const QUEUE: usize = 8;
+const QUEUE: usize = 4;
 /// Room at the end of the file for the ends of open slices and the last word, in bytes.
 pub const RESERVE: u64 = 128 << 10;
 /// How long a write takes that is said to hang.
@@ -133,7 +133,7 @@ impl TraceFile {
         let (sender, receiver) = sync_channel(QUEUE);
         let thread = {
             let shared = Arc::clone(&shared);
-            let body = move || write_files(&started, options, &receiver, &shared);
+            let body = move || memory::on_our_thread(|| write_files(&started, options, &receiver, &shared));
             sys::without_signals(|| std::thread::Builder::new().name("ncclscope write".into()).spawn(body))?
         };
         let make = Make { folder: folder.to_owned(), name: name.to_owned(), options };

@@ -1,15 +1,69 @@
-//! A map in bounded memory.
+//! Maps in bounded memory.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
+
+/// A map whose values lie apart. A hash table in which things come and go has room for up to four times what is in it, which is much
+/// where the values are large; here only the keys have that room.
+#[derive(Debug)]
+pub(super) struct Store<K, V> {
+    places: FxHashMap<K, u32>,
+    values: Vec<Option<V>>,
+    free: Vec<u32>,
+}
+
+impl<K, V> Default for Store<K, V> {
+    fn default() -> Self {
+        Store { places: FxHashMap::default(), values: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<K: Copy + Eq + std::hash::Hash, V> Store<K, V> {
+    #[inline]
+    pub(super) fn get(&self, key: &K) -> Option<&V> {
+        self.values[*self.places.get(key)? as usize].as_ref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.values[*self.places.get(key)? as usize].as_mut()
+    }
+
+    /// Inserts, in place of what was there.
+    pub(super) fn insert(&mut self, key: K, value: V) {
+        if let Some(known) = self.get_mut(&key) {
+            *known = value;
+            return;
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.values.push(None);
+            self.values.len() as u32 - 1
+        });
+        self.values[place as usize] = Some(value);
+        self.places.insert(key, place);
+    }
+
+    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+        let place = self.places.remove(key)?;
+        self.free.push(place);
+        self.values[place as usize].take()
+    }
+
+    pub(super) fn into_values(self) -> impl Iterator<Item = V> {
+        self.values.into_iter().flatten()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+}
 
 /// A map that forgets what was inserted first.
 #[derive(Debug)]
 pub(super) struct Bounded<K, V> {
     /// With the number of its insertion.
-    map: FxHashMap<K, (u64, V)>,
+    map: Store<K, (u64, V)>,
     /// Oldest first. What was removed stays here for a while: its number is not in the map.
     order: VecDeque<(K, u64)>,
     inserted: u64,
@@ -17,7 +71,7 @@ pub(super) struct Bounded<K, V> {
 
 impl<K, V> Default for Bounded<K, V> {
     fn default() -> Self {
-        Bounded { map: FxHashMap::default(), order: VecDeque::new(), inserted: 0 }
+        Bounded { map: Store::default(), order: VecDeque::new(), inserted: 0 }
     }
 }
 
@@ -55,29 +109,30 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
     /// Inserts, and forgets the oldest of more than `bound`, which is returned. A new value of a key is as old as the key.
     pub(super) fn insert(&mut self, key: K, value: V, bound: usize) -> Option<V> {
         let number = self.inserted;
-        match self.map.entry(key) {
-            Entry::Occupied(mut known) => {
-                known.get_mut().1 = value;
-                return None;
-            }
-            Entry::Vacant(new) => new.insert((number, value)),
-        };
+        if let Some(known) = self.map.get_mut(&key) {
+            known.1 = value;
+            return None;
+        }
+        // Room is made before it is needed: a table that is full doubles.
+        let forgotten = if self.map.len() >= bound { self.forget() } else { None };
+        self.map.insert(key, (number, value));
         self.inserted += 1;
         self.order.push_back((key, number));
-        let mut forgotten = None;
-        while self.map.len() > bound {
-            let Some((oldest, number)) = self.order.pop_front() else { break };
-            if let Entry::Occupied(known) = self.map.entry(oldest)
-                && known.get().0 == number
-            {
-                forgotten = Some(known.remove().1);
-            }
-        }
         if self.order.len() > 2 * bound {
             let map = &self.map;
             self.order.retain(|(key, number)| map.get(key).is_some_and(|(known, _)| known == number));
         }
         forgotten
+    }
+
+    /// Forgets the oldest.
+    pub(super) fn forget(&mut self) -> Option<V> {
+        while let Some((oldest, number)) = self.order.pop_front() {
+            if self.map.get(&oldest).is_some_and(|(known, _)| *known == number) {
+                return self.remove(&oldest);
+            }
+        }
+        None
     }
 }
 

@@ -37,6 +37,10 @@ use crate::model::word::Word;
 const RUNS: usize = 4096;
 /// Samples of one plan that wait: 64 channels, and a send and a receive on each, with their phases.
 const SAMPLES: usize = 512;
+/// Samples of all plans: beyond that, those of the oldest plan are drawn as they are known, and forgotten.
+const ALL_SAMPLES: usize = 16 << 10;
+/// What is said at once, about: all of it lies in memory until it is written. More follows the next time.
+const AT_ONCE: usize = 4096;
 /// Kernels that wait for channels to tell whose they are.
 const ORPHANS: usize = 4096;
 /// Streams whose place is known.
@@ -61,6 +65,8 @@ pub(super) struct Channels {
     /// There are samples at all.
     sampled: bool,
     runs: Bounded<Handle, Run>,
+    /// Samples of all of them.
+    samples: usize,
     count: u64,
     /// Plans with samples that are not drawn.
     waiting: Vec<Handle>,
@@ -209,6 +215,11 @@ impl Channels {
         self.checks
     }
 
+    /// Whether something is certain that was not said.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// The next thing that is certain.
     pub(super) fn next_ready(&mut self) -> Option<Ready> {
         self.ready.pop_front()
@@ -279,10 +290,16 @@ impl Channels {
             told_comm: false,
             verdict: None,
         };
-        if let Some(mut forgotten) = self.runs.insert(key, run, RUNS) {
-            for index in 0..forgotten.samples.len() {
-                self.draw(&mut forgotten, index);
-            }
+        if let Some(forgotten) = self.runs.insert(key, run, RUNS) {
+            self.forgotten(forgotten);
+        }
+    }
+
+    /// Says of the samples of a plan that is forgotten what is known of them.
+    fn forgotten(&mut self, mut run: Run) {
+        self.samples -= run.samples.len();
+        for index in 0..run.samples.len() {
+            self.draw(&mut run, index);
         }
     }
 
@@ -297,10 +314,19 @@ impl Channels {
     /// A sample begins in the plan of this Group. The answer is under which key it goes on: its own, where the plan is not known.
     pub(super) fn begin(&mut self, group: Handle, context: Handle, facts: Facts, now: HostNs) -> Handle {
         self.sampled = true;
+        while self.samples >= ALL_SAMPLES
+            && let Some(oldest) = self.runs.forget()
+        {
+            self.forgotten(oldest);
+        }
         let known = self.runs.get(&group).is_some_and(|run| run.samples.len() < SAMPLES);
         let key = if known { group } else { facts.id };
         if !known {
             self.insert(key, context, None, true);
+        }
+        if self.waiting.len() >= 2 * RUNS {
+            let runs = &self.runs;
+            self.waiting.retain(|key| runs.get(key).is_some());
         }
         if let Some(run) = self.runs.get_mut(&key) {
             if !std::mem::replace(&mut run.waiting, true) {
@@ -309,6 +335,7 @@ impl Channels {
             let sample = Sample::new(facts, now);
             run.open += u32::from(sample.is_channel());
             run.samples.push(sample);
+            self.samples += 1;
         }
         key
     }
@@ -402,15 +429,21 @@ impl Channels {
     pub(super) fn advance(&mut self, now: HostNs) {
         self.find_owners(now);
         for key in std::mem::take(&mut self.waiting) {
+            if self.ready.len() >= AT_ONCE {
+                self.waiting.push(key);
+                continue;
+            }
             self.look_at(key, now, false);
             if let Some(run) = self.runs.get_mut(&key) {
                 run.waiting = run.samples.iter().any(|sample| sample.drawn != Drawn::Whole);
                 if run.waiting {
                     self.waiting.push(key);
-                } else if run.loose {
-                    self.runs.remove(&key);
                 } else {
+                    self.samples -= run.samples.len();
                     run.samples = Vec::new();
+                    if run.loose {
+                        self.runs.remove(&key);
+                    }
                 }
             }
         }

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
+use super::bounded::Store;
 use crate::model::event::{self, Kind};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
@@ -88,18 +87,18 @@ impl Work {
 }
 
 /// Stopped calls and operations that can still become parents.
-const CLOSED_PARENTS: usize = 32 << 10;
+const CLOSED_PARENTS: usize = 16 << 10;
 /// Stopped events of other kinds, remembered so that a second stop is recognised.
-const CLOSED_OTHERS: usize = 4 << 10;
+const CLOSED_OTHERS: usize = 2 << 10;
 /// Captured calls, whose graph may be replayed at any time.
-const CAPTURED: usize = 16 << 10;
+const CAPTURED: usize = 8 << 10;
 /// Open events.
-const OPEN: usize = 64 << 10;
+const OPEN: usize = 28 << 10;
 
 /// Events by their handle.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    events: FxHashMap<Handle, Known>,
+    events: Store<Handle, Known>,
     /// Stopped events, oldest first, one queue for each bound above.
     parents: VecDeque<Handle>,
     others: VecDeque<Handle>,

@@ -21,7 +21,9 @@ use rustc_hash::FxHashMap;
 use self::bounded::Bounded;
 use self::channels::{Adopted, Channels, Facts, Ready};
 use self::external::Waiting;
-pub(crate) use self::history::{History, step_of};
+pub(crate) use self::history::History;
+#[cfg(feature = "cli")]
+pub(crate) use self::history::step_of;
 use self::known::{Details, Known, Table, Work};
 use self::plans::{Found, KernelKey, Plans};
 use self::ranges::Ranges;
@@ -43,9 +45,9 @@ const ENDED_COMMS: usize = 256;
 /// The release from which on NCCL tells nothing of broadcasts, unless NCCL_ALLGATHERV_ENABLE=0.
 const SILENT_BROADCASTS: u32 = 22_900;
 /// Communicators, peers and directions whose sends and receives are counted.
-const PEERS: usize = 1 << 16;
+const PEERS: usize = 28 << 10;
 /// Collectives of the copy engines remembered, and calls that queued copies for them.
-const COPY_ENGINE: usize = 16 << 10;
+const COPY_ENGINE: usize = 7 << 10;
 
 /// Joins records to a timeline.
 #[derive(Debug)]
@@ -640,6 +642,10 @@ impl Correlator {
             }
         }
         self.events.insert(id, known);
+        // Samples that made room.
+        if self.channels.has_ready() {
+            self.say_ready(out.sink);
+        }
     }
 
     fn start_step(&mut self, mut known: Known, id: Handle, op: Handle, step: i32, out: &mut Out<'_>) {

@@ -27,13 +27,13 @@ use crate::model::word::Word;
 
 /// Launches remembered until their kernels arrive: at 10,000 a second, and CUPTI's buffers stuck for seconds behind a
 /// kernel that hangs, this is enough.
-const LAUNCHES: usize = 32 << 10;
+const LAUNCHES: usize = 14 << 10;
 /// The same where no kernel is going to claim one: what follows on a launch comes soon.
 const LAUNCHES_ALONE: usize = 1024;
 /// Captured launches, whose graph may be replayed at any time.
-const CAPTURED: usize = 16 << 10;
+const CAPTURED: usize = 8 << 10;
 /// Nodes of graphs that are NCCL's.
-const NODES: usize = 128 << 10;
+const NODES: usize = 28 << 10;
 /// Replays of one captured launch whose kernels have not arrived.
 const REPLAYS: usize = 4096;
 /// Replays by which the kernel of one may come late.

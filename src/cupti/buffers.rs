@@ -18,11 +18,11 @@ use crate::sys::Pages;
 
 /// Buffers at most; one bit each.
 const MAX_BUFFERS: usize = 64;
-/// Bytes of a buffer: a thousand kernels. NVIDIA advises one to ten megabytes, but from CUDA 13.0 on each thread that
+/// Bytes of a buffer: five hundred kernels. NVIDIA advises one to ten megabytes, but from CUDA 13.0 on each thread that
 /// launches holds one, and a kernel that waits for a slow peer holds back its own: many are better than large ones.
-const BUFFER: usize = 256 << 10;
+const BUFFER: usize = 128 << 10;
 /// Spare buffers, and the bytes of one. Small, so that CUPTI soon asks again.
-const SPARES: usize = 64;
+const SPARES: usize = 32;
 const SPARE: usize = 16 << 10;
 /// Buffers that are touched in advance. The first free one is always lent first, so a quiet process needs no more.
 const WARM: usize = 4;
@@ -102,7 +102,7 @@ impl Pool {
             free: AtomicU64::new(u64::MAX >> (MAX_BUFFERS - count)),
             lent: AtomicU64::new(0),
             full: AtomicU64::new(0),
-            free_spares: AtomicU64::new(u64::MAX),
+            free_spares: AtomicU64::new(u64::MAX >> (MAX_BUFFERS - SPARES)),
             slots: (0..count).map(|_| Slot::new()).collect(),
             completions: AtomicU64::new(0),
             spares_used: AtomicU64::new(0),

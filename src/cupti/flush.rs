@@ -16,7 +16,7 @@ use super::clock::{Reading, Stamp};
 use super::subscription::Subscription;
 use crate::model::time::HostNs;
 use crate::record::recorder;
-use crate::{message, sys};
+use crate::{memory, message, sys};
 
 /// Tries for one reading; the tightest counts.
 const READING_TRIES: u32 = 3;
@@ -66,7 +66,8 @@ impl Flusher {
         desk.note(read(subscription.shared()));
         let theirs = Arc::clone(&desk);
         let body = move || {
-            if catch_unwind(AssertUnwindSafe(|| run(subscription, period, &theirs))).is_err() {
+            let run = || memory::on_our_thread(|| run(subscription, period, &theirs));
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 recorder::count_panic();
                 message::line("an internal error ended the collection of kernels. Please report it");
             }

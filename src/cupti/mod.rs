@@ -47,8 +47,7 @@ use self::intake::{Source, Standing};
 use self::subscription::Subscription;
 use crate::config;
 use crate::model::time::HostNs;
-use crate::record::recorder;
-use crate::sys;
+use crate::{memory, process, sys};
 
 /// CUPTI of CUDA 12.0, the first whose records we read.
 const OLDEST: u32 = 18;
@@ -84,7 +83,7 @@ pub struct Options {
     pub boottime: bool,
     /// Time between flushes.
     pub flush_period: Duration,
-    /// Memory for the buffers lent to CUPTI, in bytes: 2 to 64 of a quarter of a mebibyte each.
+    /// Memory for the buffers lent to CUPTI, in bytes: 2 to 64 of an eighth of a mebibyte each.
     pub pool_bytes: usize,
 }
 
@@ -102,7 +101,7 @@ impl Options {
             driver_starts: false,
             boottime: false,
             flush_period,
-            pool_bytes: 16 << 20,
+            pool_bytes: 6 << 20,
         }
     }
 }
@@ -153,6 +152,8 @@ pub enum Absent {
     },
     /// We were asked to give it up, and that has not come to an end.
     Leaving,
+    /// It does not answer, and is left alone.
+    Silent,
     /// No memory for buffers, or no thread to flush them.
     NoResources(String),
 }
@@ -246,6 +247,11 @@ pub struct Note {
 
 /// Whether a subscription is under way or there.
 static HELD: AtomicBool = AtomicBool::new(false);
+/// Whether CUPTI has not come back from what it was asked for.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// How long taking CUPTI may take. Where a machine has many GPUs and contexts, it takes a second.
+const TAKING: Duration = Duration::from_secs(5);
 
 /// Takes CUPTI, if it can be had.
 ///
@@ -259,11 +265,44 @@ pub fn start(options: &Options) -> Result<(Cupti, Reader), Absent> {
     if options.library == config::Cupti::Off {
         return Err(Absent::SwitchedOff);
     }
-    if recorder::is_forked() {
+    if process::is_child() {
         return Err(Absent::Forked);
     }
+    if SILENT.load(Ordering::Acquire) {
+        return Err(Absent::Silent);
+    }
     let Found { api, path, remarks } = find::find(&options.library, options.driver_starts)?;
-    start_with(api, path, remarks, options)
+    // In `cuInit` CUPTI answers the thread that is in it, and no other: that would wait for this one.
+    if options.driver_starts {
+        return start_with(api, path, remarks, options);
+    }
+    let options = options.clone();
+    in_time(move || start_with(api, path, remarks, &options), |(cupti, _)| _ = cupti.release(TAKING))
+}
+
+/// Has something asked of CUPTI by a thread of ours, and waits for it for a limited time. What comes later is undone.
+fn in_time<T: Send + 'static>(
+    ask: impl FnOnce() -> Result<T, Absent> + Send + 'static,
+    undo: impl FnOnce(T) + Send + 'static,
+) -> Result<T, Absent> {
+    let (sender, answer) = std::sync::mpsc::sync_channel(0);
+    let body = move || {
+        memory::on_our_thread(|| {
+            // Nobody waits any more where it cannot be handed over.
+            let Err(late) = sender.send(ask()) else { return };
+            if let Ok(taken) = late.0 {
+                undo(taken);
+            }
+            HELD.store(false, Ordering::Release);
+            SILENT.store(false, Ordering::Release);
+        });
+    };
+    sys::without_signals(|| std::thread::Builder::new().name("ncclscope cupti".into()).spawn(body))
+        .map_err(|error| Absent::NoResources(format!("no thread: {error}")))?;
+    answer.recv_timeout(TAKING).unwrap_or_else(|_| {
+        SILENT.store(true, Ordering::Release);
+        Err(Absent::Silent)
+    })
 }
 
 fn start_with(
@@ -350,20 +389,20 @@ impl Cupti {
     #[must_use]
     pub fn is_held(&self) -> bool {
         let is_attached = self.shared.fatal.load(Ordering::Relaxed) == self.detached;
-        !recorder::is_forked() && self.flusher.holds() && is_attached
+        !process::is_child() && self.flusher.holds() && is_attached
     }
 
     /// Has CUPTI return what is complete, without waiting for the GPU, and waits for it at most this long. Not on a
     /// thread that is in a callback of CUPTI's. False when it did not come to an end in time; it goes on then.
     pub fn sync(&self, limit: Duration) -> bool {
-        recorder::is_forked() || self.flusher.sync(limit)
+        process::is_child() || self.flusher.sync(limit)
     }
 
     /// Has CUPTI return everything and gives it up, and waits for that at most this long. At the end of the process, or
     /// when another tool is to have CUPTI. What came back can still be drained. False when it did not come to an end in
     /// time; the last kernels may be missing then, and CUPTI is still ours.
     pub fn release(&self, limit: Duration) -> bool {
-        if recorder::is_forked() {
+        if process::is_child() {
             return true;
         }
         let released = self.flusher.release(limit);
@@ -380,7 +419,7 @@ impl Cupti {
     ///
     /// Why it cannot be had. CUPTI is as it was then.
     pub fn acquire(&mut self, limit: Duration) -> Result<(), Absent> {
-        if recorder::is_forked() {
+        if process::is_child() {
             return Err(Absent::Forked);
         }
         if self.is_held() {
@@ -389,22 +428,32 @@ impl Cupti {
         if !self.release(limit) {
             return Err(Absent::Leaving);
         }
+        if SILENT.load(Ordering::Acquire) {
+            return Err(Absent::Silent);
+        }
         if HELD.swap(true, Ordering::AcqRel) {
             return Err(Absent::Held);
         }
-        let mut refused = Vec::new();
         let detached = self.shared.fatal.load(Ordering::Relaxed);
-        let result = Subscription::start(self.shared, self.facts.version, &self.options, &mut refused)
-            .and_then(|subscription| flusher(subscription, &self.options, Arc::clone(self.flusher.desk())));
-        match result {
-            Ok(flusher) => {
+        let (shared, version, options) = (self.shared, self.facts.version, self.options.clone());
+        let desk = Arc::clone(self.flusher.desk());
+        let ask = move || {
+            let mut refused = Vec::new();
+            let subscription = Subscription::start(shared, version, &options, &mut refused)?;
+            Ok((flusher(subscription, &options, desk)?, refused))
+        };
+        match in_time(ask, |(flusher, _)| _ = flusher.release(TAKING)) {
+            Ok((flusher, refused)) => {
                 self.flusher = flusher;
                 self.detached = detached;
                 self.facts.refused = refused;
                 Ok(())
             }
             Err(absent) => {
-                HELD.store(false, Ordering::Release);
+                // Until CUPTI has come back, whoever waits for it there holds it.
+                if absent != Absent::Silent {
+                    HELD.store(false, Ordering::Release);
+                }
                 Err(absent)
             }
         }
@@ -556,6 +605,9 @@ impl fmt::Display for Absent {
             Absent::Held => f.write_str("this process records kernels already"),
             Absent::Refused { call, code } => {
                 write!(f, "{call} answered {}{}", error_name(*code), advice(*code))
+            }
+            Absent::Silent => {
+                write!(f, "CUPTI has not answered for {} s, and is left alone", TAKING.as_secs())
             }
             Absent::Leaving => f.write_str("CUPTI is still being given up: it does not return its records"),
             Absent::NoResources(what) => f.write_str(what),

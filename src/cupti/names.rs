@@ -13,8 +13,9 @@ const DIGITS: usize = 5;
 
 /// Longest name that is kept, in bytes. Templates make names of thousands.
 const MAX_NAME: usize = 16 << 10;
-/// Names known at a time; a program that compiles kernels while it runs may make more.
-const MAX_NAMES: usize = 1 << 16;
+/// Names known at a time, and bytes of them; a program that compiles kernels while it runs may make more.
+const MAX_NAMES: usize = 1 << 13;
+const MAX_BYTES: usize = 1 << 20;
 /// Addresses of names remembered.
 const RECENT: usize = 256;
 
@@ -49,13 +50,14 @@ pub(super) unsafe fn is_nccl_kernel(name: *const c_char) -> bool {
 /// Names that were seen, each kept once.
 pub(super) struct Names {
     known: FxHashSet<Arc<str>>,
+    bytes: usize,
     /// The names seen last at some addresses. CUPTI may put another one there, so it is compared.
     recent: Box<[Option<Arc<str>>; RECENT]>,
 }
 
 impl Names {
     pub(super) fn new() -> Names {
-        Names { known: FxHashSet::default(), recent: Box::new([const { None }; RECENT]) }
+        Names { known: FxHashSet::default(), bytes: 0, recent: Box::new([const { None }; RECENT]) }
     }
 
     /// The name at an address; `(unknown)` if there is none.
@@ -80,8 +82,11 @@ impl Names {
         let kept = match self.known.get(text.as_ref()) {
             Some(known) => Arc::clone(known),
             None => {
-                if self.known.len() == MAX_NAMES {
+                self.bytes += text.len();
+                if self.known.len() == MAX_NAMES || self.bytes > MAX_BYTES {
                     self.known.clear();
+                    self.recent.fill(None);
+                    self.bytes = text.len();
                 }
                 let new: Arc<str> = text.into();
                 self.known.insert(Arc::clone(&new));

@@ -15,6 +15,7 @@ use super::*;
 use crate::model::activity::{self, Activity, Api, CopyKind, Kernel, Place};
 use crate::model::event::{Body, KernelLaunch, MAX_WORDS, Record};
 use crate::model::ids::{Handle, ProcessTag};
+use crate::record::recorder;
 use crate::record::ring::{self, Rings};
 
 /// How the made-up CUPTI behaves, and what it saw.

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
 use super::ring::{Rings, Writer};
@@ -10,14 +10,7 @@ use crate::clock::host::now;
 use crate::model::event::{CommInit, Kind, Net, Payload, TEXT_BYTES, header, kind};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::word::Word;
-use crate::sys;
-
-/// Whether callbacks record. One relaxed load is all that a callback pays for it.
-static MODE: AtomicU8 = AtomicU8::new(OFF);
-const OFF: u8 = 0;
-const ON: u8 = 1;
-/// In a forked child nothing is recorded, ever: the threads that would drain the rings stayed with the parent.
-const FORKED: u8 = 2;
+use crate::{process, sys};
 
 static RINGS: OnceLock<Rings> = OnceLock::new();
 /// The process tag, in place for a handle.
@@ -52,6 +45,8 @@ const PATIENCE_MS: u32 = 500;
 
 /// What one thread needs to record.
 struct Local {
+    /// A record is being made: see [`Local::enter`].
+    busy: AtomicBool,
     writer: OnceCell<Writer<'static>>,
     /// The thread is past its thread-local destructors, its ring is given up.
     gone: Cell<bool>,
@@ -74,12 +69,24 @@ pub struct Bracket {
     pub close: fn(),
 }
 
+/// Held while a thread makes a record.
+struct Busy<'l>(&'l AtomicBool);
+
+impl Drop for Busy<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 /// Runs when the thread ends. Apart from [`Local`], whose access must stay free of any registration.
 struct Exit;
 
 thread_local! {
     static LOCAL: Local = const {
         Local {
+            busy: AtomicBool::new(false),
             writer: OnceCell::new(),
             gone: Cell::new(false),
             next_handle: Cell::new(0),
@@ -93,17 +100,12 @@ thread_local! {
     static EXIT: Exit = const { Exit };
 }
 
-/// Whether a callback should do anything at all.
+/// Whether a callback should do anything at all. Not in a child of the process that records: the threads that would drain the rings
+/// stayed with the parent.
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
-    MODE.load(Ordering::Relaxed) == ON
-}
-
-/// Whether this process is a forked child of the one that recorded.
-#[must_use]
-pub fn is_forked() -> bool {
-    MODE.load(Ordering::Relaxed) == FORKED
+    process::is_on()
 }
 
 /// Counts a panic that was caught in a callback.
@@ -132,18 +134,13 @@ pub fn switch_on(rings: impl FnOnce() -> Option<Rings>, tag: ProcessTag) -> Opti
             TAG_BASE.store(tag.base(), Ordering::Relaxed);
         }
     }
-    let switched = MODE.compare_exchange(OFF, ON, Ordering::AcqRel, Ordering::Relaxed);
-    (switched != Err(FORKED)).then(|| RINGS.get()).flatten()
+    process::begin();
+    process::switch_on().then(|| RINGS.get()).flatten()
 }
 
 /// Ends recording; calls that are under way may still publish.
 pub fn switch_off() {
-    let _ = MODE.compare_exchange(ON, OFF, Ordering::AcqRel, Ordering::Relaxed);
-}
-
-/// Makes this process inert for good. The fork handler of the child.
-pub extern "C" fn forked() {
-    MODE.store(FORKED, Ordering::Relaxed);
+    process::switch_off();
 }
 
 /// Opens this bracket in every KernelLaunch from now on. A process has one: a second one is ignored for the first.
@@ -167,7 +164,7 @@ pub fn has_brackets() -> bool {
 /// Closes the bracket of a KernelLaunch that stops after the recording has ended.
 pub fn stop_unrecorded(handle: Handle) {
     // What the parent opened, a forked child must not close: it may call nothing in CUPTI.
-    if BRACKET.get().is_some() && !is_forked() {
+    if BRACKET.get().is_some() && !process::is_child() {
         let _ = LOCAL.try_with(|local| {
             if local.launch.get() == handle {
                 local.launch.set(Handle::NONE);
@@ -182,6 +179,7 @@ pub fn stop_unrecorded(handle: Handle) {
 #[inline]
 pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P) -> Handle {
     LOCAL.with(|local| {
+        let Some(_busy) = local.enter() else { return interrupted_start() };
         let handle = local.handle(1);
         match P::KIND {
             Kind::KernelLaunch | Kind::CeColl => local.launch.set(handle),
@@ -201,7 +199,9 @@ pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P
 #[inline]
 pub fn start_net(parent: Handle, context: Handle, rank: i32, payload: &crate::model::event::NetPlugin) -> Handle {
     LOCAL.with(|local| {
-        let handle = Handle(local.handle(4).0 | u64::from(payload.net.network.0 & 3));
+        let network = u64::from(payload.net.network.0 & 3);
+        let Some(_busy) = local.enter() else { return Handle(interrupted_start().0 | network) };
+        let handle = Handle(local.handle(4).0 | network);
         local.push_start(handle, parent, context, rank, payload);
         handle
     })
@@ -211,6 +211,7 @@ pub fn start_net(parent: Handle, context: Handle, rank: i32, payload: &crate::mo
 #[inline]
 pub fn stop(handle: Handle) {
     LOCAL.with(|local| {
+        let Some(_busy) = local.enter() else { return count_homeless() };
         if local.launch.get() == handle {
             local.launch.set(Handle::NONE);
             if local.bracket.get() {
@@ -236,7 +237,7 @@ pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
         let nccl = is_nccl();
         if nccl || !open.is_none() {
             let words = [open.0, local.group.get().0];
-            if !local.try_push(kind::LAUNCH, u16::from(nccl), correlation as i32, &words) {
+            if !local.note(kind::LAUNCH, u16::from(nccl), correlation as i32, &words) {
                 LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -256,7 +257,7 @@ pub fn graph_node_created(node: u64) {
         let (word, bit) = node_bit(node);
         word.fetch_or(bit, Ordering::Relaxed);
         HAS_NODES.store(true, Ordering::Relaxed);
-        if !local.try_push(kind::GRAPH_NODE, 0, 0, &[node, 0, open.0]) {
+        if !local.note(kind::GRAPH_NODE, 0, 0, &[node, 0, open.0]) {
             LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -274,7 +275,7 @@ pub fn graph_node_cloned(node: u64, original: u64) {
     let (word, bit) = node_bit(node);
     word.fetch_or(bit, Ordering::Relaxed);
     let _ = LOCAL.try_with(|local| {
-        if !local.try_push(kind::GRAPH_NODE, 0, 0, &[node, original, 0]) {
+        if !local.note(kind::GRAPH_NODE, 0, 0, &[node, original, 0]) {
             LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -287,7 +288,7 @@ pub fn graph_launch(graph: u64, correlation: u32) {
         return;
     }
     let _ = LOCAL.try_with(|local| {
-        if !local.try_push(kind::GRAPH_LAUNCH, 0, correlation as i32, &[graph]) {
+        if !local.note(kind::GRAPH_LAUNCH, 0, correlation as i32, &[graph]) {
             LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -308,7 +309,7 @@ pub fn lost_launches() -> u64 {
 /// Records a state of an event.
 #[inline]
 pub fn state(handle: Handle, state: u16, argument: u64, steps: i32) {
-    LOCAL.with(|local| local.push(kind::STATE, state, steps, &[handle.0, argument]));
+    LOCAL.with(|local| local.call(kind::STATE, state, steps, &[handle.0, argument]));
 }
 
 /// Records a network event's update.
@@ -317,12 +318,13 @@ pub fn net_update(handle: Handle, net: &Net) {
     let mut words = [0; 1 + size_of::<Net>() / 8];
     words[0] = handle.0;
     words[1..].copy_from_slice(bytemuck::must_cast_slice(std::slice::from_ref(net)));
-    LOCAL.with(|local| local.push(kind::NET_UPDATE, 0, 0, &words));
+    LOCAL.with(|local| local.call(kind::NET_UPDATE, 0, 0, &words));
 }
 
 /// Records a communicator's birth under a context of its own, and returns that and whether there was room.
 pub fn comm_init(mut comm: CommInit) -> (Handle, bool) {
     LOCAL.with(|local| {
+        let Some(_busy) = local.enter() else { return (Handle::NONE, false) };
         comm.context = local.handle(1);
         let words = bytemuck::must_cast_slice(std::slice::from_ref(&comm));
         (comm.context, local.push_patiently(kind::COMM_INIT, words))
@@ -331,12 +333,12 @@ pub fn comm_init(mut comm: CommInit) -> (Handle, bool) {
 
 /// Records a communicator's end. Whether there was room.
 pub fn comm_finalize(context: Handle) -> bool {
-    LOCAL.with(|local| local.push_patiently(kind::COMM_FINALIZE, &[context.0]))
+    LOCAL.with(|local| local.enter().is_some_and(|_busy| local.push_patiently(kind::COMM_FINALIZE, &[context.0])))
 }
 
 /// Records name and hash of a communicator whose `init` did not tell them. Whether there was room.
 pub fn comm_identity(context: Handle, hash: u64, name: Word) -> bool {
-    LOCAL.with(|local| local.try_push(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash]))
+    LOCAL.with(|local| local.note(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash]))
 }
 
 /// Records text, cut to [`TEXT_BYTES`], and returns the word that stands for it.
@@ -355,7 +357,7 @@ pub fn text(text: &[u8]) -> Word {
     let Ok(number) = number else { return Word::LOST };
     let word = Word(number as u16);
     let recorded =
-        LOCAL.with(|local| local.try_push(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)]));
+        LOCAL.with(|local| local.note(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)]));
     if !recorded {
         // The number may be given to another text, unless another thread has taken the next already.
         let _ = NEXT_TEXT.compare_exchange(number + 1, number, Ordering::Relaxed, Ordering::Relaxed);
@@ -365,6 +367,19 @@ pub fn text(text: &[u8]) -> Word {
 }
 
 impl Local {
+    /// To be held while a record is made. `None` where one is being made already: a signal has interrupted it, and its handler calls as
+    /// NCCL does. Whatever the thread holds for itself is in the middle of a change then.
+    #[inline]
+    fn enter(&self) -> Option<Busy<'_>> {
+        if self.busy.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.busy.store(true, Ordering::Relaxed);
+        // Only this thread and what interrupts it look at it, in the order of the program.
+        compiler_fence(Ordering::SeqCst);
+        Some(Busy(&self.busy))
+    }
+
     /// `step` consecutive handles that nobody else gets; the first, which is a multiple of `step`.
     #[inline]
     fn handle(&self, step: u64) -> Handle {
@@ -419,6 +434,13 @@ impl Local {
 
     /// Publishes a call of NCCL's, or counts it.
     #[inline]
+    fn call(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
+        let Some(_busy) = self.enter() else { return count_homeless() };
+        self.push(kind, small, wide, words);
+    }
+
+    /// [`Local::call`], where a record is being made already.
+    #[inline]
     fn push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
         let Some(writer) = self.writer() else { return count_homeless() };
         if !writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words) {
@@ -427,6 +449,11 @@ impl Local {
     }
 
     /// Publishes a note of our own, if there is room.
+    fn note(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
+        self.enter().is_some_and(|_busy| self.try_push(kind, small, wide, words))
+    }
+
+    /// [`Local::note`], where a record is being made already.
     fn try_push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
         let Some(writer) = self.writer() else { return false };
         writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words)
@@ -484,7 +511,14 @@ impl Local {
     }
 }
 
-/// Counts a call on a thread without a ring.
+/// A start in the handler of a signal that has interrupted another record: dropped, with a handle of its own.
+#[cold]
+fn interrupted_start() -> Handle {
+    count_homeless();
+    Handle(TAG_BASE.load(Ordering::Relaxed) + NEXT_BLOCK.fetch_add(HANDLE_BLOCK, Ordering::Relaxed))
+}
+
+/// Counts a call on a thread without a ring, or that interrupts another one.
 #[cold]
 fn count_homeless() {
     if let Some(rings) = RINGS.get() {
@@ -497,7 +531,7 @@ impl Drop for Exit {
         let _ = LOCAL.try_with(|local| {
             local.gone.set(true);
             if let Some(writer) = local.writer.get()
-                && !is_forked()
+                && !process::is_child()
             {
                 writer.push(&[header(kind::THREAD_END, 2, 0, 0), now().0], &[]);
                 writer.leave();

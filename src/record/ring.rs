@@ -38,6 +38,9 @@ const LOOK_AHEAD: u32 = SEGMENT_WORDS as u32 / 2;
 /// Most segments of a pool: what 20 bits can number, with one number left for "none".
 const MAX_SEGMENTS: usize = (1 << FreeList::BITS) - 1;
 
+/// Most threads that have a ring at a time.
+const MAX_SLOTS: usize = 8192;
+
 /// How often a writer tries to take a segment from a contended pool before it calls it empty: no call ever waits.
 const POOL_TRIES: u32 = 64;
 
@@ -139,7 +142,7 @@ impl Rings {
                 word.store(0, Ordering::Relaxed);
             }
         }
-        let slots = (0..count)
+        let slots = (0..count.min(MAX_SLOTS))
             .map(|_| Slot {
                 state: AtomicU32::new(state::FREE),
                 head: AtomicU32::new(NONE),

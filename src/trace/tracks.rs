@@ -72,7 +72,7 @@ const COMMS: &str = "One track a communicator, in the order of their creation.";
 /// Threads whose time on a processor is drawn.
 const CPU_COUNTERS: usize = 64;
 /// Transfers that are counted as under way.
-const OPEN_STEPS: usize = 1 << 16;
+const OPEN_STEPS: usize = 14 << 10;
 /// Peers and channels that get tracks of their own; the rest share one family, so that the viewer stays usable.
 const FAMILIES: usize = 1024;
 /// Communicators, host threads and progress threads that get tracks of their own.

@@ -61,6 +61,9 @@ fn enter(name: &str, from: Caller, driver: Driver, body: impl FnOnce() -> Result
         process::misuse(&format!("{name} was called from {place}, where the real one may hang or crash"));
         return result::UNKNOWN;
     }
+    while options.hang.iter().any(|hanging| hanging == name) {
+        std::thread::park();
+    }
     if let Some(code) = options.refusal(name, driver == Driver::Needed) {
         process::remember(code);
         return code;

@@ -23,6 +23,7 @@
 //! | `rival=NAME@2s` | another tool of that name tries to subscribe after this time, and stderr tells how it was answered |
 //! | `refuse=15` | whatever needs the driver answers this; 27 is answered by every function, as by a shim for remote GPUs |
 //! | `refuse=35@cuptiActivityEnable` | only that function answers this; may be said more than once |
+//! | `hang=cuptiSubscribe` | that function never returns; may be said more than once |
 //! | `clock=boot` | timestamps are of another domain: `wall`, `boot` (true time), `ticks` (2.1 a ns), or the wall clock `+59s`, `-3ms` |
 //! | `clock=ticks@2s` | the domain changes to that after this time, as when another tool registers its clock; may be said more than once |
 //! | `state=fatal@2s` | after this time CUPTI reports a failure of its own (`fatal`, `error`, `warning`); a fatal one detaches it. From 12.9 on |
@@ -71,6 +72,8 @@ pub struct Options {
     pub rival: Option<(String, u64)>,
     /// What is refused.
     pub refuse: Vec<Refusal>,
+    /// The functions that never return.
+    pub hang: Vec<String>,
     /// The domains of timestamps, in the order of their beginning.
     pub clock: Vec<(u64, Domain)>,
     /// Failures of CUPTI's own, and when they come, in ns.
@@ -141,6 +144,7 @@ impl Default for Options {
             taken_for: u64::MAX,
             rival: None,
             refuse: Vec::new(),
+            hang: Vec::new(),
             clock: Vec::new(),
             states: Vec::new(),
             seed: 0,
@@ -190,6 +194,7 @@ impl Options {
                     let (code, function) = value.split_once('@').map_or((value, None), |(code, f)| (code, Some(f)));
                     options.refuse.push(Refusal { code: number(word, code)?, function: function.map(str::to_owned) });
                 }
+                "hang" => options.hang.push(value()?.to_owned()),
                 "clock" => {
                     let value = value()?;
                     let (domain, after) = value.split_once('@').unwrap_or((value, "0ns"));
@@ -291,7 +296,7 @@ mod tests {
     #[test]
     fn every_word_is_understood() {
         let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,skew=5ms,\
-            swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
+            swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             state=warning,seed=7,forgive";
         let expected = Options {
             release: Release::V12_9,
@@ -313,6 +318,7 @@ mod tests {
                 Refusal { code: 15, function: None },
                 Refusal { code: 35, function: Some("cuptiActivityEnable".to_owned()) },
             ],
+            hang: vec!["cuptiSubscribe".to_owned()],
             clock: vec![(0, Domain::Wall(-3_000_000)), (2_000_000_000, Domain::Ticks)],
             states: vec![(0, State::Warning), (2_000_000_000, State::Fatal)],
             seed: 7,

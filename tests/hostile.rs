@@ -1,0 +1,194 @@
+//! What a job may do that no job should: fork at the wrong moment, cancel threads, run out of memory. It goes on, and the trace is whole.
+//!
+//! Each way has a process of its own, that of `support/hostile.c`.
+
+use emulated_cupti::release::Release;
+use ncclscope_tests::perfetto::Trace;
+use ncclscope_tests::play::{self, Finished};
+use ncclscope_tests::recording::{Traces, assert_sound, said};
+use ncclscope_tests::timeline::{Figures, Timeline};
+use serde_json::Value as Json;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// `hostile.c`, compiled with whatever C compiler links Rust programs here.
+static PROGRAM: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("hostile");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/hostile.c");
+    let compiler = std::env::var_os("CC").unwrap_or("cc".into());
+    let mut command = Command::new(&compiler);
+    command.args(["-O1", "-rdynamic", "-pthread", "-o"]).arg(&program).arg(source).arg("-ldl");
+    let result = command.output().unwrap_or_else(|error| panic!("failed to run {compiler:?}: {error}"));
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    (folder, program)
+});
+
+/// What the program did, and what was left of it.
+struct Run {
+    report: Json,
+    stderr: String,
+    traces: Traces,
+}
+
+impl Run {
+    /// Requires that the program has come to its own end.
+    #[track_caller]
+    fn of(way: &[&str], settings: &[(&str, &str)]) -> Run {
+        let traces = Traces::new();
+        let mut command = Command::new(&PROGRAM.1);
+        play::clean_environment(&mut command);
+        command.arg(play::plugin_path().unwrap()).args(way).current_dir(traces.path());
+        command.env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0").envs(settings.iter().copied());
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let Finished { status, stdout, stderr } = play::run(&mut command, "", Duration::from_secs(100)).unwrap();
+        assert!(status.success(), "{way:?}: {status}: {stdout} {stderr}");
+        let report = serde_json::from_str(&stdout).unwrap_or(Json::Null);
+        Run { report, stderr, traces }
+    }
+
+    #[track_caller]
+    fn figure(&self, name: &str) -> u64 {
+        self.report[name].as_u64().unwrap_or_else(|| panic!("no figure `{name}` in {}", self.report))
+    }
+
+    /// Requires that each call is recorded, dropped or discarded, and that the trace has its last word. The slices that nobody stopped are open.
+    #[track_caller]
+    fn account(&self) -> (Trace, Figures) {
+        let trace = self.traces.open();
+        let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
+        assert!(bad.is_empty(), "{bad:?}");
+        let figures = Figures::read(&trace);
+        let [recorded, dropped, discarded] = ["recorded", "dropped", "discarded"].map(|name| figures.get(name));
+        assert_eq!(recorded + dropped + discarded, self.figure("calls"), "{recorded} + {dropped} + {discarded}");
+        (trace, figures)
+    }
+}
+
+// ---- memory ----
+
+#[test]
+fn a_job_that_may_have_no_more_memory_goes_on() {
+    // From too little for anything of ours to enough.
+    let mut recorded = Vec::new();
+    for megabytes in [0, 4, 16, 24, 40, 52, 58, 60, 62, 64, 80, 400] {
+        let run = Run::of(&["limit-before", &(megabytes << 10).to_string()], &[]);
+        if run.figure("recorded") == 1 {
+            run.account();
+        } else {
+            assert!(said(&run.stderr).iter().any(|line| line.contains("not recorded")), "{}", run.stderr);
+        }
+        recorded.push(run.figure("recorded"));
+    }
+    assert!(recorded.is_sorted(), "{recorded:?}");
+    assert_eq!((recorded[0], recorded.last()), (0, Some(&1)));
+}
+
+#[test]
+fn memory_that_ends_while_it_records_ends_nothing() {
+    for kilobytes in ["0", "1024"] {
+        let (_, figures) = Run::of(&["limit-after", kilobytes], &[]).account();
+        assert!(figures.get("recorded") > 0);
+        assert_eq!(figures.get("discarded"), 0, "all of it was there from the start");
+    }
+}
+
+#[test]
+fn nothing_is_allocated_from_the_job_once_it_records() {
+    // Where our threads get nothing from libc they do not miss it.
+    let run = Run::of(&["no-malloc"], &[]);
+    run.account();
+    let reserved = run.figure("reserved_kib");
+    // 32 MiB of rings, 20 of heap, two stacks of 2 MiB, and the 64 MiB that libc sets aside for each thread that allocates.
+    assert!(reserved < 200 << 10, "{reserved} KiB of addresses");
+}
+
+#[test]
+fn an_absurd_size_of_the_rings_is_refused() {
+    let run = Run::of(&["cancel"], &[("NCCLSCOPE_BUFFER_SIZE", "100G")]);
+    assert!(said(&run.stderr).iter().any(|line| line.contains("NCCLSCOPE_BUFFER_SIZE")), "{}", run.stderr);
+    assert_sound(&run.traces.open(), 0);
+}
+
+/// Most that a recording may add to a process, whatever the job does.
+const MOST_GROWTH: u64 = 64 << 10;
+
+#[test]
+fn channels_and_what_is_never_stopped_take_no_more_memory() {
+    let libraries = tempfile::tempdir().unwrap();
+    let beside = |name| std::env::current_exe().unwrap().with_file_name(name);
+    emulated_cupti::place(&beside("libemulated_cupti.so"), libraries.path(), Release::V13_0).unwrap();
+    std::fs::copy(beside("libemulated_libcuda.so"), libraries.path().join("libcuda.so.1")).unwrap();
+    let path = libraries.path().to_str().unwrap();
+    for way in [&["channels", "32"][..], &["channels", "255"], &["open-channels", "64"], &["open"]] {
+        let alone = Run::of(way, &[("NCCLSCOPE_PRESET", "off"), ("LD_LIBRARY_PATH", path)]).figure("grown_kib");
+        let run = Run::of(way, &[("LD_LIBRARY_PATH", path)]);
+        let grown = run.figure("grown_kib").saturating_sub(alone);
+        assert!(grown < MOST_GROWTH, "{way:?}: the recording added {grown} KiB");
+        assert!(!run.stderr.contains("memory"), "and it need not end for that: {}", run.stderr);
+    }
+}
+
+// ---- children ----
+
+#[test]
+fn children_forked_while_init_runs_do_not_hang() {
+    // Each time they are forked at other moments of it.
+    let mut children = 0;
+    for _ in 0..5 {
+        let run = Run::of(&["fork"], &[]);
+        assert_eq!(run.figure("bad"), 0, "{}: {}", run.report, run.stderr);
+        children += run.figure("children");
+    }
+    assert!(children >= 10, "{children} children");
+}
+
+#[test]
+fn a_child_made_by_a_bare_clone_is_left_alone() {
+    let run = Run::of(&["clone"], &[]);
+    assert_eq!(run.figure("bad"), 0, "{}", run.stderr);
+    let trace = run.traces.open();
+    assert_sound(&trace, 0);
+    let timeline = Timeline::read(&trace);
+    assert_eq!((timeline.named("Group").len(), timeline.named("recording ended").len()), (1, 1));
+}
+
+// ---- threads ----
+
+#[test]
+fn a_thread_that_is_cancelled_in_init_or_finalize_ends_behind_it() {
+    let run = Run::of(&["cancel"], &[]);
+    let trace = run.traces.open();
+    assert_sound(&trace, 0);
+    let timeline = Timeline::read(&trace);
+    for name in ["communicator init", "Group", "communicator finalize", "recording ended"] {
+        assert_eq!(timeline.named(name).len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn a_signal_handler_that_calls_is_recorded_or_counted() {
+    let run = Run::of(&["signals", "20000"], &[]);
+    let (_, figures) = run.account();
+    assert!(figures.get("recorded") > run.figure("in_handlers"), "{}", run.report);
+    assert_eq!(figures.get("panics"), 0);
+    // Had two events one handle, one of them would seem to be stopped twice.
+    let doubts = figures.remarkable();
+    assert_eq!(doubts.keys().collect::<Vec<_>>(), [&"dropped"], "{doubts:?}");
+}
+
+#[test]
+fn a_copy_in_a_namespace_of_its_own_leaves_the_recording_to_the_first() {
+    let run = Run::of(&["namespaces"], &[]);
+    let masks = run.report["masks"].as_array().unwrap();
+    assert!(masks[0].as_u64() > Some(0) && masks[1].as_u64() == Some(0), "{}", run.report);
+    let told = said(&run.stderr).into_iter().filter(|line| line.contains("another copy of ncclscope")).count();
+    assert_eq!(told, 1, "{}", run.stderr);
+    let trace = run.traces.open();
+    assert_sound(&trace, 0);
+    assert_eq!(Timeline::read(&trace).named("Group").len(), 1);
+}

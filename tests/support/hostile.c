@@ -1,0 +1,421 @@
+// A program that is hard on a profiler plugin, in the way that it is told: hostile PLUGIN WAY [NUMBER]. It calls by interface v1, for channels by
+// v7, and says on standard output what it did. Exit status 1: something was answered that must not be.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct {
+  const char *name;
+  int (*init)(void **context, int *mask);
+  int (*start)(void *context, void **handle, void *descriptor);
+  int (*stop)(void *handle);
+  int (*state)(void *handle, int state, void *arguments);
+  int (*finalize)(void *context);
+} Plugin;
+
+// Of a ProxyOp and its steps only the head matters here; the rest is zero.
+typedef struct {
+  unsigned char type;
+  void *parent;
+  int rank;
+  char body[128];
+} Descriptor;
+
+enum { GROUP = 1, PROXY_OP = 8 };
+
+static Plugin *plugin;
+static void *context;
+static atomic_ulong calls, in_handlers;
+
+static void require(int holds, const char *what) {
+  if (!holds) {
+    fprintf(stderr, "%s\n", what);
+    _exit(1);
+  }
+}
+
+static Plugin *load(void *library) {
+  if (!library) fprintf(stderr, "%s\n", dlerror());
+  Plugin *found = library ? dlsym(library, "ncclProfiler_v1") : NULL;
+  require(found != NULL, "there is no such plugin");
+  return found;
+}
+
+static void *start(unsigned char type) {
+  Descriptor descriptor = {.type = type};
+  void *handle = NULL;
+  require(plugin->start(context, &handle, &descriptor) == 0, "a start failed");
+  atomic_fetch_add(&calls, 1);
+  return handle;
+}
+
+static void stop(void *handle) {
+  require(plugin->stop(handle) == 0, "a stop failed");
+  atomic_fetch_add(&calls, 1);
+}
+
+static int init(void) {
+  int mask = 0;
+  require(plugin->init(&context, &mask) == 0, "init failed");
+  return mask;
+}
+
+static void finalize(void) { require(plugin->finalize(context) == 0, "finalize failed"); }
+
+// Events that are not stopped, which take the most memory, and others.
+static void send(unsigned long events) {
+  for (unsigned long n = 0; n < events; n++) {
+    void *handle = start(n % 2 ? PROXY_OP : GROUP);
+    if (n % 4 && handle) stop(handle);
+    if (n % 500 == 0) usleep(2000);
+  }
+}
+
+// ---- memory ----
+
+static atomic_int no_malloc;
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t count, size_t size);
+extern void *__libc_realloc(void *memory, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+
+// Whether this thread has a name of the plugin's, and gets nothing.
+static int starves(void) {
+  char name[16] = "";
+  if (!atomic_load(&no_malloc)) return 0;
+  prctl(PR_GET_NAME, name);
+  return strncmp(name, "ncclscope", 9) == 0;
+}
+
+void *malloc(size_t size) { return starves() ? NULL : __libc_malloc(size); }
+void *calloc(size_t count, size_t size) { return starves() ? NULL : __libc_calloc(count, size); }
+void *realloc(void *memory, size_t size) { return starves() ? NULL : __libc_realloc(memory, size); }
+int posix_memalign(void **memory, size_t alignment, size_t size) {
+  *memory = starves() ? NULL : __libc_memalign(alignment, size);
+  return *memory ? 0 : 12;
+}
+void *aligned_alloc(size_t alignment, size_t size) { return starves() ? NULL : __libc_memalign(alignment, size); }
+
+static unsigned long address_space(void) {
+  unsigned long pages = 0;
+  FILE *file = fopen("/proc/self/statm", "r");
+  require(file && fscanf(file, "%lu", &pages) == 1, "no statm");
+  fclose(file);
+  return pages * 4096;
+}
+
+static void limit(unsigned long more) {
+  struct rlimit limit = {address_space() + more, RLIM_INFINITY};
+  require(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit failed");
+}
+
+// ---- floods ----
+
+typedef struct {
+  const char *name;
+  int (*init)(void **, unsigned long hash, int *mask, const char *name, int nodes, int ranks, int rank, void *logger);
+  int (*start)(void *context, void **handle, void *descriptor);
+  int (*stop)(void *handle);
+  int (*state)(void *handle, int state, void *arguments);
+  int (*finalize)(void *context);
+} Plugin7;
+
+typedef struct {
+  unsigned long type;
+  void *parent;
+  int rank;
+  struct {
+    unsigned char channel;
+    unsigned long timer;
+    char between[64];
+    // Of a Coll.
+    void *group;
+    char rest[160];
+  } body;
+} Descriptor7;
+
+enum { COLL = 2, PROXY_STEP = 16, KERNEL_CH = 64, GROUP_API = 256, COLL_API = 512, KERNEL_LAUNCH = 2048 };
+enum { KERNEL_CH_STOP = 22 };
+
+static unsigned long now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  return time.tv_sec * 1000000000ul + time.tv_nsec;
+}
+
+static unsigned long status(const char *name) {
+  char line[256];
+  unsigned long value = 0;
+  FILE *file = fopen("/proc/self/status", "r");
+  while (file && fgets(line, sizeof line, file)) {
+    if (strncmp(line, name, strlen(name)) == 0) value = strtoul(line + strlen(name), NULL, 10);
+  }
+  if (file) fclose(file);
+  return value;
+}
+
+static void *start7(Plugin7 *plugin, unsigned long type, void *parent, int channel, unsigned long timer, void *group) {
+  Descriptor7 descriptor = {.type = type, .parent = parent, .body = {.channel = channel, .timer = timer, .group = group}};
+  void *handle = NULL;
+  plugin->start(context, &handle, &descriptor);
+  atomic_fetch_add(&calls, 1);
+  return handle;
+}
+
+static void stop7(Plugin7 *plugin, void *handle) {
+  if (!handle) return;
+  plugin->stop(handle);
+  atomic_fetch_add(&calls, 1);
+}
+
+// A machine with a GPU on which nothing ever runs, for the emulated driver and CUPTI (emulator/observe).
+typedef struct {
+  char name[64], uuid[16];
+  unsigned pci[3], compute_capability[2];
+  unsigned long memory;
+  unsigned multiprocessors;
+} Gpu;
+
+static unsigned long true_time(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_BOOTTIME, &time);
+  return time.tv_sec * 1000000000ul + time.tv_nsec;
+}
+static unsigned long wall(unsigned long at) { return at + now() - true_time(); }
+static unsigned one(void) { return 1; }
+static unsigned zero(void) { return 0; }
+static unsigned version(void) { return 13000; }
+static void *nothing(void) { return NULL; }
+static char describe(unsigned ordinal, Gpu *gpu) {
+  Gpu known = {.name = "a GPU", .compute_capability = {9, 0}, .memory = 1 << 30, .multiprocessors = 1};
+  if (ordinal == 0) *gpu = known;
+  return ordinal == 0;
+}
+
+const void *const *ncclscope_emulator_attach(const void *observer) {
+  static const void *machine[] = {true_time, wall, one, nothing, one, zero, version, describe, nothing};
+  (void)observer;
+  return machine;
+}
+
+// Plans, each with so many channels; and, where they are open, with nothing of it ever stopped.
+static void plans(Plugin7 *plugin, int channels, int stops, int count) {
+  for (int n = 0; n < count; n++) {
+    void *api = start7(plugin, GROUP_API, NULL, 0, 0, NULL);
+    void *call = start7(plugin, COLL_API, api, 0, 0, NULL);
+    void *launch = start7(plugin, KERNEL_LAUNCH, api, 0, 0, NULL);
+    void *group = start7(plugin, GROUP, NULL, 0, 0, NULL);
+    void *coll = start7(plugin, COLL, call, 0, 0, group);
+    void *op = start7(plugin, PROXY_OP, coll, 0, 0, NULL);
+    void *step = start7(plugin, PROXY_STEP, op, 0, 0, NULL);
+    if (stops) {
+      void *all[] = {step, op, call, launch, coll, group, api};
+      for (int one = 0; one < 7; one++) stop7(plugin, all[one]);
+    }
+    for (int channel = 0; channel < channels; channel++) {
+      void *handle = start7(plugin, KERNEL_CH, coll, channel, now(), NULL);
+      if (!stops || !handle) continue;
+      unsigned long timer = now();
+      plugin->state(handle, KERNEL_CH_STOP, &timer);
+      atomic_fetch_add(&calls, 1);
+      stop7(plugin, handle);
+    }
+    // The trace's threads are to keep up, so that it is what they remember that grows.
+    usleep(100 + channels * 10);
+  }
+}
+
+static void flood(const char *path, int channels, int stops, int count) {
+  FILE *peak = fopen("/proc/self/clear_refs", "w");
+  if (peak) fputs("5", peak), fclose(peak);
+  unsigned long before = status("VmRSS:");
+  int mask = 0;
+  // Where the test has one, so that kernels are waited for.
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  int (*cuda_init)(unsigned) = driver ? dlsym(driver, "cuInit") : NULL;
+  if (cuda_init) cuda_init(0);
+  Plugin7 *plugin = dlsym(dlopen(path, RTLD_NOW), "ncclProfiler_v7");
+  plugin->init(&context, 7, &mask, NULL, 1, 8, 0, NULL);
+  plans(plugin, channels, stops, count);
+  plugin->finalize(context);
+  printf("{\"calls\": %lu, \"grown_kib\": %lu}\n", calls, status("VmHWM:") - before);
+}
+
+// ---- children ----
+
+static atomic_int initialised;
+
+static void *init_on_a_thread(void *_) {
+  init();
+  atomic_store(&initialised, 1);
+  return _;
+}
+
+static void as_a_child(void) {
+  alarm(20);
+  init();
+  void *handle = start(GROUP);
+  if (handle) stop(handle);
+  finalize();
+  _exit(0);
+}
+
+static void fork_while_init_runs(void) {
+  enum { MOST = 200 };
+  pid_t children[MOST];
+  int count = 0, bad = 0;
+  pthread_t thread;
+  pthread_create(&thread, NULL, init_on_a_thread, NULL);
+  do {
+    children[count] = fork();
+    if (children[count] == 0) as_a_child();
+    require(children[count++] > 0, "fork failed");
+  } while (!atomic_load(&initialised) && count < MOST);
+  pthread_join(thread, NULL);
+  for (int n = 0; n < count; n++) {
+    int status = 0;
+    waitpid(children[n], &status, 0);
+    bad += status != 0;
+  }
+  printf("{\"children\": %d, \"bad\": %d}\n", count, bad);
+}
+
+static void bare_clone(void) {
+  require(init() != 0, "nothing is recorded");
+  long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  if (child == 0) {
+    alarm(20);
+    void *theirs = context;
+    int mask = 1;
+    require(start(GROUP) == NULL, "a child got a handle");
+    plugin->init(&context, &mask);
+    require(mask == 0 && context == NULL, "a child was asked for events");
+    context = theirs;
+    finalize();
+    // With all that runs at the exit of a process.
+    exit(0);
+  }
+  int status = 0;
+  waitpid((pid_t)child, &status, 0);
+  printf("{\"bad\": %d}\n", status != 0);
+  fflush(stdout);
+  stop(start(GROUP));
+  finalize();
+}
+
+// ---- threads ----
+
+static void *cancelled_in_init(void *_) {
+  pthread_cancel(pthread_self());
+  init();
+  pthread_testcancel();
+  return _;
+}
+
+static void *cancelled_in_finalize(void *_) {
+  stop(start(GROUP));
+  pthread_cancel(pthread_self());
+  finalize();
+  pthread_testcancel();
+  return _;
+}
+
+static void cancel(void) {
+  void *(*bodies[2])(void *) = {cancelled_in_init, cancelled_in_finalize};
+  for (int n = 0; n < 2; n++) {
+    pthread_t thread;
+    void *result = NULL;
+    pthread_create(&thread, NULL, bodies[n], NULL);
+    pthread_join(thread, &result);
+    require(result == PTHREAD_CANCELED, "a thread was not cancelled after all");
+  }
+}
+
+static void handler(int _) {
+  (void)_;
+  void *handle = start(GROUP);
+  stop(handle);
+  atomic_fetch_add(&in_handlers, 2);
+}
+
+static void interrupt(unsigned long signals) {
+  require(init() != 0, "nothing is recorded");
+  struct sigaction action = {.sa_handler = handler};
+  sigaction(SIGALRM, &action, NULL);
+  struct itimerval timer = {{0, 20}, {0, 20}};
+  setitimer(ITIMER_REAL, &timer, NULL);
+  while (atomic_load(&in_handlers) < 2 * signals) stop(start(GROUP));
+  memset(&timer, 0, sizeof timer);
+  setitimer(ITIMER_REAL, &timer, NULL);
+  finalize();
+  printf("{\"calls\": %lu, \"in_handlers\": %lu}\n", calls, in_handlers);
+}
+
+static void two_namespaces(const char *path) {
+  int masks[2] = {init(), 0};
+  void *first = context, *second = NULL;
+  Plugin *other = load(dlmopen(LM_ID_NEWLM, path, RTLD_NOW));
+  require(other != plugin, "it is the same copy");
+  require(other->init(&second, &masks[1]) == 0, "init failed");
+  stop(start(GROUP));
+  other->finalize(second);
+  context = first;
+  finalize();
+  printf("{\"masks\": [%d, %d]}\n", masks[0], masks[1]);
+}
+
+int main(int count, char **arguments) {
+  require(count >= 3, "hostile PLUGIN WAY [NUMBER]");
+  const char *path = arguments[1], *way = arguments[2];
+  unsigned long number = count > 3 ? strtoul(arguments[3], NULL, 10) : 0;
+  if (strstr(way, "open") == NULL && strcmp(way, "channels") != 0) plugin = load(dlopen(path, RTLD_NOW));
+  int is = 0;
+#define WAY(name) if (strcmp(way, name) == 0 && ++is)
+  WAY("fork") fork_while_init_runs();
+  WAY("clone") bare_clone();
+  WAY("cancel") cancel();
+  WAY("channels") flood(path, number, 1, 300000 / (number + 20));
+  WAY("open-channels") flood(path, number, 0, 300000 / (number + 20));
+  WAY("open") flood(path, 0, 0, 40000);
+  WAY("signals") interrupt(number);
+  WAY("namespaces") two_namespaces(path);
+  // NUMBER: what the process may still take, in KiB.
+  WAY("limit-before") {
+    limit(number << 10);
+    int mask = init();
+    send(20000);
+    finalize();
+    printf("{\"recorded\": %d, \"calls\": %lu}\n", mask != 0, calls);
+  }
+  WAY("limit-after") {
+    require(init() != 0, "nothing is recorded");
+    limit(number << 10);
+    send(100000);
+    finalize();
+    printf("{\"calls\": %lu}\n", calls);
+  }
+  WAY("no-malloc") {
+    unsigned long before = address_space();
+    require(init() != 0, "nothing is recorded");
+    atomic_store(&no_malloc, 1);
+    send(40000);
+    finalize();
+    printf("{\"calls\": %lu, \"reserved_kib\": %lu}\n", calls, (address_space() - before) >> 10);
+  }
+  require(is == 1, "there is no such way");
+  return 0;
+}

@@ -255,6 +255,32 @@ fn a_proxy_operation_that_never_does_anything_is_an_instant() {
 }
 
 #[test]
+fn proxy_operations_that_still_queue_are_said_to_queue() {
+    // More than there are lanes: each waits for the one before it, as NCCL has them do. Of the last three no progress is ever reported.
+    const OPERATIONS: usize = 200;
+    let taken = |n: usize| format!("proxy start op{n} world ProxyOp parent=coll channelId=2 peer=3 nSteps=1 chunkSize=128Ki isSend=0\n");
+    let done = |n: usize| format!("proxy state op{n} OpInProgress\nproxy sleep 20us\nproxy stop op{n}\n");
+    let taken: String = (0..OPERATIONS).map(taken).collect();
+    let done: String = (0..OPERATIONS - 3).map(done).collect();
+    let timeline = shown(&format!("{COLL}{taken}{done}"));
+    let drawn: Vec<_> = timeline.slices.iter().filter(|slice| slice.name == "AllReduce 4 KiB f32 ch 2").collect();
+    assert_eq!(drawn.len(), OPERATIONS - 3);
+    let (track, first) = (drawn[0].track, drawn[0].begin);
+    let (mut taken, mut end) = (0, 0);
+    for slice in drawn {
+        let since = slice.begin - slice.int("queued_ns").expect("how long it queued");
+        assert!(since > taken && since < first, "all were taken one after the other, and then begun: {slice:?}");
+        assert!(slice.track == track && slice.begin >= end, "{slice:?}");
+        (taken, end) = (since, slice.begin + slice.duration.expect("its end"));
+    }
+    let queue = timeline.slice("AllReduce 4 KiB f32 ch 2 and 2 more queued");
+    assert_eq!((queue.duration, queue.int("operations"), queue.track), (Some(0), Some(3), track));
+    assert!(queue.begin - queue.int("queued_ns").expect("how long it queued") > taken);
+    assert!(timeline.slices.iter().all(|slice| slice.name != "proxy operation without progress"));
+    assert_remarkable(&timeline, &[]);
+}
+
+#[test]
 fn a_proxy_operation_that_hangs_stays_open() {
     let recording = Recording::of(&format!(
         "{INIT}{COLL}proxy start op world ProxyOp parent=coll channelId=2 peer=3 nSteps=8 chunkSize=128Ki isSend=1\n\

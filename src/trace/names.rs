@@ -32,6 +32,14 @@ pub struct ProxyOpName<'a> {
     pub channel: u8,
 }
 
+/// Proxy operations of a connection that still queue: the first of them, and how many more.
+pub struct QueuedName<'a> {
+    /// The first.
+    pub first: ProxyOpName<'a>,
+    /// The number of the others.
+    pub more: u64,
+}
+
 /// A kernel that carried operations: the first of them, and how many more.
 pub struct CarriedName<'a> {
     /// The operations.
@@ -117,6 +125,20 @@ impl Name for ProxyOpName<'_> {
             None => text.push_str("unknown operation"),
         }
         let _ = write!(text, " ch {}", self.channel);
+    }
+}
+
+impl Name for QueuedName<'_> {
+    fn key(&self) -> u64 {
+        hash((7_u8, self.first.key(), self.more))
+    }
+
+    fn write(&self, text: &mut String) {
+        self.first.write(text);
+        if self.more > 0 {
+            let _ = write!(text, " and {} more", self.more);
+        }
+        text.push_str(" queued");
     }
 }
 

@@ -306,7 +306,7 @@ fn every_event_comes_back_at_its_time_on_its_track() {
         for number in 0..6 {
             let place = Place { parent: process, rank: Some(number), ..Place::default() };
             tracks.push(writer.track(Form::Plain { name: "lane" }, place).unwrap());
-            let unit = if number % 2 == 0 { Unit::Bytes } else { Unit::Count("records") };
+            let unit = if number % 2 == 0 { Unit::Bytes } else { Unit::Named("records") };
             counters.push(writer.track(Form::Counter { name: "counter", unit }, place).unwrap());
         }
         let sequences: Vec<Sequence> = tracks.iter().map(|&track| writer.sequence(track, HostNs(base))).collect();
@@ -720,9 +720,9 @@ fn what_overlaps_gets_lanes_and_lanes_are_used_again() {
 }
 
 #[test]
-fn a_proxy_operation_seen_late_never_overlaps_what_its_lane_already_shows() {
+fn a_proxy_operation_that_queued_is_in_the_lane_of_the_one_before_it() {
     //  a     2|---|4
-    //  b  1|..............9 begins at 1: not in a's lane
+    //  b  1|..............9|-----|12   it queues until 9
     check(
         &format!(
             "{CAST}
@@ -739,8 +739,7 @@ fn a_proxy_operation_seen_late_never_overlaps_what_its_lane_already_shows() {
             NCCL (200)
               00000007 · send → 1
                 2..4 unknown operation ch 0 (no parent)
-              00000007 · send → 1
-                1..12 unknown operation ch 0 (no parent)
+                9..12 unknown operation ch 0 (no parent)
               00000007 · send → 1 · steps
                 9..11 step 0
                 9..11 GPU wait",

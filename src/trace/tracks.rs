@@ -45,7 +45,7 @@ use super::flows;
 use super::gpu::Gpu;
 use super::host::Host;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
-use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
+use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, QueuedName, Text};
 use super::outstanding::Outstanding;
 use super::stages::RenderStages;
 pub use super::stages::Stages;
@@ -61,6 +61,8 @@ use crate::model::timeline::{
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
 pub(super) const COMM_LANES: usize = 16;
 const LANES: usize = 32;
+/// Operations of one peer that are under way: one a channel, of collectives and of sends and receives.
+const PEER_LANES: usize = 128;
 /// Threads remembered after their end, for what comes late.
 const ENDED_THREADS: usize = 256;
 /// GPUs of a process that have one of their own in the picture.
@@ -68,6 +70,8 @@ const SEATS: usize = 63;
 /// The place of the communicators among a process's groups, and what they are.
 const COMMS_RANK: u32 = 1;
 const COMMS: &str = "One track a communicator, in the order of their creation.";
+/// Arrows to one launch: it may carry thousands of sends and receives.
+const ARROWS: usize = 64;
 /// Threads whose time on a processor is drawn.
 const CPU_COUNTERS: usize = 64;
 /// Transfers that are counted as under way.
@@ -195,12 +199,23 @@ struct HostThread {
     /// The open calls, outermost first.
     stack: Vec<Call>,
     last: HostNs,
+    /// A launch that has ended and waits for the hand-over that says what it carries.
+    launched: Option<Launched>,
+}
+
+/// A KernelLaunch that may carry out several calls: its end is written when it is known which.
+struct Launched {
+    end: HostNs,
+    /// The arrows from these calls.
+    calls: Vec<u64>,
 }
 
 struct Call {
     id: Handle,
     kind: Kind,
     begin: HostNs,
+    /// It is a launch of which the hand-over will say what it carries.
+    waits: bool,
 }
 
 struct ProxyThread {
@@ -213,6 +228,8 @@ struct ProxyThread {
     inner: Option<u16>,
     /// Transfers under way, and bytes handed to the network and not acknowledged; made with the first transfer.
     in_flight: Option<[Gauge; 2]>,
+    /// Operations that were taken and have shown no progress; made with the first.
+    queued: Option<Gauge>,
 }
 
 impl ProxyThread {
@@ -231,7 +248,7 @@ impl ProxyThread {
         let description = "Events that the network plugin reported.";
         let place = Placing { parent: group, rank: u32::MAX >> 1, description };
         let net = lanes.family("network events".into(), place, LANES);
-        ProxyThread { group, state, net, base: None, inner: None, in_flight: None }
+        ProxyThread { group, state, net, base: None, inner: None, in_flight: None, queued: None }
     }
 }
 
@@ -306,7 +323,7 @@ impl Tracks {
         let own_group = group("ncclscope", 5, "What the recording says of itself: losses, doubts, limits.");
         let place = Placing { parent: own_group, rank: 0, description: "Begin, end and remarks of the recording." };
         let on = Place { parent: own_group, rank: Some(1), ..Place::default() };
-        let drops = Counter::new(&mut writer, "records dropped", Unit::Count("records"), on, clocks.boottime);
+        let drops = Counter::new(&mut writer, "records dropped", Unit::Named("records"), on, clocks.boottime);
         let mut lanes = Lanes::new(writer);
         let own = lanes.family("recording".into(), place, 1);
         let mut tracks = Tracks {
@@ -392,7 +409,7 @@ impl Tracks {
                 };
                 let description = "Time on a processor, by the kernel, as a share of the second before.";
                 let place = Place { parent, rank: Some(0), description, ..Place::default() };
-                let counter = Counter::new(&mut self.lanes.writer, &name, Unit::Count("%"), place, time);
+                let counter = Counter::new(&mut self.lanes.writer, &name, Unit::Named("%"), place, time);
                 self.cpu.insert(tid, counter);
                 counter
             }
@@ -421,12 +438,15 @@ impl Tracks {
 
     /// The last word of a recording.
     pub fn finish(&mut self, time: HostNs, figures: &Figures) {
+        for thread in self.threads.keys().copied().collect::<Vec<_>>() {
+            self.end_launch(thread);
+        }
         let writer = &mut self.lanes.writer;
         self.comms.values_mut().for_each(|comm| comm.flush(writer));
         self.end_what_is_done();
         self.proxies
             .values_mut()
-            .flat_map(|it| it.in_flight.iter_mut().flatten())
+            .flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued))
             .for_each(|gauge| gauge.flush(&mut self.lanes.writer));
         self.dropped(time, figures.dropped);
         self.args
@@ -473,7 +493,7 @@ impl Tracks {
                 self.no_kernels_for(comm.context, time, "its communicator was finalized");
                 self.comm_ended(comm.context);
             }
-            What::CallBegin { id, thread, comm, event, operation, doubt } => {
+            What::CallBegin { id, thread, comm, event, operation, asked_by, doubt } => {
                 self.args.clear();
                 if let Some(operation) = operation {
                     self.args.operation(operation);
@@ -482,9 +502,9 @@ impl Tracks {
                 match operation {
                     Some(operation) => {
                         let prefix = if matches!(event, Event::CeColl(_)) { "copy engine " } else { "nccl" };
-                        self.call_begin(id, thread, time, event.kind(), &OperationName { operation, prefix });
+                        self.call_begin(id, thread, time, event.kind(), asked_by, &OperationName { operation, prefix });
                     }
-                    None => self.call_begin(id, thread, time, event.kind(), &Fixed(event.kind().name())),
+                    None => self.call_begin(id, thread, time, event.kind(), asked_by, &Fixed(event.kind().name())),
                 }
             }
             What::CallEnd { id, group_marks } => self.call_end(id, time, group_marks),
@@ -504,6 +524,12 @@ impl Tracks {
                     .of(operation.correlation(comm))
                     .with(if call.is_none() { &arrows[..1] } else { &arrows });
                 self.lanes.begin(family, id, time, &look, &mut self.args);
+                if let Some(launched) = self.threads.get_mut(&thread).and_then(|thread| thread.launched.as_mut())
+                    && !call.is_none()
+                    && launched.calls.len() < ARROWS
+                {
+                    launched.calls.push(flows::from(call));
+                }
                 if let (Some(comm), None) = (comm, replay) {
                     self.handed(time, comm, operation);
                 }
@@ -512,7 +538,11 @@ impl Tracks {
                 self.args.clear();
                 self.lanes.end(id, time, &self.args);
             }
-            What::ProxyOpBegin { id, thread, ref proxy, queued_ns } => {
+            What::ProxyOpTaken { thread } => self.queued(thread, time, 1),
+            What::ProxyOpBegin { id, thread, ref proxy, queued_ns, was_taken } => {
+                if was_taken {
+                    self.queued(thread, time, -1);
+                }
                 let [family, _] = self.peer(thread, proxy);
                 self.args.clear().proxy_op(proxy).by_network().uint(nccl::QUEUED_NS, queued_ns);
                 let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
@@ -528,6 +558,17 @@ impl Tracks {
             What::ProxyOpEnd { id } => {
                 self.args.clear();
                 self.lanes.end(id, time, &self.args);
+            }
+            What::ProxyOpsQueued { thread, ref proxy, queued_ns, count, given_up } => {
+                let [family, _] = self.peer(thread, proxy);
+                self.args.clear().proxy_op(proxy).by_network();
+                self.args.uint(nccl::QUEUED_NS, queued_ns).uint(nccl::OPERATIONS, count);
+                let first = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
+                let name = QueuedName { first, more: count.saturating_sub(1) };
+                self.lanes.instant(family, time, Category::Proxy, &name, &self.args);
+                if given_up > 0 {
+                    self.queued(thread, time, -given_up.cast_signed());
+                }
             }
             What::ProxyOpNever { thread, ref proxy } => {
                 let [family, _] = self.peer(thread, proxy);
@@ -668,12 +709,22 @@ impl Tracks {
                 shares: false,
                 stack: Vec::new(),
                 last: HostNs(0),
+                launched: None,
             },
         );
     }
 
+    /// Writes the end of a thread's launch that waited for its hand-over.
+    fn end_launch(&mut self, id: ThreadId) {
+        let Some(thread) = self.threads.get_mut(&id) else { return };
+        if let (Some((sequence, track)), Some(Launched { end, calls })) = (thread.track, thread.launched.take()) {
+            self.lanes.writer.end(sequence, track, end, &Extra { flows: &calls, ..Extra::default() });
+        }
+    }
+
     /// What was open on a thread that has ended, ends with it.
     fn thread_end(&mut self, id: ThreadId, time: HostNs) {
+        self.end_launch(id);
         if let Some(thread) = self.threads.get_mut(&id)
             && let Some(on) = thread.track
         {
@@ -718,10 +769,23 @@ impl Tracks {
         self.thread_track(id, time).map(|(_, track)| track)
     }
 
-    fn call_begin(&mut self, id: Handle, thread_id: ThreadId, time: HostNs, kind: Kind, name: &dyn Name) {
+    fn call_begin(
+        &mut self,
+        id: Handle,
+        thread_id: ThreadId,
+        time: HostNs,
+        kind: Kind,
+        asked_by: &[Handle],
+        name: &dyn Name,
+    ) {
         let Some((sequence, track)) = self.thread_track(thread_id, time) else {
             return self.call_of_other_thread(id, thread_id, time, name);
         };
+        // Its hand-over follows on a launch at once, or comes on another thread. What begins when the launch ends is written after that.
+        let waiting = self.threads.get(&thread_id).filter(|it| it.launched.is_some());
+        if waiting.is_some_and(|thread| kind != Kind::Group || time <= thread.last) {
+            self.end_launch(thread_id);
+        }
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let time = time.max(thread.last);
         // A kind of call never contains itself, and a group of calls is never inside another call: what is still
@@ -732,12 +796,15 @@ impl Tracks {
             cut(&mut self.lanes.writer, &mut self.calls, (sequence, track), &mut thread.stack, keep, time);
         }
         thread.last = time;
-        thread.stack.push(Call { id, kind, begin: time });
+        thread.stack.push(Call { id, kind, begin: time, waits: asked_by.len() > 1 });
         self.calls.insert(id, thread_id);
-        // To what the call asks for, and from a launch to its kernel.
-        let arrow = [flows::from(id)];
-        let has_arrow = matches!(kind, Kind::CollApi | Kind::P2pApi | Kind::CeColl | Kind::KernelLaunch);
-        let flows = if has_arrow { &arrow[..] } else { &[] };
+        // From a call to its launch and to what it asks for, and from a launch to its kernel.
+        let arrows = [flows::from(id), asked_by.first().map_or(0, |call| flows::from(*call))];
+        let flows = match kind {
+            Kind::KernelLaunch if asked_by.len() == 1 => &arrows[..],
+            Kind::CollApi | Kind::P2pApi | Kind::CeColl | Kind::KernelLaunch => &arrows[..1],
+            _ => &[],
+        };
         let extra = Extra { args: self.args.bytes(), flows, ..Extra::default() };
         self.lanes.writer.begin(sequence, track, time, Category::Api, name, &extra);
     }
@@ -759,16 +826,23 @@ impl Tracks {
 
     fn call_end(&mut self, id: Handle, time: HostNs, marks: [Option<HostNs>; 2]) {
         // Not there if it was cut already, at the end of the call around it or by a later one; or if its thread shares a track.
-        let Some(thread) = self.calls.remove(&id).and_then(|id| self.threads.get_mut(&id)) else {
+        let thread_id = self.calls.remove(&id).filter(|id| self.threads.contains_key(id));
+        let Some(thread_id) = thread_id else {
             self.args.clear();
             return self.lanes.end(id, time, &self.args);
         };
+        self.end_launch(thread_id);
+        let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let Some(on) = thread.track else { return };
         let Some(index) = thread.stack.iter().rposition(|call| call.id == id) else { return };
         let time = time.max(thread.last);
         thread.last = time;
         cut(&mut self.lanes.writer, &mut self.calls, on, &mut thread.stack, index + 1, time);
         if let Some(call) = thread.stack.pop() {
+            if call.waits {
+                thread.launched = Some(Launched { end: time, calls: Vec::new() });
+                return;
+            }
             self.args.clear().group_marks(call.begin, marks);
             let extra = Extra { args: self.args.bytes(), ..Extra::default() };
             self.lanes.writer.end(on.0, on.1, time, &extra);
@@ -953,7 +1027,7 @@ impl Tracks {
                 let rank = Some(comm_rank(comm, slot));
                 let place = Place { parent, rank, description, ..Place::default() };
                 let name = format!("{of} · {}", names::comm(label, comm));
-                Counter::new(&mut lanes.writer, &name, Unit::Count("B/s"), place, time)
+                Counter::new(&mut lanes.writer, &name, Unit::Named("B/s"), place, time)
             };
             Speed::new([
                 counter(3, "algbw", "Algorithm bandwidth: bytes of the operations, a second of their kernel, as nccl-tests counts."),
@@ -990,7 +1064,7 @@ impl Tracks {
                                counts until a later one has ended.";
             let place = Place { parent, rank: Some(comm_rank(comm, 4)), description, ..Place::default() };
             let name = format!("outstanding · {}", names::comm(&drawn.label, comm));
-            let counter = Counter::new(&mut lanes.writer, &name, Unit::Count("operations"), place, drawn.init);
+            let counter = Counter::new(&mut lanes.writer, &name, Unit::Named("operations"), place, drawn.init);
             drawn.outstanding.draw(counter);
         }
         drawn.outstanding.end(operation, end);
@@ -1047,11 +1121,26 @@ impl Tracks {
                 let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
                 Gauge::new(Counter::new(&mut lanes.writer, name, unit, place, time))
             };
-            [gauge("steps in flight", Unit::Count("steps")), gauge("bytes in flight", Unit::Bytes)]
+            [gauge("steps in flight", Unit::Named("steps")), gauge("bytes in flight", Unit::Bytes)]
         });
         for (gauge, change) in gauges.iter_mut().zip(change).filter(|(_, change)| *change != 0) {
             gauge.add(&mut lanes.writer, time, change);
         }
+    }
+
+    /// A progress thread has so many more operations that were taken and have shown no progress.
+    fn queued(&mut self, thread: ThreadId, time: HostNs, change: i64) {
+        self.proxy_thread(thread);
+        let thread = self.proxy_place(thread);
+        let Tracks { lanes, proxies, .. } = self;
+        let Some(proxy) = proxies.get_mut(&thread) else { return };
+        let gauge = proxy.queued.get_or_insert_with(|| {
+            let description = "Operations of the network that the thread took and has not begun: those of one connection wait for each \
+                               other. Changes within 10 us are left out.";
+            let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
+            Gauge::new(Counter::new(&mut lanes.writer, "operations queued", Unit::Named("operations"), place, time))
+        });
+        gauge.add(&mut lanes.writer, time, change);
     }
 
     /// The tracks of a peer and direction: operations and steps.
@@ -1087,14 +1176,14 @@ impl Tracks {
         } else {
             1 + (comm_rank << 14 | (key.peer as u32 & 0xfff) << 2 | u32::from(!key.send) << 1)
         };
-        let description = "Operations in the hands of the progress thread, from when it took them.";
-        let mut family = |name: String, place| match key.peer < 0 {
+        let description = "Operations while the progress thread works on them; how long each queued before is an argument.";
+        let mut family = |name: String, place, lanes| match key.peer < 0 {
             true => self.lanes.shared_family(name, place),
-            false => self.lanes.family(name, place, LANES),
+            false => self.lanes.family(name, place, lanes),
         };
-        let operations = family(name.clone(), Placing { parent, rank, description });
+        let operations = family(name.clone(), Placing { parent, rank, description }, PEER_LANES);
         let description = "Transfers, each divided by what it waits for: the GPU, the peer, the network, a flush.";
-        let steps = family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description });
+        let steps = family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description }, LANES);
         self.peers.insert(key, [operations, steps]);
         [operations, steps]
     }

@@ -105,7 +105,16 @@ fn main() {
         let operation = all_reduce(n, at);
         let proxy = proxy(draw.comm, &operation, n);
         draw.at(at - 900, What::ProxyOpTaken { thread: ThreadId(1) });
-        draw.at(at, What::ProxyOpBegin { id: handle(n + (1 << 30)), thread: ThreadId(1), proxy, queued_ns: 900, was_taken: true });
+        draw.at(
+            at,
+            What::ProxyOpBegin {
+                id: handle(n + (1 << 30)),
+                thread: ThreadId(1),
+                proxy,
+                queued_ns: 900,
+                was_taken: true,
+            },
+        );
         draw.at(at + 5_000, What::ProxyOpEnd { id: handle(n + (1 << 30)) });
     });
     row("a transfer with its three waits, and counters", |draw, n, at| {

@@ -258,7 +258,9 @@ fn a_proxy_operation_that_never_does_anything_is_an_instant() {
 fn proxy_operations_that_still_queue_are_said_to_queue() {
     // More than there are lanes: each waits for the one before it, as NCCL has them do. Of the last three no progress is ever reported.
     const OPERATIONS: usize = 200;
-    let taken = |n: usize| format!("proxy start op{n} world ProxyOp parent=coll channelId=2 peer=3 nSteps=1 chunkSize=128Ki isSend=0\n");
+    let taken = |n: usize| {
+        format!("proxy start op{n} world ProxyOp parent=coll channelId=2 peer=3 nSteps=1 chunkSize=128Ki isSend=0\n")
+    };
     let done = |n: usize| format!("proxy state op{n} OpInProgress\nproxy sleep 20us\nproxy stop op{n}\n");
     let taken: String = (0..OPERATIONS).map(taken).collect();
     let done: String = (0..OPERATIONS - 3).map(done).collect();

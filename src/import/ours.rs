@@ -10,6 +10,7 @@ use super::{
 };
 use crate::model::activity::CopyKind;
 use crate::trace::fields::clock_id;
+use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
@@ -106,7 +107,7 @@ impl Reader {
     }
 
     fn process(&mut self, tag: u64, pid: i64, name: &str) {
-        let (who, host) = name.split_once(" · ").unwrap_or((name, ""));
+        let (who, host) = names::without_gpu(name).0.split_once(" · ").unwrap_or((name, ""));
         if !host.is_empty() {
             self.hosts.insert(host.to_owned());
         }

@@ -12,7 +12,7 @@ use prost::Message as _;
 
 use super::args::Args;
 use super::fields::{EXTENSION, nccl};
-use super::names::{Fixed, Numbered, Text};
+use super::names::{Fixed, StepName, Text};
 use super::reader::proto::ncclscope as words;
 use super::reader::proto::perfetto::protos::{TracePacket, TrackDescriptor, track_event::Type};
 use super::reader::{self, Error, Nccl};
@@ -349,7 +349,7 @@ fn write_something(
     let category = [Category::Api, Category::Operation, Category::Gpu][pick(random, 3)];
     let number = random.below(8) as i64 - 4;
     let text = ["dp", "", "ä · →"][pick(random, 3)];
-    let names: [&dyn Name; 3] = [&Fixed("a fixed name"), &Numbered("step", number), &Text(text)];
+    let names: [&dyn Name; 3] = [&Fixed("a fixed name"), &StepName { step: number, operation: None }, &Text(text)];
     let name = names[pick(random, 3)];
     let mut spelled = String::new();
     name.write(&mut spelled);
@@ -876,7 +876,7 @@ fn names_beyond_the_limit_are_written_in_full() {
     let sequence = writer.sequence(track, HostNs(0));
     for round in 0..2 {
         for number in 0..5000 {
-            let name = Numbered("step", number);
+            let name = StepName { step: number, operation: None };
             writer.instant(sequence, track, HostNs(round), Category::Proxy, &name, &Extra::default());
         }
     }

@@ -1,7 +1,7 @@
 //! How a trace is laid out: which track an entry of the timeline is drawn on.
 //!
 //! ```text
-//! rank 3 · node17                  the process, with its first GPU
+//! rank 3 · node17 · GPU 3 (H200)   the process, with its first GPU
 //!   python3, ...                   one track a host thread: the application's calls, launches, hand-overs
 //!     CUDA runtime, CUDA driver    where asked for: calls into CUDA, in lanes
 //!     NVTX                         where asked for: the program's ranges, which nest
@@ -23,7 +23,7 @@
 //!     GPU 0 · stream 13 · operations   the operations of kernels that carry more than one
 //!   GPU channels                   kernel channels whose kernel is not known
 //!   ncclscope                      what the recording says of itself
-//! rank 3 · node17 · GPU 1          a further GPU of the process: its communicators and streams
+//! rank 3 · node17 · GPU 4          a further GPU of the process: its communicators and streams
 //! ```
 //!
 //! A file has a few thousand tracks at most. What is new when there are so many, or very many of its kind, shares tracks named so: `other communicators`,
@@ -45,7 +45,7 @@ use super::flows;
 use super::gpu::Gpu;
 use super::host::Host;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
-use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, QueuedName, Text};
+use super::names::{self, Fixed, OperationName, ProxyOpName, QueuedName, StepName, Text};
 use super::outstanding::Outstanding;
 use super::stages::RenderStages;
 pub use super::stages::Stages;
@@ -103,7 +103,7 @@ pub struct Tracks {
     world_size: Option<u32>,
     /// As the overview page has it.
     nccl_version: u32,
-    /// The process's name: `rank 3 · node17`.
+    /// The process's name without its GPU: `rank 3 · node17`.
     who: String,
     pub(super) own: FamilyId,
     drops: Option<Counter>,
@@ -156,7 +156,7 @@ struct Seat {
 pub struct ProcessInfo {
     /// Its id.
     pub pid: i32,
-    /// `rank 3 · node17`.
+    /// `rank 3 · node17 · GPU 3 (H200)`; without the GPU where it is not known when the recording starts.
     pub name: String,
     /// Further facts, shown beside the name.
     pub labels: Vec<String>,
@@ -302,6 +302,7 @@ impl Tracks {
     #[must_use]
     pub fn new(tag: ProcessTag, clocks: Clocks, process: &ProcessInfo) -> Tracks {
         let mut writer = Writer::new(tag, clocks);
+        let (who, first_device) = names::without_gpu(&process.name);
         let labels = &process.labels;
         let form = Form::Process { pid: process.pid, name: &process.name, labels };
         let rank = Some(process_rank(process.rank, 0));
@@ -332,14 +333,14 @@ impl Tracks {
             pid: process.pid,
             seats: FxHashMap::default(),
             first: Seat { process: track, comms, gpu: None },
-            first_device: None,
+            first_device,
             proxy_group,
             channels_group,
             own_group,
             rank: process.rank,
             world_size: process.world_size,
             nccl_version: 0,
-            who: process.name.clone(),
+            who: who.to_owned(),
             own,
             drops,
             cpu: FxHashMap::default(),
@@ -597,7 +598,8 @@ impl Tracks {
                         self.args.int(nccl::PEER, proxy.event.peer).of_comm(proxy.comm);
                     }
                 }
-                let name = Numbered("step", i64::from(step));
+                let operation = proxy.as_ref().and_then(|proxy| proxy.operation);
+                let name = StepName { step: i64::from(step), operation };
                 self.lanes.begin(family, id, time, &Look::new(Category::Proxy, &name), &mut self.args);
                 if self.steps.len() < OPEN_STEPS {
                     self.steps.insert(id, (thread, 0));
@@ -857,12 +859,13 @@ impl Tracks {
         if *self.first_device.get_or_insert(device) == device || self.seats.len() >= SEATS {
             return &mut self.first;
         }
-        let Tracks { seats, lanes, who, pid, rank, .. } = self;
+        let Tracks { seats, lanes, who, pid, rank, gpu, .. } = self;
         let rank = Some(process_rank(*rank, device.saturating_add(1)));
         seats.entry(device).or_insert_with(|| {
             // No process of a Linux has a number of more than 22 bits.
             let made_up = (device as i32 + 1) << 22 | *pid;
-            let (name, labels) = (format!("{who} · GPU {device}"), [format!("of process {pid}")]);
+            let model = gpu.name(device);
+            let (name, labels) = (names::on_gpu(who, device, model), [format!("of process {pid}")]);
             let form = Form::Process { pid: made_up, name: &name, labels: &labels };
             let process = lanes.writer.track(form, Place { orders_children: true, rank, ..Place::default() });
             let place = Place { parent: process, rank: Some(COMMS_RANK), orders_children: true, ..Place::default() };
@@ -895,7 +898,7 @@ impl Tracks {
         group
     }
 
-    /// The process's name.
+    /// The process's name, without its GPU.
     pub(super) fn who(&self) -> &str {
         &self.who
     }
@@ -1176,7 +1179,8 @@ impl Tracks {
         } else {
             1 + (comm_rank << 14 | (key.peer as u32 & 0xfff) << 2 | u32::from(!key.send) << 1)
         };
-        let description = "Operations while the progress thread works on them; how long each queued before is an argument.";
+        let description =
+            "Operations while the progress thread works on them; how long each queued before is an argument.";
         let mut family = |name: String, place, lanes| match key.peer < 0 {
             true => self.lanes.shared_family(name, place),
             false => self.lanes.family(name, place, lanes),

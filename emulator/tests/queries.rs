@@ -124,13 +124,17 @@ fn a_link_that_is_slow_both_ways_is_told_from_gpus_that_copy_slowly() {
     assert!(links.iter().all(|row| row.f64("times_slower") < 2.0), "the network is not slow: {links:?}");
     let waits = trace.ask(3);
     let slow = waits.iter().find(|row| row.str("direction") == "send" && rank(row, "process") == 1);
-    assert!(slow.is_some_and(|row| row.f64("gpu_percent") > row.f64("network_percent")), "it waits for its GPU: {waits:?}");
+    assert!(
+        slow.is_some_and(|row| row.f64("gpu_percent") > row.f64("network_percent")),
+        "it waits for its GPU: {waits:?}"
+    );
 }
 
 #[test]
 fn counters_are_shown_in_their_units() {
     let trace = Asked::new(Plan::new(NCCL, "small").with_cupti(CUPTI));
-    let rows = trace.0.rows("SELECT DISTINCT substr(name, 1, instr(name || ' ·', ' ·') - 1) AS name, unit FROM counter_track");
+    let rows =
+        trace.0.rows("SELECT DISTINCT substr(name, 1, instr(name || ' ·', ' ·') - 1) AS name, unit FROM counter_track");
     let units: BTreeMap<&str, &str> = rows.iter().map(|row| (row.str("name"), row.str("unit"))).collect();
     assert_eq!(units.len(), rows.len(), "one unit each: {rows:?}");
     for (name, unit) in [

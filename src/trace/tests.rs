@@ -593,14 +593,14 @@ fn events_say_what_is_known_of_them() {
     );
     let expected = unindent(
         "
-        communicator init: rank=0 comm=7 ranks=2 nodes=1 interface=5
+        communicator init: rank=0 comm=7 ranks=2 nodes=1 interface=5 comm_hash=\"0000000000000007\"
         GroupApi: depth=2 comm=7
         ncclAllReduce 64 B f32: bytes=64 count=16 datatype=NcclFloat32 function=AllReduce captured=true comm=7
         AllShuffle 64 B f32: seq=3 bytes=64 count=16 datatype=NcclFloat32 algorithm=Ring protocol=Simple channels=0 \
             root=0 warps=0 replay=1 reduction=0 comm=7 function_text=\"AllShuffle\" tid=100
         end: group_start_returned_ns=1
         AllShuffle 64 B f32 ch 2: seq=3 bytes=64 channel=2 peer=1 steps=4 chunk_bytes=0 comm=7 queued_ns=1 transport=Net
-        step 3: channel=2 step=3
+        step 3 · AllShuffle 64 B f32: channel=2 step=3
         network wait: bytes=512
         end: starts=2
         AllShuffle 64 B f32: channel=3 gpu_start_ns=1000 comm=7 doubt=\"as NCCL saw it: this release may take \

@@ -14,8 +14,8 @@
 //!   Proxy
 //!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
-//!       CPU, steps in flight, bytes in flight
-//!       dp · send → 4              proxy operations, in lanes
+//!       CPU, operations queued, steps in flight, bytes in flight
+//!       dp · send → 4              proxy operations from their first progress on, in lanes
 //!       dp · send → 4 · steps      their transfers, each with what it waits for
 //!       network events
 //!   GPU
@@ -372,6 +372,8 @@ impl Tracks {
     /// The packets written since the last time.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
+        // What a counter held back would be missing where nothing more comes.
+        self.flush_gauges();
         self.lanes.writer.take()
     }
 
@@ -445,10 +447,7 @@ impl Tracks {
         let writer = &mut self.lanes.writer;
         self.comms.values_mut().for_each(|comm| comm.flush(writer));
         self.end_what_is_done();
-        self.proxies
-            .values_mut()
-            .flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued))
-            .for_each(|gauge| gauge.flush(&mut self.lanes.writer));
+        self.flush_gauges();
         self.dropped(time, figures.dropped);
         self.args
             .clear()
@@ -474,6 +473,12 @@ impl Tracks {
         // In a joined file each recording has its own.
         let (key, lost) = (format!("ncclscope.lost.{} {}", self.who, self.pid), lost.to_string());
         self.attributes(&[(&key, &lost)]);
+    }
+
+    /// Writes what the counters of progress threads held back.
+    fn flush_gauges(&mut self) {
+        let gauges = self.proxies.values_mut().flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued));
+        gauges.for_each(|gauge| gauge.flush(&mut self.lanes.writer));
     }
 
     fn remark(&mut self, time: HostNs, name: &str) {
@@ -600,7 +605,9 @@ impl Tracks {
                 }
                 let operation = proxy.as_ref().and_then(|proxy| proxy.operation);
                 let name = StepName { step: i64::from(step), operation };
-                self.lanes.begin(family, id, time, &Look::new(Category::Proxy, &name), &mut self.args);
+                let correlation = proxy.as_ref().and_then(|proxy| proxy.operation?.correlation(proxy.comm));
+                let look = Look::new(Category::Proxy, &name).of(correlation);
+                self.lanes.begin(family, id, time, &look, &mut self.args);
                 if self.steps.len() < OPEN_STEPS {
                     self.steps.insert(id, (thread, 0));
                     self.in_flight(thread, time, [1, 0]);

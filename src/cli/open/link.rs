@@ -206,7 +206,29 @@ mod tests {
         track(22, Some(2), "tp · rank 1 of 2 · handed over", 0);
         survey.operations.push((5, 6));
         assert_eq!(Vec::from_iter(pinned(&survey)), ["tp · rank 0 of 2 · handed over", "tp · rank 1 of 2"]);
-        assert!(commands(&survey).iter().any(|command| command.contains("s.category='operation'")));
+        assert!(commands(&survey).iter().any(|command| command.contains("s.category = 'operation'")));
+    }
+
+    #[test]
+    fn tracks_are_pinned_in_the_order_of_ranks() {
+        let mut survey = Survey::default();
+        for rank in [11, 2, 10, 0] {
+            let process = survey.tracks.entry(rank).or_default();
+            (process.is_process, process.pid) = (true, Some(70 + rank));
+            let track = survey.tracks.entry(100 + rank).or_default();
+            (track.parent, track.operations, track.bytes) = (Some(rank), 3, rank);
+            track.name = format!("tp (a) · rank {rank} of 12");
+        }
+        let names = [0, 2, 10, 11].map(|rank| format!("tp (a) · rank {rank} of 12"));
+        assert_eq!(pinned(&survey), names);
+        let commands = commands(&survey);
+        let pins: Vec<_> = commands.iter().filter(|command| command.contains("PinTracksByRegex")).collect();
+        assert_eq!(pins.len(), 4, "one by one, because the viewer has an order of its own: {commands:?}");
+        assert!(
+            pins.iter()
+                .zip(&names)
+                .all(|(pin, name)| pin.contains(&quoted(&escaped(name)).trim_matches('"').to_owned()))
+        );
     }
 
     #[test]

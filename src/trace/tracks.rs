@@ -39,30 +39,26 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::args::Args;
-use super::counters::{Counter, Gauge, Speed};
+use super::counters::{Counter, Speed};
 use super::fields::nccl;
 use super::flows;
 use super::gpu::Gpu;
 use super::host::Host;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
-use super::names::{self, Fixed, OperationName, ProxyOpName, QueuedName, StepName, Text};
+use super::names::{self, Fixed, OperationName, Text};
 use super::outstanding::Outstanding;
+use super::proxy::{PeerKey, ProxyThread};
 use super::stages::RenderStages;
 pub use super::stages::Stages;
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written};
 use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
-use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{
-    ChannelChecks, Comm, Doubts, Entry, Matches, Operation, ProxyOp, Thread, ThreadId, Timing, What,
-};
+use crate::model::timeline::{ChannelChecks, Comm, Doubts, Entry, Matches, Operation, Thread, ThreadId, Timing, What};
 
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
 pub(super) const COMM_LANES: usize = 16;
-const LANES: usize = 32;
-/// Operations of one peer that are under way: one a channel, of collectives and of sends and receives.
-const PEER_LANES: usize = 128;
+pub(super) const LANES: usize = 32;
 /// Threads remembered after their end, for what comes late.
 const ENDED_THREADS: usize = 256;
 /// GPUs of a process that have one of their own in the picture.
@@ -74,18 +70,13 @@ const COMMS: &str = "One track a communicator, in the order of their creation.";
 const ARROWS: usize = 64;
 /// Threads whose time on a processor is drawn.
 const CPU_COUNTERS: usize = 64;
-/// Transfers that are counted as under way.
-const OPEN_STEPS: usize = 1 << 16;
 /// Peers and channels that get tracks of their own; the rest share one family, so that the viewer stays usable.
-const FAMILIES: usize = 1024;
-/// Communicators, host threads and progress threads that get tracks of their own.
+pub(super) const FAMILIES: usize = 1024;
+/// Communicators and host threads that get tracks of their own.
 const OWN_COMMS: usize = 256;
 const OWN_THREADS: usize = 512;
-const OWN_PROGRESS_THREADS: usize = 128;
 /// Finalized communicators that are remembered, for what comes late: more than the correlator remembers.
 const ENDED_COMMS: usize = 512;
-/// Stands for the progress threads that have no tracks of their own.
-const OTHER_THREADS: ThreadId = ThreadId(u32::MAX);
 
 /// Draws the timeline of one process.
 pub struct Tracks {
@@ -96,7 +87,7 @@ pub struct Tracks {
     seats: FxHashMap<u32, Seat>,
     first: Seat,
     first_device: Option<u32>,
-    proxy_group: Option<Track>,
+    pub(super) proxy_group: Option<Track>,
     channels_group: Option<Track>,
     own_group: Option<Track>,
     rank: Option<u32>,
@@ -109,13 +100,13 @@ pub struct Tracks {
     drops: Option<Counter>,
     /// The time that threads take.
     cpu: FxHashMap<i32, Option<Counter>>,
-    threads: FxHashMap<ThreadId, HostThread>,
+    pub(super) threads: FxHashMap<ThreadId, HostThread>,
     /// Host threads, and progress threads, that got tracks of their own so far.
     thread_tracks: usize,
-    progress_threads: usize,
+    pub(super) progress_threads: usize,
     /// Threads that have ended, oldest first.
     ended: VecDeque<ThreadId>,
-    proxies: FxHashMap<ThreadId, ProxyThread>,
+    pub(super) proxies: FxHashMap<ThreadId, ProxyThread>,
     pub(super) comms: FxHashMap<Handle, DrawnComm>,
     /// What is handed over will be known to be done, and whether that of some was lost.
     pub(super) expects_kernels: bool,
@@ -130,9 +121,9 @@ pub struct Tracks {
     other_threads: Option<FamilyId>,
     /// Communicators and threads without tracks of their own.
     sharing: [u64; 2],
-    peers: FxHashMap<PeerKey, [FamilyId; 2]>,
+    pub(super) peers: FxHashMap<PeerKey, [FamilyId; 2]>,
     /// Transfers under way: their thread, and the bytes that are in flight.
-    steps: FxHashMap<Handle, (ThreadId, i64)>,
+    pub(super) steps: FxHashMap<Handle, (ThreadId, i64)>,
     channels: FxHashMap<(Handle, u8), FamilyId>,
     pub(super) gpu: Gpu,
     /// Kernels as render stages, where asked for.
@@ -189,9 +180,10 @@ pub struct Figures {
     pub launches_lost: u64,
 }
 
-struct HostThread {
-    tid: i32,
-    name: String,
+/// A host thread that called NCCL.
+pub(super) struct HostThread {
+    pub(super) tid: i32,
+    pub(super) name: String,
     /// Described only when something is drawn on it.
     track: Option<(Sequence, Track)>,
     /// There was no room for a track when something was to be drawn on it.
@@ -208,6 +200,8 @@ struct Launched {
     end: HostNs,
     /// The arrows from these calls.
     calls: Vec<u64>,
+    /// The begin of the hand-over with its arguments, which waits too: on a track, what is written is in the order of time.
+    group: Option<(HostNs, Args)>,
 }
 
 struct Call {
@@ -216,40 +210,6 @@ struct Call {
     begin: HostNs,
     /// It is a launch of which the hand-over will say what it carries.
     waits: bool,
-}
-
-struct ProxyThread {
-    group: Option<Track>,
-    state: FamilyId,
-    net: FamilyId,
-    /// Idle or active.
-    base: Option<u16>,
-    /// Asleep or taking in operations.
-    inner: Option<u16>,
-    /// Transfers under way, and bytes handed to the network and not acknowledged; made with the first transfer.
-    in_flight: Option<[Gauge; 2]>,
-    /// Operations that were taken and have shown no progress; made with the first.
-    queued: Option<Gauge>,
-}
-
-impl ProxyThread {
-    fn new(lanes: &mut Lanes, parent: Option<Track>, id: ThreadId, thread: Option<&HostThread>) -> ProxyThread {
-        let (name, tid) = thread.map_or(("", 0), |thread| (thread.name.as_str(), thread.tid));
-        // NCCL names its threads only when NCCL_SET_THREAD_NAME=1, and then from outside, after their start: at its
-        // first event a progress thread can still have the name of the service thread that made it (seen with
-        // 2.30.7), which itself reports nothing.
-        let named = name.starts_with("NCCL") && !name.starts_with("NCCL Service");
-        let name = if named { name } else { "proxy thread" };
-        let name = if id == OTHER_THREADS { "other threads".into() } else { format!("{name} ({tid})") };
-        let place = Place { parent, rank: Some(id.0 & u32::MAX >> 1), orders_children: true, ..Place::default() };
-        let group = lanes.writer.track(Form::Plain { name: &name }, place);
-        let description = "What the thread does: idle or active, asleep, taking in operations.";
-        let state = lanes.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
-        let description = "Events that the network plugin reported.";
-        let place = Placing { parent: group, rank: u32::MAX >> 1, description };
-        let net = lanes.family("network events".into(), place, LANES);
-        ProxyThread { group, state, net, base: None, inner: None, in_flight: None, queued: None }
-    }
 }
 
 pub(super) struct DrawnComm {
@@ -287,14 +247,6 @@ impl DrawnComm {
         self.speed.iter_mut().for_each(|speed| speed.flush(writer));
         self.outstanding.flush(writer);
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct PeerKey {
-    thread: ThreadId,
-    context: Handle,
-    peer: i32,
-    send: bool,
 }
 
 impl Tracks {
@@ -475,12 +427,6 @@ impl Tracks {
         self.attributes(&[(&key, &lost)]);
     }
 
-    /// Writes what the counters of progress threads held back.
-    fn flush_gauges(&mut self) {
-        let gauges = self.proxies.values_mut().flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued));
-        gauges.for_each(|gauge| gauge.flush(&mut self.lanes.writer));
-    }
-
     fn remark(&mut self, time: HostNs, name: &str) {
         self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed(name), &self.args);
     }
@@ -549,13 +495,7 @@ impl Tracks {
                 if was_taken {
                     self.queued(thread, time, -1);
                 }
-                let [family, _] = self.peer(thread, proxy);
-                self.args.clear().proxy_op(proxy).by_network().uint(nccl::QUEUED_NS, queued_ns);
-                let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
-                let name = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
-                let arrow = proxy.operation.map(|operation| flows::to_proxy(operation.id, proxy.event.channel));
-                let look = Look::new(Category::Proxy, &name).of(correlation).with(arrow.as_slice());
-                self.lanes.begin(family, id, time, &look, &mut self.args);
+                self.proxy_op(id, thread, time, proxy, queued_ns);
             }
             What::ProxyOpPhase { id, state, bytes, steps } => {
                 self.args.clear().uint(nccl::BYTES, bytes).int(nccl::STEPS, steps);
@@ -566,80 +506,15 @@ impl Tracks {
                 self.lanes.end(id, time, &self.args);
             }
             What::ProxyOpsQueued { thread, ref proxy, queued_ns, count, given_up } => {
-                let [family, _] = self.peer(thread, proxy);
-                self.args.clear().proxy_op(proxy).by_network();
-                self.args.uint(nccl::QUEUED_NS, queued_ns).uint(nccl::OPERATIONS, count);
-                let first = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
-                let name = QueuedName { first, more: count.saturating_sub(1) };
-                self.lanes.instant(family, time, Category::Proxy, &name, &self.args);
+                self.proxy_queue(thread, time, proxy, queued_ns, count);
                 if given_up > 0 {
                     self.queued(thread, time, -given_up.cast_signed());
                 }
             }
-            What::ProxyOpNever { thread, ref proxy } => {
-                let [family, _] = self.peer(thread, proxy);
-                self.args.clear().proxy_op(proxy).text(
-                    nccl::NOTE,
-                    "NCCL started this operation and reported nothing more of it, as it does for every transport \
-                     but NET",
-                );
-                self.lanes.instant(
-                    family,
-                    time,
-                    Category::Proxy,
-                    &Fixed("proxy operation without progress"),
-                    &self.args,
-                );
-            }
-            What::StepBegin { id, op: _, thread, step, ref proxy } => {
-                let [_, family] = match proxy {
-                    Some(proxy) => self.peer(thread, proxy),
-                    None => [self.orphans(thread); 2],
-                };
-                self.args.clear().int(nccl::STEP, step);
-                if let Some(proxy) = proxy {
-                    self.args.uint(nccl::CHANNEL, u64::from(proxy.event.channel));
-                    if self.lanes.is_shared(family) {
-                        self.args.int(nccl::PEER, proxy.event.peer).of_comm(proxy.comm);
-                    }
-                }
-                let operation = proxy.as_ref().and_then(|proxy| proxy.operation);
-                let name = StepName { step: i64::from(step), operation };
-                let correlation = proxy.as_ref().and_then(|proxy| proxy.operation?.correlation(proxy.comm));
-                let look = Look::new(Category::Proxy, &name).of(correlation);
-                self.lanes.begin(family, id, time, &look, &mut self.args);
-                if self.steps.len() < OPEN_STEPS {
-                    self.steps.insert(id, (thread, 0));
-                    self.in_flight(thread, time, [1, 0]);
-                }
-            }
-            What::StepPhase { id, state, bytes } => {
-                self.args.clear();
-                if let Some(bytes) = bytes {
-                    self.args.uint(nccl::BYTES, bytes);
-                }
-                self.lanes.phase(id, time, names::step_phase(state), &self.args);
-                if state == state::PROXY_STEP_SEND_WAIT
-                    && let Some((thread, sent)) = self.steps.get_mut(&id)
-                {
-                    let (thread, more) = (*thread, (bytes.unwrap_or_default() as i64).wrapping_sub(*sent));
-                    *sent = sent.wrapping_add(more);
-                    self.in_flight(thread, time, [0, more]);
-                }
-            }
-            What::StepEnd { id, starts, stopped } => {
-                self.args.clear();
-                if !stopped {
-                    self.args.text(nccl::DOUBT, "no stop: ended with its operation");
-                }
-                if starts > 1 {
-                    self.args.uint(nccl::STARTS, u64::from(starts));
-                }
-                self.lanes.end(id, time, &self.args);
-                if let Some((thread, sent)) = self.steps.remove(&id) {
-                    self.in_flight(thread, time, [-1, sent.wrapping_neg()]);
-                }
-            }
+            What::ProxyOpNever { thread, ref proxy } => self.silent_proxy_op(thread, time, proxy),
+            What::StepBegin { id, op: _, thread, step, ref proxy } => self.step(id, thread, time, step, proxy.as_ref()),
+            What::StepPhase { id, state, bytes } => self.step_phase(id, time, state, bytes),
+            What::StepEnd { id, starts, stopped } => self.step_end(id, time, starts, stopped),
             What::Control { thread, comm, state, appended } => self.control(thread, time, comm, state, appended),
             What::ChannelBegin { id, comm, ref channel, operation, timing, unreliable, doubt } => {
                 let family = match timing {
@@ -691,6 +566,7 @@ impl Tracks {
             What::Unknown { thread, bits } => {
                 self.args.clear().uint(nccl::UNKNOWN, bits);
                 let time = self.threads.get(&thread).map_or(time, |thread| time.max(thread.last));
+                self.end_launch(thread);
                 if let Some((sequence, track)) = self.thread_track(thread, time) {
                     let extra = Extra { args: self.args.bytes(), ..Extra::default() };
                     self.lanes.writer.instant(
@@ -726,8 +602,13 @@ impl Tracks {
     /// Writes the end of a thread's launch that waited for its hand-over.
     fn end_launch(&mut self, id: ThreadId) {
         let Some(thread) = self.threads.get_mut(&id) else { return };
-        if let (Some((sequence, track)), Some(Launched { end, calls })) = (thread.track, thread.launched.take()) {
+        if let (Some((sequence, track)), Some(Launched { end, calls, group })) = (thread.track, thread.launched.take())
+        {
             self.lanes.writer.end(sequence, track, end, &Extra { flows: &calls, ..Extra::default() });
+            if let Some((begin, args)) = group {
+                let extra = Extra { args: args.bytes(), ..Extra::default() };
+                self.lanes.writer.begin(sequence, track, begin, Category::Api, &Fixed(Kind::Group.name()), &extra);
+            }
         }
     }
 
@@ -790,9 +671,12 @@ impl Tracks {
         let Some((sequence, track)) = self.thread_track(thread_id, time) else {
             return self.call_of_other_thread(id, thread_id, time, name);
         };
-        // Its hand-over follows on a launch at once, or comes on another thread. What begins when the launch ends is written after that.
-        let waiting = self.threads.get(&thread_id).filter(|it| it.launched.is_some());
-        if waiting.is_some_and(|thread| kind != Kind::Group || time <= thread.last) {
+        // Its hand-over follows on a launch at once, or comes on another thread.
+        let hands_over = self.threads.get(&thread_id).is_some_and(|thread| {
+            let waits = thread.launched.as_ref().is_some_and(|launched| launched.group.is_none());
+            waits && kind == Kind::Group && thread.stack.iter().all(|call| call.kind != kind)
+        });
+        if !hands_over {
             self.end_launch(thread_id);
         }
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
@@ -814,6 +698,10 @@ impl Tracks {
             Kind::CollApi | Kind::P2pApi | Kind::CeColl | Kind::KernelLaunch => &arrows[..1],
             _ => &[],
         };
+        if let Some(launched) = thread.launched.as_mut() {
+            launched.group = Some((time, std::mem::take(&mut self.args)));
+            return;
+        }
         let extra = Extra { args: self.args.bytes(), flows, ..Extra::default() };
         self.lanes.writer.begin(sequence, track, time, Category::Api, name, &extra);
     }
@@ -849,7 +737,7 @@ impl Tracks {
         cut(&mut self.lanes.writer, &mut self.calls, on, &mut thread.stack, index + 1, time);
         if let Some(call) = thread.stack.pop() {
             if call.waits {
-                thread.launched = Some(Launched { end: time, calls: Vec::new() });
+                thread.launched = Some(Launched { end: time, calls: Vec::new(), group: None });
                 return;
             }
             self.args.clear().group_marks(call.begin, marks);
@@ -1082,7 +970,7 @@ impl Tracks {
     }
 
     /// A communicator's short name, of one whose track need not be there yet; none where it has no tracks of its own.
-    fn comm_label(&mut self, comm: &Comm) -> Option<String> {
+    pub(super) fn comm_label(&mut self, comm: &Comm) -> Option<String> {
         let init = self.comms.get(&comm.context).map_or(HostNs(0), |drawn| drawn.init);
         let family = self.comm(init, comm);
         let drawn = self.comms.get(&comm.context).filter(|_| !self.lanes.is_shared(family))?;
@@ -1100,158 +988,6 @@ impl Tracks {
         let family = self.lanes.family("unknown communicator".into(), place, COMM_LANES);
         self.comms.insert(Handle::NONE, DrawnComm { family: Some(family), ..DrawnComm::new(HostNs(0)) });
         family
-    }
-
-    // ---- proxy ----
-
-    /// Where a progress thread is drawn: as itself, or together with others.
-    fn proxy_place(&self, id: ThreadId) -> ThreadId {
-        let is_roomy = self.progress_threads < OWN_PROGRESS_THREADS && self.lanes.is_roomy();
-        if is_roomy || self.proxies.contains_key(&id) { id } else { OTHER_THREADS }
-    }
-
-    fn proxy_thread(&mut self, id: ThreadId) -> &mut ProxyThread {
-        let id = self.proxy_place(id);
-        let Tracks { proxies, threads, lanes, proxy_group, progress_threads, .. } = self;
-        proxies.entry(id).or_insert_with(|| {
-            *progress_threads += 1;
-            ProxyThread::new(lanes, *proxy_group, id, threads.get(&id))
-        })
-    }
-
-    /// A progress thread has so much more under way: transfers, and bytes in the hands of the network.
-    fn in_flight(&mut self, thread: ThreadId, time: HostNs, change: [i64; 2]) {
-        self.proxy_thread(thread);
-        let thread = self.proxy_place(thread);
-        let Tracks { lanes, proxies, .. } = self;
-        let Some(proxy) = proxies.get_mut(&thread) else { return };
-        let gauges = proxy.in_flight.get_or_insert_with(|| {
-            let description = "Changes within 10 us are left out.";
-            let mut gauge = |name, unit| {
-                let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
-                Gauge::new(Counter::new(&mut lanes.writer, name, unit, place, time))
-            };
-            [gauge("steps in flight", Unit::Named("steps")), gauge("bytes in flight", Unit::Bytes)]
-        });
-        for (gauge, change) in gauges.iter_mut().zip(change).filter(|(_, change)| *change != 0) {
-            gauge.add(&mut lanes.writer, time, change);
-        }
-    }
-
-    /// A progress thread has so many more operations that were taken and have shown no progress.
-    fn queued(&mut self, thread: ThreadId, time: HostNs, change: i64) {
-        self.proxy_thread(thread);
-        let thread = self.proxy_place(thread);
-        let Tracks { lanes, proxies, .. } = self;
-        let Some(proxy) = proxies.get_mut(&thread) else { return };
-        let gauge = proxy.queued.get_or_insert_with(|| {
-            let description = "Operations of the network that the thread took and has not begun: those of one connection wait for each \
-                               other. Changes within 10 us are left out.";
-            let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
-            Gauge::new(Counter::new(&mut lanes.writer, "operations queued", Unit::Named("operations"), place, time))
-        });
-        gauge.add(&mut lanes.writer, time, change);
-    }
-
-    /// The tracks of a peer and direction: operations and steps.
-    fn peer(&mut self, thread: ThreadId, proxy: &ProxyOp<'_>) -> [FamilyId; 2] {
-        let thread = self.proxy_place(thread);
-        let mut key = PeerKey {
-            thread,
-            context: proxy.comm.map_or(Handle::NONE, |comm| comm.context),
-            peer: proxy.event.peer,
-            send: proxy.event.send.is_set(),
-        };
-        if let Some(&families) = self.peers.get(&key) {
-            return families;
-        }
-        let label = proxy.comm.map(|comm| self.comm_label(comm));
-        if self.peers.len() >= FAMILIES || !self.lanes.is_roomy() || label == Some(None) {
-            key = PeerKey { thread, context: Handle::NONE, peer: -1, send: key.send };
-            if let Some(&families) = self.peers.get(&key) {
-                return families;
-            }
-        }
-        let parent = self.proxy_thread(thread).group;
-        let (direction, arrow) = if key.send { ("send", '→') } else { ("receive", '←') };
-        let name = match label.flatten() {
-            _ if key.peer < 0 => format!("other peers · {direction}"),
-            Some(label) => format!("{label} · {direction} {arrow} {}", key.peer),
-            None => format!("for another process · {direction} {arrow} {}", key.peer),
-        };
-        let number = self.peers.len() as u32;
-        let comm_rank = proxy.comm.map_or(0x3fff, |comm| comm.number.min(0x3ffe));
-        let rank = if key.peer < 0 {
-            (u32::MAX >> 2) + number
-        } else {
-            1 + (comm_rank << 14 | (key.peer as u32 & 0xfff) << 2 | u32::from(!key.send) << 1)
-        };
-        let description =
-            "Operations while the progress thread works on them; how long each queued before is an argument.";
-        let mut family = |name: String, place, lanes| match key.peer < 0 {
-            true => self.lanes.shared_family(name, place),
-            false => self.lanes.family(name, place, lanes),
-        };
-        let operations = family(name.clone(), Placing { parent, rank, description }, PEER_LANES);
-        let description = "Transfers, each divided by what it waits for: the GPU, the peer, the network, a flush.";
-        let steps = family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description }, LANES);
-        self.peers.insert(key, [operations, steps]);
-        [operations, steps]
-    }
-
-    /// Steps whose operation is not known.
-    fn orphans(&mut self, thread: ThreadId) -> FamilyId {
-        let thread = self.proxy_place(thread);
-        let key = PeerKey { thread, context: Handle::NONE, peer: -2, send: false };
-        if let Some(&[family, _]) = self.peers.get(&key) {
-            return family;
-        }
-        let parent = self.proxy_thread(thread).group;
-        let place = Placing { parent, rank: u32::MAX >> 2, description: "Transfers of operations that are not known." };
-        let family = self.lanes.family("unknown operations · steps".into(), place, LANES);
-        self.peers.insert(key, [family; 2]);
-        family
-    }
-
-    fn control(&mut self, thread: ThreadId, time: HostNs, comm: Option<&Comm>, now: u16, appended: Option<u32>) {
-        if self.proxy_place(thread) == OTHER_THREADS {
-            // What several threads do at a time does not nest.
-            self.lanes.missing += 1;
-            return;
-        }
-        self.args.clear().of_comm(comm);
-        let proxy = self.proxy_thread(thread);
-        let (family, base, inner) = (proxy.state, proxy.base, proxy.inner);
-        match now {
-            state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE if base == Some(now) => {}
-            state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE => {
-                for _ in 0..usize::from(inner.is_some()) + usize::from(base.is_some()) {
-                    self.lanes.pop(family, time, &[]);
-                }
-                let name = if now == state::PROXY_CTRL_IDLE { "idle" } else { "active" };
-                self.lanes.push(family, time, name, &self.args);
-                let proxy = self.proxy_thread(thread);
-                (proxy.base, proxy.inner) = (Some(now), None);
-            }
-            state::PROXY_CTRL_SLEEP | state::PROXY_CTRL_APPEND => {
-                if inner.is_some() {
-                    self.lanes.pop(family, time, &[]);
-                }
-                let name = if now == state::PROXY_CTRL_SLEEP { "sleep" } else { "append" };
-                self.lanes.push(family, time, name, &self.args);
-                self.proxy_thread(thread).inner = Some(now);
-            }
-            // The end of what began one number before.
-            _ if inner == Some(now - 1) => {
-                self.args.clear();
-                if let Some(appended) = appended {
-                    self.args.uint(nccl::APPENDED, u64::from(appended));
-                }
-                self.lanes.pop(family, time, self.args.bytes());
-                self.proxy_thread(thread).inner = None;
-            }
-            _ => {}
-        }
     }
 
     // ---- GPU channels ----

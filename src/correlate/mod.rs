@@ -817,8 +817,11 @@ impl Correlator {
         if known.stops > 0 || std::mem::replace(begun, true) {
             return;
         }
-        let was_taken = *taken;
-        self.connections.insert(connection(known.context, facts), (), CONNECTIONS);
+        let (was_taken, connection) = (*taken, connection(known.context, facts));
+        if self.connections.get(&connection).is_none() {
+            self.connections.insert(connection, (), CONNECTIONS);
+            self.take_pending(connection, out);
+        }
         if let Some(known) = self.events.get(op)
             && let Some(proxy) = self.proxy_op(known)
         {
@@ -857,6 +860,18 @@ impl Correlator {
                 let (thread, queued_ns) = (known.thread, out.now.since(known.start));
                 let given_up = if context.is_some() { taken } else { 0 };
                 out.say(What::ProxyOpsQueued { thread, proxy, queued_ns, count, given_up });
+            }
+        }
+    }
+
+    /// A connection turns out to be the network's: what was taken for it before queues.
+    fn take_pending(&mut self, connection: Connection, out: &mut Out<'_>) {
+        let queues = |op: &Handle| self.is_pending(*op).is_some_and(|(of, taken, _)| of == connection && !taken);
+        let queued: Vec<Handle> = self.pending.iter().copied().filter(queues).collect();
+        for op in queued {
+            if let Some(Known { thread, details: Details::ProxyOp { taken, .. }, .. }) = self.events.get_mut(op) {
+                *taken = true;
+                out.say(What::ProxyOpTaken { thread: *thread });
             }
         }
     }

@@ -908,13 +908,14 @@ fn a_silent_proxy_operation_is_told_when_its_communicator_ends() {
 
 #[test]
 fn what_queues_behind_others_of_its_connection_is_not_silent() {
-    //  C  1 a|..state 19|        3 c|.......finalize   c and d are behind a
+    //  C  1 a|..state 19|        3 c|.......finalize   g, c and d are behind a; g came before a was known to be the network's
     //     2 b|........................finalize         another connection, of which nothing is known
     //     5 e|........................finalize         NCCL flags the sends of NET
     //  D  7 f|..............................finish
     check_with_cast(
         "0 0 comm D hash=8 rank=0 ranks=2
          1 1 start a ProxyOp parent=none receive
+         1 1 start g ProxyOp parent=none receive
          2 1 start b ProxyOp parent=none receive peer=1
          2 1 state a PROXY_OP_IN_PROGRESS
          3 1 start c ProxyOp parent=none receive
@@ -929,7 +930,7 @@ fn what_queues_behind_others_of_its_connection_is_not_silent() {
         "0 comm D number 2 hash 8 rank 0 of 2 name -
          2 proxy a on 1 ch 0 <- 0 C [no parent] queued 1
          2 proxy never on 1 ch 0 <- 1 C [no parent]
-         9 proxy queue of 2 on 1 ch 0 <- 0 C [no parent] queued 6 given up 2
+         9 proxy queue of 3 on 1 ch 0 <- 0 C [no parent] queued 8 given up 3
          9 proxy queue of 1 on 1 ch 0 -> 1 C [no parent] queued 4 given up 1
          9 comm C finalized
          11 proxy queue of 1 on 1 ch 0 -> 0 D [no parent] queued 4 given up 0

@@ -45,6 +45,7 @@ fn main() {
             comm: Some(draw.comm),
             event: &event,
             operation: Some(&operation),
+            asked_by: &[],
             doubt: None,
         };
         draw.at(at, what);
@@ -103,7 +104,17 @@ fn main() {
     row("a proxy operation", |draw, n, at| {
         let operation = all_reduce(n, at);
         let proxy = proxy(draw.comm, &operation, n);
-        draw.at(at, What::ProxyOpBegin { id: handle(n + (1 << 30)), thread: ThreadId(1), proxy, queued_ns: 900 });
+        draw.at(at - 900, What::ProxyOpTaken { thread: ThreadId(1) });
+        draw.at(
+            at,
+            What::ProxyOpBegin {
+                id: handle(n + (1 << 30)),
+                thread: ThreadId(1),
+                proxy,
+                queued_ns: 900,
+                was_taken: true,
+            },
+        );
         draw.at(at + 5_000, What::ProxyOpEnd { id: handle(n + (1 << 30)) });
     });
     row("a transfer with its three waits, and counters", |draw, n, at| {

@@ -218,8 +218,9 @@ SELECT
 FROM execution
 LEFT JOIN (SELECT comm, max(ranks) AS ranks FROM nccl_communicator GROUP BY comm) AS size USING (comm);
 
--- The network proxy's work on operations: one row a channel, peer and direction. `queued` is how long it lay with the
--- progress thread before its first sign of progress.
+-- The network proxy's work on operations: one row a channel, peer and direction, from its first sign of progress on. `queued`
+-- is how long it lay with the progress thread before. What still queues at the recording's end has one row for each
+-- connection: that of the first, with their number as `still_queued` and no length.
 CREATE PERFETTO VIEW nccl_proxy_operation AS
 SELECT
   id,
@@ -238,6 +239,7 @@ SELECT
   extract_arg(arg_set_id, 'nccl.steps') AS steps,
   extract_arg(arg_set_id, 'nccl.bytes') AS operation_bytes,
   extract_arg(arg_set_id, 'nccl.queued_ns') AS queued,
+  extract_arg(arg_set_id, 'nccl.operations') AS still_queued,
   extract_arg(arg_set_id, 'nccl.doubt') AS doubt
 FROM nccl_slice
 WHERE category = 'proxy' AND extract_arg(arg_set_id, 'nccl.steps') IS NOT NULL AND parent_id IS NULL;

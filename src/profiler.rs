@@ -22,6 +22,7 @@ use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::record::ring::Rings;
 use crate::releases::{self, Version};
+use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::{Clocks, attribute};
 use crate::{memory, message, process, sys};
@@ -341,7 +342,7 @@ impl Session {
         let begin = Begin {
             tag,
             clocks,
-            process: process_info(&config, &process),
+            process: process_info(&config, &process, moment),
             stages: match config.gpu_events {
                 GpuEvents::Track => None,
                 GpuEvents::RenderStage => Some(Stages::Alone),
@@ -504,7 +505,7 @@ fn this_process(config: &Config) -> Process {
     Process { host: sys::host_name(), pid: sys::process_id(), job }
 }
 
-fn process_info(config: &Config, process: &Process) -> ProcessInfo {
+fn process_info(config: &Config, process: &Process, moment: Moment) -> ProcessInfo {
     let program = || {
         let path = std::env::current_exe().ok()?;
         Some(path.file_name()?.to_string_lossy().into_owned())
@@ -518,9 +519,12 @@ fn process_info(config: &Config, process: &Process) -> ProcessInfo {
         None => vec!["rank unknown".into()],
     };
     let rank = config.rank.map(|(rank, _)| rank);
+    let name = format!("{who} · {}", process.host);
+    // Inside of `cuInit` nothing is asked of the driver.
+    let gpu = if moment == Moment::CudaInit { None } else { cupti::current_gpu() };
     ProcessInfo {
         pid: process.pid,
-        name: format!("{who} · {}", process.host),
+        name: gpu.map_or(name.clone(), |(device, model)| names::on_gpu(&name, device, model.as_deref())),
         labels,
         rank,
         world_size: config.world_size,

@@ -169,7 +169,7 @@ fn null_state_arguments_are_taken_as_absent() {
     let group = timeline.slice("GroupApi");
     assert!(group.int("group_start_returned_ns") <= group.int("group_end_called_ns"));
     assert!(group.int("group_end_called_ns") <= group.duration);
-    let phases = timeline.inside(timeline.slice("step 0"));
+    let phases = timeline.inside(timeline.slice("step 0 · AllReduce 4 KiB f32"));
     assert_eq!(names(&phases), ["GPU wait", "network wait"]);
     assert_eq!(phases[1].int("bytes"), None);
     assert_eq!(timeline.named("network update").len(), 1);
@@ -206,12 +206,12 @@ fn a_step_that_is_refused_again_and_again_is_one_step() {
          proxy stop other\n\
          proxy stop op\n",
     ));
-    let step = timeline.slice("step 0");
+    let step = timeline.slice("step 0 · AllReduce 4 KiB f32");
     assert_eq!(step.int("starts"), Some(2));
     let phases = timeline.inside(step);
     assert_eq!(names(&phases), ["network wait", "flush wait"], "a repeated state is one phase");
     assert_eq!(phases[1].int("bytes"), Some(64));
-    assert_eq!(timeline.slice("step 1").int("starts"), None);
+    assert_eq!(timeline.slice("step 1 · AllReduce 4 KiB f32").int("starts"), None);
     assert_remarkable(&timeline, &[]);
 }
 
@@ -238,8 +238,14 @@ fn the_size_counts_in_the_two_states_that_have_one() {
         phases.iter().map(|phase| (phase.name.clone(), phase.int("bytes"))).collect()
     };
     let named = |expected: [(&str, Option<i64>); 3]| expected.map(|(name, bytes)| (name.to_owned(), bytes));
-    assert_eq!(sizes("step 0"), named([("GPU wait", None), ("peer wait", None), ("network wait", Some(9))]));
-    assert_eq!(sizes("step 1"), named([("network wait", None), ("flush wait", Some(11)), ("GPU wait", None)]));
+    assert_eq!(
+        sizes("step 0 · AllReduce 4 KiB f32"),
+        named([("GPU wait", None), ("peer wait", None), ("network wait", Some(9))])
+    );
+    assert_eq!(
+        sizes("step 1 · AllReduce 4 KiB f32"),
+        named([("network wait", None), ("flush wait", Some(11)), ("GPU wait", None)])
+    );
 }
 
 #[test]
@@ -252,6 +258,34 @@ fn a_proxy_operation_that_never_does_anything_is_an_instant() {
     assert!(timeline.place(op).ends_with("/dp · receive ← 3"));
     assert_eq!((op.int("channel"), op.int("steps"), op.int("chunk_bytes")), (Some(2), Some(8), Some(128 << 10)));
     assert_remarkable(&timeline, &[("silent_proxy_ops", 1)]);
+}
+
+#[test]
+fn proxy_operations_that_still_queue_are_said_to_queue() {
+    // More than there are lanes: each waits for the one before it, as NCCL has them do. Of the last three no progress is ever reported.
+    const OPERATIONS: usize = 200;
+    let taken = |n: usize| {
+        format!("proxy start op{n} world ProxyOp parent=coll channelId=2 peer=3 nSteps=1 chunkSize=128Ki isSend=0\n")
+    };
+    let done = |n: usize| format!("proxy state op{n} OpInProgress\nproxy sleep 20us\nproxy stop op{n}\n");
+    let taken: String = (0..OPERATIONS).map(taken).collect();
+    let done: String = (0..OPERATIONS - 3).map(done).collect();
+    let timeline = shown(&format!("{COLL}{taken}{done}"));
+    let drawn: Vec<_> = timeline.slices.iter().filter(|slice| slice.name == "AllReduce 4 KiB f32 ch 2").collect();
+    assert_eq!(drawn.len(), OPERATIONS - 3);
+    let (track, first) = (drawn[0].track, drawn[0].begin);
+    let (mut taken, mut end) = (0, 0);
+    for slice in drawn {
+        let since = slice.begin - slice.int("queued_ns").expect("how long it queued");
+        assert!(since > taken && since < first, "all were taken one after the other, and then begun: {slice:?}");
+        assert!(slice.track == track && slice.begin >= end, "{slice:?}");
+        (taken, end) = (since, slice.begin + slice.duration.expect("its end"));
+    }
+    let queue = timeline.slice("AllReduce 4 KiB f32 ch 2 and 2 more queued");
+    assert_eq!((queue.duration, queue.int("operations"), queue.track), (Some(0), Some(3), track));
+    assert!(queue.begin - queue.int("queued_ns").expect("how long it queued") > taken);
+    assert!(timeline.slices.iter().all(|slice| slice.name != "proxy operation without progress"));
+    assert_remarkable(&timeline, &[]);
 }
 
 #[test]
@@ -337,8 +371,14 @@ fn only_one_byte_of_the_type_counts_before_v5() {
     for version in 1..=4 {
         let timeline = shown_by(version, EVENTS);
         assert_remarkable(&timeline, &[]);
-        for name in ["Group", "AllReduce 4 KiB f32", "Send 16 B i32 → 1", "AllReduce 4 KiB f32 ch 0", "step 0", "idle"]
-        {
+        for name in [
+            "Group",
+            "AllReduce 4 KiB f32",
+            "Send 16 B i32 → 1",
+            "AllReduce 4 KiB f32 ch 0",
+            "step 0 · AllReduce 4 KiB f32",
+            "idle",
+        ] {
             timeline.slice(name);
         }
     }
@@ -467,7 +507,8 @@ fn communicator(init: &str) -> (String, Slice) {
 fn communicators_have_names_of_all_kinds() {
     let (place, comm) = communicator("comm=0x1f2e3d4c rank=3 nranks=64 nodes=8 name=\"tensor parallel\"");
     assert_eq!(place, "Communicators/tensor parallel · rank 3 of 64");
-    let expected = "comm=523124044 comm_name=tensor parallel interface=7 nodes=8 rank=3 ranks=64";
+    let expected =
+        "comm=523124044 comm_hash=000000001f2e3d4c comm_name=tensor parallel interface=7 nodes=8 rank=3 ranks=64";
     assert_eq!(comm.arguments(), expected);
 
     let (place, comm) = communicator("comm=0xffffffff00000001 rank=0 nranks=64");
@@ -542,7 +583,7 @@ fn ten_thousand_communicators_leave_a_few_thousand_tracks() {
     let inits = number("SELECT count(*) AS n FROM slice WHERE name = 'communicator init'");
     assert_eq!(inits, COMMUNICATORS);
     let steps = number(
-        "SELECT count(*) AS n FROM slice s JOIN track t ON t.id = s.track_id WHERE s.name = 'step 5' \
+        "SELECT count(*) AS n FROM slice s JOIN track t ON t.id = s.track_id WHERE s.name GLOB 'step 5 · *' \
          AND (t.name NOT GLOB 'other peers*' OR extract_arg(s.arg_set_id, 'nccl.comm') > 0)",
     );
     assert_eq!(steps, COMMUNICATORS);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ncclscope_tests::perfetto::{Row, Trace};
 use support::Plan;
@@ -94,7 +94,7 @@ fn a_slow_link_is_found_and_what_waits_for_it() {
     assert_eq!(links.len(), 3);
     let slow = &links[0];
     assert_eq!((rank(slow, "sender"), slow.i64("peer")), (3, 4));
-    assert!(links[1].f64("mb_per_s") > 1.25 * slow.f64("mb_per_s"), "{links:?}");
+    assert!(slow.f64("times_slower") > 2.0 && links[1].f64("times_slower") < 2.0, "{links:?}");
     assert!(slow.f64("longest_us") > 90_000.0, "it stands still for 100 ms");
 
     let waits = trace.ask(3);
@@ -107,6 +107,48 @@ fn a_slow_link_is_found_and_what_waits_for_it() {
         let sum: f64 = ["gpu", "peer", "network", "flush"].iter().map(|what| row.f64(&format!("{what}_percent"))).sum();
         assert!((97.0..=103.0).contains(&sum), "{row:?}");
     }
+}
+
+#[test]
+fn a_link_that_is_slow_both_ways_is_told_from_gpus_that_copy_slowly() {
+    // Each ring crosses the link between hosts 1 and 2 once, and the second one the other way: its rank 5 is the job's rank 0.
+    let links = Asked::new(Plan::new(NCCL, "slow_link").with_cupti(CUPTI)).ask(2);
+    let of = |row: &Row| (row.str("communicator").to_owned(), rank(row, "sender"), row.i64("peer"));
+    let slow: BTreeSet<_> = links.iter().filter(|row| row.f64("times_slower") > 2.0).map(of).collect();
+    assert_eq!(links.len(), 6, "{links:?}");
+    assert_eq!(slow, BTreeSet::from([("world".to_owned(), 3, 4), ("back".to_owned(), 4, 2)]), "{links:?}");
+
+    let trace = Asked::new(Plan::new(NCCL, "slow_copies").with_cupti(CUPTI));
+    let links = trace.ask(2);
+    assert_eq!(links.len(), 2, "{links:?}");
+    assert!(links.iter().all(|row| row.f64("times_slower") < 2.0), "the network is not slow: {links:?}");
+    let waits = trace.ask(3);
+    let slow = waits.iter().find(|row| row.str("direction") == "send" && rank(row, "process") == 1);
+    assert!(
+        slow.is_some_and(|row| row.f64("gpu_percent") > row.f64("network_percent")),
+        "it waits for its GPU: {waits:?}"
+    );
+}
+
+#[test]
+fn counters_are_shown_in_their_units() {
+    let trace = Asked::new(Plan::new(NCCL, "small").with_cupti(CUPTI));
+    let rows =
+        trace.0.rows("SELECT DISTINCT substr(name, 1, instr(name || ' ·', ' ·') - 1) AS name, unit FROM counter_track");
+    let units: BTreeMap<&str, &str> = rows.iter().map(|row| (row.str("name"), row.str("unit"))).collect();
+    assert_eq!(units.len(), rows.len(), "one unit each: {rows:?}");
+    for (name, unit) in [
+        ("busbw", "B/s"),
+        ("algbw", "B/s"),
+        ("outstanding", "operations"),
+        ("operations queued", "operations"),
+        ("steps in flight", "steps"),
+        ("records dropped", "records"),
+    ] {
+        assert_eq!(units.get(name), Some(&unit), "{units:?}");
+    }
+    assert!(units.get("CPU").is_none_or(|unit| *unit == "%"), "{units:?}");
+    assert!(!units.values().any(|unit| *unit == "count"), "{units:?}");
 }
 
 #[test]

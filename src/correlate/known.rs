@@ -47,6 +47,8 @@ pub(super) enum Details {
         doubt: Option<Doubt>,
         /// It showed progress and was drawn.
         begun: bool,
+        /// It was known from the start to be the network's, of which progress is reported.
+        taken: bool,
         /// Its open steps: number, and the newest handle.
         steps: Vec<(i32, Handle)>,
     },

@@ -38,8 +38,10 @@ use crate::model::timeline::{
 };
 use crate::model::word::Word;
 
-/// Proxy operations that wait for their first sign of progress; an older one is declared to have none.
-const PENDING_OPS: usize = 8192;
+/// The newest proxy operations, of which it is looked at the end which never showed progress; of an older one that is told at once.
+const PENDING_OPS: usize = 32 << 10;
+/// Connections of the network that are remembered.
+const CONNECTIONS: usize = 16 << 10;
 /// Communicators remembered after their end, for events that come late.
 const ENDED_COMMS: usize = 256;
 /// The release from which on NCCL tells nothing of broadcasts, unless NCCL_ALLGATHERV_ENABLE=0.
@@ -63,8 +65,10 @@ pub struct Correlator {
     rings: FxHashMap<RingId, (ThreadId, i32)>,
     threads: u32,
     events: Table,
-    /// Proxy operations without a sign of progress, oldest first.
+    /// The newest proxy operations, oldest first.
     pending: VecDeque<Handle>,
+    /// Connections of which a proxy operation showed progress: they are the network's, and their operations queue behind each other.
+    connections: Bounded<Connection, ()>,
     /// Sends and receives so far, by communicator, peer and direction.
     p2p_numbers: FxHashMap<(Handle, i32, Word), u32>,
     plans: Plans,
@@ -84,6 +88,16 @@ pub struct Correlator {
     doubts: Doubts,
     matches: Matches,
     last: HostNs,
+}
+
+/// What proxy operations queue for: communicator, channel, peer, and whether they send.
+type Connection = (Handle, u8, i32, bool);
+
+/// Operations of one connection that still queue.
+struct Queue {
+    first: Handle,
+    count: u64,
+    taken: u64,
 }
 
 /// What a kernel carried.
@@ -129,6 +143,7 @@ impl Correlator {
             threads: 0,
             events: Table::default(),
             pending: VecDeque::new(),
+            connections: Bounded::default(),
             p2p_numbers: FxHashMap::default(),
             plans: Plans::default(),
             copy_engine: Bounded::default(),
@@ -582,12 +597,19 @@ impl Correlator {
                 self.doubts.foreign_events += u64::from(foreign);
                 let doubt = if foreign { Some(Doubt::ParentForeign) } else { doubt };
                 self.work(parent, |work| work.proxy[0] += 1);
-                known.details = Details::ProxyOp { op, parent, doubt, begun: false, steps: Vec::new() };
+                // NCCL sets the flag for the sends of NET only (profiler.cc, up to 2.32.3).
+                let taken = op.send.is_set() || self.connections.get(&connection(context, &op)).is_some();
+                if taken {
+                    out.say(What::ProxyOpTaken { thread });
+                }
+                known.details = Details::ProxyOp { op, parent, doubt, begun: false, taken, steps: Vec::new() };
                 self.pending.push_back(id);
                 while self.pending.len() > PENDING_OPS {
                     if let Some(oldest) = self.pending.pop_front() {
                         // It may still progress; then it is drawn after all.
-                        self.give_up(oldest, out);
+                        if self.is_pending(oldest).is_some_and(|(_, _, by_network)| !by_network) {
+                            self.say_silent(oldest, out);
+                        }
                     }
                 }
             }
@@ -628,8 +650,12 @@ impl Correlator {
         if is_host_call(kind) {
             let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
                 .then(|| self.operation(id, context, *event, out.now, here));
-            let comm = self.comms.get(&context);
-            out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), doubt });
+            let asked_by = match kind {
+                Kind::KernelLaunch => self.plans.uncarried(parent, context),
+                _ => Vec::new(),
+            };
+            let (comm, asked_by) = (self.comms.get(&context), &asked_by[..]);
+            out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), asked_by, doubt });
             match operation {
                 Some(operation) if kind == Kind::CeColl => {
                     if let Some(Details::Call { group, .. }) = self.events.get(parent).map(|known| &known.details) {
@@ -865,46 +891,89 @@ impl Correlator {
         })
     }
 
-    /// The first sign of progress of a proxy operation: it is drawn, from its start.
+    /// The first sign of progress of a proxy operation: it is drawn from here on.
     fn show_progress(&mut self, op: Handle, out: &mut Out<'_>) {
         let Some(known) = self.events.get_mut(op) else { return };
-        let Details::ProxyOp { begun, .. } = &mut known.details else { return };
-        // One that was closed as silent stays so.
+        let Details::ProxyOp { op: facts, begun, taken, .. } = &mut known.details else { return };
+        // One that was told to be silent, or to queue when its communicator ended, stays so.
         if known.stops > 0 || std::mem::replace(begun, true) {
             return;
+        }
+        let (was_taken, connection) = (*taken, connection(known.context, facts));
+        if self.connections.get(&connection).is_none() {
+            self.connections.insert(connection, (), CONNECTIONS);
+            self.take_pending(connection, out);
         }
         if let Some(known) = self.events.get(op)
             && let Some(proxy) = self.proxy_op(known)
         {
             let queued_ns = out.now.since(known.start);
-            out.say_at(known.start, What::ProxyOpBegin { id: op, thread: known.thread, proxy, queued_ns });
+            out.say(What::ProxyOpBegin { id: op, thread: known.thread, proxy, queued_ns, was_taken });
         }
     }
 
-    /// Says of the pending proxy operations (of one communicator) that nothing ever came of them.
+    /// Says of the proxy operations (of one communicator) that never showed progress why that is: they still queue, or NCCL does not report
+    /// of their transport.
     fn give_up_pending(&mut self, context: Option<Handle>, out: &mut Out<'_>) {
+        let mut queues: Vec<Queue> = Vec::new();
+        let mut places = FxHashMap::default();
         for op in std::mem::take(&mut self.pending) {
-            let other = self.events.get(op).is_some_and(|known| context.is_some_and(|it| it != known.context));
-            if other {
+            let Some((connection, taken, by_network)) = self.is_pending(op) else { continue };
+            if context.is_some_and(|context| context != connection.0) {
                 self.pending.push_back(op);
-            } else if self.give_up(op, out) {
-                self.events.close(op);
+                continue;
+            }
+            if by_network {
+                let place = *places.entry(connection).or_insert_with(|| {
+                    queues.push(Queue { first: op, count: 0, taken: 0 });
+                    queues.len() - 1
+                });
+                queues[place].count += 1;
+                queues[place].taken += u64::from(taken);
+            } else {
+                self.say_silent(op, out);
+            }
+            self.events.close(op);
+        }
+        for Queue { first, count, taken, .. } in queues {
+            if let Some(known) = self.events.get(first)
+                && let Some(proxy) = self.proxy_op(known)
+            {
+                let (thread, queued_ns) = (known.thread, out.now.since(known.start));
+                let given_up = if context.is_some() { taken } else { 0 };
+                out.say(What::ProxyOpsQueued { thread, proxy, queued_ns, count, given_up });
             }
         }
     }
 
-    /// Says of one operation that nothing came of it, if that is so.
-    fn give_up(&mut self, op: Handle, out: &mut Out<'_>) -> bool {
-        let Some(known) = self.events.get(op) else { return false };
-        if let Details::ProxyOp { begun: false, .. } = known.details
-            && known.stops == 0
+    /// A connection turns out to be the network's: what was taken for it before queues.
+    fn take_pending(&mut self, connection: Connection, out: &mut Out<'_>) {
+        let queues = |op: &Handle| self.is_pending(*op).is_some_and(|(of, taken, _)| of == connection && !taken);
+        let queued: Vec<Handle> = self.pending.iter().copied().filter(queues).collect();
+        for op in queued {
+            if let Some(Known { thread, details: Details::ProxyOp { taken, .. }, .. }) = self.events.get_mut(op) {
+                *taken = true;
+                out.say(What::ProxyOpTaken { thread: *thread });
+            }
+        }
+    }
+
+    /// Of a proxy operation that showed no progress yet: its connection, whether it was told to be taken, and whether it is the network's.
+    fn is_pending(&self, op: Handle) -> Option<(Connection, bool, bool)> {
+        let known = self.events.get(op).filter(|known| known.stops == 0)?;
+        let Details::ProxyOp { op, begun: false, taken, .. } = &known.details else { return None };
+        let connection = connection(known.context, op);
+        Some((connection, *taken, *taken || self.connections.get(&connection).is_some()))
+    }
+
+    /// Says of one proxy operation that nothing came of it.
+    fn say_silent(&mut self, op: Handle, out: &mut Out<'_>) {
+        if let Some(known) = self.events.get(op)
             && let Some(proxy) = self.proxy_op(known)
         {
             out.say_at(known.start, What::ProxyOpNever { thread: known.thread, proxy });
             self.doubts.silent_proxy_ops += 1;
-            return true;
         }
-        false
     }
 
     /// The text behind a word, whether NCCL's or recorded; `None` where there is none.
@@ -915,6 +984,11 @@ impl Correlator {
             _ => word.spelling().map(Into::into).or_else(|| self.texts.get(&word).cloned()),
         }
     }
+}
+
+/// What a proxy operation queues for.
+fn connection(context: Handle, op: &event::ProxyOp) -> Connection {
+    (context, op.channel, op.peer, op.send.is_set())
 }
 
 /// The event behind a handle that NCCL passed back; counts why there is none.

@@ -461,6 +461,12 @@ impl Plans {
         }
     }
 
+    /// The calls made in a GroupApi for a communicator that nothing has carried yet.
+    pub(super) fn uncarried(&self, group_api: Handle, context: Handle) -> Vec<Handle> {
+        let calls = self.calls.get(&group_api).map_or(&[][..], Vec::as_slice);
+        calls.iter().filter(|call| call.context == context).map(|call| call.id).collect()
+    }
+
     /// A call made in a GroupApi is carried by something that NCCL tells of.
     pub(super) fn carried(&mut self, group_api: Handle, call: Handle) {
         if let Some(calls) = self.calls.get_mut(&group_api) {

@@ -56,6 +56,10 @@ fn transcript(input: &str) -> String {
     for process in input.split("process") {
         let mut player = Player::new();
         player.play(process, &mut |labels, entry| {
+            // Held to the rules below, and not told.
+            if matches!(entry.what, What::ProxyOpTaken { .. }) {
+                return;
+            }
             let _ = writeln!(text, "{} {}", entry.time.0, describe(labels, &mut marks, &entry.what));
         });
         let doubts = format!("{:?}", player.correlator.doubts());
@@ -394,10 +398,11 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             format!("comm {} number {number} hash {hash} rank {rank} of {ranks} name {name}", label(context))
         }
         What::CommFinalize(comm) => format!("comm {} finalized", label(comm.context)),
-        What::CallBegin { id, thread, comm, event, operation, doubt: why } => {
+        What::CallBegin { id, thread, comm, event, operation, asked_by, doubt: why } => {
             let operation = operation.map_or(String::new(), |it| format!(" {}", function(it)));
             let (kind, comm, why) = (event.kind().name(), comm_label(comm), doubt(why));
-            format!("{kind} {} on {}{comm}{operation}{why}", label(id), thread.0)
+            let asked_by: String = asked_by.iter().map(|call| format!(" for {}", label(*call))).collect();
+            format!("{kind} {} on {}{comm}{operation}{asked_by}{why}", label(id), thread.0)
         }
         What::CallEnd { id, group_marks } => {
             let marks = group_marks.map(|mark| mark.map_or(String::new(), |mark| format!(" mark {}", mark.0)));
@@ -418,13 +423,18 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             let names: Vec<&str> = operations.iter().map(|operation| label(operation.id)).collect();
             format!("kernel {} had not ended: {names:?}, run {replay:?}", kernel.correlation)
         }
-        What::ProxyOpBegin { id, thread, ref proxy, queued_ns } => {
+        What::ProxyOpTaken { thread } => format!("proxy takes one on {}", thread.0),
+        What::ProxyOpBegin { id, thread, ref proxy, queued_ns, was_taken: _ } => {
             format!("proxy {} on {} {} queued {queued_ns}", label(id), thread.0, proxy_op(proxy))
         }
         What::ProxyOpPhase { id, state, bytes, steps } => {
             format!("proxy {} {} bytes {bytes} steps {steps}", label(id), state_name(state))
         }
         What::ProxyOpEnd { id } => format!("proxy {} ends", label(id)),
+        What::ProxyOpsQueued { thread, ref proxy, queued_ns, count, given_up } => {
+            let proxy = proxy_op(proxy);
+            format!("proxy queue of {count} on {} {proxy} queued {queued_ns} given up {given_up}", thread.0)
+        }
         What::ProxyOpNever { thread, ref proxy } => format!("proxy never on {} {}", thread.0, proxy_op(proxy)),
         What::StepBegin { id, op, thread, step, ref proxy } => {
             let proxy = proxy.as_ref().map_or("of nothing known".into(), proxy_op);
@@ -538,7 +548,7 @@ fn a_step_that_is_never_stopped_ends_with_its_operation() {
          3 1 start t ProxyStep parent=p step=1
          4 1 stop s
          9 1 stop p",
-        "1 proxy p on 1 ch 0 <- 1 C [no parent] queued 1
+        "2 proxy p on 1 ch 0 <- 1 C [no parent] queued 1
          2 step s number 0 on 1 under p: ch 0 <- 1 C [no parent]
          3 step t number 1 on 1 under p: ch 0 <- 1 C [no parent]
          4 step s ends, starts 1
@@ -570,14 +580,14 @@ fn an_operation_from_the_call_to_the_network() {
         "1 GroupApi g on 0 C
          2 CollApi api on 0 C AllReduce
          3 call api ends
-         4 KernelLaunch launch on 0 C
+         4 KernelLaunch launch on 0 C for api
          5 call launch ends
          6 Group plan on 0 C
          7 operation ar on 0 C AllReduce mark a
          8 operation ar ends
          9 call plan ends
         10 call g ends
-        20 proxy p on 1 ch 2 -> 1 C of AllReduce queued 1
+        21 proxy p on 1 ch 2 -> 1 C of AllReduce queued 1
         21 step s number 4 on 1 under p: ch 2 -> 1 C of AllReduce
         22 step s ends, starts 1
         23 proxy p ends
@@ -839,7 +849,7 @@ fn the_end_of_a_communicator_that_never_began_is_counted() {
 // ---- the proxy ----
 
 #[test]
-fn a_proxy_operation_is_drawn_from_its_start_at_the_first_sign_of_progress() {
+fn a_proxy_operation_is_drawn_from_its_first_sign_of_progress_on() {
     //  a  1|........state 19|====|
     //  b  2|........... step|=======|
     //  c  3|...............stop|         no step seen, and yet it is done
@@ -854,10 +864,10 @@ fn a_proxy_operation_is_drawn_from_its_start_at_the_first_sign_of_progress() {
         20 1 start s ProxyStep parent=b
         30 1 stop c
         40 1 stop a",
-        "1 proxy a on 1 ch 0 -> 0 C [no parent] queued 9
-         2 proxy b on 1 ch 0 -> 0 C [no parent] queued 18
+        "10 proxy a on 1 ch 0 -> 0 C [no parent] queued 9
+         20 proxy b on 1 ch 0 -> 0 C [no parent] queued 18
         20 step s number 0 on 1 under b: ch 0 -> 0 C [no parent]
-         3 proxy c on 1 ch 0 -> 0 C [no parent] queued 27
+         30 proxy c on 1 ch 0 -> 0 C [no parent] queued 27
         30 proxy c ends
         40 proxy a ends",
     );
@@ -870,7 +880,7 @@ fn up_to_v3_the_states_of_a_proxy_operation_are_its_phases() {
          5 1 state p PROXY_OP_RECV_POSTED argument=0 steps=1
          6 1 state p PROXY_OP_RECV_RECEIVED argument=512 steps=1
          7 1 stop p",
-        "1 proxy p on 1 ch 0 <- 0 C [no parent] queued 4
+        "5 proxy p on 1 ch 0 <- 0 C [no parent] queued 4
          5 proxy p PROXY_OP_RECV_POSTED bytes 0 steps 1
          6 proxy p PROXY_OP_RECV_RECEIVED bytes 512 steps 1
          7 proxy p ends",
@@ -884,35 +894,71 @@ fn a_silent_proxy_operation_is_told_when_its_communicator_ends() {
     //  D  3 c|................................finish
     check_with_cast(
         "0 0 comm D hash=8 rank=0 ranks=2
-         1 1 start a ProxyOp parent=none
-         2 1 start b ProxyOp parent=none
-         3 1 start c ProxyOp parent=none in=D
+         1 1 start a ProxyOp parent=none receive peer=1
+         2 1 start b ProxyOp parent=none receive
+         3 1 start c ProxyOp parent=none receive in=D
          4 1 state b PROXY_OP_IN_PROGRESS
          9 0 finalize C
         finish
         finish",
         "0 comm D number 2 hash 8 rank 0 of 2 name -
-         2 proxy b on 1 ch 0 -> 0 C [no parent] queued 2
-         1 proxy never on 1 ch 0 -> 0 C [no parent]
+         4 proxy b on 1 ch 0 <- 0 C [no parent] queued 2
+         1 proxy never on 1 ch 0 <- 1 C [no parent]
          9 comm C finalized
-         3 proxy never on 1 ch 0 -> 0 D [no parent]
+         3 proxy never on 1 ch 0 <- 0 D [no parent]
          silent_proxy_ops: 2",
     );
 }
 
 #[test]
+fn what_queues_behind_others_of_its_connection_is_not_silent() {
+    //  C  1 a|..state 19|        3 c|.......finalize   g, c and d are behind a; g came before a was known to be the network's
+    //     2 b|........................finalize         another connection, of which nothing is known
+    //     5 e|........................finalize         NCCL flags the sends of NET
+    //  D  7 f|..............................finish
+    check_with_cast(
+        "0 0 comm D hash=8 rank=0 ranks=2
+         1 1 start a ProxyOp parent=none receive
+         1 1 start g ProxyOp parent=none receive
+         2 1 start b ProxyOp parent=none receive peer=1
+         2 1 state a PROXY_OP_IN_PROGRESS
+         3 1 start c ProxyOp parent=none receive
+         4 1 start d ProxyOp parent=none receive
+         5 1 start e ProxyOp parent=none peer=1
+         7 1 start f ProxyOp parent=none in=D
+         9 0 finalize C
+         10 1 state c PROXY_OP_IN_PROGRESS
+         11 1 stop c
+        finish
+        finish",
+        "0 comm D number 2 hash 8 rank 0 of 2 name -
+         2 proxy a on 1 ch 0 <- 0 C [no parent] queued 1
+         2 proxy never on 1 ch 0 <- 1 C [no parent]
+         9 proxy queue of 3 on 1 ch 0 <- 0 C [no parent] queued 8 given up 3
+         9 proxy queue of 1 on 1 ch 0 -> 1 C [no parent] queued 4 given up 1
+         9 comm C finalized
+         11 proxy queue of 1 on 1 ch 0 -> 0 D [no parent] queued 4 given up 0
+         double_stops: 1, silent_proxy_ops: 1",
+    );
+}
+
+#[test]
 fn the_oldest_silent_proxy_operation_is_given_up_when_there_are_too_many() {
-    let flood: String = (0..PENDING_OPS).map(|n| format!("2 1 start x{n} ProxyOp parent=none\n")).collect();
+    let flood: String = (0..PENDING_OPS).map(|n| format!("2 1 start x{n} ProxyOp parent=none receive\n")).collect();
     check_with_cast(
         &format!(
-            "1 1 start a ProxyOp parent=none
+            "0 1 start b ProxyOp parent=none
+             1 1 start a ProxyOp parent=none receive
              {flood}
              3 1 state a PROXY_OP_IN_PROGRESS
-             4 1 stop a"
+             4 1 stop a
+             5 1 stop b"
         ),
-        "1 proxy never on 1 ch 0 -> 0 C [no parent]
-         1 proxy a on 1 ch 0 -> 0 C [no parent] queued 2
+        "1 proxy never on 1 ch 0 <- 0 C [no parent]
+         3 proxy a on 1 ch 0 <- 0 C [no parent] queued 2
          4 proxy a ends
+         5 proxy b on 1 ch 0 -> 0 C [no parent] queued 5
+         5 proxy b ends
          silent_proxy_ops: 1",
     );
 }
@@ -927,12 +973,12 @@ fn with_pxn_a_proxy_works_for_another_process() {
          5 1 stop p
          6 1 start q ProxyOp pid=99 parent=none
          7 1 stop q",
-        "1 proxy p on 1 ch 0 -> 3 [parent in another process] queued 1
+        "2 proxy p on 1 ch 0 -> 3 [parent in another process] queued 1
          2 step s number 0 on 1 under p: ch 0 -> 3 [parent in another process]
          3 step s PROXY_STEP_SEND_GPU_WAIT
          4 step s ends, starts 1
          5 proxy p ends
-         6 proxy q on 1 ch 0 -> 0 C [parent in another process] queued 1
+         7 proxy q on 1 ch 0 -> 0 C [parent in another process] queued 1
          7 proxy q ends
          foreign_events: 2",
     );
@@ -957,7 +1003,7 @@ fn a_receive_that_the_network_refuses_is_one_step() {
         41 1 stop other
         50 1 start again ProxyStep parent=p step=5
         60 1 stop again",
-        "1 proxy p on 1 ch 0 <- 0 C [no parent] queued 9
+        "10 proxy p on 1 ch 0 <- 0 C [no parent] queued 9
         10 step r1 number 5 on 1 under p: ch 0 <- 0 C [no parent]
         11 step r1 PROXY_STEP_RECV_WAIT
         25 step other number 6 on 1 under p: ch 0 <- 0 C [no parent]
@@ -982,7 +1028,7 @@ fn a_phase_that_goes_on_is_said_once_and_its_size_in_two_states_only() {
          8 1 state s PROXY_STEP_RECV_FLUSH_WAIT argument=256
          9 1 state s PROXY_STEP_RECV_GPU_WAIT argument=99
         10 1 state s PROXY_STEP_SEND_WAIT argument=0",
-        "1 proxy p on 1 ch 0 -> 0 C [no parent] queued 1
+        "2 proxy p on 1 ch 0 -> 0 C [no parent] queued 1
          2 step s number 0 on 1 under p: ch 0 -> 0 C [no parent]
          3 step s PROXY_STEP_SEND_GPU_WAIT
          4 step s PROXY_STEP_SEND_PEER_WAIT
@@ -1025,7 +1071,7 @@ fn network_events_begin_go_on_and_end() {
          3 1 start n NetPlugin parent=s bytes=100
          4 1 update n bytes=50
          5 1 stop n",
-        "1 proxy p on 1 ch 0 -> 0 C [no parent] queued 1
+        "2 proxy p on 1 ch 0 -> 0 C [no parent] queued 1
          2 step s number 0 on 1 under p: ch 0 -> 0 C [no parent]
          3 net n on 1 bytes 100
          4 net n bytes 50
@@ -1327,10 +1373,22 @@ struct Rules {
     /// Shape, and whether it has ended.
     begun: HashMap<Handle, (Shape, bool)>,
     threads: u32,
+    /// Proxy operations that are told to queue.
+    taken: i64,
 }
 
 impl Rules {
     fn hold(&mut self, what: &What<'_>) {
+        match *what {
+            What::ProxyOpTaken { .. } => self.taken += 1,
+            What::ProxyOpBegin { was_taken: true, .. } => self.taken -= 1,
+            What::ProxyOpsQueued { given_up, count, .. } => {
+                assert!(given_up <= count);
+                self.taken -= given_up as i64;
+            }
+            _ => {}
+        }
+        assert!(self.taken >= 0, "no more leave the queue than came");
         match *what {
             What::Thread(thread) => {
                 assert_eq!(thread.id.0, self.threads, "threads are numbered one after the other");
@@ -1354,6 +1412,8 @@ impl Rules {
             What::ThreadEnd(thread)
             | What::Unknown { thread, .. }
             | What::Control { thread, .. }
+            | What::ProxyOpTaken { thread }
+            | What::ProxyOpsQueued { thread, .. }
             | What::ProxyOpNever { thread, .. } => assert!(thread.0 < self.threads, "a known thread"),
             What::CommInit(_)
             | What::CommFinalize(_)

@@ -1,6 +1,6 @@
 //! What is asked of the driver, and of libraries that are mapped, without mapping anything.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 
 /// The driver's name. CUPTI must not be touched in a process without it.
@@ -31,6 +31,26 @@ impl Driver {
     /// The device of this thread's context, if it has one.
     pub(super) fn current_device(&self) -> Option<u32> {
         u32::try_from(self.ask(c"cuCtxGetDevice")?).ok()
+    }
+
+    /// What a device calls itself: `NVIDIA H200`.
+    pub(super) fn device_name(&self, device: u32) -> Option<String> {
+        /// `CUresult cuDeviceGetName(char *, int, CUdevice)`.
+        type Function = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+        // SAFETY: an open handle and a C string.
+        let function = unsafe { libc::dlsym(self.handle, c"cuDeviceGetName".as_ptr()) };
+        if function.is_null() {
+            return None;
+        }
+        // SAFETY: cuda.h gives the function this type, and it may be called on any thread once the driver is initialised, as it is where
+        // there is a device to ask for.
+        let function = unsafe { mem::transmute::<*mut c_void, Function>(function) };
+        let mut name = [0_u8; 256];
+        let device = c_int::try_from(device).ok()?;
+        // SAFETY: `name` is writable and as long as is said.
+        let result = unsafe { function(name.as_mut_ptr().cast(), name.len() as c_int, device) };
+        let name = CStr::from_bytes_until_nul(&name).ok()?.to_string_lossy().into_owned();
+        (result == 0 && !name.is_empty()).then_some(name)
     }
 
     /// Calls a function of the form `CUresult f(int *)`.

@@ -64,6 +64,13 @@ pub fn current_device() -> Option<u32> {
     driver::Driver::mapped()?.current_device()
 }
 
+/// That device, and what it calls itself.
+pub(crate) fn current_gpu() -> Option<(u32, Option<String>)> {
+    let driver = driver::Driver::mapped()?;
+    let device = driver.current_device()?;
+    Some((device, driver.device_name(device)))
+}
+
 /// What is asked of CUPTI.
 #[derive(Clone, Debug)]
 pub struct Options {

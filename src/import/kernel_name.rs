@@ -1,6 +1,6 @@
 //! What a kernel's name says. Tools spell the same kernel differently: CUPTI mangled, Kineto demangled, Nsight Systems both.
 
-use cpp_demangle::{DemangleOptions, Symbol};
+use crate::trace::names::demangled;
 
 /// A name that is the same for the same kernel, whichever tool wrote it down: demangled, without return type, parameters and the
 /// casts and suffixes by which demanglers differ.
@@ -62,23 +62,6 @@ pub fn collective_without_nccl(name: &str) -> Option<&'static str> {
     let plain = &common[..common.find(['<', '(']).unwrap_or(common.len())];
     let last = plain.rsplit("::").next().unwrap_or(plain);
     WITHOUT_NCCL.iter().find(|(kernel, _)| *kernel == last).map(|(_, function)| *function)
-}
-
-/// The name as a person writes it, where it is mangled.
-fn demangled(name: &str) -> String {
-    if !name.starts_with("_Z") {
-        return name.to_owned();
-    }
-    // Without parameters: those of a function template's instance would drag its return type along.
-    let options = DemangleOptions::default().no_params().no_return_type();
-    match Symbol::new(name).ok().and_then(|symbol| symbol.demangle_with_options(&options).ok()) {
-        Some(plain) => plain,
-        // Cut-off or foreign manglings: the first identifier, as `_Z41ncclDevKernel_...` has it.
-        None => {
-            let rest = name[2..].trim_start_matches(|it: char| it.is_ascii_digit());
-            rest.to_owned()
-        }
-    }
 }
 
 /// Where the list of parameters begins: the `(` outside of all brackets, unless it is that of `(anonymous namespace)`.

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::model::activity::{Api, CopyKind};
 use crate::trace::fields::clock_id;
+use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
@@ -131,7 +132,7 @@ impl Reader {
     }
 
     fn process(&mut self, tag: u64, pid: i64, name: &str) {
-        let mut parts = name.split(" · ");
+        let mut parts = names::without_gpu(name).0.split(" · ");
         let who = parts.next().unwrap_or_default();
         self.hosts.extend(parts.next().map(str::to_owned));
         let rank = who.strip_prefix("rank ").and_then(|rank| rank.parse().ok());

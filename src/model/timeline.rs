@@ -40,6 +40,9 @@ pub enum What<'a> {
         event: &'a Event,
         /// The operation it asks for, if it asks for one.
         operation: Option<&'a Operation>,
+        /// `KernelLaunch`: the calls that it may carry out, those of its group and communicator that nothing has carried out yet. One alone
+        /// is the one; of several, the hand-over that follows says which.
+        asked_by: &'a [Handle],
         /// Why this may not be what it seems.
         doubt: Option<Doubt>,
     },
@@ -83,7 +86,12 @@ pub enum What<'a> {
         /// The event.
         id: Handle,
     },
-    /// A proxy operation makes progress. `time` is when the progress thread took it.
+    /// The progress thread took an operation of the network, which queues until its first sign of progress.
+    ProxyOpTaken {
+        /// The progress thread.
+        thread: ThreadId,
+    },
+    /// A proxy operation makes progress for the first time.
     ProxyOpBegin {
         /// The event.
         id: Handle,
@@ -91,8 +99,10 @@ pub enum What<'a> {
         thread: ThreadId,
         /// What is known of it.
         proxy: ProxyOp<'a>,
-        /// From then until its first sign of progress, ns.
+        /// For how long it had queued, ns: from when the progress thread took it.
         queued_ns: u64,
+        /// That was told by [`What::ProxyOpTaken`].
+        was_taken: bool,
     },
     /// A proxy operation reached a state (NCCL up to 2.26), which it keeps until the next.
     ProxyOpPhase {
@@ -110,8 +120,21 @@ pub enum What<'a> {
         /// The event.
         id: Handle,
     },
-    /// A proxy operation was started, and neither progressed nor stopped: NCCL reports no more of transports
-    /// other than NET.
+    /// Operations of one connection of the network that still queue: those before them have not ended.
+    ProxyOpsQueued {
+        /// The progress thread.
+        thread: ThreadId,
+        /// What is known of the first.
+        proxy: ProxyOp<'a>,
+        /// For how long it has queued, ns.
+        queued_ns: u64,
+        /// How many they are.
+        count: u64,
+        /// So many of those that [`What::ProxyOpTaken`] told will never be begun: their communicator has ended.
+        given_up: u64,
+    },
+    /// A proxy operation was started, and neither progressed nor stopped, and none of its connection ever did: NCCL reports no more of
+    /// transports other than NET.
     ProxyOpNever {
         /// The progress thread.
         thread: ThreadId,

@@ -218,6 +218,9 @@ impl Args {
         if let Some(device) = comm.device {
             self.uint(nccl::DEVICE, u64::from(device));
         }
+        if comm.hash != 0 {
+            self.text(nccl::COMM_HASH, &format!("{:016x}", comm.hash));
+        }
         self.nonzero(nccl::COMM, comm.hash)
             .nonzero(nccl::INTERFACE, u64::from(comm.interface))
             .nonzero(nccl::NCCL_VERSION, u64::from(comm.version));

@@ -2,7 +2,8 @@
 //! once. So each arrow has a number of its own, made of the handle of the event that it comes from, which both ends know:
 //!
 //! ```text
-//! ncclAllReduce --> AllReduce, handed over --> AllReduce, run      KernelLaunch --> kernel --> its channels --> proxy operations
+//! ncclAllReduce --> KernelLaunch --> AllReduce, handed over --> AllReduce, run
+//!                        `--> kernel --> its channels --> proxy operations
 //! ```
 //!
 //! A captured call or launch has one arrow through all of its replays. A handle begins with its process's tag, so that the arrows

@@ -6,7 +6,7 @@ use super::counters;
 use super::fields::nccl;
 use super::flows;
 use super::lanes::{FamilyId, Look, Placing};
-use super::names::{CarriedName, Fixed, OperationName, Text};
+use super::names::{CarriedName, Fixed, KernelName, OperationName};
 use super::tracks::Tracks;
 use super::writer::{self, Category, Form, Track};
 use crate::model::activity::{Copy, CopyKind, Device, HostFunction, Kernel, Overhead, Place};
@@ -51,6 +51,13 @@ impl Gpu {
     /// The GPUs of a process.
     pub(super) fn new() -> Gpu {
         Gpu { streams: FxHashMap::default(), channels: FxHashMap::default(), overhead: None, devices: Vec::new() }
+    }
+}
+
+impl Gpu {
+    /// What a GPU calls itself, where that is known.
+    pub(super) fn name(&self, device: u32) -> Option<&str> {
+        self.devices.get(device as usize).map(|(name, _)| &**name).filter(|name| !name.is_empty())
     }
 }
 
@@ -106,7 +113,7 @@ impl Tracks {
             }
             _ => {
                 self.args.kernel(kernel, owner);
-                let name = Text(&kernel.name);
+                let name = KernelName(&kernel.name);
                 self.lanes.whole(families.kernels, start, end, &Look::new(Category::Kernel, &name), &mut self.args);
             }
         }

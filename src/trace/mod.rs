@@ -13,6 +13,7 @@ mod lanes;
 pub mod names;
 pub mod not_done;
 mod outstanding;
+mod proxy;
 #[cfg(feature = "cli")]
 pub mod reader;
 mod stages;

@@ -1,8 +1,11 @@
 //! The wording of the trace: names of slices and tracks, sizes, all in one place.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+
+use cpp_demangle::{DemangleOptions, Symbol};
 
 use super::writer::Name;
 use crate::model::event::Event;
@@ -32,14 +35,30 @@ pub struct ProxyOpName<'a> {
     pub channel: u8,
 }
 
+/// Proxy operations of a connection that still queue: the first of them, and how many more.
+pub struct QueuedName<'a> {
+    /// The first.
+    pub first: ProxyOpName<'a>,
+    /// The number of the others.
+    pub more: u64,
+}
+
 /// A kernel that carried operations: the first of them, and how many more.
 pub struct CarriedName<'a> {
     /// The operations.
     pub operations: &'a [Arc<Operation>],
 }
 
-/// A word and a number: `step 3`, `channel 7`.
-pub struct Numbered(pub &'static str, pub i64);
+/// A transfer of an operation: `step 3 · AllReduce 16 MiB f32`.
+pub struct StepName<'a> {
+    /// Its number.
+    pub step: i64,
+    /// The operation, where that is known.
+    pub operation: Option<&'a Operation>,
+}
+
+/// A kernel by its name in the symbol table.
+pub struct KernelName<'a>(pub &'a str);
 
 impl Name for Fixed<'_> {
     fn key(&self) -> u64 {
@@ -61,13 +80,41 @@ impl Name for Text<'_> {
     }
 }
 
-impl Name for Numbered {
+impl Name for StepName<'_> {
     fn key(&self) -> u64 {
-        hash((2_u8, self.0, self.1))
+        let operation = self.operation.map(|operation| OperationName { operation, prefix: "" }.key());
+        hash((2_u8, self.step, operation))
     }
 
     fn write(&self, text: &mut String) {
-        let _ = write!(text, "{} {}", self.0, self.1);
+        let _ = write!(text, "step {}", self.step);
+        if let Some(operation) = self.operation {
+            text.push_str(" · ");
+            write_operation(operation, text);
+        }
+    }
+}
+
+impl Name for KernelName<'_> {
+    fn key(&self) -> u64 {
+        hash((8_u8, self.0))
+    }
+
+    fn write(&self, text: &mut String) {
+        text.push_str(&demangled(self.0));
+    }
+}
+
+/// The name of a function as a person writes it, without parameters and return type, where it is mangled.
+#[must_use]
+pub fn demangled(name: &str) -> Cow<'_, str> {
+    let Some(rest) = name.strip_prefix("_Z") else { return name.into() };
+    // Parameters of a function template's instance would drag its return type along.
+    let options = DemangleOptions::default().no_params().no_return_type();
+    match Symbol::new(name).ok().and_then(|symbol| symbol.demangle_with_options(&options).ok()) {
+        Some(plain) => plain.into(),
+        // Cut-off or foreign manglings: the first identifier, as `_Z41ncclDevKernel_...` has it.
+        None => rest.trim_start_matches(|it: char| it.is_ascii_digit()).into(),
     }
 }
 
@@ -117,6 +164,20 @@ impl Name for ProxyOpName<'_> {
             None => text.push_str("unknown operation"),
         }
         let _ = write!(text, " ch {}", self.channel);
+    }
+}
+
+impl Name for QueuedName<'_> {
+    fn key(&self) -> u64 {
+        hash((7_u8, self.first.key(), self.more))
+    }
+
+    fn write(&self, text: &mut String) {
+        self.first.write(text);
+        if self.more > 0 {
+            let _ = write!(text, " and {} more", self.more);
+        }
+        text.push_str(" queued");
     }
 }
 
@@ -226,6 +287,28 @@ pub fn nccl_version(number: u32) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
+/// What stands between a process and its GPU.
+const ON_GPU: &str = " · GPU ";
+
+/// A process by its GPU: `rank 3 · node17 · GPU 3 (H200)`.
+#[must_use]
+pub fn on_gpu(process: &str, device: u32, model: Option<&str>) -> String {
+    match model.map(|model| model.strip_prefix("NVIDIA ").unwrap_or(model)) {
+        Some(model) => format!("{process}{ON_GPU}{device} ({model})"),
+        None => format!("{process}{ON_GPU}{device}"),
+    }
+}
+
+/// A process's name without its GPU, and the number of that, where the name says it.
+#[must_use]
+pub fn without_gpu(name: &str) -> (&str, Option<u32>) {
+    let Some((process, gpu)) = name.rsplit_once(ON_GPU) else { return (name, None) };
+    match gpu.split(' ').next().unwrap_or_default().parse() {
+        Ok(device) => (process, Some(device)),
+        Err(_) => (name, None),
+    }
+}
+
 /// What a step waits for in a state.
 #[must_use]
 pub fn step_phase(number: u16) -> &'static str {
@@ -268,6 +351,40 @@ fn hash(value: impl Hash) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_are_named_as_people_write_them() {
+        for (symbol, name) in [
+            ("vector_add", "vector_add"),
+            ("_Z6matmulPfi", "matmul"),
+            ("_Z4stepILb1ELi2EEvPf", "step<true, 2>"),
+            (
+                "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+            ),
+            ("_Z41ncclDevKernel_AllReduce_Sum_f32_RI", "ncclDevKernel_AllReduce_Sum_f32_RI"),
+            ("_Z", ""),
+        ] {
+            let mut text = String::new();
+            KernelName(symbol).write(&mut text);
+            assert_eq!(text, name);
+        }
+    }
+
+    #[test]
+    fn processes_are_named_with_their_gpu_and_known_without_it() {
+        for (model, name) in [
+            (Some("NVIDIA H200"), "rank 3 · node17 · GPU 3 (H200)"),
+            (Some("GRID V100 (8 GB)"), "rank 3 · node17 · GPU 3 (GRID V100 (8 GB))"),
+            (None, "rank 3 · node17 · GPU 3"),
+        ] {
+            assert_eq!(on_gpu("rank 3 · node17", 3, model), name);
+            assert_eq!(without_gpu(name), ("rank 3 · node17", Some(3)));
+        }
+        for name in ["rank 3 · node17", "python3", "a · GPU farm"] {
+            assert_eq!(without_gpu(name), (name, None));
+        }
+    }
 
     #[test]
     fn pytorch_s_names_are_told_by_their_description() {

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::fields::gpu_render_stage_event::{self as stage, compute_kernel_launch, dim3, extra_compute_arg};
 use super::fields::interned_gpu_render_stage_specification::{self as specification, render_stage_category};
 use super::fields::{interned_data, interned_graphics_context as graphics_context, trace_packet};
-use super::names::{CarriedName, Text};
+use super::names::{CarriedName, KernelName};
 use super::tracks::Tracks;
 use super::wire::Buf;
 use super::writer::{Name, Sequence};
@@ -62,7 +62,7 @@ impl Tracks {
             Owner::Operations { operations, .. } if !operations.is_empty() => Some(CarriedName { operations }),
             _ => None,
         };
-        let own = Text(&kernel.name);
+        let own = KernelName(&kernel.name);
         let name: &dyn Name = carried.as_ref().map_or(&own, |carried| carried);
         let text = || {
             let mut text = String::new();

@@ -12,7 +12,7 @@ use prost::Message as _;
 
 use super::args::Args;
 use super::fields::{EXTENSION, nccl};
-use super::names::{Fixed, Numbered, Text};
+use super::names::{Fixed, StepName, Text};
 use super::reader::proto::ncclscope as words;
 use super::reader::proto::perfetto::protos::{TracePacket, TrackDescriptor, track_event::Type};
 use super::reader::{self, Error, Nccl};
@@ -306,7 +306,7 @@ fn every_event_comes_back_at_its_time_on_its_track() {
         for number in 0..6 {
             let place = Place { parent: process, rank: Some(number), ..Place::default() };
             tracks.push(writer.track(Form::Plain { name: "lane" }, place).unwrap());
-            let unit = if number % 2 == 0 { Unit::Bytes } else { Unit::Count("records") };
+            let unit = if number % 2 == 0 { Unit::Bytes } else { Unit::Named("records") };
             counters.push(writer.track(Form::Counter { name: "counter", unit }, place).unwrap());
         }
         let sequences: Vec<Sequence> = tracks.iter().map(|&track| writer.sequence(track, HostNs(base))).collect();
@@ -349,7 +349,7 @@ fn write_something(
     let category = [Category::Api, Category::Operation, Category::Gpu][pick(random, 3)];
     let number = random.below(8) as i64 - 4;
     let text = ["dp", "", "ä · →"][pick(random, 3)];
-    let names: [&dyn Name; 3] = [&Fixed("a fixed name"), &Numbered("step", number), &Text(text)];
+    let names: [&dyn Name; 3] = [&Fixed("a fixed name"), &StepName { step: number, operation: None }, &Text(text)];
     let name = names[pick(random, 3)];
     let mut spelled = String::new();
     name.write(&mut spelled);
@@ -593,14 +593,14 @@ fn events_say_what_is_known_of_them() {
     );
     let expected = unindent(
         "
-        communicator init: rank=0 comm=7 ranks=2 nodes=1 interface=5
+        communicator init: rank=0 comm=7 ranks=2 nodes=1 interface=5 comm_hash=\"0000000000000007\"
         GroupApi: depth=2 comm=7
         ncclAllReduce 64 B f32: bytes=64 count=16 datatype=NcclFloat32 function=AllReduce captured=true comm=7
         AllShuffle 64 B f32: seq=3 bytes=64 count=16 datatype=NcclFloat32 algorithm=Ring protocol=Simple channels=0 \
             root=0 warps=0 replay=1 reduction=0 comm=7 function_text=\"AllShuffle\" tid=100
         end: group_start_returned_ns=1
         AllShuffle 64 B f32 ch 2: seq=3 bytes=64 channel=2 peer=1 steps=4 chunk_bytes=0 comm=7 queued_ns=1 transport=Net
-        step 3: channel=2 step=3
+        step 3 · AllShuffle 64 B f32: channel=2 step=3
         network wait: bytes=512
         end: starts=2
         AllShuffle 64 B f32: channel=3 gpu_start_ns=1000 comm=7 doubt=\"as NCCL saw it: this release may take \
@@ -720,9 +720,9 @@ fn what_overlaps_gets_lanes_and_lanes_are_used_again() {
 }
 
 #[test]
-fn a_proxy_operation_seen_late_never_overlaps_what_its_lane_already_shows() {
+fn a_proxy_operation_that_queued_is_in_the_lane_of_the_one_before_it() {
     //  a     2|---|4
-    //  b  1|..............9 begins at 1: not in a's lane
+    //  b  1|..............9|-----|12   it queues until 9
     check(
         &format!(
             "{CAST}
@@ -739,8 +739,7 @@ fn a_proxy_operation_seen_late_never_overlaps_what_its_lane_already_shows() {
             NCCL (200)
               00000007 · send → 1
                 2..4 unknown operation ch 0 (no parent)
-              00000007 · send → 1
-                1..12 unknown operation ch 0 (no parent)
+                9..12 unknown operation ch 0 (no parent)
               00000007 · send → 1 · steps
                 9..11 step 0
                 9..11 GPU wait",
@@ -877,7 +876,7 @@ fn names_beyond_the_limit_are_written_in_full() {
     let sequence = writer.sequence(track, HostNs(0));
     for round in 0..2 {
         for number in 0..5000 {
-            let name = Numbered("step", number);
+            let name = StepName { step: number, operation: None };
             writer.instant(sequence, track, HostNs(round), Category::Proxy, &name, &Extra::default());
         }
     }

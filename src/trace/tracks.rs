@@ -1,7 +1,7 @@
 //! How a trace is laid out: which track an entry of the timeline is drawn on.
 //!
 //! ```text
-//! rank 3 · node17                  the process, with its first GPU
+//! rank 3 · node17 · GPU 3 (H200)   the process, with its first GPU
 //!   python3, ...                   one track a host thread: the application's calls, launches, hand-overs
 //!     CUDA runtime, CUDA driver    where asked for: calls into CUDA, in lanes
 //!     NVTX                         where asked for: the program's ranges, which nest
@@ -14,8 +14,8 @@
 //!   Proxy
 //!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
 //!       state                      idle, active, sleep, append
-//!       CPU, steps in flight, bytes in flight
-//!       dp · send → 4              proxy operations, in lanes
+//!       CPU, operations queued, steps in flight, bytes in flight
+//!       dp · send → 4              proxy operations from their first progress on, in lanes
 //!       dp · send → 4 · steps      their transfers, each with what it waits for
 //!       network events
 //!   GPU
@@ -23,7 +23,7 @@
 //!     GPU 0 · stream 13 · operations   the operations of kernels that carry more than one
 //!   GPU channels                   kernel channels whose kernel is not known
 //!   ncclscope                      what the recording says of itself
-//! rank 3 · node17 · GPU 1          a further GPU of the process: its communicators and streams
+//! rank 3 · node17 · GPU 4          a further GPU of the process: its communicators and streams
 //! ```
 //!
 //! A file has a few thousand tracks at most. What is new when there are so many, or very many of its kind, shares tracks named so: `other communicators`,
@@ -39,29 +39,27 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::args::Args;
-use super::counters::{Counter, Gauge, Speed};
+use super::counters::{Counter, Speed};
 use super::fields::nccl;
 use super::flows;
 use super::gpu::Gpu;
 use super::host::Host;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
-use super::names::{self, Fixed, Numbered, OperationName, ProxyOpName, Text};
+use super::names::{self, Fixed, OperationName, Text};
 use super::not_done::Standstill;
 use super::outstanding::Outstanding;
+use super::proxy::{PeerKey, ProxyThread};
 use super::stages::RenderStages;
 pub use super::stages::Stages;
 use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer, Written, attribute};
 use crate::model::event::{Event, Kind};
 use crate::model::ids::{Handle, ProcessTag};
-use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{
-    ChannelChecks, Comm, Doubts, Entry, Matches, Operation, ProxyOp, Thread, ThreadId, Timing, What,
-};
+use crate::model::timeline::{ChannelChecks, Comm, Doubts, Entry, Matches, Operation, Thread, ThreadId, Timing, What};
 
 /// Lanes of one communicator, of one peer's operations, and of everything else that overlaps.
 pub(super) const COMM_LANES: usize = 16;
-const LANES: usize = 32;
+pub(super) const LANES: usize = 32;
 /// Threads remembered after their end, for what comes late.
 const ENDED_THREADS: usize = 256;
 /// GPUs of a process that have one of their own in the picture.
@@ -69,22 +67,19 @@ const SEATS: usize = 63;
 /// The place of the communicators among a process's groups, and what they are.
 const COMMS_RANK: u32 = 1;
 const COMMS: &str = "One track a communicator, in the order of their creation.";
+/// Arrows to one launch: it may carry thousands of sends and receives.
+const ARROWS: usize = 64;
 /// Threads whose time on a processor is drawn.
 const CPU_COUNTERS: usize = 64;
-/// Transfers that are counted as under way.
-const OPEN_STEPS: usize = 14 << 10;
 /// Peers and channels that get tracks of their own; the rest share one family, so that the viewer stays usable.
-const FAMILIES: usize = 1024;
-/// Communicators, host threads and progress threads that get tracks of their own.
+pub(super) const FAMILIES: usize = 1024;
+/// Communicators and host threads that get tracks of their own.
 const OWN_COMMS: usize = 256;
 const OWN_THREADS: usize = 512;
-const OWN_PROGRESS_THREADS: usize = 128;
 /// Finalized communicators that are remembered, for what comes late: more than the correlator remembers.
 const ENDED_COMMS: usize = 512;
 /// Operations of all communicators whose facts are remembered while they are under way.
 const REMEMBERED: usize = 16 << 10;
-/// Stands for the progress threads that have no tracks of their own.
-const OTHER_THREADS: ThreadId = ThreadId(u32::MAX);
 
 /// Draws the timeline of one process.
 pub struct Tracks {
@@ -95,26 +90,26 @@ pub struct Tracks {
     seats: FxHashMap<u32, Seat>,
     first: Seat,
     first_device: Option<u32>,
-    proxy_group: Option<Track>,
+    pub(super) proxy_group: Option<Track>,
     channels_group: Option<Track>,
     own_group: Option<Track>,
     rank: Option<u32>,
     world_size: Option<u32>,
     /// As the overview page has it.
     nccl_version: u32,
-    /// The process's name: `rank 3 · node17`.
+    /// The process's name without its GPU: `rank 3 · node17`.
     who: String,
     pub(super) own: FamilyId,
     drops: Option<Counter>,
     /// The time that threads take.
     cpu: FxHashMap<i32, Option<Counter>>,
-    threads: FxHashMap<ThreadId, HostThread>,
+    pub(super) threads: FxHashMap<ThreadId, HostThread>,
     /// Host threads, and progress threads, that got tracks of their own so far.
     thread_tracks: usize,
-    progress_threads: usize,
+    pub(super) progress_threads: usize,
     /// Threads that have ended, oldest first.
     ended: VecDeque<ThreadId>,
-    proxies: FxHashMap<ThreadId, ProxyThread>,
+    pub(super) proxies: FxHashMap<ThreadId, ProxyThread>,
     pub(super) comms: FxHashMap<Handle, DrawnComm>,
     /// What is handed over will be known to be done, and whether that of some was lost.
     pub(super) expects_kernels: bool,
@@ -130,9 +125,9 @@ pub struct Tracks {
     other_threads: Option<FamilyId>,
     /// Communicators and threads without tracks of their own.
     sharing: [u64; 2],
-    peers: FxHashMap<PeerKey, [FamilyId; 2]>,
+    pub(super) peers: FxHashMap<PeerKey, [FamilyId; 2]>,
     /// Transfers under way: their thread, and the bytes that are in flight.
-    steps: FxHashMap<Handle, (ThreadId, i64)>,
+    pub(super) steps: FxHashMap<Handle, (ThreadId, i64)>,
     channels: FxHashMap<(Handle, u8), FamilyId>,
     pub(super) gpu: Gpu,
     /// Kernels as render stages, where asked for.
@@ -156,7 +151,7 @@ struct Seat {
 pub struct ProcessInfo {
     /// Its id.
     pub pid: i32,
-    /// `rank 3 · node17`.
+    /// `rank 3 · node17 · GPU 3 (H200)`; without the GPU where it is not known when the recording starts.
     pub name: String,
     /// Further facts, shown beside the name.
     pub labels: Vec<String>,
@@ -189,9 +184,10 @@ pub struct Figures {
     pub launches_lost: u64,
 }
 
-struct HostThread {
-    tid: i32,
-    name: String,
+/// A host thread that called NCCL.
+pub(super) struct HostThread {
+    pub(super) tid: i32,
+    pub(super) name: String,
     /// Described only when something is drawn on it.
     track: Option<(Sequence, Track)>,
     /// There was no room for a track when something was to be drawn on it.
@@ -199,44 +195,25 @@ struct HostThread {
     /// The open calls, outermost first.
     stack: Vec<Call>,
     last: HostNs,
+    /// A launch that has ended and waits for the hand-over that says what it carries.
+    launched: Option<Launched>,
+}
+
+/// A KernelLaunch that may carry out several calls: its end is written when it is known which.
+struct Launched {
+    end: HostNs,
+    /// The arrows from these calls.
+    calls: Vec<u64>,
+    /// The begin of the hand-over with its arguments, which waits too: on a track, what is written is in the order of time.
+    group: Option<(HostNs, Args)>,
 }
 
 struct Call {
     id: Handle,
     kind: Kind,
     begin: HostNs,
-}
-
-struct ProxyThread {
-    group: Option<Track>,
-    state: FamilyId,
-    net: FamilyId,
-    /// Idle or active.
-    base: Option<u16>,
-    /// Asleep or taking in operations.
-    inner: Option<u16>,
-    /// Transfers under way, and bytes handed to the network and not acknowledged; made with the first transfer.
-    in_flight: Option<[Gauge; 2]>,
-}
-
-impl ProxyThread {
-    fn new(lanes: &mut Lanes, parent: Option<Track>, id: ThreadId, thread: Option<&HostThread>) -> ProxyThread {
-        let (name, tid) = thread.map_or(("", 0), |thread| (thread.name.as_str(), thread.tid));
-        // NCCL names its threads only when NCCL_SET_THREAD_NAME=1, and then from outside, after their start: at its
-        // first event a progress thread can still have the name of the service thread that made it (seen with
-        // 2.30.7), which itself reports nothing.
-        let named = name.starts_with("NCCL") && !name.starts_with("NCCL Service");
-        let name = if named { name } else { "proxy thread" };
-        let name = if id == OTHER_THREADS { "other threads".into() } else { format!("{name} ({tid})") };
-        let place = Place { parent, rank: Some(id.0 & u32::MAX >> 1), orders_children: true, ..Place::default() };
-        let group = lanes.writer.track(Form::Plain { name: &name }, place);
-        let description = "What the thread does: idle or active, asleep, taking in operations.";
-        let state = lanes.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
-        let description = "Events that the network plugin reported.";
-        let place = Placing { parent: group, rank: u32::MAX >> 1, description };
-        let net = lanes.family("network events".into(), place, LANES);
-        ProxyThread { group, state, net, base: None, inner: None, in_flight: None }
-    }
+    /// It is a launch of which the hand-over will say what it carries.
+    waits: bool,
 }
 
 pub(super) struct DrawnComm {
@@ -276,19 +253,12 @@ impl DrawnComm {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct PeerKey {
-    thread: ThreadId,
-    context: Handle,
-    peer: i32,
-    send: bool,
-}
-
 impl Tracks {
     /// A trace of the process with this tag, from `clocks` on.
     #[must_use]
     pub fn new(tag: ProcessTag, clocks: Clocks, process: &ProcessInfo) -> Tracks {
         let mut writer = Writer::new(tag, clocks);
+        let (who, first_device) = names::without_gpu(&process.name);
         let labels = &process.labels;
         let form = Form::Process { pid: process.pid, name: &process.name, labels };
         let rank = Some(process_rank(process.rank, 0));
@@ -310,7 +280,7 @@ impl Tracks {
         let own_group = group("ncclscope", 5, "What the recording says of itself: losses, doubts, limits.");
         let place = Placing { parent: own_group, rank: 0, description: "Begin, end and remarks of the recording." };
         let on = Place { parent: own_group, rank: Some(1), ..Place::default() };
-        let drops = Counter::new(&mut writer, "records dropped", Unit::Count("records"), on, clocks.boottime);
+        let drops = Counter::new(&mut writer, "records dropped", Unit::Named("records"), on, clocks.boottime);
         let mut lanes = Lanes::new(writer);
         let own = lanes.family("recording".into(), place, 1);
         let mut tracks = Tracks {
@@ -319,14 +289,14 @@ impl Tracks {
             pid: process.pid,
             seats: FxHashMap::default(),
             first: Seat { process: track, comms, gpu: None },
-            first_device: None,
+            first_device,
             proxy_group,
             channels_group,
             own_group,
             rank: process.rank,
             world_size: process.world_size,
             nccl_version: 0,
-            who: process.name.clone(),
+            who: who.to_owned(),
             own,
             drops,
             cpu: FxHashMap::default(),
@@ -359,6 +329,8 @@ impl Tracks {
     /// The packets written since the last time.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
+        // What a counter held back would be missing where nothing more comes.
+        self.flush_gauges();
         self.lanes.writer.take()
     }
 
@@ -397,7 +369,7 @@ impl Tracks {
                 };
                 let description = "Time on a processor, by the kernel, as a share of the second before.";
                 let place = Place { parent, rank: Some(0), description, ..Place::default() };
-                let counter = Counter::new(&mut self.lanes.writer, &name, Unit::Count("%"), place, time);
+                let counter = Counter::new(&mut self.lanes.writer, &name, Unit::Named("%"), place, time);
                 self.cpu.insert(tid, counter);
                 counter
             }
@@ -432,13 +404,13 @@ impl Tracks {
 
     /// The last word of a recording.
     pub fn finish(&mut self, time: HostNs, figures: &Figures) {
+        for thread in self.threads.keys().copied().collect::<Vec<_>>() {
+            self.end_launch(thread);
+        }
         let writer = &mut self.lanes.writer;
         self.comms.values_mut().for_each(|comm| comm.flush(writer));
         self.end_what_is_done();
-        self.proxies
-            .values_mut()
-            .flat_map(|it| it.in_flight.iter_mut().flatten())
-            .for_each(|gauge| gauge.flush(&mut self.lanes.writer));
+        self.flush_gauges();
         self.dropped(time, figures.dropped);
         self.args
             .clear()
@@ -484,7 +456,7 @@ impl Tracks {
                 self.no_kernels_for(comm.context, time, "its communicator was finalized");
                 self.comm_ended(comm.context);
             }
-            What::CallBegin { id, thread, comm, event, operation, doubt } => {
+            What::CallBegin { id, thread, comm, event, operation, asked_by, doubt } => {
                 self.args.clear();
                 if let Some(operation) = operation {
                     self.args.operation(operation);
@@ -493,9 +465,9 @@ impl Tracks {
                 match operation {
                     Some(operation) => {
                         let prefix = if matches!(event, Event::CeColl(_)) { "copy engine " } else { "nccl" };
-                        self.call_begin(id, thread, time, event.kind(), &OperationName { operation, prefix });
+                        self.call_begin(id, thread, time, event.kind(), asked_by, &OperationName { operation, prefix });
                     }
-                    None => self.call_begin(id, thread, time, event.kind(), &Fixed(event.kind().name())),
+                    None => self.call_begin(id, thread, time, event.kind(), asked_by, &Fixed(event.kind().name())),
                 }
             }
             What::CallEnd { id, group_marks } => self.call_end(id, time, group_marks),
@@ -515,6 +487,12 @@ impl Tracks {
                     .of(operation.correlation(comm))
                     .with(if call.is_none() { &arrows[..1] } else { &arrows });
                 self.lanes.begin(family, id, time, &look, &mut self.args);
+                if let Some(launched) = self.threads.get_mut(&thread).and_then(|thread| thread.launched.as_mut())
+                    && !call.is_none()
+                    && launched.calls.len() < ARROWS
+                {
+                    launched.calls.push(flows::from(call));
+                }
                 if let (Some(comm), None) = (comm, replay) {
                     self.handed(time, comm, operation);
                 }
@@ -523,14 +501,12 @@ impl Tracks {
                 self.args.clear();
                 self.lanes.end(id, time, &self.args);
             }
-            What::ProxyOpBegin { id, thread, ref proxy, queued_ns } => {
-                let [family, _] = self.peer(thread, proxy);
-                self.args.clear().proxy_op(proxy).by_network().uint(nccl::QUEUED_NS, queued_ns);
-                let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
-                let name = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
-                let arrow = proxy.operation.map(|operation| flows::to_proxy(operation.id, proxy.event.channel));
-                let look = Look::new(Category::Proxy, &name).of(correlation).with(arrow.as_slice());
-                self.lanes.begin(family, id, time, &look, &mut self.args);
+            What::ProxyOpTaken { thread } => self.queued(thread, time, 1),
+            What::ProxyOpBegin { id, thread, ref proxy, queued_ns, was_taken } => {
+                if was_taken {
+                    self.queued(thread, time, -1);
+                }
+                self.proxy_op(id, thread, time, proxy, queued_ns);
             }
             What::ProxyOpPhase { id, state, bytes, steps } => {
                 self.args.clear().uint(nccl::BYTES, bytes).int(nccl::STEPS, steps);
@@ -540,67 +516,16 @@ impl Tracks {
                 self.args.clear();
                 self.lanes.end(id, time, &self.args);
             }
-            What::ProxyOpNever { thread, ref proxy } => {
-                let [family, _] = self.peer(thread, proxy);
-                self.args.clear().proxy_op(proxy).text(
-                    nccl::NOTE,
-                    "NCCL started this operation and reported nothing more of it, as it does for every transport \
-                     but NET",
-                );
-                self.lanes.instant(
-                    family,
-                    time,
-                    Category::Proxy,
-                    &Fixed("proxy operation without progress"),
-                    &self.args,
-                );
-            }
-            What::StepBegin { id, op: _, thread, step, ref proxy } => {
-                let [_, family] = match proxy {
-                    Some(proxy) => self.peer(thread, proxy),
-                    None => [self.orphans(thread); 2],
-                };
-                self.args.clear().int(nccl::STEP, step);
-                if let Some(proxy) = proxy {
-                    self.args.uint(nccl::CHANNEL, u64::from(proxy.event.channel));
-                    if self.lanes.is_shared(family) {
-                        self.args.int(nccl::PEER, proxy.event.peer).of_comm(proxy.comm);
-                    }
-                }
-                let name = Numbered("step", i64::from(step));
-                self.lanes.begin(family, id, time, &Look::new(Category::Proxy, &name), &mut self.args);
-                if self.steps.len() < OPEN_STEPS {
-                    self.steps.insert(id, (thread, 0));
-                    self.in_flight(thread, time, [1, 0]);
+            What::ProxyOpsQueued { thread, ref proxy, queued_ns, count, given_up } => {
+                self.proxy_queue(thread, time, proxy, queued_ns, count);
+                if given_up > 0 {
+                    self.queued(thread, time, -given_up.cast_signed());
                 }
             }
-            What::StepPhase { id, state, bytes } => {
-                self.args.clear();
-                if let Some(bytes) = bytes {
-                    self.args.uint(nccl::BYTES, bytes);
-                }
-                self.lanes.phase(id, time, names::step_phase(state), &self.args);
-                if state == state::PROXY_STEP_SEND_WAIT
-                    && let Some((thread, sent)) = self.steps.get_mut(&id)
-                {
-                    let (thread, more) = (*thread, (bytes.unwrap_or_default() as i64).wrapping_sub(*sent));
-                    *sent = sent.wrapping_add(more);
-                    self.in_flight(thread, time, [0, more]);
-                }
-            }
-            What::StepEnd { id, starts, stopped } => {
-                self.args.clear();
-                if !stopped {
-                    self.args.text(nccl::DOUBT, "no stop: ended with its operation");
-                }
-                if starts > 1 {
-                    self.args.uint(nccl::STARTS, u64::from(starts));
-                }
-                self.lanes.end(id, time, &self.args);
-                if let Some((thread, sent)) = self.steps.remove(&id) {
-                    self.in_flight(thread, time, [-1, sent.wrapping_neg()]);
-                }
-            }
+            What::ProxyOpNever { thread, ref proxy } => self.silent_proxy_op(thread, time, proxy),
+            What::StepBegin { id, op: _, thread, step, ref proxy } => self.step(id, thread, time, step, proxy.as_ref()),
+            What::StepPhase { id, state, bytes } => self.step_phase(id, time, state, bytes),
+            What::StepEnd { id, starts, stopped } => self.step_end(id, time, starts, stopped),
             What::Control { thread, comm, state, appended } => self.control(thread, time, comm, state, appended),
             What::ChannelBegin { id, comm, ref channel, operation, timing, unreliable, doubt } => {
                 let family = match timing {
@@ -653,6 +578,7 @@ impl Tracks {
             What::Unknown { thread, bits } => {
                 self.args.clear().uint(nccl::UNKNOWN, bits);
                 let time = self.threads.get(&thread).map_or(time, |thread| time.max(thread.last));
+                self.end_launch(thread);
                 if let Some((sequence, track)) = self.thread_track(thread, time) {
                     let extra = Extra { args: self.args.bytes(), ..Extra::default() };
                     self.lanes.writer.instant(
@@ -680,12 +606,27 @@ impl Tracks {
                 shares: false,
                 stack: Vec::new(),
                 last: HostNs(0),
+                launched: None,
             },
         );
     }
 
+    /// Writes the end of a thread's launch that waited for its hand-over.
+    fn end_launch(&mut self, id: ThreadId) {
+        let Some(thread) = self.threads.get_mut(&id) else { return };
+        if let (Some((sequence, track)), Some(Launched { end, calls, group })) = (thread.track, thread.launched.take())
+        {
+            self.lanes.writer.end(sequence, track, end, &Extra { flows: &calls, ..Extra::default() });
+            if let Some((begin, args)) = group {
+                let extra = Extra { args: args.bytes(), ..Extra::default() };
+                self.lanes.writer.begin(sequence, track, begin, Category::Api, &Fixed(Kind::Group.name()), &extra);
+            }
+        }
+    }
+
     /// What was open on a thread that has ended, ends with it.
     fn thread_end(&mut self, id: ThreadId, time: HostNs) {
+        self.end_launch(id);
         if let Some(thread) = self.threads.get_mut(&id)
             && let Some(on) = thread.track
         {
@@ -730,10 +671,26 @@ impl Tracks {
         self.thread_track(id, time).map(|(_, track)| track)
     }
 
-    fn call_begin(&mut self, id: Handle, thread_id: ThreadId, time: HostNs, kind: Kind, name: &dyn Name) {
+    fn call_begin(
+        &mut self,
+        id: Handle,
+        thread_id: ThreadId,
+        time: HostNs,
+        kind: Kind,
+        asked_by: &[Handle],
+        name: &dyn Name,
+    ) {
         let Some((sequence, track)) = self.thread_track(thread_id, time) else {
             return self.call_of_other_thread(id, thread_id, time, name);
         };
+        // Its hand-over follows on a launch at once, or comes on another thread.
+        let hands_over = self.threads.get(&thread_id).is_some_and(|thread| {
+            let waits = thread.launched.as_ref().is_some_and(|launched| launched.group.is_none());
+            waits && kind == Kind::Group && thread.stack.iter().all(|call| call.kind != kind)
+        });
+        if !hands_over {
+            self.end_launch(thread_id);
+        }
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let time = time.max(thread.last);
         // A kind of call never contains itself, and a group of calls is never inside another call: what is still
@@ -744,12 +701,19 @@ impl Tracks {
             cut(&mut self.lanes.writer, &mut self.calls, (sequence, track), &mut thread.stack, keep, time);
         }
         thread.last = time;
-        thread.stack.push(Call { id, kind, begin: time });
+        thread.stack.push(Call { id, kind, begin: time, waits: asked_by.len() > 1 });
         self.calls.insert(id, thread_id);
-        // To what the call asks for, and from a launch to its kernel.
-        let arrow = [flows::from(id)];
-        let has_arrow = matches!(kind, Kind::CollApi | Kind::P2pApi | Kind::CeColl | Kind::KernelLaunch);
-        let flows = if has_arrow { &arrow[..] } else { &[] };
+        // From a call to its launch and to what it asks for, and from a launch to its kernel.
+        let arrows = [flows::from(id), asked_by.first().map_or(0, |call| flows::from(*call))];
+        let flows = match kind {
+            Kind::KernelLaunch if asked_by.len() == 1 => &arrows[..],
+            Kind::CollApi | Kind::P2pApi | Kind::CeColl | Kind::KernelLaunch => &arrows[..1],
+            _ => &[],
+        };
+        if let Some(launched) = thread.launched.as_mut() {
+            launched.group = Some((time, std::mem::take(&mut self.args)));
+            return;
+        }
         let extra = Extra { args: self.args.bytes(), flows, ..Extra::default() };
         self.lanes.writer.begin(sequence, track, time, Category::Api, name, &extra);
     }
@@ -771,16 +735,23 @@ impl Tracks {
 
     fn call_end(&mut self, id: Handle, time: HostNs, marks: [Option<HostNs>; 2]) {
         // Not there if it was cut already, at the end of the call around it or by a later one; or if its thread shares a track.
-        let Some(thread) = self.calls.remove(&id).and_then(|id| self.threads.get_mut(&id)) else {
+        let thread_id = self.calls.remove(&id).filter(|id| self.threads.contains_key(id));
+        let Some(thread_id) = thread_id else {
             self.args.clear();
             return self.lanes.end(id, time, &self.args);
         };
+        self.end_launch(thread_id);
+        let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let Some(on) = thread.track else { return };
         let Some(index) = thread.stack.iter().rposition(|call| call.id == id) else { return };
         let time = time.max(thread.last);
         thread.last = time;
         cut(&mut self.lanes.writer, &mut self.calls, on, &mut thread.stack, index + 1, time);
         if let Some(call) = thread.stack.pop() {
+            if call.waits {
+                thread.launched = Some(Launched { end: time, calls: Vec::new(), group: None });
+                return;
+            }
             self.args.clear().group_marks(call.begin, marks);
             let extra = Extra { args: self.args.bytes(), ..Extra::default() };
             self.lanes.writer.end(on.0, on.1, time, &extra);
@@ -795,12 +766,13 @@ impl Tracks {
         if *self.first_device.get_or_insert(device) == device || self.seats.len() >= SEATS {
             return &mut self.first;
         }
-        let Tracks { seats, lanes, who, pid, rank, .. } = self;
+        let Tracks { seats, lanes, who, pid, rank, gpu, .. } = self;
         let rank = Some(process_rank(*rank, device.saturating_add(1)));
         seats.entry(device).or_insert_with(|| {
             // No process of a Linux has a number of more than 22 bits.
             let made_up = (device as i32 + 1) << 22 | *pid;
-            let (name, labels) = (format!("{who} · GPU {device}"), [format!("of process {pid}")]);
+            let model = gpu.name(device);
+            let (name, labels) = (names::on_gpu(who, device, model), [format!("of process {pid}")]);
             let form = Form::Process { pid: made_up, name: &name, labels: &labels };
             let process = lanes.writer.track(form, Place { orders_children: true, rank, ..Place::default() });
             let place = Place { parent: process, rank: Some(COMMS_RANK), orders_children: true, ..Place::default() };
@@ -833,7 +805,7 @@ impl Tracks {
         group
     }
 
-    /// The process's name.
+    /// The process's name, without its GPU.
     pub(super) fn who(&self) -> &str {
         &self.who
     }
@@ -965,7 +937,7 @@ impl Tracks {
                 let rank = Some(comm_rank(comm, slot));
                 let place = Place { parent, rank, description, ..Place::default() };
                 let name = format!("{of} · {}", names::comm(label, comm));
-                Counter::new(&mut lanes.writer, &name, Unit::Count("B/s"), place, time)
+                Counter::new(&mut lanes.writer, &name, Unit::Named("B/s"), place, time)
             };
             Speed::new([
                 counter(3, "algbw", "Algorithm bandwidth: bytes of the operations, a second of their kernel, as nccl-tests counts."),
@@ -1003,7 +975,7 @@ impl Tracks {
                                counts until a later one has ended.";
             let place = Place { parent, rank: Some(comm_rank(comm, 4)), description, ..Place::default() };
             let name = format!("outstanding · {}", names::comm(&drawn.label, comm));
-            let counter = Counter::new(&mut lanes.writer, &name, Unit::Count("operations"), place, drawn.init);
+            let counter = Counter::new(&mut lanes.writer, &name, Unit::Named("operations"), place, drawn.init);
             drawn.outstanding.draw(counter);
         }
         drawn.outstanding.end(operation, end);
@@ -1012,7 +984,7 @@ impl Tracks {
     }
 
     /// A communicator's short name, of one whose track need not be there yet; none where it has no tracks of its own.
-    fn comm_label(&mut self, comm: &Comm) -> Option<String> {
+    pub(super) fn comm_label(&mut self, comm: &Comm) -> Option<String> {
         let init = self.comms.get(&comm.context).map_or(HostNs(0), |drawn| drawn.init);
         let family = self.comm(init, comm);
         let drawn = self.comms.get(&comm.context).filter(|_| !self.lanes.is_shared(family))?;
@@ -1030,142 +1002,6 @@ impl Tracks {
         let family = self.lanes.family("unknown communicator".into(), place, COMM_LANES);
         self.comms.insert(Handle::NONE, DrawnComm { family: Some(family), ..DrawnComm::new(HostNs(0)) });
         family
-    }
-
-    // ---- proxy ----
-
-    /// Where a progress thread is drawn: as itself, or together with others.
-    fn proxy_place(&self, id: ThreadId) -> ThreadId {
-        let is_roomy = self.progress_threads < OWN_PROGRESS_THREADS && self.lanes.is_roomy();
-        if is_roomy || self.proxies.contains_key(&id) { id } else { OTHER_THREADS }
-    }
-
-    fn proxy_thread(&mut self, id: ThreadId) -> &mut ProxyThread {
-        let id = self.proxy_place(id);
-        let Tracks { proxies, threads, lanes, proxy_group, progress_threads, .. } = self;
-        proxies.entry(id).or_insert_with(|| {
-            *progress_threads += 1;
-            ProxyThread::new(lanes, *proxy_group, id, threads.get(&id))
-        })
-    }
-
-    /// A progress thread has so much more under way: transfers, and bytes in the hands of the network.
-    fn in_flight(&mut self, thread: ThreadId, time: HostNs, change: [i64; 2]) {
-        self.proxy_thread(thread);
-        let thread = self.proxy_place(thread);
-        let Tracks { lanes, proxies, .. } = self;
-        let Some(proxy) = proxies.get_mut(&thread) else { return };
-        let gauges = proxy.in_flight.get_or_insert_with(|| {
-            let description = "Changes within 10 us are left out.";
-            let mut gauge = |name, unit| {
-                let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
-                Gauge::new(Counter::new(&mut lanes.writer, name, unit, place, time))
-            };
-            [gauge("steps in flight", Unit::Count("steps")), gauge("bytes in flight", Unit::Bytes)]
-        });
-        for (gauge, change) in gauges.iter_mut().zip(change).filter(|(_, change)| *change != 0) {
-            gauge.add(&mut lanes.writer, time, change);
-        }
-    }
-
-    /// The tracks of a peer and direction: operations and steps.
-    fn peer(&mut self, thread: ThreadId, proxy: &ProxyOp<'_>) -> [FamilyId; 2] {
-        let thread = self.proxy_place(thread);
-        let mut key = PeerKey {
-            thread,
-            context: proxy.comm.map_or(Handle::NONE, |comm| comm.context),
-            peer: proxy.event.peer,
-            send: proxy.event.send.is_set(),
-        };
-        if let Some(&families) = self.peers.get(&key) {
-            return families;
-        }
-        let label = proxy.comm.map(|comm| self.comm_label(comm));
-        if self.peers.len() >= FAMILIES || !self.lanes.is_roomy() || label == Some(None) {
-            key = PeerKey { thread, context: Handle::NONE, peer: -1, send: key.send };
-            if let Some(&families) = self.peers.get(&key) {
-                return families;
-            }
-        }
-        let parent = self.proxy_thread(thread).group;
-        let (direction, arrow) = if key.send { ("send", '→') } else { ("receive", '←') };
-        let name = match label.flatten() {
-            _ if key.peer < 0 => format!("other peers · {direction}"),
-            Some(label) => format!("{label} · {direction} {arrow} {}", key.peer),
-            None => format!("for another process · {direction} {arrow} {}", key.peer),
-        };
-        let number = self.peers.len() as u32;
-        let comm_rank = proxy.comm.map_or(0x3fff, |comm| comm.number.min(0x3ffe));
-        let rank = if key.peer < 0 {
-            (u32::MAX >> 2) + number
-        } else {
-            1 + (comm_rank << 14 | (key.peer as u32 & 0xfff) << 2 | u32::from(!key.send) << 1)
-        };
-        let description = "Operations in the hands of the progress thread, from when it took them.";
-        let mut family = |name: String, place| match key.peer < 0 {
-            true => self.lanes.shared_family(name, place),
-            false => self.lanes.family(name, place, LANES),
-        };
-        let operations = family(name.clone(), Placing { parent, rank, description });
-        let description = "Transfers, each divided by what it waits for: the GPU, the peer, the network, a flush.";
-        let steps = family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description });
-        self.peers.insert(key, [operations, steps]);
-        [operations, steps]
-    }
-
-    /// Steps whose operation is not known.
-    fn orphans(&mut self, thread: ThreadId) -> FamilyId {
-        let thread = self.proxy_place(thread);
-        let key = PeerKey { thread, context: Handle::NONE, peer: -2, send: false };
-        if let Some(&[family, _]) = self.peers.get(&key) {
-            return family;
-        }
-        let parent = self.proxy_thread(thread).group;
-        let place = Placing { parent, rank: u32::MAX >> 2, description: "Transfers of operations that are not known." };
-        let family = self.lanes.family("unknown operations · steps".into(), place, LANES);
-        self.peers.insert(key, [family; 2]);
-        family
-    }
-
-    fn control(&mut self, thread: ThreadId, time: HostNs, comm: Option<&Comm>, now: u16, appended: Option<u32>) {
-        if self.proxy_place(thread) == OTHER_THREADS {
-            // What several threads do at a time does not nest.
-            self.lanes.missing += 1;
-            return;
-        }
-        self.args.clear().of_comm(comm);
-        let proxy = self.proxy_thread(thread);
-        let (family, base, inner) = (proxy.state, proxy.base, proxy.inner);
-        match now {
-            state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE if base == Some(now) => {}
-            state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE => {
-                for _ in 0..usize::from(inner.is_some()) + usize::from(base.is_some()) {
-                    self.lanes.pop(family, time, &[]);
-                }
-                let name = if now == state::PROXY_CTRL_IDLE { "idle" } else { "active" };
-                self.lanes.push(family, time, name, &self.args);
-                let proxy = self.proxy_thread(thread);
-                (proxy.base, proxy.inner) = (Some(now), None);
-            }
-            state::PROXY_CTRL_SLEEP | state::PROXY_CTRL_APPEND => {
-                if inner.is_some() {
-                    self.lanes.pop(family, time, &[]);
-                }
-                let name = if now == state::PROXY_CTRL_SLEEP { "sleep" } else { "append" };
-                self.lanes.push(family, time, name, &self.args);
-                self.proxy_thread(thread).inner = Some(now);
-            }
-            // The end of what began one number before.
-            _ if inner == Some(now - 1) => {
-                self.args.clear();
-                if let Some(appended) = appended {
-                    self.args.uint(nccl::APPENDED, u64::from(appended));
-                }
-                self.lanes.pop(family, time, self.args.bytes());
-                self.proxy_thread(thread).inner = None;
-            }
-            _ => {}
-        }
     }
 
     // ---- GPU channels ----

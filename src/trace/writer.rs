@@ -139,8 +139,8 @@ pub enum Form<'a> {
 /// The unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things.
-    Count(&'static str),
+    /// Of a name of ours: `operations`, `B/s`, `%`.
+    Named(&'static str),
     /// Bytes.
     Bytes,
 }
@@ -684,10 +684,8 @@ impl Form<'_> {
             Form::Counter { name, unit } => {
                 out.bytes_field(track_descriptor::NAME, name.as_bytes());
                 out.message(track_descriptor::COUNTER, |out| match unit {
-                    Unit::Count(of) => {
-                        out.uint(counter_descriptor::UNIT, counter_descriptor::unit::UNIT_COUNT);
-                        out.bytes_field(counter_descriptor::UNIT_NAME, of.as_bytes());
-                    }
+                    // A name beside a unit, `UNIT_COUNT` included, is ignored (Perfetto v52).
+                    Unit::Named(name) => out.bytes_field(counter_descriptor::UNIT_NAME, name.as_bytes()),
                     Unit::Bytes => out.uint(counter_descriptor::UNIT, counter_descriptor::unit::UNIT_SIZE_BYTES),
                 });
             }

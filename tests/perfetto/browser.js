@@ -8,6 +8,7 @@
 //   --collapse PATTERN  close them
 //   --pin PATTERN       pin them
 //   --hide PATTERN      leave them out
+//   --by-rank           put the processes in the order of their ranks, as the interface does itself from v57 on
 //   --note PATTERN=TEXT write on the first of them what it is, at the right edge of the picture
 //   --zoom BEGIN,END    show this stretch: nanoseconds from the trace's start
 //   --zoom-to SQL       show the stretch that the first row says, in the trace's own time
@@ -130,6 +131,15 @@ function onTracks({verb, pattern}) {
   return found.length;
 }
 
+function byRank() {
+  const {tracks} = window.app.trace.workspace;
+  const rank = (node) => Number(/^rank (\d+)/.exec(node.name)[1]);
+  const processes = tracks.children.filter((node) => /^rank \d/.test(node.name));
+  processes.sort((one, other) => rank(one) - rank(other)).forEach((node) => tracks.addChildLast(node));
+  window.app.raf.scheduleFullRedraw();
+  return processes.length;
+}
+
 // The page's rows are the tracks that are not in a closed group, in their order, behind the pinned ones.
 function note({pattern, text}) {
   const drawn = [];
@@ -227,6 +237,7 @@ const STEPS = {
   },
 };
 const BARE = {
+  '--by-rank': (page) => page.evaluate(byRank),
   '--list': async (page) => say(await page.evaluate(tree)),
   '--pinned': async (page) => say(await page.evaluate(pinned)),
   '--view': async (page) => say([await page.evaluate(view)]),

@@ -26,7 +26,7 @@ pub fn browse(words: &[&str]) -> Option<String> {
     }
 }
 
-/// The processes of a tree of tracks, each with the lines below it, without the pids and tids of this run.
+/// The processes of a tree of tracks, each with the lines below it, without the pids and tids of this run and without what may be empty.
 ///
 /// # Panics
 ///
@@ -37,7 +37,8 @@ pub fn processes(tree: &str, trace: &Trace) -> Vec<Vec<String>> {
     let numbers: BTreeSet<i64> = numbers.iter().map(|row| row.i64("n")).collect();
     let is_number = |word: &str| word.parse().is_ok_and(|number| numbers.contains(&number));
     let mut processes: Vec<Vec<String>> = Vec::new();
-    for line in tree.lines() {
+    // The viewer hides a counter without a value, and what queues for less than 10 us leaves none: that is chance.
+    for line in tree.lines().filter(|line| line.trim_start() != "operations queued") {
         let words = line.split(' ').map(|word| {
             let bare = word.trim_matches(['(', ')']);
             // In brackets stand the numbers of threads without a track.

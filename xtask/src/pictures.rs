@@ -17,8 +17,11 @@ struct Picture {
 const ALL_KERNELS: &str = "SELECT min(ts) - 1000000, max(ts + dur) + 1000000 FROM slice \
     WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.match') IS NOT NULL";
 
-/// How far apart the ranks began each operation.
-const ARRIVALS: &str = r#"{"id": "dev.perfetto.AddDebugSliceTrack", "args": ["SELECT min(ts) AS ts, max(ts) - min(ts) AS dur, name FROM slice WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.seq') IS NOT NULL GROUP BY extract_arg(arg_set_id, 'correlation_id') HAVING count() > 1", "First to last rank"]}"#;
+/// The track that says how far apart the ranks began each operation, which `ncclscope open` adds.
+const ARRIVALS: &str = "First to last rank";
+
+/// What it shows.
+const ARRIVALS_SQL: &str = include_str!("../../src/cli/open/arrivals.sql");
 
 /// The first operations on the GPU from their hand-over on, with room for what is written at the right edge.
 const FIRST_OPERATIONS: &str = "WITH first AS (SELECT * FROM slice WHERE category = 'kernel' AND name GLOB 'AllReduce*' ORDER BY ts LIMIT 12) \
@@ -34,11 +37,11 @@ const PICTURES: &[Picture] = &[
             ("--expand", "^rank 0 .* > world · receive ← 3 · steps$"),
             ("--hide", "^System$|^rank [123] |^rank 0 [^>]* > (emulated gpu|ncclscope|GPU channels)"),
             ("--hide", "· [dt]p ·|^rank 0 .* > ([dt]p|algbw) ·|stream (14|15|17|19|2[0-9]|31)( |$)|CUPTI overhead"),
-            ("--hide", "world · (send|receive) . 2|receive . 3$|bytes in flight"),
+            ("--hide", "world · (send|receive) . 2|receive . 3$|bytes in flight| > CPU$"),
             ("--zoom-to", FIRST_OPERATIONS),
             ("--fit", ""),
             ("--note", " > emulator [0-9]+$=what the program called, thread by thread"),
-            ("--note", " > world · rank 0 of 4$=each operation while the GPU worked on it: one colour on all ranks"),
+            ("--note", " > world · rank 0 of 4$=each operation while the GPU worked on it: one colour, on all ranks"),
             ("--note", " · handed over$=the same while NCCL handed it to the GPU and the proxy"),
             ("--note", " > busbw=what it came to, as nccl-tests counts"),
             ("--note", " > outstanding=how far the host is ahead of the GPU"),
@@ -46,6 +49,7 @@ const PICTURES: &[Picture] = &[
             ("--note", "stream 18$=NCCL's kernels, each tied to its operation, with how that is known"),
             ("--note", "channel 0$=its channels, by the GPU's own timer, with the error of that"),
             ("--note", " > state$=what the proxy's progress thread is at"),
+            ("--note", " > operations queued$=operations that the thread has taken and not begun"),
             ("--note", " > steps in flight$=transfers under way"),
             ("--note", " · steps$=each transfer with a peer: what it waited for, GPU or network"),
         ],
@@ -54,11 +58,14 @@ const PICTURES: &[Picture] = &[
         scenario: "straggler",
         size: "1600x400",
         steps: &[
+            ("--by-rank", ""),
             ("--expand", "^rank .* > GPU$"),
             ("--hide", "^System$|stream (14|15|17)$|CUPTI overhead| > (Communicators|Proxy|ncclscope)$| > emulator"),
             ("--command", ARRIVALS),
             ("--zoom-to", ALL_KERNELS),
             ("--fit", ""),
+            ("--note", "^rank 0 .* > GPU 0 · stream 18$=one colour is one operation, on all ranks"),
+            ("--note", "^rank 2 .* > GPU 0 · stream 18$=last, and so the shortest"),
         ],
     },
     Picture {
@@ -76,22 +83,37 @@ const PICTURES: &[Picture] = &[
     Picture {
         scenario: "host_bound",
         size: "1600x400",
-        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU)$"), ("--zoom-to", ALL_KERNELS), ("--fit", "")],
+        steps: &[
+            ("--expand", "^rank 0 .* > (Communicators|GPU)$"),
+            ("--zoom-to", ALL_KERNELS),
+            ("--by-rank", ""),
+            ("--fit", ""),
+        ],
     },
     Picture {
         scenario: "hang",
         size: "1600x400",
-        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU|Proxy)( >.*)?$"), ("--fit", "")],
+        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU|Proxy)( >.*)?$"), ("--by-rank", ""), ("--fit", "")],
     },
     Picture {
         scenario: "graphs",
         size: "1600x400",
-        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$"), ("--zoom-to", ALL_KERNELS), ("--fit", "")],
+        steps: &[
+            ("--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$"),
+            ("--zoom-to", ALL_KERNELS),
+            ("--by-rank", ""),
+            ("--fit", ""),
+        ],
     },
     Picture {
         scenario: "groups",
         size: "1600x400",
-        steps: &[("--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$"), ("--zoom-to", ALL_KERNELS), ("--fit", "")],
+        steps: &[
+            ("--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$"),
+            ("--zoom-to", ALL_KERNELS),
+            ("--by-rank", ""),
+            ("--fit", ""),
+        ],
     },
 ];
 
@@ -120,7 +142,7 @@ fn draw(place: &Place, wanted: &[String]) -> Result<(), Failure> {
         let trace = built.play(place, &library, picture.scenario, None)?;
         let mut browser = place.command("node");
         browser.args(["tests/perfetto/browser.js", "--size", picture.size, "--trace"]).arg(trace);
-        let steps = picture.steps.iter().flat_map(|(step, value)| [*step, *value]);
+        let steps = picture.steps.iter().flat_map(|(step, value)| [(*step).to_owned(), value_of(value)]);
         browser
             .args(steps.filter(|word| !word.is_empty()))
             .arg("--picture")
@@ -128,4 +150,15 @@ fn draw(place: &Place, wanted: &[String]) -> Result<(), Failure> {
         call(&mut browser)?;
     }
     Ok(())
+}
+
+/// The value of a step as the browser wants it.
+fn value_of(value: &str) -> String {
+    if value != ARRIVALS {
+        return value.to_owned();
+    }
+    let words = ARRIVALS_SQL.lines().filter(|line| !line.starts_with("--")).flat_map(str::split_whitespace);
+    // There is nothing in it that JSON would have escaped.
+    let sql = words.collect::<Vec<_>>().join(" ").replace("CATEGORY", "run");
+    format!(r#"{{"id": "dev.perfetto.AddDebugSliceTrack", "args": ["{sql}", "{ARRIVALS}"]}}"#)
 }

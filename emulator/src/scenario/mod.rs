@@ -311,6 +311,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("training", include_str!("../../scenarios/training.toml")),
     ("straggler", include_str!("../../scenarios/straggler.toml")),
     ("slow_link", include_str!("../../scenarios/slow_link.toml")),
+    ("slow_copies", include_str!("../../scenarios/slow_copies.toml")),
     ("host_bound", include_str!("../../scenarios/host_bound.toml")),
     ("hang", include_str!("../../scenarios/hang.toml")),
     ("communicators", include_str!("../../scenarios/communicators.toml")),

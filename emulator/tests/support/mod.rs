@@ -946,6 +946,41 @@ impl Played {
         assert!(runs.is_empty(), "operations without the arrow from their hand-over: {runs:?}");
     }
 
+    /// Requires that the arrows to a launch come from the calls of just those operations that its kernel carried. Where NCCL hands over on
+    /// another thread, as it does for a while after a graph, there are none to a launch that may carry several. The answer is the number of
+    /// launches with arrows from several calls.
+    #[track_caller]
+    pub(crate) fn check_calls_of_launches(&self) -> usize {
+        let rows = self.trace().rows(
+            "SELECT extract_arg(kernel.arg_set_id, 'nccl.correlation') AS correlation, substr(call.name, 5, instr(call.name, ' ') - 5) AS asked, \
+             (SELECT count(*) FROM flow JOIN slice AS plan ON plan.id = flow.slice_in WHERE flow.slice_out = launch.id AND \
+             plan.category = 'operation') AS handed_over \
+             FROM slice AS kernel JOIN flow ON flow.slice_in = kernel.id JOIN slice AS launch ON launch.id = flow.slice_out \
+             LEFT JOIN flow AS arrow ON arrow.slice_in = launch.id LEFT JOIN slice AS call ON call.id = arrow.slice_out \
+             WHERE kernel.category = 'kernel' AND launch.name = 'KernelLaunch' AND \
+             extract_arg(kernel.arg_set_id, 'nccl.match') = 'exact_launch_bracket'",
+        );
+        let mut asked: BTreeMap<i64, (Vec<&str>, bool)> = BTreeMap::new();
+        for row in &rows {
+            let (calls, direct) = asked.entry(row.i64("correlation")).or_default();
+            *direct = row.i64("handed_over") > 0;
+            if !row.is_null("asked") {
+                calls.push(row.str("asked"));
+            }
+        }
+        let several = asked.values().filter(|(calls, _)| calls.len() > 1).count();
+        for (correlation, (mut calls, direct)) in asked {
+            let kernel = self.kernels.iter().find(|kernel| key(kernel) == (correlation, 0));
+            let kernel = kernel.unwrap_or_else(|| panic!("{correlation} never ran"));
+            let mut carried: Vec<&str> = kernel.operations.iter().map(|operation| &*operation.function).collect();
+            calls.sort_unstable();
+            carried.sort_unstable();
+            let is_told_elsewhere = calls.is_empty() && !direct;
+            assert!(calls == carried || is_told_elsewhere, "{calls:?}, and it carried {carried:?}: {kernel:?}");
+        }
+        several
+    }
+
     /// Requires that what NCCL was handed is outstanding until its kernel has ended, and that all of it is done where the job is.
     #[track_caller]
     pub(crate) fn check_outstanding(&self) {

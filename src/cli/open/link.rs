@@ -66,9 +66,9 @@ fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
         let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
         commands.push(format!("{{\"id\":\"dev.perfetto.{id}\",\"args\":[{}]}}", words.join(",")));
     };
-    let pinned: Vec<_> = pinned(survey).into_iter().map(|name| escaped(&name)).collect();
-    if !pinned.is_empty() {
-        command("PinTracksByRegex", &[&format!("^({})$", pinned.join("|"))]);
+    // One by one, because those of one command are pinned in the viewer's order of processes, which up to v56 is by their slices.
+    for name in pinned(survey) {
+        command("PinTracksByRegex", &[&format!("^{}$", escaped(&name))]);
     }
     if survey.dropped > 0 {
         command("PinTracksByRegex", &["^records dropped$"]);
@@ -82,7 +82,7 @@ fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
         let of_all = survey.tracks.iter().filter(|(_, track)| track.operations > 0);
         let all_run = of_all.map(|(uuid, _)| survey.process(*uuid)).all(|process| with_runs.contains(&process));
         let category = if all_run { "run" } else { "operation" };
-        command("AddDebugSliceTrack", &[&ARRIVALS.replace("CATEGORY", category), "First to last rank"]);
+        command("AddDebugSliceTrack", &[&arrivals(category), "First to last rank"]);
     }
     commands
 }
@@ -93,18 +93,14 @@ SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category='not
 OR extract_arg(arg_set_id,'nccl.steps') IS NOT NULL) \
 GROUP BY coalesce(extract_arg(arg_set_id,'correlation_id'),id)";
 
-/// For each operation the time from the first rank that began it to the last one, and who that was; operations of one
-/// kernel are one. A long one is a straggler's, or says that the hosts' clocks were not merged. NCCL counts no replays of
-/// graphs, so these share the number of an operation: the same one is the nth of its name in the same replay.
-const ARRIVALS: &str = "\
-WITH o AS (SELECT s.ts, s.name, p.name AS process, upid, extract_arg(s.arg_set_id,'correlation_id') AS id,\
-extract_arg(s.arg_set_id,'nccl.seq') AS seq, extract_arg(s.arg_set_id,'nccl.replay') AS replay \
-FROM slice s JOIN process_track t ON s.track_id=t.id JOIN process p USING(upid) WHERE s.category='CATEGORY'),\
-n AS (SELECT *, row_number() OVER (PARTITION BY upid, id, replay, name ORDER BY ts) AS nth FROM o WHERE seq IS NOT NULL),\
-l AS (SELECT min(ts) OVER w AS first, ts, name, process, row_number() OVER (w ORDER BY ts DESC) AS place,\
-count() OVER w AS ranks FROM n WINDOW w AS (PARTITION BY id, replay, name, nth)) \
-SELECT first AS ts, ts-first AS dur, min(name)||iif(count()>1,' and '||(count()-1)||' more','')||' · last '||process AS name \
-FROM l WHERE place=1 AND ranks>1 GROUP BY first, ts, process";
+/// For each operation the time from the first rank that began it to the last one.
+const ARRIVALS: &str = include_str!("arrivals.sql");
+
+/// [`ARRIVALS`] of the operations of a category, without its remarks and in one line: it goes into a link.
+fn arrivals(category: &str) -> String {
+    let words = ARRIVALS.lines().filter(|line| !line.starts_with("--")).flat_map(str::split_whitespace);
+    words.collect::<Vec<_>>().join(" ").replace("CATEGORY", category)
+}
 
 /// The processes whose operations are drawn while the GPU worked on them. One that hung from its first operation on is not among
 /// them: its kernels never came.
@@ -113,9 +109,9 @@ fn with_runs(survey: &Survey) -> HashSet<Option<u64>> {
     drawn.map(|(uuid, _)| survey.process(*uuid)).collect()
 }
 
-/// The communicators' tracks by name, those with the most traffic first. Where a process's operations are drawn while the GPU
+/// The communicators' tracks by name, those with the most traffic, in the order of ranks. Where a process's operations are drawn while the GPU
 /// worked on them, those tracks.
-fn pinned(survey: &Survey) -> BTreeSet<String> {
+fn pinned(survey: &Survey) -> Vec<String> {
     let mut by_name: BTreeMap<&str, (u64, u64, BTreeSet<Option<u64>>)> = BTreeMap::new();
     let with_runs = with_runs(survey);
     for (uuid, Track { name, bytes, operations, runs, .. }) in &survey.tracks {
@@ -137,7 +133,16 @@ fn pinned(survey: &Survey) -> BTreeSet<String> {
         room -= if fits { processes.len() } else { 0 };
         fits
     });
-    fits.map(|(name, _)| name.to_owned()).collect()
+    let mut names: Vec<_> = fits.map(|(name, _)| name.to_owned()).collect();
+    names.sort_by_cached_key(|name| by_rank(name));
+    names
+}
+
+/// By what a communicator's track is sorted: its label, and the rank in it as a number.
+fn by_rank(name: &str) -> (String, u32, String) {
+    let (label, rest) = name.split_once(" · rank ").unwrap_or((name, ""));
+    let rank = rest.split(' ').next().and_then(|rank| rank.parse().ok());
+    (label.to_owned(), rank.unwrap_or(u32::MAX), rest.to_owned())
 }
 
 /// A text as a pattern that matches it and nothing else.
@@ -208,7 +213,29 @@ mod tests {
         track(22, Some(2), "tp · rank 1 of 2 · handed over", 0);
         survey.operations.push((5, 6));
         assert_eq!(Vec::from_iter(pinned(&survey)), ["tp · rank 0 of 2 · handed over", "tp · rank 1 of 2"]);
-        assert!(commands(&survey, None).iter().any(|command| command.contains("s.category='operation'")));
+        assert!(commands(&survey, None).iter().any(|command| command.contains("s.category = 'operation'")));
+    }
+
+    #[test]
+    fn tracks_are_pinned_in_the_order_of_ranks() {
+        let mut survey = Survey::default();
+        for rank in [11, 2, 10, 0] {
+            let process = survey.tracks.entry(rank).or_default();
+            (process.is_process, process.pid) = (true, Some(70 + rank));
+            let track = survey.tracks.entry(100 + rank).or_default();
+            (track.parent, track.operations, track.bytes) = (Some(rank), 3, rank);
+            track.name = format!("tp (a) · rank {rank} of 12");
+        }
+        let names = [0, 2, 10, 11].map(|rank| format!("tp (a) · rank {rank} of 12"));
+        assert_eq!(pinned(&survey), names);
+        let commands = commands(&survey, None);
+        let pins: Vec<_> = commands.iter().filter(|command| command.contains("PinTracksByRegex")).collect();
+        assert_eq!(pins.len(), 4, "one by one, because the viewer has an order of its own: {commands:?}");
+        assert!(
+            pins.iter()
+                .zip(&names)
+                .all(|(pin, name)| pin.contains(&quoted(&escaped(name)).trim_matches('"').to_owned()))
+        );
     }
 
     #[test]

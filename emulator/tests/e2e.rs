@@ -425,8 +425,12 @@ fn hang(nccl: &str) {
     let open: i64 = job.processes().iter().map(|played| played.count("dur < 0")).sum();
     assert!(open > 0, "a job that hangs leaves something open");
     let said = job.info();
-    let hung: Vec<&str> = said.lines().filter(|line| line.contains("never ended   AllReduce")).collect();
-    assert!(hung.iter().any(|line| line.contains(", rank ") && line.contains(" s before the end")), "{said}");
+    let first = said.lines().next().unwrap_or_default();
+    assert!(
+        first.starts_with("hang          AllReduce 1 MiB f32, seq 3 on world: 1 of 2 ranks have come and wait for "),
+        "{said}"
+    );
+    assert!(first.contains(" missing: 1 (last seen: AllReduce 1 MiB f32, seq 2, "), "{said}");
 }
 
 /// The same between the GPUs of one host, where no proxy is at work: what is known is that its kernel does not end.
@@ -442,14 +446,15 @@ fn hang_on_one_host(nccl: &str) {
         played.trace().rows(open).iter().map(|row| row.i64("seq")).collect::<Vec<_>>()
     };
     let [first, second] = &job.processes()[..] else { panic!("two processes") };
-    // The kernels just before the one that hangs may be held back with it.
-    assert_eq!(hung(first).last(), Some(&3), "the fourth AllReduce hangs");
+    assert_eq!(hung(first), [3], "the fourth AllReduce hangs, and it alone");
     assert!(hung(second).is_empty(), "and rank 1 did not come");
     let said = job.info();
+    let first = said.lines().next().unwrap_or_default();
     assert!(
-        said.contains("no end seen   AllReduce 1 MiB f32 (seq 3), on world · rank 0 of 2 · not done, rank 0"),
+        first.starts_with("hang          AllReduce 1 MiB f32, seq 3 on world: 1 of 2 ranks have come and wait for "),
         "{said}"
     );
+    assert!(first.contains(" missing: 1 (last seen: AllReduce 1 MiB f32, seq 2, "), "{said}");
 }
 
 /// Kernel channels come when asked for, exactly as many as the kernels stamped; and not otherwise.

@@ -31,7 +31,7 @@ pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String>
 }
 
 /// Says what one file holds.
-fn describe(path: &PathBuf, out: &mut dyn Write) -> Result<(), String> {
+fn describe(path: &Path, out: &mut dyn Write) -> Result<(), String> {
     let failed = |error| format!("failed to write: {error}");
     if replay::is_capture(path) {
         return replay::describe(path, out);

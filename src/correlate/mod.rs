@@ -39,7 +39,7 @@ use crate::model::timeline::{
 use crate::model::word::Word;
 
 /// The newest proxy operations, of which it is looked at the end which never showed progress; of an older one that is told at once.
-const PENDING_OPS: usize = 32 << 10;
+const PENDING_OPS: usize = 16 << 10;
 /// Connections of the network that are remembered.
 const CONNECTIONS: usize = 16 << 10;
 /// Communicators remembered after their end, for events that come late.

@@ -49,6 +49,9 @@ pub(super) struct Seen {
     pub(super) ran: bool,
 }
 
+/// What a rank handed over next: the rank, the operation, and when.
+pub(super) type Next = (usize, Collective, u64);
+
 /// All that is known of a job, for [`judge`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
@@ -72,7 +75,7 @@ pub(super) struct Job {
     /// Operations without a mark of NCCL's: communicator, function, and which call for it on each rank, counted from 1.
     pub(super) marks: Vec<(u64, String, u64)>,
     /// What each rank handed over next behind the last operation of a rank that fell silent, and when.
-    pub(super) next: HashMap<(u64, u64), Vec<(usize, Collective, u64)>>,
+    pub(super) next: HashMap<(u64, u64), Vec<Next>>,
 }
 
 /// The function in `ncclSend 32 MiB f32` or `Send 32 MiB f32 → 2`.

@@ -8,8 +8,8 @@
 //!  0                                              ENDS          OURS                 HEAP
 //! ```
 //!
-//! Above `ENDS` the collector is told to come to an end ([`is_short`]). What our threads cannot have below `OURS` they take from the
-//! system while it has something to give; if not, the thread stops where it is, for ever ([`is_over`]): an allocation may neither fail,
+//! Above `ENDS` the collector is told to come to an end (`is_short`). What our threads cannot have below `OURS` they take from the
+//! system while it has something to give; if not, the thread stops where it is, for ever (`is_over`): an allocation may neither fail,
 //! which aborts, nor unwind. Nobody waits for our threads without a limit. NCCL's threads, which allocate a few kilobytes in `init` and
 //! `finalize`, have a part of the mapping for themselves.
 //!

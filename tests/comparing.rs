@@ -200,7 +200,7 @@ fn of_rank(rank: i32) -> Recording {
          user stop g\n\
          user finalize world\n"
     );
-    let recording = Recording::by(Play::new(&script).env("RANK", &rank.to_string()));
+    let recording = Recording::by(Play::new(&script).env("RANK", rank.to_string()));
     assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
     recording
 }

@@ -93,7 +93,6 @@ pub(super) fn write(path: &Path, pid: u32, events: &[String]) {
     writing.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?1)", [epoch]).expect("a row");
     writing.execute("INSERT INTO ANALYSIS_DETAILS VALUES (?1)", [BEGAN]).expect("a row");
     writing.execute("INSERT INTO PROCESSES VALUES (?1, ?2, 'rank')", params![process, pid]).expect("a row");
-    drop(string);
     writing.commit().expect("room for a file");
 }
 

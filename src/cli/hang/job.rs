@@ -52,7 +52,7 @@ pub(super) struct Seen {
 /// What a rank handed over next: the rank, the operation, and when.
 pub(super) type Next = (usize, Collective, u64);
 
-/// All that is known of a job, for [`judge`].
+/// All that is known of a job, for the judgement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
     pub(super) members: Vec<Member>,

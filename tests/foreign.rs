@@ -925,5 +925,7 @@ fn sizes_beyond_all_bounds_are_said_as_they_are() {
     for file in [&path, &output] {
         ncclscope(&["info"], &[file]).unwrap();
     }
-    ncclscope(&["compare"], &[&output, &path]).unwrap();
+    let same = ncclscope(&["compare"], &[&output, &path]).unwrap_err();
+    assert!(same.contains("are the same recording"), "{same}");
+    ncclscope(&["compare"], &[&output, &kineto()]).unwrap();
 }

@@ -75,7 +75,8 @@ fn what_a_file_says_is_what_one_gets() {
 
 #[test]
 fn a_seed_decides_what_is_left_to_chance() {
-    let timers = |seed| Scenario::parse("small", SHIPPED[12].1, seed).unwrap().gpus;
+    let (name, text) = SHIPPED.iter().find(|(name, _)| *name == "mixed").expect("it is shipped");
+    let timers = |seed| Scenario::parse(name, text, seed).unwrap().gpus;
     assert_eq!(timers(Some(7)), timers(Some(7)));
     assert_ne!(timers(Some(7)), timers(Some(8)));
     assert_eq!(timers(None), timers(Some(1)));

@@ -13,7 +13,7 @@ fn check(input: &str, expected: &str) {
     let cast = "0 0 thread 100 python3 | 0 1 thread 200 callback | 0 0 comm C hash=7 rank=0 ranks=2 interface=7 \
                 | 0 0 comm D hash=8 rank=0 ranks=2 interface=7";
     player.play(&format!("{cast}\n{input}"), &mut |labels, entry| {
-        if let What::Kernel { .. } | What::Copy { .. } = entry.what {
+        if let What::Kernel { .. } | What::Unfinished { .. } | What::Copy { .. } = entry.what {
             said.push(format!("{} {}", entry.time.0, super::tests::describe(labels, &mut Vec::new(), &entry.what)));
         }
     });
@@ -53,6 +53,76 @@ fn overlapping_launches_keep_their_own_kernels() {
         "6 kernel to 18 exact (launch bracket) C by lA: AllReduce 100
          30 kernel to 40 exact (launch bracket) C by lB: AllReduce 200",
     );
+}
+
+#[test]
+fn a_kernel_that_had_not_ended_is_known_by_what_it_carries() {
+    let graph = "100 0 start g GroupApi | 100 0 start a CollApi parent=g captured count=9 | 101 0 stop a
+                 102 0 start l KernelLaunch parent=g | 102 0 node 70 in=l | 103 0 stop l
+                 103 0 start p Group | 103 0 start c Coll parent=a group=p count=9 | 103 0 stop c | 103 0 stop p | 103 0 stop g
+                 104 0 clone 71 of=70 | 104 0 graph 9 | 110 0 graph 9 corr=3 | 120 0 graph 9 corr=4";
+    let input = eager(0, "A", 1, 100) + &eager(13, "B", 2, 200) + graph;
+    let input = input
+        + "\n 118 0 kernel 113 corr=3 node=71 | 200 0 unfinished corr=2 | 200 0 unfinished corr=4 node=71 | 200 0 unfinished corr=99";
+    check(
+        &input,
+        "113 kernel to 118 exact (graph node) C by l replay 1: AllReduce 9
+         120 kernel 2 had not ended: [\"cB\"], run None
+         120 kernel 4 had not ended: [\"c\"], run Some((2, HostNs(120)))
+         120 kernel 99 had not ended: [], run None",
+    );
+}
+
+#[test]
+fn launches_of_which_no_kernel_was_seen_are_known() {
+    let mut player = Player::new();
+    let mut unseen = |input: &str| {
+        player.play(input, &mut |_, _| {});
+        player.correlator.unseen_launch().map(|time| time.0)
+    };
+    let cast = "0 0 thread 100 python3 | 0 0 comm C hash=7 rank=0 ranks=2 interface=7";
+    assert_eq!(unseen(&format!("{cast} | 5 0 graph 9 corr=1")), None, "nothing of NCCL's is captured");
+    // Kernels are only waited for where some are to be had.
+    player.correlator.expect_kernels();
+    let mut unseen = |input: &str| {
+        player.play(input, &mut |_, _| {});
+        player.correlator.unseen_launch().map(|time| time.0)
+    };
+    let captured = "10 0 start g GroupApi | 10 0 start a CollApi parent=g captured count=9 | 11 0 stop a
+                    12 0 start l KernelLaunch parent=g | 12 0 node 70 in=l | 13 0 stop l | 13 0 stop g | 14 0 clone 71 of=70 | 14 0 graph 9";
+    assert_eq!(unseen(captured), None);
+    assert_eq!(unseen("20 0 graph 9 corr=2 | 30 0 graph 9 corr=3 | 40 0 graph 9 corr=4"), Some(20));
+    assert_eq!(unseen("50 0 kernel 45 corr=3 node=71"), Some(40), "a later launch runs after an earlier one");
+    assert_eq!(unseen("60 0 unfinished corr=4 node=71"), Some(40), "it has not ended");
+    player.correlator.all_seen(HostNs(40));
+    assert_eq!(player.correlator.unseen_launch(), None, "nothing more will come of it");
+    // A broadcast from 2.29 on is not handed over: it is known by its call alone.
+    let mut unseen = |input: &str| {
+        player.play(input, &mut |_, _| {});
+        player.correlator.unseen_launch().map(|time| time.0)
+    };
+    assert_eq!(unseen("70 0 start h GroupApi | 70 0 launch corr=8 group=h | 71 0 stop h"), Some(70));
+    assert_eq!(unseen("80 0 kernel 75 corr=8"), None);
+}
+
+#[test]
+fn work_that_nccl_reported_as_ended_is_done() {
+    let mut player = Player::new();
+    player.play(&(cast_of_one() + &eager(0, "A", 1, 100)), &mut |_, _| {});
+    let coll = player.labels.handle("cA");
+    let mut done = |input: &str| {
+        player.play(input, &mut |_, _| {});
+        player.correlator.work_done(coll).map(|time| time.0)
+    };
+    assert_eq!(done(""), None, "nothing is known of it");
+    assert_eq!(done("10 1 start x ProxyOp parent=cA | 11 1 start y ProxyOp parent=cA receive"), None);
+    assert_eq!(done("20 1 stop x"), None, "a half of it");
+    assert_eq!(done("30 1 stop y"), Some(30));
+    assert_eq!(done("40 1 start z ProxyOp parent=cA"), None, "there was more");
+}
+
+fn cast_of_one() -> String {
+    "0 0 thread 100 python3 | 0 1 thread 200 proxy | 0 0 comm C hash=7 rank=0 ranks=2 interface=7\n".to_owned()
 }
 
 #[test]

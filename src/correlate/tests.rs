@@ -75,7 +75,7 @@ fn transcript(input: &str) -> String {
 /// Plays scenarios into a correlator.
 pub(crate) struct Player {
     pub(crate) correlator: Correlator,
-    labels: Labels,
+    pub(super) labels: Labels,
 }
 
 /// The handles of a scenario by their labels.
@@ -86,7 +86,7 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    fn handle(&mut self, label: &str) -> Handle {
+    pub(super) fn handle(&mut self, label: &str) -> Handle {
         if label == "none" {
             return Handle::NONE;
         }
@@ -130,6 +130,13 @@ impl Player {
             }
             if let ["kernel", start, fields @ ..] = what {
                 let kernel = Activity::Kernel(kernel_of(start, time, &Fields::new(fields)));
+                let labels = &self.labels;
+                self.correlator.push_activity(&kernel, &mut |entry| sink(labels, entry));
+                continue;
+            }
+            if let ["unfinished", fields @ ..] = what {
+                let Kernel { place, correlation, graph_node, name, .. } = kernel_of("0", time, &Fields::new(fields));
+                let kernel = Activity::Unfinished(activity::Unfinished { place, correlation, graph_node, name });
                 let labels = &self.labels;
                 self.correlator.push_activity(&kernel, &mut |entry| sink(labels, entry));
                 continue;

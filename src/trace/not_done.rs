@@ -407,6 +407,19 @@ mod tests {
             self.draw(0, What::Unfinished { kernel, comm, operations, replay });
         }
 
+        /// What is said where something is shown.
+        fn begun(&mut self) -> Vec<reader::Nccl> {
+            let (mut sequences, mut begun) = (reader::Sequences::default(), Vec::new());
+            let look = |mut packet| {
+                let Some(event) = sequences.take(&mut packet) else { return };
+                if &*event.category == "not done" && event.event.r#type() == Type::SliceBegin {
+                    begun.push(event.event.nccl.unwrap_or_default());
+                }
+            };
+            reader::packets(&self.tracks.take(), look).expect("a whole trace");
+            begun
+        }
+
         /// What was shown: number, begin, end, and the doubts of both.
         fn shown(mut self) -> Vec<(u64, i64, Option<i64>, String)> {
             self.tracks.finish(HostNs(100 * SECOND), &Figures::default());
@@ -502,15 +515,7 @@ mod tests {
             }
             job.tracks.flushed_by_force(now, "kernels that had not ended");
             job.tick(6);
-            let (mut sequences, mut notes) = (reader::Sequences::default(), Vec::new());
-            let look = |mut packet| {
-                let Some(event) = sequences.take(&mut packet) else { return };
-                if &*event.category == "not done" && event.event.r#type() == Type::SliceBegin {
-                    notes.push(event.event.nccl.unwrap_or_default().note().to_owned());
-                }
-            };
-            reader::packets(&job.tracks.take(), look).expect("a whole trace");
-            notes
+            job.begun().iter().map(|nccl| nccl.note().to_owned()).collect::<Vec<_>>()
         };
         let (ours, theirs) = ((8, "ncclDevKernel", Some(1)), |correlation| (correlation, "backward", None));
         assert_eq!(notes(ours, theirs(7)), ["the GPU had not ended a kernel before it: backward"]);
@@ -549,7 +554,8 @@ mod tests {
         job.tracks.flushed_by_force(now, "kernels that had not ended");
         job.tick(6);
         job.tick(7);
-        assert_eq!(job.shown(), [(1, launched.0 as i64, None, NOT_ENDED.to_owned())]);
+        let shown: Vec<_> = job.begun().iter().map(|it| (it.seq(), it.replay, it.doubt().to_owned())).collect();
+        assert_eq!(shown, [(1, Some(7), NOT_ENDED.to_owned())], "the first of them");
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Seen {
     pub dropped: u64,
     /// Buffers of records that the recording had no room for, by its own account.
     pub discarded: u64,
+    /// Kernels that the trace says had not ended when CUPTI was flushed by force, and so are not in it.
+    pub unfinished: u64,
 }
 
 /// A kernel as a trace shows it.
@@ -150,6 +152,8 @@ pub struct Verdict {
     pub dropped: u64,
     /// Buffers of records that the recording had no room for, by its own account.
     pub discarded: u64,
+    /// Kernels that the trace says had not ended when CUPTI was flushed by force, and so are not in it.
+    pub unfinished: u64,
     /// Ids that stand for different operations in the traces of two ranks. NCCL numbers operations when it hands them over, which
     /// ranks may do in another order where graphs are replayed; so this is counted and no fault.
     pub torn: u64,
@@ -210,7 +214,7 @@ const SHORTEST_CHANNEL_NS: i64 = 4_000;
 #[must_use]
 pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
     let truth = Truth::new(truth);
-    let mut verdict = Verdict { dropped: seen.dropped, discarded: seen.discarded, ..Verdict::default() };
+    let mut verdict = Verdict { dropped: seen.dropped, discarded: seen.discarded, unfinished: seen.unfinished, ..Verdict::default() };
     let mut by_key: HashMap<Key, &SeenKernel> = HashMap::new();
     for kernel in &seen.kernels {
         let is_first = by_key.insert(kernel.key, kernel).is_none();
@@ -348,6 +352,7 @@ impl Verdict {
         self.invented += other.invented;
         self.dropped += other.dropped;
         self.discarded += other.discarded;
+        self.unfinished += other.unfinished;
         self.naive.right += other.naive.right;
         self.naive.wrong += other.naive.wrong;
         self.naive.unmatched += other.naive.unmatched;
@@ -396,19 +401,20 @@ impl Verdict {
         none(self.timer.outside, "channels outside of the stated error");
         none(self.timer.wide, "channels with a stated error larger than their kernel is long");
         let seen = self.all_right() + self.all_wrong() + self.other_run + self.all_unmatched();
+        let missing = self.missing.saturating_sub(self.unfinished);
         match demand {
             Demand::Nothing => none(seen, "in a trace that should have none"),
             Demand::Whole | Demand::NeverWrong if self.discarded > 0 => {
                 none(
-                    self.missing,
+                    missing,
                     &format!("missing in the trace, which tells of {} discarded buffers", self.discarded),
                 );
             }
-            Demand::Whole | Demand::NeverWrong => none(self.missing, "missing in the trace"),
+            Demand::Whole | Demand::NeverWrong => none(missing, "missing in the trace"),
             // How many records a discarded buffer had, nobody knows.
             Demand::WholeButDropped | Demand::NeverWrongButDropped if self.discarded > 0 => {}
             Demand::WholeButDropped | Demand::NeverWrongButDropped => {
-                none(self.missing.saturating_sub(self.dropped), "missing in the trace, and not counted as dropped");
+                none(missing.saturating_sub(self.dropped), "missing in the trace, and not counted as dropped");
             }
         }
         if matches!(demand, Demand::Whole | Demand::WholeButDropped) {

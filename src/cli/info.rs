@@ -267,6 +267,7 @@ fn kernels(ends: &[Nccl]) -> String {
     let losses = [
         ("launches without a kernel", sum(Nccl::launches_without_kernel)),
         ("launches lost", sum(Nccl::launches_lost)),
+        ("that had not ended when CUPTI was flushed by force", sum(Nccl::kernels_unfinished)),
         ("records dropped by CUPTI", sum(Nccl::activities_dropped)),
         ("buffers lost", sum(Nccl::activity_buffers_discarded)),
         ("records left out at the size limit", sum(Nccl::activities_discarded)),

@@ -330,6 +330,7 @@ impl Correlator {
     fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
         let key = KernelKey { graph_node, correlation, device: place.device };
+        self.matches.unfinished += 1;
         let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
         let what = match &found {
             Some(Found { context, operations, replay, replayed, .. }) => {

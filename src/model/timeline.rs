@@ -526,6 +526,8 @@ pub struct Matches {
     pub implausible: u64,
     /// Begins of NVTX's ranges without an end, and ends without a begin.
     pub unpaired_markers: u64,
+    /// Kernels that had not ended when CUPTI was flushed by force, and so have no record of their end.
+    pub unfinished: u64,
     /// External ids that another process made, or another tool.
     pub foreign_ids: u64,
     /// Records that CUPTI says it dropped.

@@ -299,8 +299,8 @@ impl Reader {
             rows.first().map_or(0, |row| row.i64("int_value").cast_unsigned())
         };
         let (dropped, discarded) = (figure("activities_dropped"), figure("activity_buffers_discarded"));
-        let channels = channels(trace);
-        let mut seen = Seen { kernels: Vec::new(), channels, dropped, discarded };
+        let (channels, unfinished) = (channels(trace), figure("kernels_unfinished"));
+        let mut seen = Seen { kernels: Vec::new(), channels, dropped, discarded, unfinished };
         for slice in slices.values().filter(|slice| slice.is_kernel && slice.text("kernel").is_some()) {
             let below = carried.get(&(slice.begin, slice.end, slice.track.as_str()));
             seen.kernels.push(self.kernel(slice, below.map_or(&[][..], Vec::as_slice)));

@@ -101,7 +101,7 @@ impl Tracks {
     /// Whether CUPTI was asked for what has not ended, and has not answered.
     #[must_use]
     pub fn is_forcing(&self) -> bool {
-        matches!(self.standstill.state, State::Asked(_))
+        matches!(self.standstill.state, State::Asked(_) | State::Silent(_))
     }
 
     /// Comes once a second, in whatever state the job is; kernels are drawn up to `drawn`, as far as CUPTI has returned them.
@@ -560,6 +560,7 @@ mod tests {
         let wishes: Vec<bool> =
             (3..9).map(|second| job.tracks.tick(HostNs(second * SECOND), HostNs(second * SECOND), &evidence)).collect();
         assert_eq!(wishes, [false, true, false, false, false, false]);
+        assert!(job.tracks.is_forcing(), "its answer may still come");
         assert_eq!(job.shown(), [(1, SECOND as i64, None, NOT_SEEN.to_owned())]);
     }
 

@@ -27,7 +27,7 @@ use talc::{ErrOnOom, Span, Talc};
 use crate::{process, sys};
 
 /// Bytes of the mapping.
-pub const HEAP: usize = 22 << 20;
+pub const HEAP: usize = 24 << 20;
 /// Most that our threads may hold.
 const OURS: usize = HEAP - (256 << 10);
 /// From here on the recording comes to an end.

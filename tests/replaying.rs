@@ -161,7 +161,7 @@ fn a_killed_process_leaves_a_capture_up_to_its_end() {
     let recording = Recording::by(play);
     assert_eq!(recording.outcome.signal, Some(libc::SIGKILL));
     let (again, said) = replay(&capture(&recording.traces));
-    assert!(said.contains("the process was killed"), "{said}");
+    assert!(said.contains("its process was killed"), "{said}");
     // One of the two files may have a flush more.
     let live = fs::read(recording.traces.file()).unwrap();
     let shorter = live.len().min(again.len());

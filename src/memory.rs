@@ -8,8 +8,8 @@
 //!  0                                              ENDS          OURS                 HEAP
 //! ```
 //!
-//! Above `ENDS` the collector is told to come to an end (`is_short`). What our threads cannot have below `OURS` they take from the
-//! system while it has something to give; if not, the thread stops where it is, for ever (`is_over`): an allocation may neither fail,
+//! Above `ENDS` the collector is told to come to an end (`is_short`). What our threads cannot have below `OURS`, and a piece for
+//! which the mapping is too scattered, they take from the system while it has something to give; if not, the thread stops where it is, for ever (`is_over`): an allocation may neither fail,
 //! which aborts, nor unwind. Nobody waits for our threads without a limit. NCCL's threads, which allocate a few kilobytes in `init` and
 //! `finalize`, have a part of the mapping for themselves.
 //!
@@ -27,7 +27,7 @@ use talc::{ErrOnOom, Span, Talc};
 use crate::{process, sys};
 
 /// Bytes of the mapping.
-pub const HEAP: usize = 22 << 20;
+pub const HEAP: usize = 24 << 20;
 /// Most that our threads may hold.
 const OURS: usize = HEAP - (256 << 10);
 /// From here on the recording comes to an end.
@@ -138,16 +138,18 @@ impl Heap {
     }
 }
 
-/// What the heap has no room for.
+/// What the heap has no room for, or not in one piece. The latter is no reason to end: much may be free.
 #[cold]
 fn beyond(layout: Layout) -> *mut u8 {
-    SHORT.store(true, Ordering::Relaxed);
     // SAFETY: the size is not zero, as above.
     let place = unsafe { System.alloc(layout) };
-    if place.is_null() && OURS_TO_STOP.get() {
-        OVER.store(true, Ordering::Relaxed);
-        process::switch_off();
-        sys::stop_for_ever();
+    if place.is_null() {
+        SHORT.store(true, Ordering::Relaxed);
+        if OURS_TO_STOP.get() {
+            OVER.store(true, Ordering::Relaxed);
+            process::switch_off();
+            sys::stop_for_ever();
+        }
     }
     place
 }
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_ours_leaves_something_for_those_of_nccl() {
+    fn ours_leave_something_for_those_of_nccl_and_need_no_end_where_it_is_scattered() {
         let mut memory = vec![0_u64; HEAP / 8];
         let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0 };
         // SAFETY: the memory is used for nothing else, and outlives the heap.
@@ -268,5 +270,22 @@ mod tests {
         let others = fill();
         assert!(others >= 2 * piece.size(), "{others}");
         SHORT.store(false, Ordering::Relaxed);
+
+        // Half of it is free, and nowhere as much as is asked for.
+        let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0 };
+        // SAFETY: as above; the heap before is not used any more.
+        unsafe { heap.talc.claim(Span::from_base_size(memory.as_mut_ptr().cast(), HEAP)) }.unwrap();
+        let pieces: Vec<_> = (0..ENDS / piece.size()).filter_map(|_| heap.allocate(piece)).collect();
+        for &place in pieces.iter().step_by(2) {
+            heap.held -= piece.size();
+            // SAFETY: it came from there with this layout.
+            unsafe { heap.talc.free(place, piece) };
+        }
+        let large = Layout::from_size_align(HEAP / 4, 8).unwrap();
+        assert!(heap.held + large.size() < ENDS && heap.allocate(large).is_none());
+        let place = beyond(large);
+        assert!(!place.is_null() && !is_short());
+        // SAFETY: it came from there with this layout.
+        unsafe { System.dealloc(place, large) };
     }
 }

@@ -103,7 +103,7 @@ fn nothing_is_allocated_from_the_job_once_it_records() {
     let run = Run::of(&["no-malloc"], &[]);
     run.account();
     let reserved = run.figure("reserved_kib");
-    // 32 MiB of rings, 20 of heap, two stacks of 2 MiB, and the 64 MiB that libc sets aside for each thread that allocates.
+    // 32 MiB of rings, 24 of heap, two stacks of 2 MiB, and the 64 MiB that libc sets aside for each thread that allocates.
     assert!(reserved < 200 << 10, "{reserved} KiB of addresses");
 }
 
@@ -129,7 +129,7 @@ fn channels_and_what_is_never_stopped_take_no_more_memory() {
         let run = Run::of(way, &[("LD_LIBRARY_PATH", path)]);
         let grown = run.figure("grown_kib").saturating_sub(alone);
         assert!(grown < MOST_GROWTH, "{way:?}: the recording added {grown} KiB");
-        assert!(!run.stderr.contains("memory"), "and it need not end for that: {}", run.stderr);
+        assert!(!run.stderr.contains("memory"), "{way:?}: it need not end for that: {}", run.stderr);
     }
 }
 

@@ -214,7 +214,8 @@ const SHORTEST_CHANNEL_NS: i64 = 4_000;
 #[must_use]
 pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
     let truth = Truth::new(truth);
-    let mut verdict = Verdict { dropped: seen.dropped, discarded: seen.discarded, unfinished: seen.unfinished, ..Verdict::default() };
+    let mut verdict =
+        Verdict { dropped: seen.dropped, discarded: seen.discarded, unfinished: seen.unfinished, ..Verdict::default() };
     let mut by_key: HashMap<Key, &SeenKernel> = HashMap::new();
     for kernel in &seen.kernels {
         let is_first = by_key.insert(kernel.key, kernel).is_none();
@@ -405,10 +406,7 @@ impl Verdict {
         match demand {
             Demand::Nothing => none(seen, "in a trace that should have none"),
             Demand::Whole | Demand::NeverWrong if self.discarded > 0 => {
-                none(
-                    missing,
-                    &format!("missing in the trace, which tells of {} discarded buffers", self.discarded),
-                );
+                none(missing, &format!("missing in the trace, which tells of {} discarded buffers", self.discarded));
             }
             Demand::Whole | Demand::NeverWrong => none(missing, "missing in the trace"),
             // How many records a discarded buffer had, nobody knows.

@@ -373,12 +373,11 @@ impl Run {
             let text = format!("{unheard} lines for stderr, which nobody reads or which is another file now");
             self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: "messages lost", text: &text });
         }
-        self.out.feed(&Input::End(Ending {
+        self.out.end(&Input::End(Ending {
             dropped: self.rings.dropped(),
             panics: recorder::panics(),
             lost_launches: recorder::lost_launches(),
         }));
-        self.out.flush();
         self.out.say();
         self.out.file.close();
     }
@@ -410,13 +409,27 @@ impl Outlet {
         }
     }
 
-    /// Hands the packets to the file, and looks at how full it is.
-    fn flush(&mut self) {
-        self.last_flush = Instant::now();
+    /// Draws what ends the recording. How full all is then ends nothing any more.
+    fn end(&mut self, input: &Input<'_>) {
+        self.pipeline.take(input);
+        if let Some(capture) = &mut self.capture {
+            capture.input(input);
+        }
+        self.write();
+        self.flush_capture();
+    }
+
+    fn write(&mut self) {
         let mut chunk = self.pipeline.chunk();
         // It may wait for the disk, and has room for up to as much again.
         chunk.shrink_to_fit();
         self.file.write(chunk);
+    }
+
+    /// Hands the packets to the file, and looks at how full it is.
+    fn flush(&mut self) {
+        self.last_flush = Instant::now();
+        self.write();
         let (file, max) = (&self.file, self.max_size);
         let reserve = RESERVE.min(max / 8);
         let level =

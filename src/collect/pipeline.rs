@@ -54,6 +54,8 @@ pub struct Pipeline {
     fatal: u64,
     /// CUPTI is to be made to return everything.
     wants_force: bool,
+    /// When a kernel or a copy last ended, as far as CUPTI has returned them.
+    gpu_moved: HostNs,
     said: Vec<String>,
 }
 
@@ -93,6 +95,7 @@ impl Pipeline {
             undrawn: 0,
             fatal: 0,
             wants_force: false,
+            gpu_moved: HostNs(0),
             said: Vec::new(),
         }
     }
@@ -190,7 +193,7 @@ impl Pipeline {
             Input::Note { time, name, text } => {
                 if name == remark::FORCED {
                     self.correlator.all_seen(time);
-                    self.tracks.flushed_by_force(time, text);
+                    self.tracks.flushed_by_force(time, text, self.gpu_moved);
                 } else if self.level != Level::Ends {
                     self.tracks.note(time, name, text);
                     match name {
@@ -330,6 +333,11 @@ impl Pipeline {
             }
             activity => activity,
         };
+        match &activity {
+            Activity::Kernel(kernel) => self.gpu_moved = self.gpu_moved.max(kernel.span.end),
+            Activity::Copy(copy) => self.gpu_moved = self.gpu_moved.max(copy.span.end),
+            _ => {}
+        }
         if let Some(activity) = self.activities.push(activity) {
             self.draw(&activity);
         }

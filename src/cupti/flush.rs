@@ -74,7 +74,8 @@ impl Flusher {
             theirs.lock().ended = true;
             theirs.done.notify_all();
         };
-        let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope flush".into()).spawn(body))?;
+        let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope flush".into()).spawn(body))
+            .inspect_err(|_| desk.lock().ended = true)?;
         Ok(Flusher { desk, thread: Mutex::new(Some(thread)) })
     }
 

@@ -27,6 +27,8 @@ const DESCRIPTION: &str = "Operations that should have ended and are not known t
 const PATIENCE_NS: u64 = 3_000_000_000;
 /// It is doubled so often at most: three minutes.
 const DOUBLINGS: u32 = 6;
+/// What ended on the GPU so shortly before a flush shows that it goes on, ns.
+const RECENT_NS: u64 = 1_500_000_000;
 /// How long a flush by force is waited for, ns.
 const FLUSH_NS: u64 = 2_000_000_000;
 /// Operations that were not handed over and are shown at a time.
@@ -101,7 +103,7 @@ impl Tracks {
     /// Whether CUPTI was asked for what has not ended, and has not answered.
     #[must_use]
     pub fn is_forcing(&self) -> bool {
-        matches!(self.standstill.state, State::Asked(_))
+        matches!(self.standstill.state, State::Asked(_) | State::Silent(_))
     }
 
     /// Comes once a second, in whatever state the job is; kernels are drawn up to `drawn`, as far as CUPTI has returned them.
@@ -134,9 +136,17 @@ impl Tracks {
         wish
     }
 
-    /// CUPTI was made to return its buffers, as they were at `time`, and they have been taken.
-    pub fn flushed_by_force(&mut self, time: HostNs, note: &str) {
+    /// CUPTI was made to return its buffers, as they were at `time`, and they have been taken; something last ended on the
+    /// GPU at `moved`.
+    ///
+    /// Where that was just before, nothing stood: the host had only handed over enough for long, and CUPTI held back what
+    /// had ended. What was under way has lost its record, and is not followed any more.
+    pub fn flushed_by_force(&mut self, time: HostNs, note: &str, moved: HostNs) {
         self.standstill.state = State::Flushed(time);
+        if moved.0 + RECENT_NS >= time.0 {
+            self.standstill.untold.clear();
+            self.comms.values_mut().for_each(|comm| comm.outstanding.forget_unfinished());
+        }
         let unfinished = std::mem::take(&mut self.standstill.unfinished);
         self.note(time, "CUPTI flushed by force", &format!("{note}: {unfinished}"));
     }
@@ -392,7 +402,7 @@ mod tests {
             let now = HostNs(second * SECOND);
             let forced = self.tracks.tick(now, now, &Evidence { done, moved: &|_| None, launch });
             if forced {
-                self.tracks.flushed_by_force(now, "kernels that had not ended");
+                self.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
             }
             forced
         }
@@ -495,7 +505,7 @@ mod tests {
         assert!(job.tracks.is_forcing());
         (1..6).for_each(|number| job.ran(Some(number), SECOND + 100 * number));
         (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
-        job.tracks.flushed_by_force(now, "kernels that had not ended");
+        job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
         assert!(!job.tick(6));
         let shown = job.shown();
         assert_eq!(shown.iter().map(|it| it.0).collect::<Vec<_>>(), (6..14).collect::<Vec<_>>());
@@ -513,7 +523,7 @@ mod tests {
             for (correlation, name, number) in [first, second] {
                 job.had_not_ended(correlation, name, number, None);
             }
-            job.tracks.flushed_by_force(now, "kernels that had not ended");
+            job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
             job.tick(6);
             job.begun().iter().map(|nccl| nccl.note().to_owned()).collect::<Vec<_>>()
         };
@@ -551,11 +561,29 @@ mod tests {
         for replay in [8, 7, 9] {
             job.had_not_ended(3, "ncclDevKernel", Some(1), Some((replay, launched)));
         }
-        job.tracks.flushed_by_force(now, "kernels that had not ended");
+        job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
         job.tick(6);
         job.tick(7);
         let shown: Vec<_> = job.begun().iter().map(|it| (it.seq(), it.replay, it.doubt().to_owned())).collect();
         assert_eq!(shown, [(1, Some(7), NOT_ENDED.to_owned())], "the first of them");
+    }
+
+    #[test]
+    fn a_gpu_that_is_busy_with_what_its_host_handed_over_does_not_stand() {
+        for (moved, shown) in [(HostNs(3 * SECOND), 8), (HostNs(4 * SECOND), 0)] {
+            let mut job = Job::new();
+            (1..20).for_each(|number| job.hand_over(number, SECOND + number));
+            let now = HostNs(5 * SECOND);
+            assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+            (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
+            job.had_not_ended(30, "ncclDevKernel", Some(30), Some((7, now)));
+            (1..6).for_each(|number| job.ran(Some(number), moved.0));
+            job.tracks.flushed_by_force(now, "kernels that had not ended", moved);
+            // What is lost stays unknown, and is not asked for again.
+            (6..20).for_each(|second| assert!(!job.tick(second)));
+            let expected = if shown > 0 { shown + 1 } else { 0 };
+            assert_eq!(job.shown().len(), expected, "{moved:?}");
+        }
     }
 
     #[test]
@@ -566,6 +594,7 @@ mod tests {
         let wishes: Vec<bool> =
             (3..9).map(|second| job.tracks.tick(HostNs(second * SECOND), HostNs(second * SECOND), &evidence)).collect();
         assert_eq!(wishes, [false, true, false, false, false, false]);
+        assert!(job.tracks.is_forcing(), "its answer may still come");
         assert_eq!(job.shown(), [(1, SECOND as i64, None, NOT_SEEN.to_owned())]);
     }
 

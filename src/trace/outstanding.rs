@@ -67,13 +67,15 @@ pub(super) struct Overdue {
 }
 
 impl Outstanding {
-    /// An operation is handed over; with what it is where it may have to be shown, which is remembered of `most`.
+    /// An operation is handed over; with what it is where it may have to be shown. `most` is this communicator's share of what
+    /// all may remember.
     pub(super) fn begin(&mut self, id: Handle, begin: HostNs, facts: Option<&Arc<Operation>>, most: usize) {
+        let most = most.clamp(ASKED, OPERATIONS);
         // Without a gauge nobody counts. The first stay: they may hang.
-        if self.operations.len() >= OPERATIONS && self.gauge.is_none() {
+        if self.operations.len() >= most && self.gauge.is_none() {
             self.operations.remove(SHOWN);
         }
-        let facts = facts.filter(|_| self.operations.len() < most.max(SHOWN)).cloned();
+        let facts = facts.filter(|_| self.operations.len() < most).cloned();
         self.moved = self.moved.max(begin);
         self.operations.push_back(UnderWay {
             id,
@@ -115,6 +117,14 @@ impl Outstanding {
     pub(super) fn unfinished(&mut self, id: Handle) -> bool {
         let found = self.operations.iter_mut().find(|operation| operation.id == id);
         found.map(|operation| operation.is_unfinished = true).is_some()
+    }
+
+    /// Of those whose kernel had not ended nothing more will be known: they are not followed any more.
+    pub(super) fn forget_unfinished(&mut self) {
+        for operation in self.operations.iter_mut().filter(|operation| operation.is_unfinished) {
+            operation.end = operation.end.or(Some(operation.begin));
+            operation.facts = None;
+        }
     }
 
     /// The first of those that are not known to have ended, if they began before `since` and were not told before.
@@ -292,10 +302,20 @@ mod tests {
     }
 
     #[test]
+    fn without_kernels_a_communicator_remembers_no_more_than_its_share() {
+        let mut outstanding = Outstanding::default();
+        for number in 0..5_000 {
+            outstanding.begin(Handle(number + 1), HostNs(number), None, 100);
+        }
+        assert_eq!(outstanding.operations.len(), 100);
+        assert!(outstanding.operations.iter().take(SHOWN).map(|it| it.id.0).eq(1..=SHOWN as u64));
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let mut outstanding = Outstanding::default();
         for number in 0..20_000 {
-            outstanding.begin(Handle(number + 1), HostNs(number), None, 0);
+            outstanding.begin(Handle(number + 1), HostNs(number), None, usize::MAX);
         }
         assert_eq!(outstanding.operations.len(), OPERATIONS);
         outstanding.gauge = Some(Gauge::new(None));

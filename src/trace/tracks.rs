@@ -78,7 +78,8 @@ const OWN_COMMS: usize = 256;
 const OWN_THREADS: usize = 512;
 /// Finalized communicators that are remembered, for what comes late: more than the correlator remembers.
 const ENDED_COMMS: usize = 512;
-/// Operations of all communicators whose facts are remembered while they are under way.
+/// Operations of all communicators that are remembered while they are under way, about: with their facts, and at all where no kernel is
+/// known.
 const REMEMBERED: usize = 16 << 10;
 
 /// Draws the timeline of one process.

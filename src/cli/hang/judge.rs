@@ -54,7 +54,9 @@ impl Job {
         let ranks = self.ranks.get(&hash).copied().unwrap_or_default();
         let takes: Vec<u32> = match first.peer {
             // Nobody can say who else has come.
-            _ if key.1 == UNNUMBERED => on.iter().map(|it| self.members[it.member].rank).collect(),
+            _ if key.1 == UNNUMBERED => {
+                on.iter().map(|it| self.members[it.member].rank).collect::<BTreeSet<_>>().into_iter().collect()
+            }
             Some(peer) if peer != waiting.rank => vec![waiting.rank.min(peer), waiting.rank.max(peer)],
             Some(peer) => vec![peer],
             None => (0..ranks).collect(),
@@ -122,8 +124,12 @@ impl Job {
         let seen = self.seen.get(&(key, index));
         let stands = || on.iter().find(|it| it.member == index).map(|it| it.begin);
         let when = seen.and_then(|seen| seen.handed_over).or_else(stands);
+        // A rank that stands in a later run of a graph has come to this one.
+        let is_beyond =
+            |it: &&Standing| it.member == index && (it.key.0, it.key.1) == (key.0, key.1) && it.key.2 > key.2;
+        let is_beyond = key.2.is_some() && self.standing.iter().any(|it| is_beyond(&it));
         // Of a replayed graph nobody may have said that it was handed over: then its kernel has, that it ran.
-        let came = when.is_some() || seen.is_some_and(|seen| seen.ran) || self.has_called(key, index);
+        let came = when.is_some() || is_beyond || seen.is_some_and(|seen| seen.ran) || self.has_called(key, index);
         came.then_some(when)
     }
 

@@ -64,7 +64,9 @@ pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
                 by_label.get(&(process, label.to_owned())).filter(|_| is_still && is_old)
             }
         };
-        if let Some(&member) = member {
+        // What the proxy does for operations that are forgotten says nothing of them.
+        let is_known = slice.kind != Work::Proxy || slice.correlation.is_some();
+        if let Some(&member) = member.filter(|_| is_known) {
             job.stand(member, slice);
         }
     }

@@ -10,14 +10,13 @@ use ncclscope::capture::replay::{self, Replay};
 use ncclscope::memory;
 use std::io::Write as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// Changes to each capture where nobody says how many.
 const MUTATIONS: usize = 2000;
 /// Most memory that a replay may take: what the correlator remembers at most, and a chunk.
 const MEMORY: isize = 256 << 20;
-/// A replay of a small capture that takes this long hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Most bytes of trace that a changed capture may become: a small multiple of what the captures do as they are.
+const OUTPUT: usize = 64 << 20;
 
 /// Numbers that look random; the same ones for the same seed.
 struct Random(u64);
@@ -93,7 +92,7 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
 
 /// Replays, into nothing; whether to the end.
 fn survives(file: &[u8], what: &str) -> bool {
-    let (begin, (before, _)) = (Instant::now(), memory::counted());
+    let (before, _) = memory::counted();
     let mut bytes = 0;
     let mut sink = |packets: &[u8]| bytes += packets.len();
     let replayed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -105,7 +104,7 @@ fn survives(file: &[u8], what: &str) -> bool {
     let end = replayed.unwrap_or_else(|_| panic!("{what}: it panicked"));
     let took = memory::counted().1 - before;
     assert!(took < MEMORY, "{what}: {took} bytes");
-    assert!(begin.elapsed() < PATIENCE, "{what}: {:?}", begin.elapsed());
+    assert!(bytes < OUTPUT, "{what}: {bytes} bytes of trace");
     if let Err(error) = &end {
         let said = error.to_string();
         assert!(!said.is_empty() && !matches!(error, Error::Io(_)), "{what}: {said}");

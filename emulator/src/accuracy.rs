@@ -609,11 +609,14 @@ impl SeenOperation {
         let is_function =
             self.function == carried.function || broadcast(&self.function) && broadcast(&carried.function);
         let buffers = match carried.function.as_str() {
-            "Send" => agrees(self.send, carried.send) && agrees(self.bytes, carried.count),
-            "Recv" => agrees(self.send, carried.receive) && agrees(self.bytes, carried.count),
+            "Send" => agrees(self.send, carried.send),
+            "Recv" => agrees(self.send, carried.receive),
             _ => agrees(self.send, carried.send) && agrees(self.receive, carried.receive),
         };
-        is_function && buffers && self.root.is_none_or(|root| carried.root < 0 || root == carried.root)
+        is_function
+            && buffers
+            && agrees(self.bytes, carried.bytes())
+            && self.root.is_none_or(|root| carried.root < 0 || root == carried.root)
     }
 }
 

@@ -66,6 +66,12 @@ pub fn nccl_environment() -> BTreeMap<String, String> {
 pub struct Device {
     /// Its CUDA ordinal in this process.
     pub device: u32,
+    /// Its model.
+    #[serde(default)]
+    pub name: String,
+    /// Its UUID.
+    #[serde(default)]
+    pub uuid: [u8; 16],
     /// Its timer.
     pub timer: DeviceTimer,
 }
@@ -164,6 +170,23 @@ pub struct Operation {
     pub protocol: String,
     /// The first and the last channel.
     pub channels: (u32, u32),
+}
+
+impl Operation {
+    /// Bytes, as the call counts them.
+    ///
+    /// # Panics
+    ///
+    /// When the datatype's name does not end with the bits of an element.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        if matches!(self.function.as_str(), "Send" | "Recv") {
+            return self.count;
+        }
+        let bits = self.datatype.trim_start_matches(|it: char| !it.is_ascii_digit());
+        let bits: u64 = bits.parse().unwrap_or_else(|_| panic!("a datatype without bits: {}", self.datatype));
+        self.count * bits / 8
+    }
 }
 
 /// One piece of work of one channel.

@@ -37,8 +37,19 @@ fn timers_that_are_far_off_change_nothing() {
 }
 
 #[test]
-fn without_callbacks_nothing_is_wrong() {
-    check(&[("no callbacks", "2.30.7")]);
+fn without_callbacks_the_gpus_timers_match_what_they_can_and_nothing_wrongly() {
+    check(&[("no callbacks", "2.32.3")]);
+}
+
+#[test]
+fn nothing_matched_is_noticed_where_something_can_be() {
+    let case = named("no callbacks");
+    let none =
+        Verdict { kernels: 106, unmatched: [("its launch was not seen".into(), 106)].into(), ..Verdict::default() };
+    assert_eq!(case.faults("2.32.3", &none), ["0 of 106 were matched, and all can be"]);
+    assert_eq!(case.faults("2.30.7", &none), [""; 0]);
+    let eager = named("no callbacks, eager");
+    assert_eq!(eager.faults("2.30.7", &none), ["0 of 106 were matched, and half of them can be"]);
 }
 
 /// Plays a random job.

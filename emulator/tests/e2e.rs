@@ -12,9 +12,7 @@ use support::{Plan, Tool, plugin_said};
 /// Each collective once, sends and receives: in processes, in threads of one process a host, and one thread for several GPUs.
 fn every_operation(nccl: &str) {
     for scenario in ["small", "threads", "devices"] {
-        for played in Plan::new(nccl, scenario).run().succeeded().processes() {
-            played.check();
-        }
+        Plan::new(nccl, scenario).run().succeeded().check();
     }
 }
 
@@ -24,45 +22,33 @@ fn descriptor_taken_over(nccl: &str) {
     let checkpoint = folder.path().join("checkpoint");
     let [program, file] = [&program, &checkpoint].map(|path| path.to_str().unwrap());
     let plan = Plan::new(nccl, "small").with("LD_PRELOAD", program).with("CHECKPOINT", file).with("TAKE_OVER", "1");
-    for played in plan.run().succeeded().processes() {
-        played.check();
-    }
+    plan.run().succeeded().check();
     assert_eq!(std::fs::read_to_string(checkpoint).unwrap(), "", "the program's own");
 }
 
 /// Everything that goes on in a job, at once: groups, splits, communicators that come and go, rings and trees.
 fn mixed(nccl: &str) {
-    for played in Plan::new(nccl, "mixed").run().succeeded().processes() {
-        played.check();
-    }
+    Plan::new(nccl, "mixed").run().succeeded().check();
 }
 
 /// Simple and LL, ring and tree.
 fn protocols(nccl: &str) {
-    for played in Plan::new(nccl, "protocols").run().succeeded().processes() {
-        played.check();
-    }
+    Plan::new(nccl, "protocols").run().succeeded().check();
 }
 
 /// Captured once, launched many times, between eager work.
 fn graphs(nccl: &str) {
-    for played in Plan::new(nccl, "graphs").run().succeeded().processes() {
-        played.check();
-    }
+    Plan::new(nccl, "graphs").run().succeeded().check();
 }
 
 /// What the demo shows.
 fn training(nccl: &str) {
-    for played in Plan::new(nccl, "training").run().succeeded().processes() {
-        played.check();
-    }
+    Plan::new(nccl, "training").run().succeeded().check();
 }
 
 /// Hosts whose clocks are off, drift and step.
 fn clock_drift(nccl: &str) {
-    for played in Plan::new(nccl, "clock_drift").run().succeeded().processes() {
-        played.check();
-    }
+    Plan::new(nccl, "clock_drift").run().succeeded().check();
 }
 
 /// Every kernel is in the trace, at its true time, with the operations that it carried.
@@ -397,17 +383,8 @@ fn network(nccl: &str) {
 
 /// Collectives done by copy engines: called, synchronised, copied.
 fn copy_engine(nccl: &str) {
-    for played in Plan::new(nccl, "copy_engine").with_cupti("13.0").run().succeeded().processes() {
-        for name in ["copy engine *", "CeSync", "CeBatch"] {
-            assert!(played.count(&format!("name GLOB '{name}'")) > 0, "no {name}");
-        }
-        // Every rank copies in these, in one batch.
-        let exact = "extract_arg(arg_set_id, 'nccl.match') = 'exact_launch_bracket'";
-        let copies = played
-            .count(&format!("category = 'kernel' AND name GLOB 'Al*' AND name NOT GLOB 'AllReduce*' AND {exact}"));
-        let collectives = played.count("name GLOB 'copy engine Al*'");
-        assert!(copies == collectives && copies > 0, "{copies} copies of {collectives} collectives");
-    }
+    let job = Plan::new(nccl, "copy_engine").with_cupti("13.0").run().succeeded();
+    job.processes().iter().for_each(support::Played::check_copy_engine);
 }
 
 /// Half a job's operations never end: what was recorded is there, and open.
@@ -459,23 +436,9 @@ fn hang_on_one_host(nccl: &str) {
 
 /// Kernel channels come when asked for, exactly as many as the kernels stamped; and not otherwise.
 fn kernel_channels(nccl: &str) {
-    let channels = |preset: &str| -> (i64, i64) {
-        let job = Plan::new(nccl, "small").with("NCCLSCOPE_PRESET", preset).run().succeeded();
-        let refused = plugin_said(&job).iter().any(|line| line.starts_with("no GPU time per channel"));
-        let mut found = 0;
-        let mut stamped = 0;
-        for played in job.processes() {
-            played.check();
-            found += played.count("category = 'gpu'");
-            let kernels = played.told_kernels().filter(|kernel| !kernel.channels.is_empty());
-            stamped += kernels.flat_map(|it| &it.channels).filter(|it| it.counter.is_some()).count() as i64;
-        }
-        (found, if refused || preset != "full" { 0 } else { stamped })
-    };
-    let (found, expected) = channels("full");
-    assert_eq!(found, expected, "with everything asked for");
-    let (found, expected) = channels("light");
-    assert_eq!(found, expected, "with little asked for");
+    for preset in ["full", "light"] {
+        Plan::new(nccl, "small").with("NCCLSCOPE_PRESET", preset).run().succeeded().check();
+    }
 }
 
 /// A release's tests; those of `more` run on request only.

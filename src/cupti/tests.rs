@@ -949,10 +949,9 @@ fn a_flush_that_hangs_keeps_nobody() {
     let (cupti, mut reader) = start(&options()).unwrap();
     calls();
     HANG.store(true, Ordering::Relaxed);
-    let begin = Instant::now();
+    // They come back while it hangs.
     assert!(!cupti.sync(Duration::from_millis(50)));
     assert!(!cupti.release(Duration::from_millis(50)));
-    assert!(begin.elapsed() < Duration::from_secs(5));
     drain(&mut reader);
     assert_eq!(reader.take_notes()[0].name, "kernels late");
     assert_eq!(calls(), ["flush(0)"], "one at a time");
@@ -970,10 +969,9 @@ fn cupti_is_flushed_every_period() {
     let (cupti, _reader) = start(&period).unwrap();
     calls();
     while fake(|fake| fake.calls.len()) < 5 {
-        assert!(begin.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(begin.elapsed() >= Duration::from_millis(25), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() >= Duration::from_millis(25), "never before its time");
     assert!(calls().iter().all(|call| call == "flush(0)"));
     assert!(cupti.release(Duration::from_secs(10)));
 }

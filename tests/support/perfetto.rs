@@ -22,6 +22,7 @@
 //! ```
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,8 +34,10 @@ mod wire;
 mod written;
 
 pub use check::{Check, Problem};
+pub use written::Gpu;
 
 use engine::Engine;
+use written::Written;
 
 /// A trace, loaded by Perfetto's trace processor.
 pub struct Trace {
@@ -73,6 +76,16 @@ impl Trace {
         let mut engine = Engine::empty(bytes.len())?;
         engine.load(&bytes)?;
         Ok(Trace { bytes, engine: Some(RefCell::new(engine)) })
+    }
+
+    /// Facts about the whole trace, which the viewer shows on its overview page.
+    pub fn attributes(&self) -> BTreeMap<String, String> {
+        Written::read(&self.bytes).attributes
+    }
+
+    /// The GPUs that the trace describes, each in the place of its number.
+    pub fn gpus(&self) -> Vec<Gpu> {
+        Written::read(&self.bytes).gpus
     }
 
     /// The trace as it was written.

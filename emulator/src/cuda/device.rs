@@ -146,8 +146,13 @@ impl Device {
 
     /// Sixteen bytes that no other device of the machine has.
     pub(super) fn uuid(&self) -> [u8; 16] {
-        [0x40 + self.ordinal as u8; 16]
+        identity(self.ordinal as u32).1
     }
+}
+
+/// The model and the UUID of a GPU.
+pub(crate) fn identity(ordinal: u32) -> (String, [u8; 16]) {
+    (NAME.to_string_lossy().into_owned(), [0x40 + ordinal as u8; 16])
 }
 
 impl Context {

@@ -20,7 +20,7 @@
 
 mod application;
 mod capture;
-mod device;
+pub(crate) mod device;
 mod driver;
 pub mod error;
 mod event;

@@ -126,7 +126,8 @@ fn work(process: &Process) -> Result<ExitCode, Failure> {
     }));
     let pace = Arc::new(pace(&scenario, process, host));
     for (device, gpu) in (0..).zip(&pace.gpus) {
-        truth.write(&Line::Device(truth::Device { device, timer: gpu.timer().clone() }));
+        let (name, uuid) = cuda::device::identity(device);
+        truth.write(&Line::Device(truth::Device { device, name, uuid, timer: gpu.timer().clone() }));
     }
     set_up_gpus(library, &scenario, &pace, &truth, process.trace)?;
     if std::env::var_os(DRIVER).is_some() {

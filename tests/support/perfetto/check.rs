@@ -7,8 +7,8 @@ use super::written::Written;
 
 /// Looks for everything that can be wrong with a trace; says first what is wrong on purpose.
 ///
-/// What it cannot see is two slices of one track that overlap without nesting: Perfetto gives the
-/// first end to the later begin, and then they nest.
+/// Two slices of one track that overlap without nesting nest all the same: Perfetto gives the first end to the later begin.
+/// They are known by their kind, where no slice may hold another of its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Check {
     open_slices: u64,
@@ -33,6 +33,7 @@ impl Check {
         let mut problems = statistics(trace);
         problems.extend(self.counts(trace, &written));
         problems.extend(negative_durations(trace));
+        problems.extend(overlaps(trace));
         problems.extend(written.faults);
         problems
     }
@@ -128,6 +129,28 @@ fn negative_durations(trace: &Trace) -> Vec<Problem> {
     problems.collect()
 }
 
+/// Slices of a recording that hold another of their kind, which nothing that NCCL or CUPTI tells of does.
+fn overlaps(trace: &Trace) -> Vec<Problem> {
+    let kind = |of: &str| {
+        format!(
+            "CASE WHEN {of}.category IN ('kernel', 'carried', 'run', 'operation', 'not done', 'net') THEN {of}.category \
+             WHEN {of}.category = 'gpu' AND extract_arg({of}.arg_set_id, 'nccl.phase') IS NULL THEN 'gpu' \
+             WHEN {of}.category NOT IN ('api', 'proxy') THEN NULL WHEN {of}.name GLOB 'nccl*' THEN 'call' \
+             WHEN {of}.name GLOB 'step *' THEN 'step' WHEN {of}.name GLOB '* ch *' THEN 'channel' ELSE {of}.name END"
+        )
+    };
+    let overlapping = trace.rows(&format!(
+        "SELECT coalesce(held.name, '') AS slice, coalesce(around.name, '') AS holder, coalesce(t.name, '') AS track FROM slice held \
+         JOIN slice around ON held.parent_id = around.id AND held.track_id = around.track_id JOIN track t ON held.track_id = t.id \
+         WHERE held.dur != 0 AND around.dur != 0 AND {} = {} ORDER BY held.ts",
+        kind("held"),
+        kind("around")
+    ));
+    let Some(first) = overlapping.first() else { return Vec::new() };
+    let of = |column: &str| first.str(column).to_owned();
+    vec![Problem::Overlap { count: overlapping.len(), slice: of("slice"), holder: of("holder"), track: of("track") }]
+}
+
 /// Something wrong with a trace. Displayed as one line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Problem {
@@ -174,6 +197,17 @@ pub enum Problem {
         /// How long it lasts, in nanoseconds.
         dur: i64,
     },
+    /// Slices of one track that overlap.
+    Overlap {
+        /// How many.
+        count: usize,
+        /// The first of them.
+        slice: String,
+        /// The one in which it began.
+        holder: String,
+        /// Their track.
+        track: String,
+    },
     /// The file, or what a compressed packet holds, stops inside a packet.
     Incomplete {
         /// Where in the file the packet starts.
@@ -212,6 +246,9 @@ impl fmt::Display for Problem {
             }
             Problem::NegativeDuration { slice, track, dur } => {
                 write!(f, "{slice} on {track} lasts {dur} ns")
+            }
+            Problem::Overlap { count, slice, holder, track } => {
+                write!(f, "slices that overlap: {count}, such as {slice} in {holder} on {track}")
             }
             Problem::Incomplete { offset, bytes } => {
                 write!(f, "incomplete packet at offset {offset}: {bytes} bytes of it")
@@ -349,6 +386,19 @@ mod tests {
             "ends without a begin before them: 1\n\
              slices without an end: 1 instead of 0, such as AllReduce on stream 7\n"
         );
+    }
+
+    #[test]
+    fn slices_that_overlap() {
+        let begin = |category: &str| named(BEGIN).bytes(22, category);
+        let two = |category: &str, second: &str| {
+            let ends = [at(120, event(END, TRACK)), at(130, event(END, TRACK))].concat();
+            check(&[at(100, begin(category)), at(110, begin(second)), ends])
+        };
+        assert_eq!(two("kernel", "kernel"), "slices that overlap: 1, such as AllReduce in AllReduce on stream 7\n");
+        // A range may hold another of its name.
+        assert_eq!(two("nvtx", "nvtx"), "");
+        assert_eq!(two("kernel", "carried"), "");
     }
 
     #[test]

@@ -21,6 +21,8 @@ mod field {
     pub(super) const GPU_RENDER_STAGE_EVENT: u64 = 53;
     pub(super) const DEFAULTS: u64 = 59;
     pub(super) const TRACK_DESCRIPTOR: u64 = 60;
+    pub(super) const TRACE_ATTRIBUTES: u64 = 126;
+    pub(super) const GPU_INFO: u64 = 128;
 
     // TracePacketDefaults
     pub(super) const TRACK_EVENT_DEFAULTS: u64 = 11;
@@ -36,6 +38,9 @@ mod field {
     // TrackDescriptor
     pub(super) const UUID: u64 = 1;
     pub(super) const NAME: u64 = 2;
+
+    // TraceAttributes, GpuInfo: what is repeated in them
+    pub(super) const EACH: u64 = 1;
 }
 
 /// `SequenceFlags`: what came before on this sequence is forgotten.
@@ -53,10 +58,25 @@ pub(super) struct Written {
     pub(super) render_stages: u64,
     pub(super) flows: BTreeMap<u64, Flow>,
     pub(super) tracks: BTreeMap<u64, Track>,
+    /// Facts about the whole trace; of several with one key the last one holds.
+    pub(super) attributes: BTreeMap<String, String>,
+    /// The GPUs, as the last packet about them lists them.
+    pub(super) gpus: Vec<Gpu>,
     /// Bytes that cannot be read.
     pub(super) faults: Vec<Problem>,
     /// The track of events that name none, by sequence.
     default_tracks: HashMap<u64, u64>,
+}
+
+/// A GPU as the trace describes it, in the place of its number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its model.
+    pub name: String,
+    /// Who made it.
+    pub vendor: String,
+    /// Its UUID; empty where none was told.
+    pub uuid: Vec<u8>,
 }
 
 /// The uses of one flow id.
@@ -127,6 +147,20 @@ impl Written {
                 (field::DEFAULTS, Value::Bytes(message)) => defaults = Some(message),
                 (field::TRACK_EVENT, Value::Bytes(message)) => event = Some(message),
                 (field::TRACK_DESCRIPTOR, Value::Bytes(message)) => self.descriptor(message)?,
+                (field::TRACE_ATTRIBUTES, Value::Bytes(message)) => {
+                    for mut fact in texts_of(message)? {
+                        let value = fact.remove(&3).unwrap_or_default();
+                        self.attributes.insert(text(fact.remove(&1)), text(Some(value)));
+                    }
+                }
+                (field::GPU_INFO, Value::Bytes(message)) => {
+                    let gpu = |mut it: BTreeMap<u64, Vec<u8>>| Gpu {
+                        name: text(it.remove(&1)),
+                        vendor: text(it.remove(&2)),
+                        uuid: it.remove(&5).unwrap_or_default(),
+                    };
+                    self.gpus = texts_of(message)?.into_iter().map(gpu).collect();
+                }
                 (field::GPU_RENDER_STAGE_EVENT, Value::Bytes(_)) => self.render_stages += 1,
                 (field::COMPRESSED_PACKETS, Value::Bytes(zlib)) => {
                     let mut inside = Vec::new();
@@ -216,6 +250,27 @@ impl Written {
         flow.events += 1;
         flow.terminating += u64::from(terminating);
     }
+}
+
+/// The texts and bytes in each of a message's repeated messages, by their numbers.
+fn texts_of(message: &[u8]) -> Result<Vec<BTreeMap<u64, Vec<u8>>>, Malformed> {
+    let mut all = Vec::new();
+    for field in fields(message) {
+        if let (field::EACH, Value::Bytes(one)) = field? {
+            let mut texts = BTreeMap::new();
+            for field in fields(one) {
+                if let (number, Value::Bytes(bytes)) = field? {
+                    texts.insert(number, bytes.to_vec());
+                }
+            }
+            all.push(texts);
+        }
+    }
+    Ok(all)
+}
+
+fn text(bytes: Option<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
 }
 
 fn default_track(defaults: &[u8]) -> Result<u64, Malformed> {

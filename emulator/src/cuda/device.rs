@@ -146,7 +146,7 @@ impl Device {
 
     /// Sixteen bytes that no other device of the machine has.
     pub(super) fn uuid(&self) -> [u8; 16] {
-        identity(self.ordinal as u32).1
+        identity(self.ordinal).1
     }
 }
 

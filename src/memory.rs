@@ -8,10 +8,11 @@
 //!  0                                              ENDS          OURS                 HEAP
 //! ```
 //!
-//! Above `ENDS` the collector is told to come to an end (`is_short`). What our threads cannot have below `OURS`, and a piece for
-//! which the mapping is too scattered, they take from the system while it has something to give; if not, the thread stops where it is, for ever (`is_over`): an allocation may neither fail,
-//! which aborts, nor unwind. Nobody waits for our threads without a limit. NCCL's threads, which allocate a few kilobytes in `init` and
-//! `finalize`, have a part of the mapping for themselves.
+//! Above `ENDS` the collector is told to come to an end (`is_short`). What our threads cannot have below `OURS`, and a piece
+//! for which the mapping is too scattered, they take from the system while it has something to give. If it has nothing, the
+//! thread stops where it is, for ever (`is_over`): an allocation may neither fail, which aborts, nor unwind. Nobody waits for
+//! our threads without a limit. NCCL's threads, which allocate a few kilobytes in `init` and `finalize`, have a part of the
+//! mapping for themselves.
 //!
 //! Before a recording, in a forked child and in the command line everything comes from the system.
 

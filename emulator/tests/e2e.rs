@@ -404,10 +404,11 @@ fn hang(nccl: &str) {
     let said = job.info();
     let first = said.lines().next().unwrap_or_default();
     assert!(
-        first.starts_with("hang          AllReduce 1 MiB f32, seq 3 on world: 1 of 2 ranks have come and wait for "),
+        first.starts_with("hang          AllReduce 1 MiB f32, seq 3 on world: 1 of 2 ranks have come and waited "),
         "{said}"
     );
-    assert!(first.contains(" missing: 1 (last seen: AllReduce 1 MiB f32, seq 2, "), "{said}");
+    let last = first.split_once(" missing: 1 (last seen: AllReduce 1 MiB f32, seq 2, ").map(|(_, last)| last);
+    assert!(last.is_some_and(|last| last.ends_with(" s before the end)") && !last.contains(',')), "{said}");
 }
 
 /// The same between the GPUs of one host, where no proxy is at work: what is known is that its kernel does not end.
@@ -428,10 +429,11 @@ fn hang_on_one_host(nccl: &str) {
     let said = job.info();
     let first = said.lines().next().unwrap_or_default();
     assert!(
-        first.starts_with("hang          AllReduce 1 MiB f32, seq 3 on world: 1 of 2 ranks have come and wait for "),
+        first.starts_with("hang          AllReduce 1 MiB f32, seq 3 on world: 1 of 2 ranks have come and waited "),
         "{said}"
     );
-    assert!(first.contains(" missing: 1 (last seen: AllReduce 1 MiB f32, seq 2, "), "{said}");
+    let last = first.split_once(" missing: 1 (last seen: AllReduce 1 MiB f32, seq 2, ").map(|(_, last)| last);
+    assert!(last.is_some_and(|last| last.ends_with(" s before the end)") && !last.contains(',')), "{said}");
 }
 
 /// Kernel channels come when asked for, exactly as many as the kernels stamped; and not otherwise.

@@ -10,6 +10,7 @@ use super::wire::fields;
 use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
+use crate::trace::writer::TRACK_BITS;
 
 /// What is found in one trace, or in several that are looked at as one.
 #[derive(Default)]
@@ -268,9 +269,10 @@ impl Survey {
             self.processes.insert(uuid, Process { last: of_file.last, ..Process::default() });
         }
         for (track, time) in &of_file.ended {
-            if let Some(process) = self.process(*track).and_then(|process| self.processes.get_mut(&process)) {
-                process.ended = Some(*time);
-            }
+            // A process with several GPUs is drawn as several, of one tag.
+            let same = |uuid: &u64| uuid >> TRACK_BITS == track >> TRACK_BITS;
+            let processes = self.processes.iter_mut().filter(|(uuid, _)| same(uuid));
+            processes.for_each(|(_, process)| process.ended = Some(*time));
         }
         for track in &of_file.counted {
             let counts_losses = self.tracks.get(track).is_some_and(|track| track.name == "records dropped");

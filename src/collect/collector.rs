@@ -359,7 +359,7 @@ impl Run {
             reader.drain(&mut self.out);
         }
         if let Some(time) = forced {
-            let text = "nothing had ended for long; records of kernels that had not ended yet will not come";
+            let text = "nothing had ended for seconds; kernels that had not ended yet, and so have no record";
             self.out.feed(&Input::Note { time, name: remark::FORCED, text });
         }
         self.out.feed(&Input::Due { all });

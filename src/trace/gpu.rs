@@ -6,10 +6,10 @@ use super::counters;
 use super::fields::nccl;
 use super::flows;
 use super::lanes::{FamilyId, Look, Placing};
-use super::names::{CarriedName, Fixed, KernelName, OperationName};
+use super::names::{self, CarriedName, Fixed, KernelName, OperationName};
 use super::tracks::Tracks;
 use super::writer::{self, Category, Form, Track};
-use crate::model::activity::{Copy, CopyKind, Device, HostFunction, Kernel, Overhead, Place};
+use crate::model::activity::{Copy, Device, HostFunction, Kernel, Overhead, Place};
 use crate::model::time::HostNs;
 use crate::model::timeline::{CopyOf, Owner};
 
@@ -147,14 +147,7 @@ impl Tracks {
     /// A copy or a memset; one that a collective queued is named by it.
     pub(super) fn copy(&mut self, copy: &Copy, of: Option<CopyOf<'_>>) {
         let families = self.stream(copy.place);
-        let name = match copy.kind {
-            CopyKind::HostToDevice => "copy host → device",
-            CopyKind::DeviceToHost => "copy device → host",
-            CopyKind::DeviceToDevice => "copy on the device",
-            CopyKind::PeerToPeer => "copy to another device",
-            CopyKind::Set => "memset",
-            CopyKind::Other(_) => "copy",
-        };
+        let name = names::copy(copy.kind);
         self.args
             .clear()
             .nonzero(nccl::BYTES, copy.bytes)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cpp_demangle::{DemangleOptions, Symbol};
 
 use super::writer::Name;
+use crate::model::activity::CopyKind;
 use crate::model::event::Event;
 use crate::model::state;
 use crate::model::timeline::{Comm, Operation};
@@ -306,6 +307,19 @@ pub fn without_gpu(name: &str) -> (&str, Option<u32>) {
     match gpu.split(' ').next().unwrap_or_default().parse() {
         Ok(device) => (process, Some(device)),
         Err(_) => (name, None),
+    }
+}
+
+/// What a copy is called.
+#[must_use]
+pub fn copy(kind: CopyKind) -> &'static str {
+    match kind {
+        CopyKind::HostToDevice => "copy host → device",
+        CopyKind::DeviceToHost => "copy device → host",
+        CopyKind::DeviceToDevice => "copy on the device",
+        CopyKind::PeerToPeer => "copy to another device",
+        CopyKind::Set => "memset",
+        CopyKind::Other(_) => "copy",
     }
 }
 

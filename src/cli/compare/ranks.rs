@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 
 use crate::import::{Kernel, Operation, Profile, Span, kernel_name};
-use crate::model::activity::CopyKind;
 use crate::trace::names;
 
 /// What kind of thing a rank does.
@@ -150,22 +149,11 @@ impl Ranks {
             lists.entry((kernel.process, kernel.place.device)).or_default().push(item);
         }
         for copy in &profile.copies {
-            let kind = self.kind(kinds, Class::Copy, copy_name(copy.kind).to_owned());
+            let kind = self.kind(kinds, Class::Copy, names::copy(copy.kind).to_owned());
             let launched = calls.get(&(copy.process, copy.correlation)).copied();
             let item = Item { kind, span: copy.span, waited: None, launched };
             lists.entry((copy.process, copy.place.device)).or_default().push(item);
         }
-    }
-}
-
-fn copy_name(kind: CopyKind) -> &'static str {
-    match kind {
-        CopyKind::HostToDevice => "copy host → device",
-        CopyKind::DeviceToHost => "copy device → host",
-        CopyKind::DeviceToDevice => "copy on the device",
-        CopyKind::PeerToPeer => "copy to another device",
-        CopyKind::Set => "memset",
-        CopyKind::Other(_) => "copy",
     }
 }
 

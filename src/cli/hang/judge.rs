@@ -86,6 +86,7 @@ impl Job {
             }
         }
         let (age, begin) = first_came;
+        let waited = waited.min(age);
         let is_certain = match &missing[..] {
             // A rank of which nothing is known may have lost what it handed over.
             _ if has_paused => false,
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_rank_that_is_missing_is_named() {
-        let expected = "AllReduce 1 MiB f32, seq 5 on comm 7: 3 of 4 ranks have come and wait for 4.0 s, missing: 2 (last seen: \
+        let expected = "AllReduce 1 MiB f32, seq 5 on comm 7: 3 of 4 ranks have come and waited 4.0 s, missing: 2 (last seen: \
                         AllReduce 1 MiB f32, seq 4, 5.0 s before the end)";
         assert_eq!(said(&job(7, 4, 0, &[0, 1, 3])), [(true, expected.to_owned())]);
     }

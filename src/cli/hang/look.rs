@@ -142,14 +142,17 @@ pub(super) struct OnRank {
 impl Look<'_> {
     pub(super) fn at(&mut self, path: &Path) {
         let mut sequences = Sequences::default();
-        // By track: calls of NCCL, and transfers; what is open of them, outermost first.
-        let mut open: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
+        // By track: the calls of NCCL that are open, and the transfers, outermost first.
+        let mut calls: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
+        let mut transfers = calls.clone();
         let _ = packets(path, |raw| {
             let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
             let (Some(event), Some(time)) = (&packet.event, packet.time) else { return Ok(()) };
             match event.kind {
                 kind::TYPE_SLICE_END => {
-                    open.get_mut(&event.track).and_then(Vec::pop);
+                    for open in [&mut calls, &mut transfers] {
+                        open.get_mut(&event.track).and_then(Vec::pop);
+                    }
                 }
                 kind::TYPE_SLICE_BEGIN => {
                     let name = || sequences.name(packet.sequence, event);
@@ -157,10 +160,10 @@ impl Look<'_> {
                         "api" => {
                             let name = name();
                             self.called(event, time, &name);
-                            open.entry(event.track).or_default().push((name, time));
+                            calls.entry(event.track).or_default().push((name, time));
                         }
                         "proxy" if event.arg(nccl::STEPS).is_none() => {
-                            open.entry(event.track).or_default().push((name(), time));
+                            transfers.entry(event.track).or_default().push((name(), time));
                         }
                         "operation" => self.handed_over(event, time, name),
                         "run" => self.ran(event),
@@ -171,15 +174,17 @@ impl Look<'_> {
             }
             Ok(())
         });
-        for (track, open) in open {
-            let Some(process) = self.survey.process(track) else { continue };
+        for (track, open) in calls {
+            if let (Some(process), Some((call, since))) = (self.survey.process(track), open.into_iter().next()) {
+                self.job.calls.push((process, call, since));
+            }
+        }
+        for (track, mut open) in transfers {
+            let (Some(process), Some((phase, since))) = (self.survey.process(track), open.pop()) else { continue };
+            // What the thread itself does is on a track of another name.
             let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
-            match (self.job.by_label.get(&(process, proxy_label(name).to_owned())), &open[..]) {
-                (_, []) => {}
-                (Some(&member), [.., (phase, since)]) => {
-                    self.job.transfers.push((member, name.to_owned(), phase.clone(), *since));
-                }
-                (None, [(call, since), ..]) => self.job.calls.push((process, call.clone(), *since)),
+            if let Some(&member) = self.job.by_label.get(&(process, proxy_label(name).to_owned())) {
+                self.job.transfers.push((member, name.to_owned(), phase, since));
             }
         }
         for (member, OnRank { handed_over, at, .. }) in self.on.drain() {

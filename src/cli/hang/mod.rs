@@ -127,7 +127,7 @@ impl fmt::Display for Hang {
                 };
                 write!(
                     f,
-                    "{came} of {of} ranks have come and wait for {waited}, missing: {}",
+                    "{came} of {of} ranks have come and waited {waited}, missing: {}",
                     list(missing.iter().map(name))
                 )?;
                 if let [one] = missing {

@@ -579,10 +579,17 @@ mod tests {
             job.had_not_ended(30, "ncclDevKernel", Some(30), Some((7, now)));
             (1..6).for_each(|number| job.ran(Some(number), moved.0));
             job.tracks.flushed_by_force(now, "kernels that had not ended", moved);
-            // What is lost stays unknown, and is not asked for again.
+            // What is lost stays unknown, and is not asked for again; what comes later is followed.
             (6..20).for_each(|second| assert!(!job.tick(second)));
-            let expected = if shown > 0 { shown + 1 } else { 0 };
-            assert_eq!(job.shown().len(), expected, "{moved:?}");
+            if shown == 0 {
+                job.hand_over(50, 20 * SECOND);
+                (20..26).for_each(|second| assert!(!job.tick(second)));
+                assert!(job.tick(26), "a pause of twice the time");
+                assert!(!job.tick(27));
+            }
+            let numbers: Vec<u64> = job.shown().iter().map(|it| it.0).collect();
+            let expected = if shown > 0 { (6..14).chain([30]).collect() } else { vec![50] };
+            assert_eq!(numbers, expected, "{moved:?}");
         }
     }
 

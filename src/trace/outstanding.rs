@@ -52,6 +52,8 @@ struct UnderWay {
     is_counted: bool,
     /// CUPTI said that its kernel had not ended, and will say no more of it.
     is_unfinished: bool,
+    /// It may have ended since, and nobody will say so.
+    is_lost: bool,
     /// What it is, while it may have to be shown.
     facts: Option<Arc<Operation>>,
     is_shown: bool,
@@ -83,14 +85,16 @@ impl Outstanding {
             end: None,
             is_counted: false,
             is_unfinished: false,
+            is_lost: false,
             facts,
             is_shown: false,
         });
     }
 
-    /// The place of the first of those that are not known to have ended.
+    /// The place of the first of those that are not known to have ended, and whose end somebody will tell.
     fn first(&self) -> usize {
-        self.operations.iter().rposition(|it| it.end.is_some()).map_or(0, |last| last + 1)
+        let first = self.operations.iter().rposition(|it| it.end.is_some()).map_or(0, |last| last + 1);
+        first + self.operations.range(first..).take_while(|it| it.is_lost).count()
     }
 
     /// When one was last handed over, or known to end.
@@ -119,11 +123,10 @@ impl Outstanding {
         found.map(|operation| operation.is_unfinished = true).is_some()
     }
 
-    /// Of those whose kernel had not ended nothing more will be known: they are not followed any more.
+    /// Of those whose kernel had not ended nothing more will be known: they count until a later one has ended.
     pub(super) fn forget_unfinished(&mut self) {
         for operation in self.operations.iter_mut().filter(|operation| operation.is_unfinished) {
-            operation.end = operation.end.or(Some(operation.begin));
-            operation.facts = None;
+            (operation.is_lost, operation.facts) = (true, None);
         }
     }
 
@@ -265,6 +268,20 @@ mod tests {
         let expected = [(10, 1), (20, 2), (30, 3), (50, 4), (60, 3), (80, 2), (80, 1)];
         assert_eq!(counted(&mut outstanding, u64::MAX), expected);
         assert_eq!(outstanding.operations.len(), 1, "D hangs");
+    }
+
+    #[test]
+    fn what_is_lost_counts_until_a_later_one_has_ended() {
+        let mut outstanding = Outstanding::default();
+        for (id, begin) in [(A, 10), (B, 20), (C, 30)] {
+            outstanding.begin(id, HostNs(begin), None, 0);
+        }
+        assert!(outstanding.unfinished(A) && outstanding.unfinished(B));
+        outstanding.forget_unfinished();
+        assert_eq!(outstanding.first(), 2, "what comes behind them is followed");
+        assert_eq!(counted(&mut outstanding, 50), [(10, 1), (20, 2), (30, 3)]);
+        outstanding.end(C, HostNs(60));
+        assert_eq!(outstanding.changes(HostNs(u64::MAX)), [(HostNs(60), -1); 3]);
     }
 
     #[test]

@@ -225,7 +225,7 @@ fn settings(out: &mut dyn Write) -> io::Result<()> {
     for setting in SETTINGS {
         writeln!(out, "{}", setting.name)?;
         writeln!(out, "    {}", setting.help)?;
-        writeln!(out, "    value: {}; default: {}", setting.unit, setting.default)?;
+        writeln!(out, "    value: {}; default: {}", setting.values, setting.default)?;
     }
     Ok(())
 }

@@ -114,10 +114,12 @@ pub struct Options {
     pub min_free: u64,
     /// Where a capture is to be made, most bytes that it may have.
     pub capture: Option<u64>,
+    /// Permissions of the files, whatever the umask says. Without, their owner alone may read them.
+    pub mode: Option<u32>,
 }
 
 impl TraceFile {
-    /// Creates a new file in `folder`, readable by its owner only: `name.perfetto-trace`, or with a
+    /// Creates a new file in `folder`, readable by its owner unless the options say more: `name.perfetto-trace`, or with a
     /// number behind the name where that exists. The capture beside it has the same name and the
     /// ending `capture`; where there can be none, a line says so, and the trace is made without.
     ///
@@ -308,12 +310,27 @@ const NAMES: u32 = 100;
 impl Make {
     fn run(self, shared: &Shared) -> io::Result<Files> {
         let Make { folder: path, name, options } = self;
-        let folder = sys::folder::open(&path)?;
+        let refuse = |path: &Path, error| {
+            let mode = options.mode.unwrap_or_default();
+            message::formatted(format_args!(
+                "NCCLSCOPE_FILE_MODE={mode:o} does not hold for {}: {error}",
+                path.display()
+            ));
+        };
+        // Who may read a file may find it.
+        let folder_mode = options.mode.map(|mode| mode | (mode & 0o444) >> 2);
+        let folder = sys::folder::open(&path, folder_mode, |error| refuse(&path, error))?;
         // All that may be under way when the disk turns out to be full still fits. Compressed it is
         // a quarter, mostly.
         let under_way = (QUEUE + 2) * CHUNK;
         let ahead = RESERVE + if options.compress { under_way / 2 } else { under_way } as u64;
         let trace = create_new(&folder, &path, &name, ahead)?;
+        let permit = |file: &Output| {
+            if let Some(mode) = options.mode {
+                file.permit(mode).unwrap_or_else(|error| refuse(file.path(), error));
+            }
+        };
+        permit(&trace);
         // Not waiting for the first flush: a job may end before.
         check_space(&trace, options.min_free, shared);
         let capture = options.capture.and_then(|max_size| {
@@ -322,6 +339,7 @@ impl Make {
                 |error| message::formatted(format_args!("no capture: failed to create {}: {error}", path.display()));
             CaptureFile::create(&folder, &path, max_size).map_err(say).ok()
         });
+        capture.iter().for_each(|capture| permit(capture.output()));
         Ok(Files { trace, capture })
     }
 }

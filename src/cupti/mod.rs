@@ -537,12 +537,12 @@ impl Reader {
 }
 
 impl Facts {
-    /// The line that says that CUPTI is ours, for whoever wonders why another profiler sees no GPU.
+    /// Which one it is, for whoever wonders why another profiler sees no GPU.
     #[must_use]
     pub fn announcement(&self) -> String {
         format!(
-            "GPU kernels are recorded through CUPTI of CUDA {}, which has one owner: torch.profiler and others see no GPU \
-             in this process meanwhile. NCCLSCOPE_CUPTI=0 leaves it to them, ncclscope_release lends it",
+            "CUPTI of CUDA {}, so torch.profiler and others see no GPU in this process (NCCLSCOPE_CUPTI=0 leaves CUPTI to them, \
+             ncclscope_release lends it)",
             self.release()
         )
     }

@@ -1,10 +1,14 @@
 //! `ncclscope info`: what a trace holds, in a page.
 
+mod json;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 use super::foreign;
 use super::hang::{self, Hang};
@@ -18,27 +22,52 @@ use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
 use crate::trace::writer::TRACK_BITS;
 
-pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
+/// Says what the files hold, and writes it as JSON where that is asked for.
+pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), String> {
+    let Some(path) = json else { return look(traces, out).1 };
+    super::must_be_new_json(path)?;
+    // Where the JSON goes to the screen, it is alone there.
+    let (report, result) = if super::is_screen(path) { look(traces, &mut std::io::sink()) } else { look(traces, out) };
+    super::write_json(path, &report, out)?;
+    result
+}
+
+/// Says what the files hold; all of it for programs, and what could not be read.
+fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), String>) {
     let failed = |error| format!("failed to write: {error}");
     let ours = |path: &PathBuf| !replay::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // A trace that cannot be read to its end says so below.
     let (survey, _) = Survey::of_what_can_be_read(&ours);
-    hangs(&hang::find(&survey, &ours), out).map_err(failed)?;
+    let found = hang::find(&survey, &ours);
+    let mut faults: Vec<String> = hangs(&found, out).map_err(failed).err().into_iter().collect();
     // One file that cannot be read hides none of the others.
-    let faults: Vec<String> = traces.iter().filter_map(|path| describe(path, out).err()).collect();
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+    let described = traces.iter().map(|path| {
+        describe(path, out).unwrap_or_else(|fault| {
+            let file = serde_json::json!({ "kind": "unreadable", "file": path.display().to_string(), "fault": fault });
+            faults.push(fault);
+            file
+        })
+    });
+    let files: Vec<Value> = described.collect();
+    let report = serde_json::json!({
+        "format_version": json::FORMAT_VERSION,
+        "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
+        "files": files,
+    });
+    (report, if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) })
 }
 
 /// Says what one file holds.
-fn describe(path: &Path, out: &mut dyn Write) -> Result<(), String> {
+fn describe(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
     let failed = |error| format!("failed to write: {error}");
     if replay::is_capture(path) {
         return replay::describe(path, out);
     }
     if import::format(path).map_err(|error| format!("{}: {error}", path.display()))? != Format::Perfetto {
         let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        return foreign::print(&profile, out).map_err(failed);
+        foreign::print(&profile, out).map_err(failed)?;
+        return foreign::json(&profile).map_err(|error| format!("failed to write JSON: {error}"));
     }
     let bytes = super::read(path)?;
     let mut info = Info::default();
@@ -46,7 +75,8 @@ fn describe(path: &Path, out: &mut dyn Write) -> Result<(), String> {
     if matches!(fault, Some(reader::Error::NotATrace)) {
         return Err(format!("{}: {}", path.display(), reader::Error::NotATrace));
     }
-    info.print(path, bytes.len(), fault, out).map_err(failed)
+    info.print(path, bytes.len(), fault.as_ref(), out).map_err(failed)?;
+    Ok(info.json(path, bytes.len(), fault.as_ref()))
 }
 
 /// Where the job stands, before all else.
@@ -73,7 +103,7 @@ struct Info {
     /// The processes that were recorded, by their tag; a process with several GPUs is drawn as several.
     recordings: HashMap<u64, String>,
     sequences: Sequences,
-    communicators: Vec<String>,
+    communicators: Vec<Nccl>,
     /// Operations handed over, by communicator and function: how many, and their bytes.
     operations: BTreeMap<(u64, String), (u64, u64)>,
     slices: u64,
@@ -116,7 +146,7 @@ impl Info {
             }
             Type::Instant => {
                 match &*name {
-                    "communicator init" => self.communicators.push(communicator(&nccl)),
+                    "communicator init" => self.communicators.push(nccl),
                     "recording ended" => {
                         self.ended.push(track >> TRACK_BITS);
                         self.ends.push(nccl);
@@ -136,7 +166,7 @@ impl Info {
         &self,
         path: &Path,
         bytes: usize,
-        fault: Option<reader::Error>,
+        fault: Option<&reader::Error>,
         out: &mut dyn Write,
     ) -> std::io::Result<()> {
         writeln!(out, "{}: {}, {} slices", path.display(), names::size(bytes as u64), self.slices)?;
@@ -144,7 +174,7 @@ impl Info {
             writeln!(out, "  process       {process}")?;
         }
         for communicator in self.communicators.iter().take(COMMUNICATORS) {
-            writeln!(out, "  communicator  {communicator}")?;
+            writeln!(out, "  communicator  {}", self::communicator(communicator))?;
         }
         if let more @ 1.. = self.communicators.len().saturating_sub(COMMUNICATORS) {
             writeln!(out, "  communicator  {more} more")?;

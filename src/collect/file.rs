@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, Sender, bounded};
 use flate2::{Compress, Compression, FlushCompress};
 
 use super::output::{Append, Output};
@@ -64,7 +64,7 @@ struct Shared {
 
 /// Where chunks go.
 pub struct TraceFile {
-    sender: SyncSender<Command>,
+    sender: Sender<Command>,
     shared: Arc<Shared>,
     path: PathBuf,
     compresses: bool,
@@ -78,7 +78,7 @@ enum Start {
     /// They are there.
     With(Box<Files>),
     /// It makes them itself, and answers where they are.
-    Make(Make, SyncSender<io::Result<Paths>>),
+    Make(Make, Sender<io::Result<Paths>>),
 }
 
 struct Files {
@@ -131,8 +131,8 @@ impl TraceFile {
     /// What the operating system says against the folder, the file, or the thread.
     pub fn create(folder: &Path, name: &str, options: Options, limit: Option<Duration>) -> io::Result<TraceFile> {
         let shared = Arc::new(Shared::default());
-        let (start, started) = sync_channel(1);
-        let (sender, receiver) = sync_channel(QUEUE);
+        let (start, started) = bounded(1);
+        let (sender, receiver) = bounded(QUEUE);
         let thread = {
             let shared = Arc::clone(&shared);
             let body = move || memory::on_our_thread(|| write_files(&started, options, &receiver, &shared));
@@ -148,7 +148,7 @@ impl TraceFile {
                 paths
             }
             Some(limit) => {
-                let (answer, made) = sync_channel(1);
+                let (answer, made) = bounded(1);
                 let _ = start.send(Start::Make(make, answer));
                 made.recv_timeout(limit).map_err(|_| {
                     let text = format!("its disk has not answered for {} s", limit.as_secs());
@@ -209,9 +209,11 @@ impl TraceFile {
 
     /// Waits until all that was handed over is in the file, or the time is up.
     pub fn flush(&self, limit: Duration) {
-        let (done, wait) = channel();
-        if self.sender.send(Command::Flush(done)).is_ok() {
-            let _ = wait.recv_timeout(limit);
+        let (done, wait) = bounded(1);
+        let deadline = Instant::now() + limit;
+        // What is under way may fill the queue for as long as the disk hangs.
+        if self.sender.send_deadline(Command::Flush(done), deadline).is_ok() {
+            let _ = wait.recv_deadline(deadline);
         }
     }
 
@@ -258,7 +260,7 @@ impl Drop for TraceFile {
     /// Has the thread end, and waits a moment for that: it may have to remove a file in which
     /// nothing is.
     fn drop(&mut self) {
-        let (sender, _) = sync_channel(0);
+        let (sender, _) = bounded(0);
         drop(std::mem::replace(&mut self.sender, sender));
         let begin = Instant::now();
         while !self.thread.is_finished() && begin.elapsed() < END_WAIT {

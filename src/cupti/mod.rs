@@ -292,7 +292,7 @@ fn in_time<T: Send + 'static>(
     ask: impl FnOnce() -> Result<T, Absent> + Send + 'static,
     undo: impl FnOnce(T) + Send + 'static,
 ) -> Result<T, Absent> {
-    let (sender, answer) = std::sync::mpsc::sync_channel(0);
+    let (sender, answer) = crossbeam_channel::bounded(0);
     let body = move || {
         memory::on_our_thread(|| {
             // Nobody waits any more where it cannot be handed over.

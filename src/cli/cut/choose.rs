@@ -8,11 +8,11 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::super::events::{Event, Sequences};
-use super::super::packets::packets;
+use super::super::read_trace;
 use super::super::survey::Survey;
 use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
+use crate::trace::reader::Event;
 
 /// What is to be kept, in terms of this trace.
 #[derive(Debug, Default)]
@@ -64,13 +64,10 @@ impl Choice {
             introduced: HashSet::new(),
             choice: Choice::default(),
         };
-        let mut sequences = Sequences::default();
         let mut number = 0;
-        packets(path, |raw| {
-            let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
+        read_trace(path, |packet| {
             if let Some(event) = &packet.event {
-                let category = sequences.category(packet.sequence, event);
-                chooser.event((number, packet.sequence), event, packet.time.unwrap_or_default(), &category);
+                chooser.event((number, packet.sequence), event, packet.time.unwrap_or_default());
                 number += 1;
             } else if packet.time.is_some() {
                 // Of these the window alone decides, when they are copied.
@@ -199,7 +196,8 @@ struct Held {
 }
 
 impl Chooser<'_> {
-    fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: u64, category: &str) {
+    fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: u64) {
+        let category = event.category;
         let scope = self.scopes.get(&event.track).copied().unwrap_or(Scope::Wanted);
         if scope == Scope::Left {
             return;
@@ -213,7 +211,7 @@ impl Chooser<'_> {
                 (_, _, Some(around)) => around.is_wanted,
                 (_, _, None) => scope == Scope::Wanted,
             };
-        let flows = event.flows.clone();
+        let flows = event.flows().collect();
         let held = Held {
             number,
             sequence,

@@ -4,24 +4,25 @@
 use prost::encoding::{self, decode_varint};
 
 /// The fields of a message, in their order. Ends early where the bytes are no message.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     rest: &'a [u8],
+    is_damaged: bool,
 }
 
 /// One field of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Field<'a> {
+pub(crate) struct Field<'a> {
     /// Its number.
-    pub(super) number: u32,
+    pub(crate) number: u32,
     /// What it holds.
-    pub(super) value: Value<'a>,
+    pub(crate) value: Value<'a>,
     /// The field as it stands, number included.
-    pub(super) raw: &'a [u8],
+    pub(crate) raw: &'a [u8],
 }
 
 /// A field's value, by its wire type.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value<'a> {
+pub(crate) enum Value<'a> {
     /// Integers, enums and booleans.
     Varint(u64),
     /// Numbers of a fixed size.
@@ -30,8 +31,8 @@ pub(super) enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-pub(super) fn fields(message: &[u8]) -> Fields<'_> {
-    Fields { rest: message }
+pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
+    Fields { rest: message, is_damaged: false }
 }
 
 impl<'a> Iterator for Fields<'a> {
@@ -39,16 +40,23 @@ impl<'a> Iterator for Fields<'a> {
 
     fn next(&mut self) -> Option<Field<'a>> {
         let start = self.rest;
-        let field = self.field();
-        if field.is_none() {
-            self.rest = &[];
+        if start.is_empty() {
+            return None;
         }
-        let (number, value) = field?;
+        let Some((number, value)) = self.field() else {
+            (self.rest, self.is_damaged) = (&[], true);
+            return None;
+        };
         Some(Field { number, value, raw: &start[..start.len() - self.rest.len()] })
     }
 }
 
 impl<'a> Fields<'a> {
+    /// Whether it ended early.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
         let tag = decode_varint(&mut self.rest).ok()?;
         let value = match tag & 7 {
@@ -73,7 +81,7 @@ impl<'a> Fields<'a> {
 
 impl<'a> Field<'a> {
     /// The integer in it, 0 where it holds none.
-    pub(super) fn uint(&self) -> u64 {
+    pub(crate) fn uint(&self) -> u64 {
         match self.value {
             Value::Varint(number) | Value::Fixed(number) => number,
             Value::Bytes(_) => 0,
@@ -81,7 +89,7 @@ impl<'a> Field<'a> {
     }
 
     /// The bytes in it, none where it holds a number.
-    pub(super) fn bytes(&self) -> &'a [u8] {
+    pub(crate) fn bytes(&self) -> &'a [u8] {
         match self.value {
             Value::Bytes(bytes) => bytes,
             Value::Varint(_) | Value::Fixed(_) => &[],
@@ -90,12 +98,12 @@ impl<'a> Field<'a> {
 }
 
 /// Appends a number field.
-pub(super) fn put_uint(out: &mut Vec<u8>, number: u32, value: u64) {
+pub(crate) fn put_uint(out: &mut Vec<u8>, number: u32, value: u64) {
     encoding::uint64::encode(number, &value, out);
 }
 
 /// Appends a message, string or bytes field.
-pub(super) fn put_bytes(out: &mut Vec<u8>, number: u32, value: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, number: u32, value: &[u8]) {
     encoding::encode_key(number, encoding::WireType::LengthDelimited, out);
     encoding::encode_varint(value.len() as u64, out);
     out.extend_from_slice(value);
@@ -122,5 +130,11 @@ mod tests {
         assert_eq!(fields(&[0x12, 0x05, 1]).count(), 0);
         assert_eq!(fields(&[0x08, 1, 0x0b]).count(), 1);
         assert_eq!(fields(&[0x08]).count(), 0);
+        for (message, is_damaged) in [(&[0x08][..], true), (&[0x08, 1, 0x0b], true), (&[0x08, 1], false), (&[], false)]
+        {
+            let mut fields = fields(message);
+            fields.by_ref().for_each(drop);
+            assert_eq!(fields.is_damaged(), is_damaged, "{message:?}");
+        }
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use rustc_hash::FxHashMap;
+
 use super::{Fault, join};
 use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
@@ -17,7 +19,7 @@ pub(super) struct Survey {
     /// The first and the last time in it.
     pub(super) span: Option<(u64, u64)>,
     pub(super) slices: u64,
-    pub(super) tracks: HashMap<u64, Track>,
+    pub(super) tracks: FxHashMap<u64, Track>,
     pub(super) communicators: BTreeMap<u64, Communicator>,
     /// Operations as the host handed them over, and NCCL's kernels: from when to when, in the order of the file. What
     /// has no end ends when it begins.
@@ -139,7 +141,7 @@ enum Open {
 #[derive(Default)]
 struct OfFile {
     last: u64,
-    ended: HashMap<u64, u64>,
+    ended: FxHashMap<u64, u64>,
     /// Counters that were above zero.
     counted: BTreeSet<u64>,
 }

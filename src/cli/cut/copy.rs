@@ -1,6 +1,6 @@
 //! Copies what was chosen.
 
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(super) fn copy(path: &Path, choice: &Choice, filter: &Filter, output: &mut d
     let mut copier = Copier {
         choice,
         filter,
-        states: HashMap::new(),
+        states: FxHashMap::default(),
         number: 0,
         pending: Vec::new(),
         output,
@@ -55,7 +55,7 @@ impl CopyError {
 struct Copier<'a> {
     choice: &'a Choice,
     filter: &'a Filter,
-    states: HashMap<u64, State>,
+    states: FxHashMap<u64, State>,
     /// Of the next event in the file.
     number: usize,
     pending: Vec<u8>,
@@ -70,7 +70,7 @@ struct State {
     /// What its delta clock reads.
     clock: u64,
     /// Interned entries that it has.
-    interned: HashSet<(u32, u64)>,
+    interned: FxHashSet<(u32, u64)>,
 }
 
 impl Copier<'_> {
@@ -196,7 +196,7 @@ impl Copier<'_> {
 }
 
 /// The interned entries that a packet needs and its sequence does not have yet; `has` then has them.
-fn missing(packet: &Packet<'_>, has: &mut HashSet<(u32, u64)>) -> Vec<u8> {
+fn missing(packet: &Packet<'_>, has: &mut FxHashSet<(u32, u64)>) -> Vec<u8> {
     let event = fields(packet.raw).find(|field| field.number == trace_packet::TRACK_EVENT);
     let named = fields(event.map_or(&[], |event| event.bytes())).filter_map(|field| match field.number {
         track_event::NAME_IID => Some((interned_data::EVENT_NAMES, field.uint())),

@@ -8,11 +8,10 @@ use std::thread;
 use flate2::Compression;
 use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
-use prost::encoding::decode_varint;
 
 use super::Error;
 use super::follow::Skim;
-use super::wire::{Value, fields, put_bytes};
+use super::wire::{Value, fields, put_bytes, varint};
 use crate::trace::fields::{trace, trace_packet};
 
 /// The tag of `Trace.packet`, field 1, length-delimited.
@@ -71,7 +70,7 @@ impl<R: Read> Blocks<R> {
         loop {
             let needed = loop {
                 match frame(&self.rest[whole..]) {
-                    Frame::Whole(length) => whole += length,
+                    Frame::Whole { length, .. } => whole += length,
                     Frame::Cut(needed) => break needed,
                     // What is before it comes first.
                     Frame::Wrong if whole > 0 => break 0,
@@ -123,8 +122,8 @@ impl<R: Read> Blocks<R> {
 
 /// What begins a run of bytes.
 enum Frame {
-    /// A packet of this length, all told.
-    Whole(usize),
+    /// A packet of this length, with the header of its frame.
+    Whole { header: usize, length: usize },
     /// A packet, or its beginning, of which so many bytes are missing at least.
     Cut(u64),
     /// No packet.
@@ -136,13 +135,14 @@ fn frame(bytes: &[u8]) -> Frame {
     if *tag != PACKET {
         return Frame::Wrong;
     }
-    let length = match decode_varint(&mut rest) {
-        Ok(length) => length,
-        Err(_) if rest.len() < 10 => return Frame::Cut(1),
-        Err(_) => return Frame::Wrong,
+    let Some(length) = varint(&mut rest) else {
+        return if rest.len() < 10 { Frame::Cut(1) } else { Frame::Wrong };
     };
     match length.checked_sub(rest.len() as u64) {
-        None | Some(0) => Frame::Whole(bytes.len() - rest.len() + length as usize),
+        None | Some(0) => {
+            let header = bytes.len() - rest.len();
+            Frame::Whole { header, length: header + length as usize }
+        }
         Some(missing) => Frame::Cut(missing),
     }
 }
@@ -204,9 +204,9 @@ impl Unpacked {
     fn of(block: &Block) -> Unpacked {
         let mut unpacked = Unpacked { bytes: Vec::new(), packets: Vec::new(), fault: None };
         let mut at = 0;
-        while let Frame::Whole(length) = frame(&block.bytes[at..]) {
+        while let Frame::Whole { header, length } = frame(&block.bytes[at..]) {
             let in_file = block.at + at as u64;
-            if let Err(reason) = unpacked.packet(in_file, &block.bytes[at..at + length]) {
+            if let Err(reason) = unpacked.packet(in_file, &block.bytes[at..at + length], header) {
                 unpacked.fault = Some(Error::Packet { at: in_file, reason });
                 break;
             }
@@ -216,16 +216,14 @@ impl Unpacked {
     }
 
     /// Takes a packet with its frame, and where it is in the file.
-    fn packet(&mut self, in_file: u64, framed: &[u8]) -> Result<(), String> {
+    fn packet(&mut self, in_file: u64, framed: &[u8], header: usize) -> Result<(), String> {
         let begin = self.bytes.len();
-        let compressed = fields(framed).next().and_then(|packet| compressed(packet.bytes()));
-        match compressed {
+        match compressed(&framed[header..]) {
             None => self.bytes.extend_from_slice(framed),
             Some(compressed) => inflate(compressed, &mut self.bytes).map_err(|error| error.to_string())?,
         }
         let mut at = begin;
-        while let Frame::Whole(length) = frame(&self.bytes[at..]) {
-            let header = length - fields(&self.bytes[at..at + length]).next().map_or(0, |packet| packet.bytes().len());
+        while let Frame::Whole { header, length } = frame(&self.bytes[at..]) {
             let skim = Skim::of(in_file, &self.bytes, at + header..at + length);
             self.packets.push(skim.ok_or("it is no message")?);
             at += length;
@@ -258,9 +256,9 @@ pub(crate) fn rewritten<E: From<Error>>(
 ) -> Result<Extent, E> {
     let rewrite = |block: Block| -> io::Result<Vec<u8>> {
         let (mut out, mut inner, mut at) = (Vec::with_capacity(block.bytes.len()), Vec::new(), 0);
-        while let Frame::Whole(length) = frame(&block.bytes[at..]) {
+        while let Frame::Whole { header, length } = frame(&block.bytes[at..]) {
             let framed = &block.bytes[at..at + length];
-            let changed = match fields(framed).next().and_then(|packet| compressed(packet.bytes())) {
+            let changed = match compressed(&framed[header..]) {
                 None => edit(framed),
                 Some(compressed) => {
                     inner.clear();
@@ -280,7 +278,7 @@ pub(crate) fn rewritten<E: From<Error>>(
 #[must_use]
 pub fn whole_length(bytes: &[u8]) -> usize {
     let mut at = 0;
-    while let Frame::Whole(length) = frame(&bytes[at..]) {
+    while let Frame::Whole { length, .. } = frame(&bytes[at..]) {
         at += length;
     }
     at

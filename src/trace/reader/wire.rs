@@ -31,6 +31,17 @@ pub(crate) enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
+/// Takes a number off the front; nothing where none is there.
+#[inline]
+pub(crate) fn varint(rest: &mut &[u8]) -> Option<u64> {
+    // Most are below 128.
+    if let [byte @ 0..0x80, after @ ..] = *rest {
+        *rest = after;
+        return Some(u64::from(*byte));
+    }
+    decode_varint(rest).ok()
+}
+
 pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
     Fields { rest: message, is_damaged: false }
 }
@@ -38,6 +49,7 @@ pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Field<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Field<'a>> {
         let start = self.rest;
         if start.is_empty() {
@@ -57,13 +69,14 @@ impl<'a> Fields<'a> {
         self.is_damaged
     }
 
+    #[inline]
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
-        let tag = decode_varint(&mut self.rest).ok()?;
+        let tag = varint(&mut self.rest)?;
         let value = match tag & 7 {
-            0 => Value::Varint(decode_varint(&mut self.rest).ok()?),
+            0 => Value::Varint(varint(&mut self.rest)?),
             1 => Value::Fixed(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
             2 => {
-                let length = usize::try_from(decode_varint(&mut self.rest).ok()?).ok()?;
+                let length = usize::try_from(varint(&mut self.rest)?).ok()?;
                 Value::Bytes(self.take(length)?)
             }
             5 => Value::Fixed(u64::from(u32::from_le_bytes(self.take(4)?.try_into().ok()?))),

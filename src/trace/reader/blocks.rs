@@ -56,12 +56,14 @@ struct Blocks<R> {
     at: u64,
     /// What was read and is not handed on yet.
     rest: Vec<u8>,
+    /// Bytes behind `rest` of which nothing was kept.
+    skipped: u64,
     is_read: bool,
 }
 
 impl<R: Read> Blocks<R> {
     fn new(source: R) -> Blocks<R> {
-        Blocks { source, at: 0, rest: Vec::new(), is_read: false }
+        Blocks { source, at: 0, rest: Vec::new(), skipped: 0, is_read: false }
     }
 
     /// The next block; none at the end of the file, or of what can be read of it.
@@ -107,8 +109,8 @@ impl<R: Read> Blocks<R> {
         if whole > 0 {
             return Ok(self.cut_off(whole));
         }
-        let skipped = io::copy(&mut (&mut self.source).take(needed), &mut io::sink())?;
-        if skipped == needed {
+        self.skipped = io::copy(&mut (&mut self.source).take(needed), &mut io::sink())?;
+        if self.skipped == needed {
             return Err(Error::Packet { at: self.at, reason: format!("it claims {needed} bytes more") });
         }
         self.is_read = true;
@@ -116,7 +118,7 @@ impl<R: Read> Blocks<R> {
     }
 
     fn extent(&self) -> Extent {
-        Extent { whole: self.at, unfinished: self.rest.len() as u64 }
+        Extent { whole: self.at, unfinished: self.rest.len() as u64 + self.skipped }
     }
 }
 
@@ -308,4 +310,115 @@ fn inflate(compressed: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     out.reserve(512 << 10);
     let got = ZlibDecoder::new(compressed).take(TOO_LARGE).read_to_end(out)?;
     if got as u64 == TOO_LARGE { Err(io::Error::other("it unpacks to more than 256 MiB")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::reader::wire::put_uint;
+
+    /// A packet with its number for a time, and so many bytes beside.
+    fn packet(number: u64, bytes: usize) -> Vec<u8> {
+        let (mut packet, mut framed) = (Vec::new(), Vec::new());
+        put_uint(&mut packet, trace_packet::TIMESTAMP, number);
+        put_bytes(&mut packet, 9_999, &vec![0x55; bytes]);
+        put_bytes(&mut framed, trace::PACKET, &packet);
+        framed
+    }
+
+    /// A file of many blocks, with packets of all sizes, compressed and not; and how many there are.
+    fn large() -> (Vec<u8>, u64) {
+        let (mut file, mut number) = (Vec::new(), 0);
+        for chunk in 0..60 {
+            let mut packets = Vec::new();
+            for at in 0..40 {
+                packets.extend(packet(number, (chunk * 997 + at * 131) % 9_000));
+                number += 1;
+            }
+            file.extend(if chunk % 3 == 0 { packed(&packets).unwrap() } else { packets });
+        }
+        file.extend(packet(number, 3 << 20));
+        (file, number + 1)
+    }
+
+    /// The numbers of a file's packets, and how it ended.
+    fn numbers(file: &[u8]) -> (Vec<u64>, Result<Extent, Error>) {
+        let mut numbers = Vec::new();
+        let read = super::super::read(file, |packet| {
+            numbers.extend(packet.time);
+            Ok(())
+        });
+        (numbers, read)
+    }
+
+    #[test]
+    fn packets_come_in_the_order_of_the_file() {
+        let (file, count) = large();
+        let (numbers, read) = numbers(&file);
+        assert_eq!(read.unwrap(), Extent { whole: file.len() as u64, unfinished: 0 });
+        assert_eq!(numbers, (0..count).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_large_file_that_is_cut_off_reads_to_its_last_whole_packet() {
+        let (file, _) = large();
+        for end in (0..file.len()).step_by(file.len() / 23) {
+            let (found, read) = numbers(&file[..end]);
+            let extent = read.unwrap();
+            assert_eq!(extent.whole as usize, whole_length(&file[..end]), "cut at {end}");
+            assert_eq!(extent.whole + extent.unfinished, end as u64);
+            assert_eq!(found, (0..found.len() as u64).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_comes_before_a_fault_in_a_large_file_is_handed_over() {
+        let (good, count) = large();
+        for fault in [&b"no packet"[..], b"\x0a\x02\x0b\x0b"] {
+            let (found, read) = numbers(&[&good[..], fault, &good[..]].concat());
+            assert!(matches!(read, Err(Error::Packet { at, .. }) if at == good.len() as u64), "{read:?}");
+            assert_eq!(found.len() as u64, count);
+        }
+    }
+
+    #[test]
+    fn who_fails_gets_no_further_packet() {
+        let (file, _) = large();
+        let mut seen = 0;
+        let read = super::super::read(&file[..], |_| {
+            seen += 1;
+            if seen == 1_000 { Err(Error::Clock(7)) } else { Ok(()) }
+        });
+        assert!(matches!(read, Err(Error::Clock(7))));
+        assert_eq!(seen, 1_000);
+    }
+
+    #[test]
+    fn a_length_beyond_the_file_takes_no_memory() {
+        let (good, count) = large();
+        // A packet of 2^60 bytes.
+        let absurd = [&good[..], b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x10", &[0; 5 << 20]].concat();
+        let (found, read) = numbers(&absurd);
+        assert_eq!(found.len() as u64, count);
+        assert_eq!(read.unwrap(), Extent { whole: good.len() as u64, unfinished: 10 + (5 << 20) });
+    }
+
+    #[test]
+    fn a_copy_is_the_file_but_for_what_is_edited() {
+        let (file, count) = large();
+        let rewrite = |edit: fn(&[u8]) -> Option<Vec<u8>>| {
+            let mut copy = Vec::new();
+            rewritten(&file[..], edit, |bytes| {
+                copy.extend_from_slice(bytes);
+                Ok::<_, Error>(())
+            })
+            .unwrap();
+            copy
+        };
+        assert!(rewrite(|_| None) == file);
+        let twice = rewrite(|packets| Some([packets, packets].concat()));
+        let (mut found, _) = numbers(&twice);
+        found.sort_unstable();
+        assert_eq!(found, (0..count).flat_map(|number| [number; 2]).collect::<Vec<_>>());
+    }
 }

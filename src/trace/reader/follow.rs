@@ -93,7 +93,7 @@ impl Skim {
                 trace_packet::TIMESTAMP => skim.timestamp = Some(field.uint()),
                 trace_packet::TIMESTAMP_CLOCK_ID => skim.clock = Some(field.uint()),
                 trace_packet::CLOCK_SNAPSHOT | trace_packet::INTERNED_DATA | trace_packet::TRACE_PACKET_DEFAULTS => {
-                    skim.lasts = true
+                    skim.lasts = true;
                 }
                 trace_packet::TRACK_DESCRIPTOR => skim.descriptor = Part::of(block, field.bytes()),
                 trace_packet::TRACK_EVENT => skim.event = Some(EventSkim::of(block, field.bytes())),

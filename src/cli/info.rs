@@ -1,11 +1,15 @@
 //! `ncclscope info`: what a trace holds, in a page.
 
+mod json;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 use super::Fault;
 use super::foreign;
@@ -20,36 +24,59 @@ use crate::trace::reader::proto::ncclscope::Function;
 use crate::trace::reader::{self, Event, Extent, Nccl, Packet};
 use crate::trace::writer::TRACK_BITS;
 
-pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
+/// Says what the files hold, and writes it as JSON where that is asked for.
+pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), String> {
+    let Some(path) = json else { return look(traces, out).1 };
+    super::must_be_new_json(path)?;
+    // Where the JSON goes to the screen, it is alone there.
+    let (report, result) = if super::is_screen(path) { look(traces, &mut std::io::sink()) } else { look(traces, out) };
+    super::write_json(path, &report, out)?;
+    result
+}
+
+/// Says what the files hold; all of it for programs, and what could not be read.
+fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), String>) {
     let failed = |error| format!("failed to write: {error}");
     let ours = |path: &PathBuf| !replay::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // A trace that cannot be read to its end says so below.
     let mut infos: Vec<Info> = ours.iter().map(|_| Info::default()).collect();
     let (survey, faults) = Survey::of_what_can_be_read(&ours, |file, packet| infos[file].take(packet));
-    hangs(&hang::find(&survey, &ours), out).map_err(failed)?;
+    let found = hang::find(&survey, &ours);
     let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
+    let mut reasons: Vec<String> = hangs(&found, out).map_err(failed).err().into_iter().collect();
     // One file that cannot be read hides none of the others.
-    let mut reasons = Vec::new();
-    for path in traces {
-        let described = if ours.contains(path) {
-            let Some(((info, (_, extent)), fault)) = looks.next() else { break };
-            info.describe(path, extent, fault, out)
-        } else {
-            describe_other(path, out)
-        };
-        reasons.extend(described.err());
-    }
-    if reasons.is_empty() { Ok(()) } else { Err(reasons.join("\n")) }
+    let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
+        Some(((info, (_, extent)), fault)) => info.describe(path, extent, fault, out),
+        None => describe_other(path, out),
+    };
+    let files: Vec<Value> = traces
+        .iter()
+        .map(|path| {
+            describe(path).unwrap_or_else(|reason| {
+                let file =
+                    serde_json::json!({ "kind": "unreadable", "file": path.display().to_string(), "fault": reason });
+                reasons.push(reason);
+                file
+            })
+        })
+        .collect();
+    let report = serde_json::json!({
+        "format_version": json::FORMAT_VERSION,
+        "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
+        "files": files,
+    });
+    (report, if reasons.is_empty() { Ok(()) } else { Err(reasons.join("\n")) })
 }
 
 /// Says what a file holds that is no trace.
-fn describe_other(path: &Path, out: &mut dyn Write) -> Result<(), String> {
+fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
     if replay::is_capture(path) {
         return replay::describe(path, out);
     }
     let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    foreign::print(&profile, out).map_err(|error| format!("failed to write: {error}"))
+    foreign::print(&profile, out).map_err(|error| format!("failed to write: {error}"))?;
+    foreign::json(&profile).map_err(|error| format!("failed to write JSON: {error}"))
 }
 
 /// Where the job stands, before all else.
@@ -75,7 +102,7 @@ struct Info {
     processes: Vec<String>,
     /// The processes that were recorded, by their tag; a process with several GPUs is drawn as several.
     recordings: HashMap<u64, String>,
-    communicators: Vec<String>,
+    communicators: Vec<Nccl>,
     /// Operations handed over, by communicator and function: how many, and their bytes.
     operations: BTreeMap<(u64, Cow<'static, str>), (u64, u64)>,
     slices: u64,
@@ -125,7 +152,7 @@ impl Info {
     fn instant(&mut self, event: &Event<'_>) {
         let (name, args) = (event.name, event.nccl());
         match name {
-            "communicator init" => self.communicators.push(communicator(&args)),
+            "communicator init" => self.communicators.push(args),
             "recording ended" => {
                 self.ended.push(event.track >> TRACK_BITS);
                 self.ends.push(args);
@@ -138,7 +165,13 @@ impl Info {
     }
 
     /// Says what the trace holds, as far as it could be read.
-    fn describe(&self, path: &Path, extent: Extent, fault: Option<Fault>, out: &mut dyn Write) -> Result<(), String> {
+    fn describe(
+        &self,
+        path: &Path,
+        extent: Extent,
+        fault: Option<Fault>,
+        out: &mut dyn Write,
+    ) -> Result<Value, String> {
         let fault = match fault {
             None => extent.remark(),
             // Two files with one process are told apart here, each with its own.
@@ -148,17 +181,18 @@ impl Info {
             }
             Some(Fault::Trace(error)) => Some(error.to_string()),
         };
-        self.print(path, fault, out).map_err(|error| format!("failed to write: {error}"))
+        let bytes = fs::metadata(path).map_or(0, |file| file.len());
+        self.print(path, bytes, fault.as_deref(), out).map_err(|error| format!("failed to write: {error}"))?;
+        Ok(self.json(path, bytes, fault.as_deref()))
     }
 
-    fn print(&self, path: &Path, fault: Option<String>, out: &mut dyn Write) -> std::io::Result<()> {
-        let bytes = fs::metadata(path).map_or(0, |file| file.len());
+    fn print(&self, path: &Path, bytes: u64, fault: Option<&str>, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(out, "{}: {}, {} slices", path.display(), names::size(bytes), self.slices)?;
         for process in &self.processes {
             writeln!(out, "  process       {process}")?;
         }
         for communicator in self.communicators.iter().take(COMMUNICATORS) {
-            writeln!(out, "  communicator  {communicator}")?;
+            writeln!(out, "  communicator  {}", self::communicator(communicator))?;
         }
         if let more @ 1.. = self.communicators.len().saturating_sub(COMMUNICATORS) {
             writeln!(out, "  communicator  {more} more")?;

@@ -3,17 +3,14 @@
 mod beside;
 mod compare;
 mod cut;
-mod events;
 mod foreign;
 mod hang;
 mod import;
 mod info;
 mod join;
 mod open;
-mod packets;
 mod replay;
 mod survey;
-mod wire;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -29,6 +26,7 @@ use serde::Serialize;
 
 use crate::config::{SETTINGS, Setting};
 use crate::import::Format;
+use crate::trace::reader::{self, Extent, Packet};
 
 /// NCCL profiler: host, proxy and GPU on one clock, as Perfetto traces.
 #[derive(Parser)]
@@ -309,7 +307,30 @@ fn must_be_trace(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Reads a file, or says which could not be read and why.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("failed to read {}: {error}", path.display()))
+/// Calls `each` for every packet of a trace, until it fails. What is wrong with the trace names the file.
+fn read_trace(path: &Path, mut each: impl FnMut(&Packet<'_>) -> Result<(), String>) -> Result<Extent, String> {
+    reader::read_file(path, |packet| each(packet).map_err(Fault::Other)).map_err(|fault| fault.of(path))
+}
+
+/// Why a trace was not read to its end.
+enum Fault {
+    /// What is wrong with it.
+    Trace(reader::Error),
+    /// What else, in words that name the file.
+    Other(String),
+}
+
+impl From<reader::Error> for Fault {
+    fn from(error: reader::Error) -> Fault {
+        Fault::Trace(error)
+    }
+}
+
+impl Fault {
+    fn of(self, path: &Path) -> String {
+        match self {
+            Fault::Trace(error) => format!("{}: {error}", path.display()),
+            Fault::Other(reason) => reason,
+        }
+    }
 }

@@ -56,6 +56,10 @@ pub(crate) fn run(words: &[String]) -> ExitCode {
 }
 
 /// The functions that are bound.
+/// The headers that are read, as a pattern for their names.
+const HEADERS: &str =
+    r"cuda\.h|cuda_stdint\.h|cupti_\w+\.h|generated_cuda_meta\.h|Openacc/cupti_openacc\.h|Openmp/cupti_openmp\.h";
+
 const FUNCTIONS: &[&str] = &[
     "cuptiActivityDisable",
     "cuptiActivityEnable",
@@ -402,7 +406,17 @@ fn releases(place: &Place) -> Result<Vec<Release>, Failure> {
         let mut release = parse(line, &cache).ok_or_else(|| format!("releases.txt: {line}"))?;
         if !release.folder.is_dir() {
             let mut command = place.command("python3");
-            call(command.arg("cupti-sys/fetch.py").arg(&release.folder).args(&release.wheels))?;
+            command.arg("tests/fetch_wheel.py").arg(&release.folder).args(&release.wheels);
+            command.args(["--keep", &format!("(?:.*/)?include/({HEADERS})"), r"include/\1"]);
+            command.args(["--keep", r"(?:.*/)?lib/(libcupti\.so\..+)", r"lib/\1", "--need", "lib/libcupti.so.*"]);
+            for needed in ["cuda.h", "cupti_activity.h", "cupti_callbacks.h", "cupti_result.h", "cupti_version.h"] {
+                command.arg(format!("--need=include/{needed}"));
+            }
+            // One platform's serve all: headers are the same.
+            for platform in ["manylinux1", "manylinux2014", "manylinux_2_17", "manylinux_2_25"] {
+                command.arg(format!("--pip=--platform={platform}_x86_64"));
+            }
+            call(&mut command)?;
         }
         release.headers = headers(&release.folder.join("include"))?;
         for before in releases.iter_mut().filter(|before: &&mut Release| before.from < release.from) {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Hang, Info, is_being_written};
 use crate::trace::names;
-use crate::trace::reader::{self, Nccl};
+use crate::trace::reader::Nccl;
 
 /// Of this JSON.
 pub(super) const FORMAT_VERSION: u32 = 1;
@@ -35,7 +35,7 @@ pub(super) fn hang(hang: &Hang) -> Value {
 
 impl Info {
     /// What one trace holds.
-    pub(super) fn json(&self, path: &Path, bytes: usize, fault: Option<&reader::Error>) -> Value {
+    pub(super) fn json(&self, path: &Path, bytes: u64, fault: Option<&str>) -> Value {
         let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
         self.notes.iter().for_each(|note| *notes.entry(note).or_default() += 1);
         let mut recordings: Vec<_> = self.recordings.iter().collect();
@@ -65,7 +65,7 @@ impl Info {
             })).collect::<Vec<_>>(),
             "notes": notes.into_iter().map(|(text, times)| json!({ "text": text, "times": times })).collect::<Vec<_>>(),
             "recordings": recordings.iter().map(recording).collect::<Vec<_>>(),
-            "fault": fault.map(ToString::to_string),
+            "fault": fault,
         })
     }
 }

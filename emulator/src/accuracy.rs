@@ -146,6 +146,10 @@ pub struct Verdict {
     pub untold: (u64, u64),
     /// Kernels that ran and are not in the trace, the application's among them.
     pub missing: u64,
+    /// Kernels that are not in the trace because CUPTI was lent while they ran or were launched.
+    pub lent: u64,
+    /// Those of the right ones of which the trace does not say which run of their graph they were.
+    pub open: u64,
     /// Kernels in the trace that never ran, or ran once and are there twice.
     pub invented: u64,
     /// Records that CUPTI dropped, by the recording's own account.
@@ -230,7 +234,7 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
         let told = truth.is_told(kernel);
         verdict.kernels += u64::from(told);
         let Some(seen) = by_key.get(&key(kernel)) else {
-            verdict.missing += 1;
+            if truth.is_lent(kernel) { verdict.lent += 1 } else { verdict.missing += 1 }
             continue;
         };
         verdict.judge_times(&truth, kernel, seen);
@@ -268,7 +272,8 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
             }
             None if told => {
                 *verdict.right.entry(method.to_owned()).or_default() += 1;
-                let Claim::Operations { count, .. } = &seen.claim else { continue };
+                let Claim::Operations { count, run, .. } = &seen.claim else { continue };
+                verdict.open += u64::from(kernel.graph.is_some() && run.is_none());
                 verdict.part += u64::from(*count < kernel.operations.len() as u64);
             }
             None => verdict.untold.0 += 1,
@@ -350,6 +355,8 @@ impl Verdict {
         join(&mut self.unmatched, &other.unmatched);
         self.untold = (self.untold.0 + other.untold.0, self.untold.1 + other.untold.1);
         self.missing += other.missing;
+        self.lent += other.lent;
+        self.open += other.open;
         self.invented += other.invented;
         self.dropped += other.dropped;
         self.discarded += other.discarded;
@@ -520,6 +527,8 @@ struct Truth<'a> {
     /// The hash of each kernel's communicator and the line that tells of it. Addresses are used again, so they hold as far as
     /// the file has been read, and some releases use hashes again.
     comms: HashMap<Key, (u64, usize)>,
+    /// From when to when CUPTI was lent.
+    lent: Vec<[u64; 2]>,
 }
 
 /// What identifies a kernel of the truth.
@@ -534,12 +543,21 @@ impl<'a> Truth<'a> {
         let process = process.expect("the truth begins with its process");
         let mut hashes: HashMap<u64, (u64, usize)> = HashMap::new();
         let timers = HashMap::new();
-        let mut truth = Truth { process, timers, kernels: Vec::new(), by_key: HashMap::new(), comms: HashMap::new() };
+        let mut truth = Truth {
+            process,
+            timers,
+            kernels: Vec::new(),
+            by_key: HashMap::new(),
+            comms: HashMap::new(),
+            lent: Vec::new(),
+        };
         for (place, line) in lines.iter().enumerate() {
             match line {
                 Line::Device(it) => {
                     truth.timers.insert(it.device, &it.timer);
                 }
+                Line::Lend(it) if it.release => truth.lent.push([it.called, u64::MAX]),
+                Line::Lend(it) => truth.lent.iter_mut().for_each(|[_, end]| *end = it.returned.min(*end)),
                 Line::Communicator(it) => hashes.extend(it.device_comm.zip(it.hash.map(|hash| (hash, place)))),
                 Line::Kernel(it) => {
                     let hash = it.device_comm.and_then(|address| hashes.get(&address));
@@ -551,6 +569,11 @@ impl<'a> Truth<'a> {
             }
         }
         truth
+    }
+
+    /// Whether CUPTI was lent at some time from a kernel's launch to its end.
+    fn is_lent(&self, kernel: &Kernel) -> bool {
+        self.lent.iter().any(|[from, to]| kernel.called <= *to && kernel.end >= *from)
     }
 
     /// A true time on the host's boot clock.

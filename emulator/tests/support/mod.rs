@@ -446,7 +446,7 @@ impl Played {
                     ranks.insert((it.name, it.world_rank), it.rank);
                 }
                 Line::Transfer(it) => transfers.push(it),
-                Line::Device(_) | Line::Copy(_) | Line::End(_) => {}
+                Line::Device(_) | Line::Copy(_) | Line::Lend(_) | Line::End(_) => {}
             }
         }
         let process = process.unwrap_or_else(|| panic!("{} does not begin with its process", path.display()));

@@ -292,7 +292,7 @@ fn say_dropped(plugin: &Plugin, folder: &Path) {
     let trace = files.map(|file| file.path()).find(|path| path.extension().is_some_and(|it| it == "perfetto-trace"));
     let bytes = trace.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
     let mut dropped = 0;
-    let _ = ncclscope::trace::reader::packets(&bytes, |packet| {
+    let _ = ncclscope::trace::reader::decoded(&bytes, |packet| {
         if let Some(value) = packet.track_event.and_then(|event| event.counter_value) {
             dropped = dropped.max(value);
         }

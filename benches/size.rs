@@ -199,7 +199,7 @@ fn six_arguments() {
     let ours = begin.elapsed();
     let bytes = writer.take();
     let (mut packets, mut json) = (Vec::new(), String::from("["));
-    reader::packets(&bytes, |packet| packets.push(packet)).expect("our own trace");
+    reader::decoded(&bytes, |packet| packets.push(packet)).expect("our own trace");
     let mut encoded = Vec::with_capacity(bytes.len());
     let begin = Instant::now();
     for packet in &packets {

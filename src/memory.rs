@@ -86,7 +86,7 @@ pub(crate) fn on_our_thread<T>(body: impl FnOnce() -> T) -> T {
     OURS_TO_STOP.set(true);
     // The first time that a thread waits at a channel, libc allocates for what is to be done at its end, and aborts if it cannot. Now is
     // better than later.
-    let (_sender, receiver) = std::sync::mpsc::sync_channel::<()>(0);
+    let (_sender, receiver) = crossbeam_channel::bounded::<()>(0);
     let _ = receiver.recv_timeout(Duration::ZERO);
     body()
 }

@@ -8,13 +8,16 @@
 //! counted. The thread is a fourth one of ours: each of the others would be held up by a terminal
 //! or a disk that hangs, and there are none yet when a recording fails to start. None of this takes
 //! memory, so that it can be said that there is no more.
+//!
+//! The first word on a recording is whether there is one. What is said while it starts is [held back](hold) until then.
 
 use std::ffi::c_void;
 use std::fmt::{self, Write as _};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::config::Log;
 use crate::sys;
 use crate::sys::stderr::Stderr;
 
@@ -30,6 +33,7 @@ const EXIT_WAIT: Duration = Duration::from_millis(200);
 static STATE: Mutex<State> = Mutex::new(State {
     lines: [0; QUEUE],
     length: 0,
+    is_held: false,
     is_sending: false,
     is_writing: false,
     is_heard: true,
@@ -44,10 +48,15 @@ static STDERR: OnceLock<Option<Stderr>> = OnceLock::new();
 /// never released.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
+/// How much is said.
+static LOG: AtomicU8 = AtomicU8::new(Log::Normal as u8);
+
 struct State {
     /// Lines, each with its end.
     lines: [u8; QUEUE],
     length: usize,
+    /// They wait for the first word on the recording.
+    is_held: bool,
     /// There is a thread that sends them.
     is_sending: bool,
     /// It is at a line that is no longer among them.
@@ -71,12 +80,31 @@ pub(crate) fn begin() {
     }
 }
 
-/// Says `ncclscope[host:pid]: text`.
+/// Says this much from here on.
+pub(crate) fn set_log(log: Log) {
+    LOG.store(log as u8, Ordering::Relaxed);
+}
+
+/// Says `ncclscope[host:pid]: text`: that something is not as it should be.
 pub(crate) fn line(text: &str) {
     formatted(format_args!("{text}"));
 }
 
-/// The same, without an allocation.
+/// Says how things are, where that is wanted.
+pub(crate) fn remark(text: &str) {
+    if LOG.load(Ordering::Relaxed) >= Log::Normal as u8 {
+        line(text);
+    }
+}
+
+/// Says what only who looks for a fault wants to know.
+pub(crate) fn detail(text: fmt::Arguments<'_>) {
+    if LOG.load(Ordering::Relaxed) >= Log::Debug as u8 {
+        formatted(text);
+    }
+}
+
+/// [`line`], without an allocation.
 pub(crate) fn formatted(text: fmt::Arguments<'_>) {
     begin();
     if is_forked() {
@@ -87,15 +115,59 @@ pub(crate) fn formatted(text: fmt::Arguments<'_>) {
         return;
     }
     let mut state = lock();
-    let begin = state.length;
-    let end = QUEUE.min(begin + LINE);
-    if end - begin < LINE {
-        state.lose();
-        return;
+    // The first word has room in any case.
+    let room = if state.is_held { QUEUE - LINE } else { QUEUE };
+    match state.add(room, text) {
+        true => have_sent(state),
+        false => state.lose(),
     }
-    let length = write_line(&mut state.lines[begin..end], text);
-    state.length += length;
-    if !state.is_sending {
+}
+
+/// Holds every line back from here on, until the first word on the recording.
+pub(crate) fn hold() -> Held {
+    begin();
+    lock().is_held = true;
+    Held(())
+}
+
+/// Lines are held back as long as there is this.
+pub(crate) struct Held(());
+
+impl Held {
+    /// As [`Held::say_first`], where such a line is [wanted](remark).
+    pub(crate) fn remark_first(self, text: &str) {
+        if LOG.load(Ordering::Relaxed) >= Log::Normal as u8 {
+            self.say_first(text);
+        }
+    }
+
+    /// Says this, and then what was held back.
+    pub(crate) fn say_first(self, text: &str) {
+        if is_forked() {
+            return;
+        }
+        let mut state = lock();
+        let held = state.length;
+        if state.add(QUEUE, format_args!("{text}")) {
+            let end = state.length;
+            state.lines[..end].rotate_left(held);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !is_forked() {
+            let mut state = lock();
+            state.is_held = false;
+            have_sent(state);
+        }
+    }
+}
+
+/// Has a thread send what is in the queue, if there is something and it may leave.
+fn have_sent(mut state: MutexGuard<'_, State>) {
+    if state.length > 0 && !state.is_held && !state.is_sending {
         state.is_sending = true;
         if !sys::start_thread(send_all) {
             // Not without a word: that there are no threads may be the very reason.
@@ -114,7 +186,14 @@ pub(crate) fn flush() {
     if is_forked() {
         return;
     }
-    let result = IDLE.wait_timeout_while(lock(), EXIT_WAIT, |state| state.is_sending && state.is_heard);
+    let mut state = lock();
+    // The recording has no first word any more.
+    state.is_held = false;
+    if state.length > 0 && !state.is_sending {
+        state.is_sending = true;
+        return send_waiting(state, 0);
+    }
+    let result = IDLE.wait_timeout_while(state, EXIT_WAIT, |state| state.is_sending && state.is_heard);
     let (mut state, _) = result.unwrap_or_else(PoisonError::into_inner);
     if state.is_writing {
         // Nobody reads. Once is enough.
@@ -144,10 +223,10 @@ extern "C" fn send_all(_: *mut c_void) -> *mut c_void {
 }
 
 /// Sends what is in the queue.
-fn send_waiting(mut state: MutexGuard<'static, State>, patience_ms: i32) {
+fn send_waiting(mut state: MutexGuard<'_, State>, patience_ms: i32) {
     let mut line = [0; LINE];
     loop {
-        let waiting = &state.lines[..state.length];
+        let waiting = if state.is_held { &[] } else { &state.lines[..state.length] };
         let Some(end) = waiting.iter().position(|byte| *byte == b'\n') else { break };
         let length = end + 1;
         line[..length].copy_from_slice(&waiting[..length]);
@@ -176,6 +255,16 @@ fn send(line: &[u8], limit_ms: i32) -> bool {
 }
 
 impl State {
+    /// Adds a line, if there is room below `end`.
+    fn add(&mut self, end: usize, text: fmt::Arguments<'_>) -> bool {
+        let begin = self.length;
+        let has_room = begin + LINE <= end;
+        if has_room {
+            self.length += write_line(&mut self.lines[begin..begin + LINE], text);
+        }
+        has_room
+    }
+
     fn lose(&mut self) {
         self.unheard += 1;
         self.unsaid += 1;

@@ -5,6 +5,7 @@
 //! bounded time. The first `init` starts the recording, or `cuInit` where CUDA injects us; after the last `finalize` everything
 //! is in the file and the recording waits for the next `init`, which is an ordinary one; the exit of the process ends it.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -14,10 +15,12 @@ use crate::clock::host::{self, Source};
 use crate::collect::collector::{self, Collector};
 use crate::collect::file::{Options, TraceFile};
 use crate::collect::input::{Begin, remark};
-use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Preset, Process};
+use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Process};
 use crate::cupti::{self, Absent, Cupti};
+use crate::message::Held;
 use crate::model::event::CommInit;
 use crate::model::ids::{Handle, ProcessTag};
+use crate::model::kinds::{self, Kinds};
 use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::record::ring::Rings;
@@ -42,13 +45,15 @@ const CUDA_INIT_WAIT: Duration = Duration::from_secs(1);
 /// How long giving CUPTI up may take when another tool is to have it.
 const HAND_OVER_WAIT: Duration = Duration::from_secs(5);
 
-static STATE: Mutex<State> = Mutex::new(State { phase: Phase::Fresh, live: 0, reports: None, cupti_lent: false });
+static STATE: Mutex<State> = Mutex::new(State { phase: Phase::Fresh, live: 0, kinds: None, cupti_lent: false });
 
 struct State {
     phase: Phase,
     /// Communicators between `init` and `finalize`.
     live: u32,
-    reports: Option<Reports>,
+    /// What NCCL is asked to report: decided once, because its mask cannot differ by communicator, and kernel channels may not be
+    /// switched while it runs.
+    kinds: Option<Kinds>,
     /// CUPTI was asked back, so it is not taken.
     cupti_lent: bool,
 }
@@ -66,6 +71,10 @@ struct Session {
     collector: collector::Handle,
     /// The subscription to CUPTI, where it could be had.
     cupti: Option<Cupti>,
+    /// Where it records to, for who is told.
+    place: String,
+    /// Whether the GPU's kernels are recorded, or why not.
+    gpu: String,
 }
 
 /// Who called `init`.
@@ -76,50 +85,54 @@ pub(crate) struct Caller {
     pub version: Option<Version>,
 }
 
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.version {
+            Some(version) => write!(f, "NCCL {}", names::nccl_version(version))?,
+            None => f.write_str("NCCL, which does not tell its version")?,
+        }
+        write!(f, " (profiler interface v{})", self.interface)
+    }
+}
+
 /// What `init` answers.
 pub(crate) struct Answer {
     /// The communicator's context.
     pub context: Handle,
     /// What NCCL is asked to report.
-    pub reports: Reports,
-}
-
-/// What NCCL is asked to report: decided once, because its mask cannot differ by communicator, and kernel channels
-/// may not be switched while it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reports {
-    /// How much.
-    pub preset: Preset,
-    /// Whether the GPU's time per channel is part of it.
-    pub kernel_ch: bool,
-}
-
-impl Reports {
-    const NOTHING: Reports = Reports { preset: Preset::Off, kernel_ch: false };
+    pub kinds: Kinds,
 }
 
 /// A communicator's `init`. `birth` is called once the recorder is on.
 pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> Answer {
     let mut state = lock();
-    state.start(Moment::CommInit);
-    let State { phase: Phase::Recording(session), live, reports, .. } = &mut *state else {
-        return Answer { context: Handle::NONE, reports: Reports::NOTHING };
+    let held = state.start(Moment::CommInit);
+    let State { phase: Phase::Recording(session), live, kinds, .. } = &mut *state else {
+        return Answer { context: Handle::NONE, kinds: Kinds::NONE };
     };
-    let reports = *reports.get_or_insert_with(|| decide(&session.config, caller));
+    let is_first = kinds.is_none();
+    let kinds = *kinds.get_or_insert_with(|| decide(&session.config, caller));
+    if is_first && session.config.speaks() {
+        match held {
+            Some(held) => held.remark_first(&session.first_line(&caller.to_string())),
+            // It has begun before NCCL came.
+            None => message::remark(&format!("{caller} is recorded too")),
+        }
+    }
     *live += 1;
     drop(state);
     let (context, recorded) = recorder::comm_init(birth());
     if !recorded {
         message::line("no room to record a communicator's init: its events are drawn under an unknown communicator");
     }
-    Answer { context, reports }
+    Answer { context, kinds }
 }
 
 /// An `init` in a child of the process that records.
 pub(crate) fn refuse_child() {
     static SAID: AtomicBool = AtomicBool::new(false);
-    if process::is_forked() && !SAID.swap(true, Ordering::Relaxed) {
-        message::line("this process was forked from one that records; it is not recorded itself");
+    if process::is_forked() && !config::is_off() && !SAID.swap(true, Ordering::Relaxed) {
+        message::line("this process was forked after ncclscope had begun in its parent; it is not recorded itself");
     }
 }
 
@@ -160,7 +173,12 @@ pub(crate) fn start_in_cuda_init() {
     }
     // Whoever has the lock may wait for the loader's, and a library that calls `cuInit` while it is loaded has that.
     if let Some(mut state) = lock_within(CUDA_INIT_WAIT) {
-        state.start(Moment::CudaInit);
+        let held = state.start(Moment::CudaInit);
+        if let (Some(held), Phase::Recording(session)) = (held, &state.phase)
+            && session.config.speaks()
+        {
+            held.remark_first(&session.first_line("no NCCL yet (CUDA_INJECTION64_PATH has begun it in cuInit)"));
+        }
     }
 }
 
@@ -170,25 +188,32 @@ pub(crate) fn stay_out(reason: &str) {
     if matches!(state.phase, Phase::Fresh) {
         state.phase = Phase::Over;
         let config = Config::from_environment();
-        if config.preset != Preset::Off && config.speaks() {
+        if !config.is_off() && config.speaks() {
             message::line(reason);
         }
     }
 }
 
 impl State {
-    /// Starts the recording, if nothing has happened yet.
-    fn start(&mut self, moment: Moment) {
-        if matches!(self.phase, Phase::Fresh) {
-            message::begin();
-            self.phase = match Session::start(moment, self.cupti_lent) {
-                Ok(Some(session)) => Phase::Recording(Box::new(session)),
-                Ok(None) => Phase::Over,
-                Err(reason) => {
-                    message::line(&format!("{reason}; this process is not recorded"));
-                    Phase::Over
-                }
-            };
+    /// Starts the recording, if nothing has happened yet. Where it begins, what there is to say is held back for the caller's first word.
+    fn start(&mut self, moment: Moment) -> Option<Held> {
+        if !matches!(self.phase, Phase::Fresh) {
+            return None;
+        }
+        self.phase = Phase::Over;
+        if config::is_off() {
+            return None;
+        }
+        let held = message::hold();
+        match Session::start(moment, self.cupti_lent) {
+            Ok(session) => {
+                self.phase = Phase::Recording(Box::new(session));
+                Some(held)
+            }
+            Err(reason) => {
+                held.say_first(&format!("{reason}; this process is not recorded"));
+                None
+            }
         }
     }
 }
@@ -281,23 +306,17 @@ fn end() {
 }
 
 impl Session {
-    /// Starts recording; `None` when the settings say not to. Where CUPTI is lent, it is not taken.
-    fn start(moment: Moment, cupti_lent: bool) -> Result<Option<Session>, String> {
-        if sys::variable_is(c"NCCLSCOPE_PRESET", "off") {
-            return Ok(None);
-        }
+    /// Starts recording. Where CUPTI is lent, it is not taken.
+    fn start(moment: Moment, cupti_lent: bool) -> Result<Session, String> {
         if !memory::reserve() {
             return Err(format!("failed to reserve {} bytes of memory", memory::HEAP));
         }
         let config = Config::from_environment();
-        if config.preset == Preset::Off {
-            return Ok(None);
-        }
+        message::set_log(config.log);
         if has_other_copy() {
             return Err("another copy of ncclscope records in this process".into());
         }
-        let speaks = config.speaks();
-        if speaks {
+        if config.speaks() {
             config.complaints.iter().for_each(|complaint| message::line(complaint));
         }
         let (source, objection) =
@@ -308,7 +327,7 @@ impl Session {
         let clocks = read_clocks();
         let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
         let capture = config.capture.then_some(config.max_size);
-        let options = Options { compress: config.compress, min_free: config.min_free, capture };
+        let options = Options { compress: config.compress, min_free: config.min_free, capture, mode: config.file_mode };
         // In `cuInit` no thread is waited for.
         let limit = (moment == Moment::CommInit).then_some(CREATE_WAIT);
         let file = TraceFile::create(&folder, &name, options, limit)
@@ -323,15 +342,18 @@ impl Session {
             return Err(format!("failed to allocate {buffer_size} bytes for records"));
         };
         let (cupti, kernels, gpu) = match cupti_lent {
-            true => (None, None, "no GPU kernels: ncclscope_release was called".into()),
+            true => (None, None, "ncclscope_release was called".into()),
             false => start_cupti(&config, moment),
         };
         let first_words = first_words(&config, source, objection);
+        message::detail(format_args!("{first_words}; {gpu}"));
         let cupti_release = cupti.as_ref().map_or("none", |cupti| cupti.facts().release());
         let (boot, run) = (sys::boot_id(), config::run(&|name| std::env::var(name).ok()));
+        let events = config.events.to_string();
         let attributes = [
             ("ncclscope.version", Some(env!("CARGO_PKG_VERSION"))),
             ("ncclscope.preset", Some(config.preset.name())),
+            ("ncclscope.events", (!events.is_empty()).then_some(events.as_str())),
             ("ncclscope.job", Some(process.job.as_str())),
             (attribute::BOOT, boot.as_deref()),
             (attribute::RUN, run.as_deref()),
@@ -350,7 +372,7 @@ impl Session {
             },
             complaints: config.complaints.clone(),
             attributes: attributes.into_iter().filter_map(|(name, value)| Some((name.into(), value?.into()))).collect(),
-            first_words: format!("{first_words}; {by}{gpu}"),
+            first_words: format!("{first_words}; {by}{}{gpu}", if cupti.is_some() { "" } else { "no GPU kernels: " }),
             capture: capture.as_ref().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
             first: host::pair(),
         };
@@ -371,13 +393,19 @@ impl Session {
             format!("failed to start a thread: {error}")
         })?;
         sys::on_exit(at_exit);
-        if speaks {
-            message::line(&format!("recording to {}", path.display()));
-            if let Some(capture) = &capture {
-                message::line(&format!("capturing to {}", capture.display()));
-            }
-        }
-        Ok(Some(Session { config, collector, cupti }))
+        let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let capture = capture.map(|path| format!(" and {}", name(&path))).unwrap_or_default();
+        let place = format!("{} (this process: {}{capture})", folder.display(), name(&path));
+        Ok(Session { config, collector, cupti, place, gpu })
+    }
+
+    /// What the recording says of itself first.
+    fn first_line(&self, nccl: &str) -> String {
+        let gpu = match &self.cupti {
+            Some(cupti) => format!("GPU kernels: yes, through {}", cupti.facts().announcement()),
+            None => format!("GPU kernels: no, {}", self.gpu),
+        };
+        format!("recording to {}; {nccl}; preset {}; {gpu}", self.place, self.config.wish())
     }
 
     fn release_cupti(&self) -> HandOver {
@@ -449,7 +477,7 @@ fn now() -> HostNs {
 }
 
 fn cupti_options(config: &Config) -> cupti::Options {
-    let copies = config.preset == Preset::Full;
+    let copies = config.kinds().has(Kinds(kinds::bit::CE_COLL));
     cupti::Options {
         matching: config.matching,
         copies,
@@ -461,9 +489,8 @@ fn cupti_options(config: &Config) -> cupti::Options {
     }
 }
 
-/// Takes CUPTI if it can be had; what the trace says about that.
+/// Takes CUPTI if it can be had; which it is, or why it cannot.
 fn start_cupti(config: &Config, moment: Moment) -> (Option<Cupti>, Option<cupti::Reader>, String) {
-    let speaks = config.speaks();
     let driver_starts = moment == Moment::CudaInit;
     // Where somebody may have used CUPTI before, its clock stays as it is.
     let boottime = match config.cupti_clock {
@@ -473,22 +500,13 @@ fn start_cupti(config: &Config, moment: Moment) -> (Option<Cupti>, Option<cupti:
     };
     match cupti::start(&cupti::Options { driver_starts, boottime, ..cupti_options(config) }) {
         Ok((cupti, reader)) => {
-            if speaks {
-                message::line(&cupti.facts().announcement());
+            if config.speaks() {
                 cupti.facts().objection.iter().for_each(|objection| message::line(objection));
             }
             let facts = cupti.facts().to_string();
             (Some(cupti), Some(reader), facts)
         }
-        Err(absent) => {
-            // Without a driver there is no GPU to speak of, and what was switched off needs no word.
-            let expected = matches!(absent, Absent::SwitchedOff | Absent::NoDriver);
-            let text = format!("no GPU kernels: {absent}");
-            if speaks && !expected {
-                message::line(&text);
-            }
-            (None, None, text)
-        }
+        Err(absent) => (None, None, absent.to_string()),
     }
 }
 
@@ -536,25 +554,20 @@ fn first_words(config: &Config, source: Source, objection: Option<&str>) -> Stri
         Some(objection) => format!("{} (not the TSC: {objection})", source.name()),
         None => source.name().to_owned(),
     };
-    let preset = config.preset.name();
-    format!("ncclscope {}; preset {preset}; clock {clock}", env!("CARGO_PKG_VERSION"))
+    format!("ncclscope {}; preset {}; clock {clock}", env!("CARGO_PKG_VERSION"), config.wish())
 }
 
 /// What NCCL is asked to report; says why if that is less than was wished.
-fn decide(config: &Config, caller: &Caller) -> Reports {
-    let kernel_ch = match config.kernel_ch {
-        KernelCh::Off => false,
-        KernelCh::Force => true,
-        KernelCh::On => {
-            let allgatherv_off = std::env::var("NCCL_ALLGATHERV_ENABLE").is_ok_and(|value| value.trim() == "0");
-            match releases::kernel_ch(caller.version, caller.interface, allgatherv_off) {
-                Ok(()) => true,
-                Err(reason) => {
-                    message::line(&format!("no GPU time per channel: {reason}. NCCLSCOPE_KERNEL_CH=force insists"));
-                    false
-                }
+fn decide(config: &Config, caller: &Caller) -> Kinds {
+    let kinds = config.kinds();
+    if config.kernel_ch == KernelCh::On {
+        let allgatherv_off = std::env::var("NCCL_ALLGATHERV_ENABLE").is_ok_and(|value| value.trim() == "0");
+        if let Err(reason) = releases::kernel_ch(caller.version, caller.interface, allgatherv_off) {
+            if config.speaks() {
+                message::line(&format!("no GPU time per channel: {reason}. NCCLSCOPE_KERNEL_CH=force insists"));
             }
+            return kinds - Kinds::CHANNELS;
         }
-    };
-    Reports { preset: config.preset, kernel_ch }
+    }
+    kinds
 }

@@ -295,7 +295,7 @@ fn a_file_is_not_joined_with_another_process_of_the_same_number() {
     let (moved, theirs) = (folder.path().join("other.perfetto-trace"), folder.path().join("theirs.json"));
     // As on another host, or in another container.
     let mut packet = Vec::new();
-    reader::packets(&fs::read(other.traces.file()).unwrap(), |mut it| {
+    reader::decoded(&fs::read(other.traces.file()).unwrap(), |mut it| {
         if let Some(process) = it.track_descriptor.as_mut().and_then(|descriptor| descriptor.process.as_mut()) {
             process.pid = Some(profile.processes[0].pid as i32);
         }

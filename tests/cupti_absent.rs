@@ -69,16 +69,17 @@ fn why(libraries: &[&Path], settings: &[(&str, &str)]) -> (String, Option<String
     assert_eq!(timeline.named("GroupApi").len(), 1);
     let note = timeline.slice("recording started").str("note").unwrap();
     let (_, why) = note.split_once("no GPU kernels: ").unwrap_or_else(|| panic!("{note}"));
-    let lines: Vec<_> = recording.said().into_iter().filter(|line| line.contains("GPU")).map(str::to_owned).collect();
-    assert!(lines.len() <= 1, "{lines:?}");
-    (why.to_owned(), lines.into_iter().next())
+    let said = recording.said();
+    let line = said[0].split_once("GPU kernels: no, ").map(|(_, why)| why.to_owned());
+    assert_eq!(said.len(), 1, "one line has all of it: {said:?}");
+    (why.to_owned(), line)
 }
 
 /// As [`why`], where the job's owner is told.
 #[track_caller]
 fn complaint(libraries: &[&Path], settings: &[(&str, &str)]) -> String {
     let (why, line) = why(libraries, settings);
-    assert_eq!(line.as_deref(), Some(&*format!("no GPU kernels: {why}")));
+    assert_eq!(line.as_deref(), Some(&*why));
     why
 }
 
@@ -91,17 +92,19 @@ fn without_a_driver_cupti_is_not_touched() {
         (&[&LIBRARIES.trap_13_2], &[]),
         (&[trap], &[("NCCLSCOPE_CUPTI", trap.to_str().unwrap())]),
     ] {
-        let (why, line) = why(libraries, settings);
-        assert_eq!(why, "this process has not loaded the CUDA driver (libcuda.so.1)");
-        assert_eq!(line, None, "a job without a GPU needs no word of it");
+        assert_eq!(complaint(libraries, settings), "this process has not loaded the CUDA driver (libcuda.so.1)");
     }
 }
 
 #[test]
 fn switched_off_it_is_not_touched() {
-    let (why, line) = why(&[&LIBRARIES.driver, &LIBRARIES.trap], &[("NCCLSCOPE_CUPTI", "0")]);
+    let why = complaint(&[&LIBRARIES.driver, &LIBRARIES.trap], &[("NCCLSCOPE_CUPTI", "0")]);
     assert_eq!(why, "NCCLSCOPE_CUPTI=0 says so");
-    assert_eq!(line, None);
+    // Nor where nothing is to happen at all.
+    let preload = format!("{}:{}", LIBRARIES.driver.display(), LIBRARIES.trap.display());
+    let recording = Recording::by(Play::new(JOB).env("LD_PRELOAD", preload).env("NCCLSCOPE_ENABLE", "0"));
+    assert_eq!((recording.outcome.status, &*recording.outcome.stderr), (Some(0), ""));
+    assert!(recording.traces.files().is_empty());
 }
 
 #[test]

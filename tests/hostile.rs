@@ -8,6 +8,7 @@ use ncclscope_tests::play::{self, Finished};
 use ncclscope_tests::recording::{Traces, assert_sound, said};
 use ncclscope_tests::timeline::{Figures, Timeline};
 use serde_json::Value as Json;
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -158,6 +159,16 @@ fn a_child_made_by_a_bare_clone_is_left_alone() {
 }
 
 // ---- threads ----
+
+#[test]
+fn switched_off_there_are_no_threads() {
+    let off = Run::of(&["threads"], &[("NCCLSCOPE_ENABLE", "0")]);
+    assert_eq!((off.figure("mask"), off.figure("threads"), &*off.stderr), (0, 1, ""));
+    assert_eq!(fs::read_dir(off.traces.path()).unwrap().count(), 0);
+    // Those that there are else are seen.
+    let on = Run::of(&["threads"], &[]);
+    assert!(on.figure("mask") > 0 && on.figure("threads") >= 3, "{}", on.report);
+}
 
 #[test]
 fn a_thread_that_is_cancelled_in_init_or_finalize_ends_behind_it() {

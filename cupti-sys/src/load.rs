@@ -5,8 +5,12 @@
 //! releases answer with errors and CUDA 13.2 overflows the stack in whatever is called first; see [`is_mapped`].
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::{fmt, mem};
-use std::ffi::CString;
+use core::fmt;
+use core::mem::{self, ManuallyDrop};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+
+use libloading::os::unix::Library;
 
 use crate::bindings;
 
@@ -41,22 +45,24 @@ macro_rules! functions {
             ///
             /// # Safety
             ///
-            /// `handle` came from `dlopen` and is never closed.
-            unsafe fn resolve(handle: *mut c_void) -> Result<Cupti, Reason> {
+            /// `library` is never closed.
+            unsafe fn resolve(library: &Library) -> Result<Cupti, Reason> {
                 Ok(Cupti {
                     $(
                         $required: {
                             let name = concat!(stringify!($required), "\0");
-                            // SAFETY: the handle is open. The type is the one that CUPTI's headers give this name,
-                            // in all releases alike, which `cargo xtask bindings --check` holds.
-                            unsafe { symbol(handle, name) }.ok_or(Reason::Lacks(stringify!($required)))?
+                            // SAFETY: the type is the one that CUPTI's headers give this name, in all releases alike,
+                            // which `cargo xtask bindings --check` holds; the linker's answer may be null.
+                            let found = unsafe { library.get::<Option<bindings::$required>>(name) };
+                            found.ok().and_then(|it| *it).ok_or(Reason::Lacks(stringify!($required)))?
                         },
                     )*
                     $(
                         $optional: {
                             let name = concat!(stringify!($optional), "\0");
                             // SAFETY: as above.
-                            unsafe { symbol(handle, name) }
+                            let found = unsafe { library.get::<Option<bindings::$optional>>(name) };
+                            found.ok().and_then(|it| *it)
                         },
                     )*
                 })
@@ -140,13 +146,16 @@ impl Cupti {
 
     fn named(name: &CStr, flags: c_int) -> Result<Cupti, Reason> {
         // SAFETY: `name` is a C string. With RTLD_NOLOAD nothing runs; else `open` was promised what it is.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
-        if handle.is_null() {
-            let absent = flags & libc::RTLD_NOLOAD != 0;
-            return Err(if absent { Reason::NotMapped } else { Reason::Refused(last_error()) });
-        }
-        // SAFETY: the handle is open, and nobody closes it: it pins the copy.
-        unsafe { Cupti::resolve(handle) }
+        let library = unsafe { Library::open(Some(file_name(name)), flags) }.map_err(|error| {
+            match flags & libc::RTLD_NOLOAD {
+                0 => Reason::Refused(words(&error)),
+                _ => Reason::NotMapped,
+            }
+        })?;
+        // Nobody closes it: it pins the copy.
+        let library = ManuallyDrop::new(library);
+        // SAFETY: as has just been seen to.
+        unsafe { Cupti::resolve(&library) }
     }
 
     /// Where this copy was mapped from.
@@ -163,28 +172,14 @@ impl Cupti {
     }
 }
 
-/// Looks a function up by its name, which ends in NUL.
-///
-/// # Safety
-///
-/// `handle` came from `dlopen` and is open; `F` is a function pointer of the type that the name has in the library.
-unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &str) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: the handle is open, the name ends in NUL.
-    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
-    // SAFETY: the caller says that this is a function of type `F`; it is not null.
-    (!found.is_null()).then(|| unsafe { mem::transmute_copy(&found) })
+/// A name for `dlopen`, with the NUL that saves a copy.
+fn file_name(name: &CStr) -> &OsStr {
+    OsStr::from_bytes(name.to_bytes_with_nul())
 }
 
-/// What `dlopen` says about its last failure on this thread.
-fn last_error() -> String {
-    // SAFETY: returns null or a string of the linker's, good until this thread's next call of its kind.
-    let message = unsafe { libc::dlerror() };
-    if message.is_null() {
-        return "no reason given".to_owned();
-    }
-    // SAFETY: as above; it is copied at once.
-    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+/// The linker's own words.
+fn words(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// Whether a library is mapped in this process, by its SONAME or path. Maps nothing and runs nothing.
@@ -192,13 +187,8 @@ fn last_error() -> String {
 /// No function of CUPTI may be called unless `libcuda.so.1` is.
 pub fn is_mapped(name: &CStr) -> bool {
     // SAFETY: a C string; with RTLD_NOLOAD nothing runs.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        return false;
-    }
-    // SAFETY: just opened. Others hold the library, or it would not have been found.
-    unsafe { libc::dlclose(handle) };
-    true
+    // Others hold the library, or it would not be found, so that closing it runs nothing either.
+    unsafe { Library::open(Some(file_name(name)), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }.is_ok()
 }
 
 /// The paths of all copies of libcupti that are mapped in this process, in the order of their loading. Also those whose

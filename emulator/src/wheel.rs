@@ -98,7 +98,7 @@ pub const RELEASES: &[Release] = &[
 /// The release that is used when nobody names one: it sends every kind of event that the emulated GPUs can cause.
 pub const DEFAULT: &str = "2.30.7";
 
-const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fetch.py");
+const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fetch_wheel.py");
 
 impl Release {
     /// The release with this version.
@@ -133,7 +133,10 @@ impl Release {
         if !path.is_file() {
             let folder = path.parent().expect("a library has a folder");
             let mut command = Command::new("python3");
-            command.arg(FETCH).arg(format!("{}=={}", self.package, self.version)).arg(self.sha256).arg(folder);
+            command.arg(FETCH).arg(folder);
+            command.arg(format!("{}=={} --hash=sha256:{}", self.package, self.version, self.sha256));
+            command.args(["--keep", r"(?:.*/)?(libnccl\.so\.2|License\.txt|LICENSE(?:\.txt)?)", r"\1"]);
+            command.args(["--need", "libnccl.so.2", "--progress"]);
             let status = command.status().map_err(|error| format!("failed to start python3: {error}"))?;
             if !status.success() {
                 return Err(format!("failed to fetch {} {} from PyPI ({status})", self.package, self.version));

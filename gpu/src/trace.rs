@@ -6,12 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::Arc;
 
 use ncclscope::correlate::is_nccl;
 use ncclscope::trace::reader::proto::ncclscope::{Function, MatchedBy};
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
-use ncclscope::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
+use ncclscope::trace::reader::{self, Nccl, Packet};
 
 use crate::workload::{Piece, Told};
 
@@ -120,17 +119,13 @@ impl Seen {
     #[must_use]
     pub fn of(path: &Path) -> Seen {
         let mut reader = Reader::default();
-        match std::fs::read(path) {
-            Err(error) => reader.seen.fault = Some(format!("{}: {error}", path.display())),
-            Ok(bytes) => {
-                reader.seen.bytes = bytes.len() as u64;
-                let fault = reader::packets(&bytes, |packet| reader.take(packet)).err();
-                // A killed process leaves an unfinished packet, which is no fault.
-                reader.seen.fault = fault
-                    .filter(|fault| !matches!(fault, reader::Error::Cut(_)))
-                    .map(|fault| format!("{}: {fault}", path.display()));
-            }
-        }
+        let read = reader::read_file(path, |packet| {
+            reader.take(packet);
+            Ok::<_, reader::Error>(())
+        });
+        // A killed process leaves an unfinished packet, which is no fault.
+        reader.seen.fault = read.err().map(|fault| format!("{}: {fault}", path.display()));
+        reader.seen.bytes = std::fs::metadata(path).map_or(0, |file| file.len());
         reader.finish()
     }
 
@@ -368,7 +363,6 @@ fn without(from: &mut Vec<Piece>, pieces: &[Piece]) -> bool {
 #[derive(Default)]
 struct Reader {
     seen: Seen,
-    sequences: Sequences,
     tracks: HashMap<u64, Track>,
     /// Kernels that carried several operations, and such operations, by track and time.
     carried: HashMap<(String, i64, i64), Vec<Piece>>,
@@ -378,13 +372,12 @@ struct Reader {
 #[derive(Default)]
 struct Track {
     name: String,
-    open: Vec<(i64, Arc<str>, Nccl)>,
+    open: Vec<(i64, String, Nccl)>,
 }
 
 impl Reader {
-    fn take(&mut self, mut packet: TracePacket) {
-        let event = self.sequences.take(&mut packet);
-        if let Some(descriptor) = &packet.track_descriptor {
+    fn take(&mut self, packet: &Packet<'_>) {
+        if let Some(descriptor) = packet.track_descriptor() {
             if let Some(process) = &descriptor.process {
                 let rank =
                     process.process_name().strip_prefix("rank ").and_then(|name| name.split(' ').next()?.parse().ok());
@@ -392,18 +385,18 @@ impl Reader {
             }
             descriptor.name().clone_into(&mut self.tracks.entry(descriptor.uuid()).or_default().name);
         }
-        let Some(Event { time, track, name, category, event }) = event else { return };
-        let kind = event.r#type();
-        let track = self.tracks.entry(track).or_default();
-        match kind {
-            Type::SliceBegin => track.open.push((time, category, event.nccl.unwrap_or_default())),
+        let (Some(event), Some(time)) = (&packet.event, packet.time) else { return };
+        let time = time as i64;
+        let track = self.tracks.entry(event.track).or_default();
+        match event.r#type() {
+            Type::SliceBegin => track.open.push((time, event.category.to_owned(), event.nccl())),
             Type::SliceEnd => {
                 if let Some((begin, category, nccl)) = track.open.pop() {
                     let name = track.name.clone();
                     self.slice(&name, &category, (begin, time), &nccl);
                 }
             }
-            Type::Instant => self.instant(&name, event.nccl.unwrap_or_default()),
+            Type::Instant => self.instant(event.name, event.nccl()),
             _ => {}
         }
     }

@@ -28,13 +28,13 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use common::{Bits, Descr, StateArgument};
 use library::nccl_version;
 
-use crate::config::Preset;
 use crate::cupti;
 use crate::model::event::{CommInit, Group, KernelCh, NetPlugin, Network, ProxyCtrl, ProxyOp, ProxyStep, Unknown};
 use crate::model::ids::Handle;
+use crate::model::kinds::bit;
 use crate::model::state;
 use crate::model::word::Word;
-use crate::profiler::{self, Reports};
+use crate::profiler;
 use crate::record::recorder;
 use crate::{process, sys};
 
@@ -95,47 +95,6 @@ impl Start {
     fn record<P: crate::model::event::Payload>(&self, payload: &P) -> Handle {
         recorder::start(self.parent, self.context, self.rank, payload)
     }
-}
-
-/// NCCL's event bits.
-mod bit {
-    pub(super) const GROUP: u64 = 1;
-    pub(super) const COLL: u64 = 1 << 1;
-    pub(super) const P2P: u64 = 1 << 2;
-    pub(super) const PROXY_OP: u64 = 1 << 3;
-    pub(super) const PROXY_STEP: u64 = 1 << 4;
-    pub(super) const PROXY_CTRL: u64 = 1 << 5;
-    pub(super) const KERNEL_CH: u64 = 1 << 6;
-    pub(super) const NET_PLUGIN: u64 = 1 << 7;
-    pub(super) const GROUP_API: u64 = 1 << 8;
-    pub(super) const COLL_API: u64 = 1 << 9;
-    pub(super) const P2P_API: u64 = 1 << 10;
-    pub(super) const KERNEL_LAUNCH: u64 = 1 << 11;
-    pub(super) const CE_COLL: u64 = 1 << 12;
-    pub(super) const CE_SYNC: u64 = 1 << 13;
-    pub(super) const CE_BATCH: u64 = 1 << 14;
-    pub(super) const KERNEL_PHASE: u64 = 1 << 15;
-}
-
-/// The events that these reports need. NCCL ignores bits that its release does not know.
-fn mask(reports: Reports) -> c_int {
-    const LIGHT: u64 =
-        bit::GROUP_API | bit::COLL_API | bit::P2P_API | bit::KERNEL_LAUNCH | bit::GROUP | bit::COLL | bit::P2P;
-    const STANDARD: u64 = LIGHT | bit::PROXY_OP | bit::PROXY_STEP;
-    const FULL: u64 = STANDARD | bit::PROXY_CTRL | bit::NET_PLUGIN | bit::CE_COLL | bit::CE_SYNC | bit::CE_BATCH;
-    let preset = match reports.preset {
-        Preset::Off => 0,
-        Preset::Light => LIGHT,
-        Preset::Standard => STANDARD,
-        Preset::Full => FULL,
-    };
-    // Phases of kernels are measured by the same means as channels, and ask for them too.
-    let channels = match (reports.kernel_ch, reports.preset) {
-        (false, _) => 0,
-        (true, Preset::Full) => bit::KERNEL_CH | bit::KERNEL_PHASE,
-        (true, _) => bit::KERNEL_CH,
-    };
-    (preset | channels) as c_int
 }
 
 /// The version of the NCCL that called `init` last, 0 while it is unknown. A process has one.
@@ -400,7 +359,7 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
             }
             if !mask.is_null() {
                 // Written once: NCCL has one mask for all communicators, and other threads read it for theirs now.
-                AtomicI32::from_ptr(mask).store(self::mask(answer.reports), Ordering::Relaxed);
+                AtomicI32::from_ptr(mask).store(answer.kinds.0 as c_int, Ordering::Relaxed);
             }
         }
     })

@@ -37,6 +37,12 @@ impl CaptureFile {
         self.file.path()
     }
 
+    /// The file itself.
+    #[must_use]
+    pub fn output(&self) -> &Output {
+        &self.file
+    }
+
     /// Ends it, and removes it.
     pub fn remove(self) {
         self.file.remove();

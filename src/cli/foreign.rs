@@ -3,10 +3,24 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use serde_json::{Value, json};
+
+use super::compare::Side;
 use crate::import::knowledge::{self, duration};
 use crate::import::{CudaCall, Profile};
 use crate::model::activity::Api;
 use crate::trace::names;
+
+/// What the file holds, for programs.
+pub(super) fn json(profile: &Profile) -> serde_json::Result<Value> {
+    let mut file = serde_json::to_value(Side::of(profile))?;
+    let facts = knowledge::facts(profile)
+        .into_iter()
+        .map(|fact| json!({ "what": fact.what, "known": fact.known, "of": fact.of, "remark": fact.remark }));
+    file["kind"] = "other tool".into();
+    file["known"] = facts.collect();
+    Ok(file)
+}
 
 pub(super) fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let bytes = std::fs::metadata(&profile.source.path).map_or(0, |data| data.len());

@@ -1,52 +1,82 @@
 //! `ncclscope info`: what a trace holds, in a page.
 
+mod json;
+
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
+use super::Fault;
 use super::foreign;
 use super::hang::{self, Hang};
 use super::import::ENDED;
 use super::replay;
 use super::survey::{self, Survey};
 use crate::import::{self, Format};
+use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
-use crate::trace::reader::proto::perfetto::protos::track_event::Type;
-use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
+use crate::trace::reader::{self, Event, Extent, Nccl, Packet};
 use crate::trace::writer::TRACK_BITS;
 
-pub(super) fn run(traces: &[PathBuf], out: &mut dyn Write) -> Result<(), String> {
+/// Says what the files hold, and writes it as JSON where that is asked for.
+pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), String> {
+    let Some(path) = json else { return look(traces, out).1 };
+    super::must_be_new_json(path)?;
+    // Where the JSON goes to the screen, it is alone there.
+    let (report, result) = if super::is_screen(path) { look(traces, &mut std::io::sink()) } else { look(traces, out) };
+    super::write_json(path, &report, out)?;
+    result
+}
+
+/// Says what the files hold; all of it for programs, and what could not be read.
+fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), String>) {
     let failed = |error| format!("failed to write: {error}");
     let ours = |path: &PathBuf| !replay::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // A trace that cannot be read to its end says so below.
-    let (survey, _) = Survey::of_what_can_be_read(&ours);
-    hangs(&hang::find(&survey, &ours), out).map_err(failed)?;
+    let mut infos: Vec<Info> = ours.iter().map(|_| Info::default()).collect();
+    let (survey, faults) = Survey::of_what_can_be_read(&ours, |file, packet| infos[file].take(packet));
+    let found = hang::find(&survey, &ours);
+    let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
+    let mut reasons: Vec<String> = hangs(&found, out).map_err(failed).err().into_iter().collect();
     // One file that cannot be read hides none of the others.
-    let faults: Vec<String> = traces.iter().filter_map(|path| describe(path, out).err()).collect();
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+    let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
+        Some(((info, (_, extent)), fault)) => info.describe(path, extent, fault, out),
+        None => describe_other(path, out),
+    };
+    let files: Vec<Value> = traces
+        .iter()
+        .map(|path| {
+            describe(path).unwrap_or_else(|reason| {
+                let file =
+                    serde_json::json!({ "kind": "unreadable", "file": path.display().to_string(), "fault": reason });
+                reasons.push(reason);
+                file
+            })
+        })
+        .collect();
+    let report = serde_json::json!({
+        "format_version": json::FORMAT_VERSION,
+        "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
+        "files": files,
+    });
+    (report, if reasons.is_empty() { Ok(()) } else { Err(reasons.join("\n")) })
 }
 
-/// Says what one file holds.
-fn describe(path: &Path, out: &mut dyn Write) -> Result<(), String> {
-    let failed = |error| format!("failed to write: {error}");
+/// Says what a file holds that is no trace.
+fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
     if replay::is_capture(path) {
         return replay::describe(path, out);
     }
-    if import::format(path).map_err(|error| format!("{}: {error}", path.display()))? != Format::Perfetto {
-        let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        return foreign::print(&profile, out).map_err(failed);
-    }
-    let bytes = super::read(path)?;
-    let mut info = Info::default();
-    let fault = reader::packets(&bytes, |packet| info.take(packet)).err();
-    if matches!(fault, Some(reader::Error::NotATrace)) {
-        return Err(format!("{}: {}", path.display(), reader::Error::NotATrace));
-    }
-    info.print(path, bytes.len(), fault, out).map_err(failed)
+    let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    foreign::print(&profile, out).map_err(|error| format!("failed to write: {error}"))?;
+    foreign::json(&profile).map_err(|error| format!("failed to write JSON: {error}"))
 }
 
 /// Where the job stands, before all else.
@@ -72,12 +102,10 @@ struct Info {
     processes: Vec<String>,
     /// The processes that were recorded, by their tag; a process with several GPUs is drawn as several.
     recordings: HashMap<u64, String>,
-    sequences: Sequences,
-    communicators: Vec<String>,
+    communicators: Vec<Nccl>,
     /// Operations handed over, by communicator and function: how many, and their bytes.
-    operations: BTreeMap<(u64, String), (u64, u64)>,
+    operations: BTreeMap<(u64, Cow<'static, str>), (u64, u64)>,
     slices: u64,
-    instants: BTreeMap<String, u64>,
     notes: Vec<String>,
     /// The last words of recordings, and the tags of their processes.
     ended: Vec<u64>,
@@ -87,9 +115,8 @@ struct Info {
 }
 
 impl Info {
-    fn take(&mut self, mut packet: TracePacket) {
-        let event = self.sequences.take(&mut packet);
-        if let Some(descriptor) = packet.track_descriptor
+    fn take(&mut self, packet: &Packet<'_>) {
+        if let Some(descriptor) = packet.track_descriptor()
             && let Some(process) = &descriptor.process
         {
             let process = format!("{} (pid {})", process.process_name(), process.pid());
@@ -97,54 +124,75 @@ impl Info {
             self.recordings.entry(descriptor.uuid() >> TRACK_BITS).or_insert_with(|| process.clone());
             self.processes.push(process);
         }
-        let Some(Event { name, event, track, .. }) = event else { return };
-        let kind = event.r#type();
-        let nccl = event.nccl.unwrap_or_default();
-        match kind {
-            Type::SliceBegin => {
-                self.slices += 1;
-                // Of the slices that carry an operation, only the hand-over names the thread.
-                if nccl.tid.is_some() && nccl.count.is_some() {
-                    let function = nccl.function_text.clone().unwrap_or_else(|| match nccl.function() {
-                        Function::Absent => "operation".into(),
-                        function => function.as_str_name().to_owned(),
-                    });
-                    let entry = self.operations.entry((nccl.comm(), function)).or_default();
-                    entry.0 += 1;
-                    entry.1 = entry.1.saturating_add(nccl.bytes());
-                }
-            }
-            Type::Instant => {
-                match &*name {
-                    "communicator init" => self.communicators.push(communicator(&nccl)),
-                    "recording ended" => {
-                        self.ended.push(track >> TRACK_BITS);
-                        self.ends.push(nccl);
-                    }
-                    ENDED => self.imported.push(track >> TRACK_BITS),
-                    "recording started" => self.notes.push(nccl.note().to_owned()),
-                    _ if nccl.note.is_some() => self.notes.push(format!("{name}: {}", nccl.note())),
-                    _ => {}
-                }
-                *self.instants.entry(name.to_string()).or_default() += 1;
-            }
+        let Some(event) = &packet.event else { return };
+        match event.kind {
+            kind::TYPE_SLICE_BEGIN => self.slice(event),
+            kind::TYPE_INSTANT => self.instant(event),
             _ => {}
         }
     }
 
-    fn print(
+    fn slice(&mut self, event: &Event<'_>) {
+        self.slices += 1;
+        // Of the slices that carry an operation, only the hand-over names the thread.
+        if event.arg(nccl::TID).is_none() || event.arg(nccl::COUNT).is_none() {
+            return;
+        }
+        let number = event.uint(nccl::FUNCTION).and_then(|number| Function::try_from(number as i32).ok());
+        let function = match (event.text(nccl::FUNCTION_TEXT), number) {
+            (Some(text), _) => text.into(),
+            (None, None | Some(Function::Absent)) => "operation".into(),
+            (None, Some(function)) => function.as_str_name().into(),
+        };
+        let (count, bytes) = self.operations.entry((event.uint(nccl::COMM).unwrap_or_default(), function)).or_default();
+        *count += 1;
+        *bytes = bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
+    }
+
+    fn instant(&mut self, event: &Event<'_>) {
+        let (name, args) = (event.name, event.nccl());
+        match name {
+            "communicator init" => self.communicators.push(args),
+            "recording ended" => {
+                self.ended.push(event.track >> TRACK_BITS);
+                self.ends.push(args);
+            }
+            ENDED => self.imported.push(event.track >> TRACK_BITS),
+            "recording started" => self.notes.push(args.note().to_owned()),
+            _ if args.note.is_some() => self.notes.push(format!("{name}: {}", args.note())),
+            _ => {}
+        }
+    }
+
+    /// Says what the trace holds, as far as it could be read.
+    fn describe(
         &self,
         path: &Path,
-        bytes: usize,
-        fault: Option<reader::Error>,
+        extent: Extent,
+        fault: Option<Fault>,
         out: &mut dyn Write,
-    ) -> std::io::Result<()> {
-        writeln!(out, "{}: {}, {} slices", path.display(), names::size(bytes as u64), self.slices)?;
+    ) -> Result<Value, String> {
+        let fault = match fault {
+            None => extent.remark(),
+            // Two files with one process are told apart here, each with its own.
+            Some(Fault::Other(_)) => None,
+            Some(Fault::Trace(error @ (reader::Error::NotATrace | reader::Error::Io(_)))) => {
+                return Err(Fault::Trace(error).of(path));
+            }
+            Some(Fault::Trace(error)) => Some(error.to_string()),
+        };
+        let bytes = fs::metadata(path).map_or(0, |file| file.len());
+        self.print(path, bytes, fault.as_deref(), out).map_err(|error| format!("failed to write: {error}"))?;
+        Ok(self.json(path, bytes, fault.as_deref()))
+    }
+
+    fn print(&self, path: &Path, bytes: u64, fault: Option<&str>, out: &mut dyn Write) -> std::io::Result<()> {
+        writeln!(out, "{}: {}, {} slices", path.display(), names::size(bytes), self.slices)?;
         for process in &self.processes {
             writeln!(out, "  process       {process}")?;
         }
         for communicator in self.communicators.iter().take(COMMUNICATORS) {
-            writeln!(out, "  communicator  {communicator}")?;
+            writeln!(out, "  communicator  {}", self::communicator(communicator))?;
         }
         if let more @ 1.. = self.communicators.len().saturating_sub(COMMUNICATORS) {
             writeln!(out, "  communicator  {more} more")?;

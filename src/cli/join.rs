@@ -1,18 +1,19 @@
 //! `ncclscope join`: a trace is a run of packets, so traces are joined by writing one after the other; what only all of them know is added.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 mod members;
 mod origin;
 
-use self::members::Members;
+use self::members::{Labels, Members};
 use self::origin::Origin;
 use super::beside::{self, Fate, Joined};
 use crate::import::{self, Format};
 use crate::trace::names;
-use crate::trace::reader::{self, Sequences};
+use crate::trace::reader::{self, Extent, blocks};
 
 pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), String> {
     super::must_be_new(output)?;
@@ -25,11 +26,9 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
         }
         if format(path)? == Format::Perfetto { own.push(path) } else { foreign.push(path) }
     }
-    let files = own.len() + foreign.len();
-    let mut joined = concatenated(&own, out)?;
-    match foreign[..] {
-        [] => {}
-        [theirs] if !own.is_empty() => joined.extend(beside(&joined, theirs, out)?),
+    let theirs = match foreign[..] {
+        [] => None,
+        [theirs] if !own.is_empty() => Some(theirs),
         [theirs] => {
             return Err(format!(
                 "{}: there is no trace of ncclscope to join it with; ncclscope import makes a trace of it alone",
@@ -37,17 +36,26 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
             ));
         }
         _ => return Err("only one file of another tool can be joined at a time".into()),
-    }
-    let failed = |error| format!("failed to write {}: {error}", output.display());
+    };
+    let members = Together::look(&own, out)?;
+    let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
+    let failed = |error: io::Error| format!("failed to write {}: {error}", output.display());
     let mut file = super::create(output, false)?;
-    file.write_all(&joined).map_err(failed)?;
-    let _ = writeln!(out, "{}: {files} files, {}", output.display(), names::size(joined.len() as u64));
+    let written = members.copy(&mut file).and_then(|bytes| {
+        file.write_all(&kernels).map_err(failed)?;
+        Ok(bytes + kernels.len() as u64)
+    });
+    let bytes = written.inspect_err(|_| {
+        // Half a trace is of no use to anybody; that it cannot be removed is not the news.
+        let _ = fs::remove_file(output);
+    })?;
+    let _ = writeln!(out, "{}: {} files, {}", output.display(), own.len() + foreign.len(), names::size(bytes));
     Ok(())
 }
 
 /// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
-fn beside(own: &[u8], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, String> {
-    let ours = import::open_trace(own).map_err(|error| error.to_string())?;
+fn beside(own: &[&PathBuf], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, String> {
+    let ours = import::open_traces(own).map_err(|error| error.to_string())?;
     let mut profile = import::open(theirs).map_err(|error| format!("{}: {error}", theirs.display()))?;
     let (packets, joined) =
         beside::packets(&ours, &mut profile).map_err(|error| format!("{}: {error}", theirs.display()))?;
@@ -73,46 +81,76 @@ fn beside(own: &[u8], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Str
     Ok(packets)
 }
 
-/// The traces one after the other.
-fn concatenated(traces: &[&PathBuf], out: &mut dyn Write) -> Result<Vec<u8>, String> {
-    let mut joined = Vec::new();
-    let mut owners: HashMap<u64, usize> = HashMap::new();
-    let mut members = Members::default();
-    let mut origins = Vec::new();
-    for (at, path) in traces.iter().enumerate() {
-        let mut bytes = super::read(path)?;
-        let whole = reader::whole_length(&bytes);
-        if whole == 0 && !bytes.is_empty() {
-            return Err(format!("{}: {}", path.display(), reader::Error::NotATrace));
-        }
-        if whole < bytes.len() {
-            let _ = writeln!(out, "{}: left out an unfinished packet of {} bytes", path.display(), bytes.len() - whole);
-            bytes.truncate(whole);
-        }
-        let mut origin = Origin::of(path);
-        look(&bytes, &mut members, &mut origin).map_err(|error| format!("{}: {error}", path.display()))?;
-        for tag in &origin.tags {
-            // One file may be named twice.
-            if let Some(other) = owners.insert(*tag, at)
-                && other != at
-            {
-                return Err(twins(traces[other], path));
+/// Traces that can be one.
+struct Together<'a> {
+    files: Vec<(&'a Path, Extent)>,
+    origins: Vec<Origin>,
+    labels: Labels,
+}
+
+impl<'a> Together<'a> {
+    /// Looks through traces; an error says why they cannot be one.
+    fn look(traces: &[&'a PathBuf], out: &mut dyn Write) -> Result<Together<'a>, String> {
+        let (mut files, mut origins) = (Vec::new(), Vec::new());
+        let mut owners: HashMap<u64, usize> = HashMap::new();
+        let mut members = Members::default();
+        for (at, path) in traces.iter().enumerate() {
+            let mut origin = Origin::of(path);
+            let extent = super::read_trace(path, |packet| {
+                origin.look(packet);
+                members.look(packet);
+                Ok(())
+            })?;
+            if extent.unfinished > 0 {
+                let (path, bytes) = (path.display(), extent.unfinished);
+                let _ = writeln!(out, "{path}: left out an unfinished packet of {bytes} bytes");
             }
+            for tag in &origin.tags {
+                // One file may be named twice.
+                if let Some(other) = owners.insert(*tag, at)
+                    && other != at
+                {
+                    return Err(twins(traces[other], path));
+                }
+            }
+            files.push((path.as_path(), extent));
+            origins.push(origin);
         }
-        origins.push(origin);
-        joined.extend_from_slice(&bytes);
+        if let Some(remark) = origin::judge(&origins)? {
+            let _ = writeln!(out, "{remark}");
+        }
+        let twice = members.twice();
+        if !twice.is_empty() {
+            let _ = writeln!(
+                out,
+                "more than one process says that it is rank {twice}: where these files are of several runs, join those of one alone"
+            );
+        }
+        Ok(Together { files, origins, labels: members.labels() })
     }
-    if let Some(remark) = origin::judge(&origins)? {
-        let _ = writeln!(out, "{remark}");
+
+    /// Copies the traces one after the other; answers how many bytes that was.
+    fn copy(&self, output: &mut File) -> Result<u64, String> {
+        let mut written = 0;
+        for ((path, extent), origin) in self.files.iter().zip(&self.origins) {
+            let failed = |error: io::Error| format!("failed to copy {}: {error}", path.display());
+            let source = File::open(path).map_err(failed)?.take(extent.whole);
+            if !self.labels.concern(&origin.tags) {
+                written += io::copy(&mut { source }, output).map_err(failed)?;
+                continue;
+            }
+            blocks::rewritten(
+                source,
+                |packets| self.labels.given_to(packets),
+                |packets| {
+                    written += packets.len() as u64;
+                    Ok(output.write_all(packets)?)
+                },
+            )
+            .map_err(|error: reader::Error| format!("failed to copy {}: {error}", path.display()))?;
+        }
+        Ok(written)
     }
-    let twice = members.twice();
-    if !twice.is_empty() {
-        let _ = writeln!(
-            out,
-            "more than one process says that it is rank {twice}: where these files are of several runs, join those of one alone"
-        );
-    }
-    members.labels().given_to(joined).map_err(|error| error.to_string())
 }
 
 /// Why two traces cannot be one.
@@ -123,14 +161,4 @@ pub(super) fn twins(one: &Path, other: &Path) -> String {
         one.display(),
         other.display()
     )
-}
-
-/// Goes through the packets of a trace.
-fn look(bytes: &[u8], members: &mut Members, origin: &mut Origin) -> Result<(), reader::Error> {
-    let mut sequences = Sequences::default();
-    reader::packets(bytes, |mut packet| {
-        let event = sequences.take(&mut packet);
-        origin.look(&packet, event.as_ref());
-        members.look(&packet, event);
-    })
 }

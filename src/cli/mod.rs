@@ -3,17 +3,14 @@
 mod beside;
 mod compare;
 mod cut;
-mod events;
 mod foreign;
 mod hang;
 mod import;
 mod info;
 mod join;
 mod open;
-mod packets;
 mod replay;
 mod survey;
-mod wire;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -25,9 +22,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 
-use crate::config::SETTINGS;
+use crate::config::{SETTINGS, Setting};
 use crate::import::Format;
+use crate::trace::reader::{self, Extent, Packet};
 
 /// NCCL profiler: host, proxy and GPU on one clock, as Perfetto traces.
 #[derive(Parser)]
@@ -74,6 +73,9 @@ enum Command {
         /// Traces, captures, or files of other tools
         #[arg(required = true)]
         traces: Vec<PathBuf>,
+        /// Write all of it as JSON too; with -, to standard output and alone
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
     /// Say which of two runs is slower, and which rank, kernel or link made it so; or compare a trace with another tool's file of the same run
     ///
@@ -141,7 +143,11 @@ enum Command {
         output: Option<PathBuf>,
     },
     /// List the environment variables of the plugin
-    Settings,
+    Settings {
+        /// Write the list as JSON instead; with -, to standard output
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
 }
 
 /// Why a command was not carried out.
@@ -209,14 +215,15 @@ pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &
         }
         Command::Compare(wish) => compare::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
-        Command::Info { traces } => info::run(&traces, out),
+        Command::Info { traces, json } => info::run(&traces, json.as_deref(), out),
         Command::Join { traces, output } => join::run(&traces, &output, out),
         Command::Open { traces, ui, port, patience, no_browser } => {
             let patience = Duration::from_nanos(patience);
             open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)
         }
         Command::Replay { capture, output } => replay::run(&capture, output, out),
-        Command::Settings => settings(out).map_err(|error| format!("failed to write: {error}")),
+        Command::Settings { json: Some(path) } => settings_json(&path, out),
+        Command::Settings { json: None } => settings(out).map_err(|error| format!("failed to write: {error}")),
     };
     result.map_err(Failure::Reason)
 }
@@ -225,9 +232,45 @@ fn settings(out: &mut dyn Write) -> io::Result<()> {
     for setting in SETTINGS {
         writeln!(out, "{}", setting.name)?;
         writeln!(out, "    {}", setting.help)?;
-        writeln!(out, "    value: {}; default: {}", setting.unit, setting.default)?;
+        writeln!(out, "    value: {}; default: {}", setting.values, setting.default)?;
     }
     Ok(())
+}
+
+fn settings_json(path: &Path, out: &mut dyn Write) -> Result<(), String> {
+    must_be_new_json(path)?;
+    let setting = |it: &Setting| {
+        let values = it.values.to_string();
+        serde_json::json!({ "name": it.name, "values": values, "default": it.default, "help": it.help })
+    };
+    let settings: Vec<_> = SETTINGS.iter().map(setting).collect();
+    write_json(path, &serde_json::json!({ "format_version": 1, "settings": settings }), out)
+}
+
+/// Whether `-` is said instead of a file: the standard output.
+fn is_screen(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Says of a file for JSON that it is there already.
+fn must_be_new_json(path: &Path) -> Result<(), String> {
+    if is_screen(path) { Ok(()) } else { must_be_new(path) }
+}
+
+/// Writes JSON to a new file, or to the standard output.
+fn write_json(path: &Path, value: &impl Serialize, out: &mut dyn Write) -> Result<(), String> {
+    let mut text = serde_json::to_string_pretty(value).map_err(|error| format!("failed to write JSON: {error}"))?;
+    text.push('\n');
+    match is_screen(path) {
+        true => out.write_all(text.as_bytes()).map_err(|error| format!("failed to write: {error}")),
+        false => write_new(path, text.as_bytes()),
+    }
+}
+
+/// Writes a file that must not be there yet.
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    let written = create(path, false)?.write_all(bytes);
+    written.map_err(|error| format!("failed to write {}: {error}", path.display()))
 }
 
 /// Creates a file that must not be there yet, for this user alone where it is `private`.
@@ -264,7 +307,30 @@ fn must_be_trace(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Reads a file, or says which could not be read and why.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("failed to read {}: {error}", path.display()))
+/// Calls `each` for every packet of a trace, until it fails. What is wrong with the trace names the file.
+fn read_trace(path: &Path, mut each: impl FnMut(&Packet<'_>) -> Result<(), String>) -> Result<Extent, String> {
+    reader::read_file(path, |packet| each(packet).map_err(Fault::Other)).map_err(|fault| fault.of(path))
+}
+
+/// Why a trace was not read to its end.
+enum Fault {
+    /// What is wrong with it.
+    Trace(reader::Error),
+    /// What else, in words that name the file.
+    Other(String),
+}
+
+impl From<reader::Error> for Fault {
+    fn from(error: reader::Error) -> Fault {
+        Fault::Trace(error)
+    }
+}
+
+impl Fault {
+    fn of(self, path: &Path) -> String {
+        match self {
+            Fault::Trace(error) => format!("{}: {error}", path.display()),
+            Fault::Other(reason) => reason,
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
+
 use super::info;
 use crate::capture;
 use crate::capture::read::{Chunks, Entry, Error};
@@ -53,7 +55,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
         writeln!(out, "  replayed      {remark}").map_err(wrote)?;
     }
     let damage = contents.print_end(end, out).map_err(wrote)?;
-    info::run(std::slice::from_ref(&output), out)?;
+    info::run(std::slice::from_ref(&output), None, out)?;
     match damage {
         Some(error) => Err(format!("{}: {error}. {} has all before it", path.display(), output.display())),
         None => Ok(()),
@@ -68,7 +70,7 @@ pub(super) fn is_capture(path: &Path) -> bool {
 }
 
 /// Says what is in a capture.
-pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<(), String> {
+pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
     let version = Chunks::open(open(path)?).map_err(|error| said(path, &error))?.version().to_owned();
     let bytes = std::fs::metadata(path).map_or(0, |facts| facts.len());
     let mut contents = Contents::default();
@@ -83,10 +85,19 @@ pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<(), String> {
         writeln!(out, "  holds         {}", contents.figures())?;
         contents.print_end(end, out)
     };
-    match print().map_err(|error| format!("failed to write: {error}"))? {
-        Some(error) => Err(said(path, &error)),
-        None => Ok(()),
+    if let Some(error) = print().map_err(|error| format!("failed to write: {error}"))? {
+        return Err(said(path, &error));
     }
+    Ok(json!({
+        "kind": "capture",
+        "file": path.display().to_string(),
+        "bytes": bytes,
+        "version": version,
+        "process": contents.begin.as_ref().map(|begin| &begin.process.name),
+        "records": contents.records,
+        "buffers": contents.buffers,
+        "buffer_bytes": contents.bytes,
+    }))
 }
 
 fn open(path: &Path) -> Result<BufReader<File>, String> {

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use super::events::{Event, Sequences};
-use super::join;
-use super::packets::{Extent, packets};
-use super::wire::fields;
+use rustc_hash::FxHashMap;
+
+use super::{Fault, join};
 use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
+use crate::trace::reader::wire::fields;
+use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::writer::TRACK_BITS;
 
 /// What is found in one trace, or in several that are looked at as one.
@@ -18,7 +19,7 @@ pub(super) struct Survey {
     /// The first and the last time in it.
     pub(super) span: Option<(u64, u64)>,
     pub(super) slices: u64,
-    pub(super) tracks: HashMap<u64, Track>,
+    pub(super) tracks: FxHashMap<u64, Track>,
     pub(super) communicators: BTreeMap<u64, Communicator>,
     /// Operations as the host handed them over, and NCCL's kernels: from when to when, in the order of the file. What
     /// has no end ends when it begins.
@@ -73,7 +74,7 @@ pub(super) struct HandedOver {
 }
 
 /// A collective as all ranks number it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Collective {
     pub(super) correlation: u64,
     pub(super) name: String,
@@ -140,22 +141,25 @@ enum Open {
 #[derive(Default)]
 struct OfFile {
     last: u64,
-    ended: HashMap<u64, u64>,
+    ended: FxHashMap<u64, u64>,
     /// Counters that were above zero.
     counted: BTreeSet<u64>,
 }
 
 impl HandedOver {
-    fn take(&mut self, event: &Event<'_>, time: u64, name: impl FnOnce() -> String) {
-        let name = name();
+    fn take(&mut self, event: &Event<'_>, time: u64) {
         if let Some((_, before)) = &self.last {
             self.gap_ns = self.gap_ns.max(time.saturating_sub(*before));
         }
         // Sends and receives are not numbered in one order on all ranks.
         if let (Some(correlation), Some(seq)) = (event.correlation, event.uint(nccl::SEQ)) {
-            self.collective = Some((Collective { correlation, name: name.clone(), seq }, time));
+            let (collective, at) = self.collective.get_or_insert_default();
+            (collective.correlation, collective.seq, *at) = (correlation, seq, time);
+            event.name.clone_into(&mut collective.name);
         }
-        self.last = Some((name, time));
+        let (last, at) = self.last.get_or_insert_default();
+        event.name.clone_into(last);
+        *at = time;
     }
 }
 
@@ -172,9 +176,9 @@ impl Track {
 }
 
 impl Unfinished {
-    fn new(kind: Work, event: &Event<'_>, begin: u64, place: u64, name: String) -> Unfinished {
+    fn new(kind: Work, event: &Event<'_>, begin: u64, place: u64) -> Unfinished {
         let peer = event.uint(nccl::PEER).and_then(|peer| u32::try_from(peer).ok());
-        let note = event.arg(nccl::NOTE).map_or_else(String::new, |note| String::from_utf8_lossy(note.bytes()).into());
+        let note = event.text(nccl::NOTE).unwrap_or_default();
         Unfinished {
             kind,
             begin,
@@ -182,7 +186,7 @@ impl Unfinished {
             track: event.track,
             hash: event.uint(nccl::COMM),
             correlation: event.correlation,
-            name,
+            name: event.name.to_owned(),
             seq: event.uint(nccl::SEQ),
             peer,
             replay: event.uint(nccl::REPLAY),
@@ -205,18 +209,23 @@ impl Survey {
     ///
     /// When one cannot be read, or is no trace.
     pub(super) fn of(paths: &[PathBuf]) -> Result<Survey, String> {
-        let (survey, faults) = Survey::of_what_can_be_read(paths);
-        faults.into_iter().next().map_or(Ok(survey), Err)
+        let (survey, faults) = Survey::of_what_can_be_read(paths, |_, _| {});
+        let fault = paths.iter().zip(faults).find_map(|(path, fault)| Some(fault?.of(path)));
+        fault.map_or(Ok(survey), Err)
     }
 
-    /// Looks through traces as far as they can be read, and says which cannot.
-    pub(super) fn of_what_can_be_read(paths: &[PathBuf]) -> (Survey, Vec<String>) {
+    /// Looks through traces as far as they can be read, and says of each why not to its end. `each` gets the packets too, with the number of
+    /// their file.
+    pub(super) fn of_what_can_be_read(
+        paths: &[PathBuf],
+        mut each: impl FnMut(usize, &Packet<'_>),
+    ) -> (Survey, Vec<Option<Fault>>) {
         let (mut survey, mut faults) = (Survey::default(), Vec::new());
-        for path in paths {
-            let extent = super::must_be_trace(path).and_then(|()| survey.look(path));
-            let nothing = Extent { whole: 0, unfinished: 0 };
-            survey.extents.push((path.clone(), *extent.as_ref().unwrap_or(&nothing)));
-            faults.extend(extent.err());
+        for (number, path) in paths.iter().enumerate() {
+            let trace = super::must_be_trace(path).map_err(Fault::Other);
+            let extent = trace.and_then(|()| survey.look(path, |packet| each(number, packet)));
+            survey.extents.push((path.clone(), *extent.as_ref().unwrap_or(&Extent::default())));
+            faults.push(extent.err());
         }
         survey.unfinished = survey.tracks.values_mut().flat_map(Track::take_unfinished).collect();
         survey.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
@@ -224,41 +233,42 @@ impl Survey {
     }
 
     /// Looks through one more trace.
-    fn look(&mut self, path: &Path) -> Result<Extent, String> {
-        let mut sequences = Sequences::default();
+    fn look(&mut self, path: &Path, mut each: impl FnMut(&Packet<'_>)) -> Result<Extent, Fault> {
         let mut of_file = OfFile::default();
-        let extent = packets(path, |raw| {
-            let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
-            if let Some(descriptor) = packet.descriptor {
-                let twin = self.describe(descriptor);
-                if let Some((other, _)) = twin.and_then(|file| self.extents.get(file)) {
-                    return Err(join::twins(other, path));
-                }
-            }
-            if let Some(time) = packet.time {
-                let (first, last) = self.span.unwrap_or((time, time));
-                self.span = Some((first.min(time), last.max(time)));
-                of_file.last = of_file.last.max(time);
-            }
-            if let (Some(event), Some(time)) = (&packet.event, packet.time) {
-                let category = match event.kind {
-                    kind::TYPE_SLICE_BEGIN => sequences.category(packet.sequence, event),
-                    kind::TYPE_INSTANT if event.arg(nccl::RECORDED).is_some() => {
-                        of_file.ended.insert(event.track, time);
-                        String::new()
-                    }
-                    kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
-                        of_file.counted.insert(event.track);
-                        String::new()
-                    }
-                    _ => String::new(),
-                };
-                self.event(event, time, &category, || sequences.name(packet.sequence, event));
+        let mut twin = None;
+        let extent = reader::read_file(path, |packet| {
+            each(packet);
+            if twin.is_none() {
+                twin = self.packet(packet, &mut of_file);
             }
             Ok(())
         });
         self.processes_of(&of_file);
-        extent
+        let twin = twin.and_then(|file| self.extents.get(file));
+        twin.map_or(extent, |(other, _)| Err(Fault::Other(join::twins(other, path))))
+    }
+
+    /// Takes a packet; answers the earlier file that has the same process, which must not be.
+    fn packet(&mut self, packet: &Packet<'_>, of_file: &mut OfFile) -> Option<usize> {
+        if let Some(twin) = packet.descriptor.and_then(|descriptor| self.describe(descriptor)) {
+            return Some(twin);
+        }
+        let time = packet.time?;
+        let (first, last) = self.span.unwrap_or((time, time));
+        self.span = Some((first.min(time), last.max(time)));
+        of_file.last = of_file.last.max(time);
+        let event = packet.event.as_ref()?;
+        match event.kind {
+            kind::TYPE_INSTANT if event.arg(nccl::RECORDED).is_some() => {
+                of_file.ended.insert(event.track, time);
+            }
+            kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
+                of_file.counted.insert(event.track);
+            }
+            _ => {}
+        }
+        self.event(event, time);
+        None
     }
 
     /// What a file says of the processes in it.
@@ -309,18 +319,18 @@ impl Survey {
         twin
     }
 
-    fn event(&mut self, event: &Event<'_>, time: u64, category: &str, name: impl FnOnce() -> String) {
+    fn event(&mut self, event: &Event<'_>, time: u64) {
         let track = self.tracks.entry(event.track).or_default();
         track.moved = track.moved.max(time);
         match event.kind {
             kind::TYPE_SLICE_BEGIN => {
                 self.slices += 1;
-                let open = match category {
+                let open = match event.category {
                     "operation" => {
                         track.operations += 1;
                         track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
                         self.operations.push((time, time));
-                        track.handed_over.take(event, time, name);
+                        track.handed_over.take(event, time);
                         Open::Operation(self.operations.len() - 1)
                     }
                     "run" => {
@@ -334,18 +344,16 @@ impl Survey {
                         Open::Kernel(self.kernels.len() - 1)
                     }
                     "proxy" if event.arg(nccl::STEPS).is_some() => {
-                        Open::Work(Box::new(Unfinished::new(Work::Proxy, event, time, self.slices, name())))
+                        Open::Work(Box::new(Unfinished::new(Work::Proxy, event, time, self.slices)))
                     }
                     "api" => {
                         if event.arg(nccl::COMM).is_some() && event.arg(nccl::COUNT).is_some() {
-                            let call = Unfinished::new(Work::Call, event, time, self.slices, name());
+                            let call = Unfinished::new(Work::Call, event, time, self.slices);
                             track.call = Some(call);
                         }
                         Open::Call(time)
                     }
-                    "not done" => {
-                        Open::Work(Box::new(Unfinished::new(Work::Overdue, event, time, self.slices, name())))
-                    }
+                    "not done" => Open::Work(Box::new(Unfinished::new(Work::Overdue, event, time, self.slices))),
                     _ => Open::Other,
                 };
                 track.open.push(open);

@@ -283,6 +283,7 @@ impl Run {
             };
             self.attach(kernels);
             for (time, name, text) in &notes {
+                message::detail(format_args!("{name}: {text}"));
                 self.out.feed(&Input::Note { time: *time, name, text });
             }
             let urgent = close || asked > requests.lock().carried_out;
@@ -379,6 +380,9 @@ impl Run {
             lost_launches: recorder::lost_launches(),
         }));
         self.out.say();
+        let (calls, dropped) = (self.out.pipeline.calls(), self.rings.dropped());
+        let path = self.out.file.path().display();
+        message::detail(format_args!("recording ended: {calls} calls of NCCL, {dropped} dropped; {path}"));
         self.out.file.close();
     }
 }

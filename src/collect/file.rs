@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, Sender, bounded};
 use flate2::{Compress, Compression, FlushCompress};
 
 use super::output::{Append, Output};
@@ -64,7 +64,7 @@ struct Shared {
 
 /// Where chunks go.
 pub struct TraceFile {
-    sender: SyncSender<Command>,
+    sender: Sender<Command>,
     shared: Arc<Shared>,
     path: PathBuf,
     compresses: bool,
@@ -78,7 +78,7 @@ enum Start {
     /// They are there.
     With(Box<Files>),
     /// It makes them itself, and answers where they are.
-    Make(Make, SyncSender<io::Result<Paths>>),
+    Make(Make, Sender<io::Result<Paths>>),
 }
 
 struct Files {
@@ -114,10 +114,12 @@ pub struct Options {
     pub min_free: u64,
     /// Where a capture is to be made, most bytes that it may have.
     pub capture: Option<u64>,
+    /// Permissions of the files, whatever the umask says. Without, their owner alone may read them.
+    pub mode: Option<u32>,
 }
 
 impl TraceFile {
-    /// Creates a new file in `folder`, readable by its owner only: `name.perfetto-trace`, or with a
+    /// Creates a new file in `folder`, readable by its owner unless the options say more: `name.perfetto-trace`, or with a
     /// number behind the name where that exists. The capture beside it has the same name and the
     /// ending `capture`; where there can be none, a line says so, and the trace is made without.
     ///
@@ -129,8 +131,8 @@ impl TraceFile {
     /// What the operating system says against the folder, the file, or the thread.
     pub fn create(folder: &Path, name: &str, options: Options, limit: Option<Duration>) -> io::Result<TraceFile> {
         let shared = Arc::new(Shared::default());
-        let (start, started) = sync_channel(1);
-        let (sender, receiver) = sync_channel(QUEUE);
+        let (start, started) = bounded(1);
+        let (sender, receiver) = bounded(QUEUE);
         let thread = {
             let shared = Arc::clone(&shared);
             let body = move || memory::on_our_thread(|| write_files(&started, options, &receiver, &shared));
@@ -146,7 +148,7 @@ impl TraceFile {
                 paths
             }
             Some(limit) => {
-                let (answer, made) = sync_channel(1);
+                let (answer, made) = bounded(1);
                 let _ = start.send(Start::Make(make, answer));
                 made.recv_timeout(limit).map_err(|_| {
                     let text = format!("its disk has not answered for {} s", limit.as_secs());
@@ -207,9 +209,11 @@ impl TraceFile {
 
     /// Waits until all that was handed over is in the file, or the time is up.
     pub fn flush(&self, limit: Duration) {
-        let (done, wait) = channel();
-        if self.sender.send(Command::Flush(done)).is_ok() {
-            let _ = wait.recv_timeout(limit);
+        let (done, wait) = bounded(1);
+        let deadline = Instant::now() + limit;
+        // What is under way may fill the queue for as long as the disk hangs.
+        if self.sender.send_deadline(Command::Flush(done), deadline).is_ok() {
+            let _ = wait.recv_deadline(deadline);
         }
     }
 
@@ -256,7 +260,7 @@ impl Drop for TraceFile {
     /// Has the thread end, and waits a moment for that: it may have to remove a file in which
     /// nothing is.
     fn drop(&mut self) {
-        let (sender, _) = sync_channel(0);
+        let (sender, _) = bounded(0);
         drop(std::mem::replace(&mut self.sender, sender));
         let begin = Instant::now();
         while !self.thread.is_finished() && begin.elapsed() < END_WAIT {
@@ -308,12 +312,27 @@ const NAMES: u32 = 100;
 impl Make {
     fn run(self, shared: &Shared) -> io::Result<Files> {
         let Make { folder: path, name, options } = self;
-        let folder = sys::folder::open(&path)?;
+        let refuse = |path: &Path, error| {
+            let mode = options.mode.unwrap_or_default();
+            message::formatted(format_args!(
+                "NCCLSCOPE_FILE_MODE={mode:o} does not hold for {}: {error}",
+                path.display()
+            ));
+        };
+        // Who may read a file may find it.
+        let folder_mode = options.mode.map(|mode| mode | (mode & 0o444) >> 2);
+        let folder = sys::folder::open(&path, folder_mode, |error| refuse(&path, error))?;
         // All that may be under way when the disk turns out to be full still fits. Compressed it is
         // a quarter, mostly.
         let under_way = (QUEUE + 2) * CHUNK;
         let ahead = RESERVE + if options.compress { under_way / 2 } else { under_way } as u64;
         let trace = create_new(&folder, &path, &name, ahead)?;
+        let permit = |file: &Output| {
+            if let Some(mode) = options.mode {
+                file.permit(mode).unwrap_or_else(|error| refuse(file.path(), error));
+            }
+        };
+        permit(&trace);
         // Not waiting for the first flush: a job may end before.
         check_space(&trace, options.min_free, shared);
         let capture = options.capture.and_then(|max_size| {
@@ -322,6 +341,7 @@ impl Make {
                 |error| message::formatted(format_args!("no capture: failed to create {}: {error}", path.display()));
             CaptureFile::create(&folder, &path, max_size).map_err(say).ok()
         });
+        capture.iter().for_each(|capture| permit(capture.output()));
         Ok(Files { trace, capture })
     }
 }

@@ -68,6 +68,15 @@ impl Output {
         &self.path
     }
 
+    /// Gives it these permissions, whatever the umask says.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says against it.
+    pub fn permit(&self, mode: u32) -> io::Result<()> {
+        self.descriptor.permit(mode)
+    }
+
     /// Bytes in it.
     #[must_use]
     pub fn length(&self) -> u64 {

@@ -292,7 +292,7 @@ fn in_time<T: Send + 'static>(
     ask: impl FnOnce() -> Result<T, Absent> + Send + 'static,
     undo: impl FnOnce(T) + Send + 'static,
 ) -> Result<T, Absent> {
-    let (sender, answer) = std::sync::mpsc::sync_channel(0);
+    let (sender, answer) = crossbeam_channel::bounded(0);
     let body = move || {
         memory::on_our_thread(|| {
             // Nobody waits any more where it cannot be handed over.
@@ -537,12 +537,12 @@ impl Reader {
 }
 
 impl Facts {
-    /// The line that says that CUPTI is ours, for whoever wonders why another profiler sees no GPU.
+    /// Which one it is, for whoever wonders why another profiler sees no GPU.
     #[must_use]
     pub fn announcement(&self) -> String {
         format!(
-            "GPU kernels are recorded through CUPTI of CUDA {}, which has one owner: torch.profiler and others see no GPU \
-             in this process meanwhile. NCCLSCOPE_CUPTI=0 leaves it to them, ncclscope_release lends it",
+            "CUPTI of CUDA {}, so torch.profiler and others see no GPU in this process (NCCLSCOPE_CUPTI=0 leaves CUPTI to them, \
+             ncclscope_release lends it)",
             self.release()
         )
     }

@@ -603,20 +603,20 @@ pub fn open(path: &Path) -> Result<Profile, Error> {
     let mut profile = match format(path)? {
         Format::Sqlite => nsight::read(path)?,
         Format::Json => kineto::read(path)?,
-        Format::Perfetto => ours::read(path)?,
+        Format::Perfetto => ours::read(&[path])?,
     };
     profile.source.path = path.to_owned();
     profile.sort();
     Ok(profile)
 }
 
-/// Reads a trace of ours that is in memory.
+/// Reads traces of ours as one, as far as they can be read.
 ///
 /// # Errors
 ///
 /// See [`Error`].
-pub fn open_trace(bytes: &[u8]) -> Result<Profile, Error> {
-    let mut profile = ours::read_bytes(bytes)?;
+pub fn open_traces(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
+    let mut profile = ours::read(paths)?;
     profile.sort();
     Ok(profile)
 }

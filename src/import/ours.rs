@@ -12,30 +12,24 @@ use crate::model::activity::{Api, CopyKind};
 use crate::trace::fields::clock_id;
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
+use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
-use crate::trace::reader::{self, Event, Nccl, Sequences, TracePacket};
+use crate::trace::reader::{self, Event, Nccl, Packet, TracePacket};
 use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// How a track of carried operations is named after the one of its kernels.
 const OPERATIONS: &str = " · operations";
 const STEPS: &str = "steps";
+/// Categories of slices of which something is made.
+const CATEGORIES: [&str; 8] = ["kernel", "carried", "operation", "api", "proxy", "cuda", "nvtx", "pytorch"];
 /// What stands before a communicator's members in the remark about it.
 pub(crate) const WORLD_RANKS: &str = "world ranks ";
 
-/// Reads a trace.
-pub(super) fn read(path: &Path) -> Result<Profile, Error> {
-    read_bytes(&std::fs::read(path)?)
-}
-
-/// Reads a trace that is in memory.
-pub(super) fn read_bytes(bytes: &[u8]) -> Result<Profile, Error> {
+/// Reads traces as one.
+pub(super) fn read(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
     let mut reader = Reader::default();
-    match reader::packets(bytes, |packet| reader.take(packet)) {
-        Ok(()) => {}
-        Err(reader::Error::NotATrace) => return Err(Error::Foreign(reader::Error::NotATrace.to_string())),
-        // A killed process leaves one: everything before is good.
-        Err(cut @ reader::Error::Cut(_)) => reader.profile.notes.push(cut.to_string()),
-        Err(fault) => return Err(Error::Damaged(format!("{fault}; copy the trace again"))),
+    for path in paths {
+        reader.read(std::fs::File::open(path)?)?;
     }
     reader.finish()
 }
@@ -43,7 +37,6 @@ pub(super) fn read_bytes(bytes: &[u8]) -> Result<Profile, Error> {
 #[derive(Default)]
 struct Reader {
     profile: Profile,
-    sequences: Sequences,
     tracks: HashMap<u64, Track>,
     /// Processes by their tag.
     processes: HashMap<u64, usize>,
@@ -75,14 +68,40 @@ struct Track {
 struct Open {
     begin: i64,
     name: Arc<str>,
-    category: Arc<str>,
+    /// Empty where nothing is made of it.
+    category: &'static str,
     nccl: Nccl,
     correlation: Option<u64>,
     arrows: Vec<u64>,
 }
 
 impl Reader {
-    fn take(&mut self, mut packet: TracePacket) {
+    fn read(&mut self, source: impl std::io::Read + Send) -> Result<(), Error> {
+        let extent = reader::read(source, |packet| {
+            self.take(packet);
+            Ok(())
+        });
+        match extent {
+            // A killed process leaves an unfinished packet: everything before is good.
+            Ok(extent) => self.profile.notes.extend(extent.remark()),
+            Err(reader::Error::Io(error)) => return Err(error.into()),
+            Err(error @ reader::Error::NotATrace) => return Err(Error::Foreign(error.to_string())),
+            Err(fault) => return Err(Error::Damaged(format!("{fault}; copy the trace again"))),
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, packet: &Packet<'_>) {
+        if let Some(event) = &packet.event {
+            self.event(event, packet.time.unwrap_or_default() as i64);
+        } else if let Some(descriptor) = packet.track_descriptor() {
+            self.track(&descriptor);
+        } else if let Ok(packet) = packet.decode() {
+            self.said(&packet);
+        }
+    }
+
+    fn said(&mut self, packet: &TracePacket) {
         if let Some(snapshot) = &packet.clock_snapshot {
             let clock = |id: u64| {
                 snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id).map(|it| it.timestamp() as i64)
@@ -94,24 +113,21 @@ impl Reader {
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             self.attribute(said.key(), said.string_value());
         }
-        let event = self.sequences.take(&mut packet);
-        if let Some(descriptor) = packet.track_descriptor {
-            let uuid = descriptor.uuid();
-            let thread = descriptor.thread.as_ref().map(|it| (i64::from(it.tid()), it.thread_name().to_owned()));
-            if let Some(process) = &descriptor.process {
-                self.process(uuid >> TRACK_BITS, i64::from(process.pid()), process.process_name());
-            }
-            if let (Some((tid, name)), Some(&process)) = (&thread, self.processes.get(&(uuid >> TRACK_BITS))) {
-                self.profile.processes[process].threads.insert(*tid, name.clone());
-            }
-            let track = self.tracks.entry(uuid).or_default();
-            track.parent = descriptor.parent_uuid;
-            track.name = descriptor.name().to_owned();
-            track.thread = thread;
+    }
+
+    fn track(&mut self, descriptor: &TrackDescriptor) {
+        let uuid = descriptor.uuid();
+        let thread = descriptor.thread.as_ref().map(|it| (i64::from(it.tid()), it.thread_name().to_owned()));
+        if let Some(process) = &descriptor.process {
+            self.process(uuid >> TRACK_BITS, i64::from(process.pid()), process.process_name());
         }
-        if let Some(event) = event {
-            self.event(event);
+        if let (Some((tid, name)), Some(&process)) = (&thread, self.processes.get(&(uuid >> TRACK_BITS))) {
+            self.profile.processes[process].threads.insert(*tid, name.clone());
         }
+        let track = self.tracks.entry(uuid).or_default();
+        track.parent = descriptor.parent_uuid;
+        descriptor.name().clone_into(&mut track.name);
+        track.thread = thread;
     }
 
     /// What an imported trace says of where it came from.
@@ -140,13 +156,14 @@ impl Reader {
         self.profile.processes.push(Process { pid, name: name.to_owned(), rank, threads: BTreeMap::new(), lost: 0 });
     }
 
-    fn event(&mut self, event: Event) {
-        let Event { time, track: uuid, name, category, event } = event;
-        let kind = event.r#type();
-        let (correlation, nccl) = (event.correlation_id, event.nccl.unwrap_or_default());
-        match kind {
+    fn event(&mut self, event: &Event<'_>, time: i64) {
+        let uuid = event.track;
+        match event.r#type() {
             Type::SliceBegin => {
-                let open = Open { begin: time, name, category, nccl, correlation, arrows: event.flow_ids };
+                let category = CATEGORIES.into_iter().find(|it| *it == event.category).unwrap_or_default();
+                let nccl = if category.is_empty() { Nccl::default() } else { event.nccl() };
+                let (correlation, arrows) = (event.correlation, event.flows().collect());
+                let open = Open { begin: time, name: event.shared_name(), category, nccl, correlation, arrows };
                 self.tracks.entry(uuid).or_default().open.push(open);
             }
             Type::SliceEnd => {
@@ -156,7 +173,7 @@ impl Reader {
                     self.slice(uuid, open, time, depth);
                 }
             }
-            Type::Instant => self.instant(uuid, &name, time, &category, nccl),
+            Type::Instant => self.instant(uuid, event.name, time, event.category, event.nccl()),
             _ => {}
         }
     }
@@ -211,7 +228,7 @@ impl Reader {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         let span = Span { start: open.begin, end: end.max(open.begin) };
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str()).to_owned();
-        match &*open.category {
+        match open.category {
             "kernel" if open.nccl.kernel.is_some() => self.kernel(process, &track, span, &open),
             "kernel" => self.copy(process, span, &open),
             "carried" => {
@@ -494,7 +511,9 @@ mod tests {
             event(track_event::Type::SliceBegin),
             event(track_event::Type::SliceEnd),
         ];
-        let profile = read_bytes(&Trace { packet }.encode_to_vec()).unwrap();
+        let mut reader = Reader::default();
+        reader.read(&Trace { packet }.encode_to_vec()[..]).unwrap();
+        let profile = reader.finish().unwrap();
         assert_eq!((profile.processes.len(), profile.nccl_calls.len()), (1, 0));
     }
 }

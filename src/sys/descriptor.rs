@@ -156,6 +156,18 @@ impl Descriptor {
         }
     }
 
+    /// Gives the file or folder these permissions, whatever the umask says.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says against it.
+    pub fn permit(&self, mode: u32) -> io::Result<()> {
+        // What only names a folder (`O_PATH`) can be changed through its link alone.
+        let link = CString::new(format!("/proc/self/fd/{}", self.number))?;
+        // SAFETY: a C string.
+        again(|| unsafe { libc::chmod(link.as_ptr(), mode) }).map(drop)
+    }
+
     /// Bytes that an unprivileged process may still write to the file system.
     ///
     /// # Errors

@@ -17,12 +17,13 @@ use super::descriptor::Descriptor;
 /// Links on the way before it counts as an error, as in the kernel.
 const LINKS: u32 = 40;
 
-/// Opens a folder, to make files in it. What of it does not exist is made.
+/// Opens a folder, to make files in it. What of it does not exist is made: with these permissions, whatever the umask says, or as it says.
+/// Where a folder cannot have the permissions, `refused` is told why.
 ///
 /// # Errors
 ///
 /// What the operating system says against it, or that somebody else's link is in the way.
-pub fn open(path: &Path) -> io::Result<Descriptor> {
+pub fn open(path: &Path, mode: Option<u32>, mut refused: impl FnMut(io::Error)) -> io::Result<Descriptor> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let mut folder = Descriptor::open(None, if path.is_absolute() { "/" } else { "." }, flags)?;
     let mut steps: VecDeque<OsString> = steps(path).collect();
@@ -30,8 +31,12 @@ pub fn open(path: &Path) -> io::Result<Descriptor> {
     while let Some(step) = steps.pop_front() {
         let next = match Descriptor::open(Some(&folder), &step, flags) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                folder.make(&step)?;
-                Descriptor::open(Some(&folder), &step, flags)
+                let is_ours = folder.make(&step, if mode.is_some() { 0o700 } else { 0o777 })?;
+                let made = Descriptor::open(Some(&folder), &step, flags);
+                if let (Some(mode), true, Ok(made)) = (mode, is_ours, &made) {
+                    made.permit(mode).unwrap_or_else(&mut refused);
+                }
+                made
             }
             other => other,
         };
@@ -64,13 +69,17 @@ fn steps(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
 }
 
 impl Descriptor {
-    /// Makes a folder in this one; that there is one by now is no error.
-    fn make(&self, name: &OsStr) -> io::Result<()> {
+    /// Makes a folder in this one, and says whether it did: that there is one by now is no error.
+    fn make(&self, name: &OsStr, mode: u32) -> io::Result<bool> {
         let name = CString::new(name.as_bytes())?;
         // SAFETY: a C string.
-        let result = unsafe { libc::mkdirat(self.number(), name.as_ptr(), 0o777) };
+        let result = unsafe { libc::mkdirat(self.number(), name.as_ptr(), mode) };
         let error = io::Error::last_os_error();
-        if result == 0 || error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
+        match result {
+            0 => Ok(true),
+            _ if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            _ => Err(error),
+        }
     }
 
     /// Where it leads, if it is a symbolic link.
@@ -110,12 +119,12 @@ mod tests {
         for path in
             ["real/deep", "relative", "absolute/.././deep", "real/../relative/new/newer", "absolute/new/newest/"]
         {
-            let ours = open(&base.join(path)).unwrap();
+            let ours = open(&base.join(path), None, |_| ()).unwrap();
             let theirs = Descriptor::open(None, base.join(path), libc::O_PATH).unwrap();
             assert!(ours.is_same(&theirs), "{path}");
         }
         for path in ["file", "file/below", "loop", "loop/below"] {
-            open(&base.join(path)).unwrap_err();
+            open(&base.join(path), None, |_| ()).unwrap_err();
         }
         std::fs::remove_dir_all(&base).unwrap();
     }

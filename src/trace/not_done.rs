@@ -419,42 +419,42 @@ mod tests {
 
         /// What is said where something is shown.
         fn begun(&mut self) -> Vec<reader::Nccl> {
-            let (mut sequences, mut begun) = (reader::Sequences::default(), Vec::new());
-            let look = |mut packet| {
-                let Some(event) = sequences.take(&mut packet) else { return };
-                if &*event.category == "not done" && event.event.r#type() == Type::SliceBegin {
-                    begun.push(event.event.nccl.unwrap_or_default());
-                }
-            };
-            reader::packets(&self.tracks.take(), look).expect("a whole trace");
+            let mut begun = Vec::new();
+            reader::read(&self.tracks.take()[..], |packet| {
+                let begins = |it: &reader::Event<'_>| it.category == "not done" && it.r#type() == Type::SliceBegin;
+                begun.extend(packet.event.filter(begins).map(|event| event.nccl()));
+                Ok::<_, reader::Error>(())
+            })
+            .expect("a whole trace");
             begun
         }
 
         /// What was shown: number, begin, end, and the doubts of both.
         fn shown(mut self) -> Vec<(u64, i64, Option<i64>, String)> {
             self.tracks.finish(HostNs(100 * SECOND), &Figures::default());
-            let (mut sequences, mut shown, mut open) = (reader::Sequences::default(), Vec::new(), Vec::new());
-            let look = |mut packet| {
-                let Some(event) = sequences.take(&mut packet) else { return };
-                let nccl = event.event.nccl.clone().unwrap_or_default();
+            let (mut shown, mut open) = (Vec::new(), Vec::new());
+            reader::read(&self.tracks.take()[..], |packet| {
+                let (Some(event), Some(time)) = (packet.event, packet.time) else { return Ok(()) };
+                let (nccl, time) = (event.nccl(), time as i64);
                 let doubt = nccl.doubt().to_owned();
-                match event.event.r#type() {
-                    Type::SliceBegin if &*event.category == "not done" => {
+                match event.r#type() {
+                    Type::SliceBegin if event.category == "not done" => {
                         open.push((event.track, shown.len()));
-                        shown.push((nccl.seq(), event.time, None, doubt));
+                        shown.push((nccl.seq(), time, None, doubt));
                     }
                     Type::SliceEnd => {
                         if let Some(at) = open.iter().position(|(track, _)| *track == event.track) {
                             let (_, _, end, doubts): &mut (u64, i64, Option<i64>, String) =
                                 &mut shown[open.remove(at).1];
-                            *end = Some(event.time);
+                            *end = Some(time);
                             doubts.push_str(&doubt);
                         }
                     }
                     _ => {}
                 }
-            };
-            reader::packets(&self.tracks.take(), look).expect("a whole trace");
+                Ok::<_, reader::Error>(())
+            })
+            .expect("a whole trace");
             shown
         }
     }

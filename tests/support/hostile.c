@@ -393,6 +393,14 @@ int main(int count, char **arguments) {
   WAY("open") flood(path, 0, 0, 40000);
   WAY("signals") interrupt(number);
   WAY("namespaces") two_namespaces(path);
+  WAY("threads") {
+    int mask = init(), threads = 0;
+    stop(start(GROUP));
+    FILE *file = fopen("/proc/self/status", "r");
+    for (char line[256]; file && fgets(line, sizeof line, file);) sscanf(line, "Threads: %d", &threads);
+    finalize();
+    printf("{\"mask\": %d, \"threads\": %d}\n", mask, threads);
+  }
   // NUMBER: what the process may still take, in KiB.
   WAY("limit-before") {
     limit(number << 10);

@@ -7,9 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
+
+use bindgen::{EnumVariation, Formatter, RustEdition, RustTarget};
 
 use crate::steps::{self, Failure, Outcome, Place, Step, call};
 
@@ -22,8 +25,7 @@ cupti-sys/releases.txt. They are fetched once, by pip, into ~/.cache/ncclscope/c
   --check   writes nothing; fails where the headers of any release say otherwise than what is committed
   --fetch   only fetches; the tests of cupti-sys use the libraries that come with the headers
 
-Python 3 with pip and a C compiler are needed; without an option also bindgen, which is built into the cache when it is
-not there, and libclang for it (on Debian: apt-get install libclang-dev).
+Python 3 with pip and a C compiler are needed; without an option also libclang (on Debian: apt-get install libclang-dev).
 
 A new release of CUPTI: add its row to cupti-sys/releases.txt (pip download NAME==VERSION --no-deps, then sha256sum),
 run this, and read the difference. Where the library steps over a record otherwise than its header says, the tests of
@@ -53,10 +55,11 @@ pub(crate) fn run(words: &[String]) -> ExitCode {
     }
 }
 
-/// The version of bindgen that the committed file was written with.
-const BINDGEN: &str = "0.72.1";
-
 /// The functions that are bound.
+/// The headers that are read, as a pattern for their names.
+const HEADERS: &str =
+    r"cuda\.h|cuda_stdint\.h|cupti_\w+\.h|generated_cuda_meta\.h|Openacc/cupti_openacc\.h|Openmp/cupti_openmp\.h";
+
 const FUNCTIONS: &[&str] = &[
     "cuptiActivityDisable",
     "cuptiActivityEnable",
@@ -403,7 +406,17 @@ fn releases(place: &Place) -> Result<Vec<Release>, Failure> {
         let mut release = parse(line, &cache).ok_or_else(|| format!("releases.txt: {line}"))?;
         if !release.folder.is_dir() {
             let mut command = place.command("python3");
-            call(command.arg("cupti-sys/fetch.py").arg(&release.folder).args(&release.wheels))?;
+            command.arg("tests/fetch_wheel.py").arg(&release.folder).args(&release.wheels);
+            command.args(["--keep", &format!("(?:.*/)?include/({HEADERS})"), r"include/\1"]);
+            command.args(["--keep", r"(?:.*/)?lib/(libcupti\.so\..+)", r"lib/\1", "--need", "lib/libcupti.so.*"]);
+            for needed in ["cuda.h", "cupti_activity.h", "cupti_callbacks.h", "cupti_result.h", "cupti_version.h"] {
+                command.arg(format!("--need=include/{needed}"));
+            }
+            // One platform's serve all: headers are the same.
+            for platform in ["manylinux1", "manylinux2014", "manylinux_2_17", "manylinux_2_25"] {
+                command.arg(format!("--pip=--platform={platform}_x86_64"));
+            }
+            call(&mut command)?;
         }
         release.headers = headers(&release.folder.join("include"))?;
         for before in releases.iter_mut().filter(|before: &&mut Release| before.from < release.from) {
@@ -884,27 +897,27 @@ fn bindings(place: &Place, releases: &[Release]) -> Result<String, Failure> {
     let scratch = Scratch::new()?;
     let header = scratch.0.join("all.h");
     save(&header, PROLOGUE)?;
-    let mut command = bindgen(place)?;
-    command
-        .arg(&header)
-        .args(["--allowlist-function", &FUNCTIONS.join("|")])
-        .args(["--allowlist-type", &TYPES.join("|")])
+    let builder = bindgen::builder()
+        .header(header.to_string_lossy())
+        .allowlist_function(FUNCTIONS.join("|"))
+        .allowlist_type(TYPES.join("|"))
         // Launch attributes change with every release, and are not looked at.
-        .args(["--opaque-type", "CUlaunchAttribute_st"])
-        .args(["--default-enum-style", "consts", "--no-prepend-enum-name", "--no-doc-comments", "--use-core"])
-        .args(["--disable-header-comment", "--rust-target", "1.88", "--rust-edition", "2024"])
-        .args(["--formatter", "rustfmt", "--rustfmt-configuration-file"])
-        .arg(place.root.join("rustfmt.toml"))
-        .arg("--")
-        .args(flags(release, &scratch.0));
-    let output = command.output().map_err(|error| format!("failed to start bindgen: {error}"))?;
-    if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(
-            format!("bindgen failed (it needs libclang; on Debian: apt-get install libclang-dev)\n{words}").into()
-        );
-    }
-    let generated = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
+        .opaque_type("CUlaunchAttribute_st")
+        .default_enum_style(EnumVariation::Consts)
+        .prepend_enum_name(false)
+        .generate_comments(false)
+        .use_core()
+        .disable_header_comment()
+        .rust_target(RustTarget::stable(88, 0).map_err(|error| error.to_string())?)
+        .rust_edition(RustEdition::Edition2024)
+        .formatter(Formatter::Rustfmt)
+        .rustfmt_configuration_file(Some(place.root.join("rustfmt.toml")))
+        .clang_args(flags(release, &scratch.0));
+    // Where there is no libclang it panics.
+    let generated = std::panic::catch_unwind(AssertUnwindSafe(|| builder.generate()))
+        .map_err(|_| "bindgen found no libclang; on Debian: apt-get install libclang-dev".to_owned())?
+        .map_err(|error| format!("bindgen failed: {error}"))?
+        .to_string();
 
     let mut text = format!(
         "//! CUPTI's types, constants and function types, under its own names, as of CUDA {}.
@@ -926,18 +939,6 @@ fn bindings(place: &Place, releases: &[Release]) -> Result<String, Failure> {
         }
     }
     rustfmt(place, &text)
-}
-
-/// bindgen: the one that is built into the cache, built now if need be.
-fn bindgen(place: &Place) -> Result<Command, Failure> {
-    let root = cache()?.join(format!("bindgen-{BINDGEN}"));
-    let program = root.join("bin/bindgen");
-    if !program.exists() {
-        let mut install = place.cargo();
-        install.args(["install", "bindgen-cli", "--version", BINDGEN, "--locked", "--no-default-features", "--root"]);
-        call(install.arg(&root))?;
-    }
-    Ok(place.command(program))
 }
 
 /// The items of a formatted file: each ends with a line that begins with a closing bracket, or is one statement.

@@ -3,12 +3,18 @@
 use crate::bindings;
 use crate::e2e;
 use crate::elf::Library;
+use crate::imports;
 use crate::steps::{Failure, Outcome, Place, Step, call};
 
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "the code is formatted", run: fmt },
     Step { name: "clippy", about: "no warnings, with the command line and without", run: clippy },
     Step { name: "doc", about: "the documentation has no broken links", run: doc },
+    Step {
+        name: "imports",
+        about: "each module imports what the table of ARCHITECTURE.md lets it",
+        run: imports::check,
+    },
     Step { name: "bindings", about: bindings::ABOUT, run: bindings::check },
     Step { name: "plugin", about: "the release library is what NCCL expects", run: plugin },
     Step { name: "test", about: "every test", run: test },

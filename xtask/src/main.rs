@@ -10,6 +10,7 @@ mod demo;
 mod e2e;
 mod elf;
 mod gpu_bundle;
+mod imports;
 mod package;
 mod pictures;
 mod play;

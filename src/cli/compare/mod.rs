@@ -23,13 +23,14 @@ mod steps;
 mod tests;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use self::case::Case;
 use self::ranks::Ranks;
-use self::report::{Knowledge, Report, Side, Style};
+pub(super) use self::report::Side;
+use self::report::{Knowledge, Report, Style};
 use crate::import::{Profile, knowledge};
 
 /// Of the report's JSON.
@@ -42,7 +43,7 @@ pub(super) struct Wish {
     a: PathBuf,
     /// The second run, likewise; or what another tool recorded of the same run
     b: PathBuf,
-    /// Write everything as JSON
+    /// Write everything as JSON, with - to standard output alone
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the report as Markdown
@@ -54,26 +55,22 @@ pub(super) struct Wish {
 }
 
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
-    for output in [&wish.json, &wish.markdown].into_iter().flatten() {
-        super::must_be_new(output)?;
-    }
+    wish.json.as_deref().map_or(Ok(()), super::must_be_new_json)?;
+    wish.markdown.as_deref().map_or(Ok(()), super::must_be_new)?;
     let (a, b) = (runs::open(&wish.a)?, runs::open(&wish.b)?);
     let report = compare(&a, &b, wish.case)?;
     if let Some(path) = &wish.json {
-        let text = serde_json::to_string_pretty(&report).map_err(|error| format!("failed to write JSON: {error}"))?;
-        write_new(path, text.as_bytes())?;
+        super::write_json(path, &report, out)?;
     }
     if let Some(path) = &wish.markdown {
         let mut text = Vec::new();
         report.write(Style::Markdown, &mut text).map_err(|error| format!("failed to write Markdown: {error}"))?;
-        write_new(path, &text)?;
+        super::write_new(path, &text)?;
+    }
+    if wish.json.as_deref().is_some_and(super::is_screen) {
+        return Ok(());
     }
     report.write(Style::Text, out).map_err(|error| format!("failed to write: {error}"))
-}
-
-fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
-    let written = super::create(path, false)?.write_all(bytes);
-    written.map_err(|error| format!("failed to write {}: {error}", path.display()))
 }
 
 fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, String> {

@@ -5,14 +5,14 @@
 //! communicators, GPUs) is kept always, and drawn at the window's edge where it lies outside. So is a counter's last
 //! value before the window.
 
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::Path;
 
-use super::super::events::{Event, Sequences};
-use super::super::packets::packets;
+use super::super::read_trace;
 use super::super::survey::Survey;
 use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
+use crate::trace::reader::Event;
 
 /// What is to be kept, in terms of this trace.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct Filter {
     /// Processes by their tracks; all if not said.
     pub(super) processes: Option<Vec<u64>>,
     /// Communicators by their hashes; all if not said.
-    pub(super) communicators: Option<HashSet<u64>>,
+    pub(super) communicators: Option<FxHashSet<u64>>,
     pub(super) no_steps: bool,
 }
 
@@ -32,13 +32,13 @@ pub(super) struct Filter {
 pub(super) struct Choice {
     kept: Vec<u64>,
     /// Counters' last values before the window.
-    counters: HashSet<usize>,
+    counters: FxHashSet<usize>,
     /// Tracks with something on them, and those above them.
-    pub(super) tracks: HashSet<u64>,
+    pub(super) tracks: FxHashSet<u64>,
     /// Sequences that these events are in.
-    pub(super) sequences: HashSet<u64>,
+    pub(super) sequences: FxHashSet<u64>,
     /// Kept ends of arrows, by the arrow.
-    pub(super) flows: HashMap<u64, u32>,
+    pub(super) flows: FxHashMap<u64, u32>,
     /// Slices kept.
     pub(super) slices: u64,
 }
@@ -58,19 +58,16 @@ impl Choice {
         let mut chooser = Chooser {
             filter,
             scopes: scopes(survey, filter),
-            open: HashMap::new(),
-            values: HashMap::new(),
-            begun: HashSet::new(),
-            introduced: HashSet::new(),
+            open: FxHashMap::default(),
+            values: FxHashMap::default(),
+            begun: FxHashSet::default(),
+            introduced: FxHashSet::default(),
             choice: Choice::default(),
         };
-        let mut sequences = Sequences::default();
         let mut number = 0;
-        packets(path, |raw| {
-            let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
+        read_trace(path, |packet| {
             if let Some(event) = &packet.event {
-                let category = sequences.category(packet.sequence, event);
-                chooser.event((number, packet.sequence), event, packet.time.unwrap_or_default(), &category);
+                chooser.event((number, packet.sequence), event, packet.time.unwrap_or_default());
                 number += 1;
             } else if packet.time.is_some() {
                 // Of these the window alone decides, when they are copied.
@@ -95,16 +92,20 @@ impl Choice {
         if event.kind == kind::TYPE_INSTANT && !inside { Fate::Moved } else { Fate::Kept }
     }
 
-    fn keep(&mut self, number: usize, event: &Held) {
+    fn keep(&mut self, event: &Held) {
+        self.keep_event((event.number, event.sequence), event.track, event.flows.iter().copied());
+    }
+
+    fn keep_event(&mut self, (number, sequence): (usize, u64), track: u64, flows: impl Iterator<Item = u64>) {
         let word = number / 64;
         if self.kept.len() <= word {
             self.kept.resize(word + 1, 0);
         }
         self.kept[word] |= 1 << (number % 64);
-        self.tracks.insert(event.track);
-        self.sequences.insert(event.sequence);
-        for flow in &event.flows {
-            *self.flows.entry(*flow).or_default() += 1;
+        self.tracks.insert(track);
+        self.sequences.insert(sequence);
+        for flow in flows {
+            *self.flows.entry(flow).or_default() += 1;
         }
     }
 
@@ -132,7 +133,7 @@ enum Scope {
     Wanted,
 }
 
-fn scopes(survey: &Survey, filter: &Filter) -> HashMap<u64, Scope> {
+fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, Scope> {
     let scope = |uuid: u64| {
         if let Some(processes) = &filter.processes
             && survey.process(uuid).is_some_and(|process| !processes.contains(&process))
@@ -171,15 +172,15 @@ fn belongs(survey: &Survey, uuid: u64) -> Option<u64> {
 
 struct Chooser<'a> {
     filter: &'a Filter,
-    scopes: HashMap<u64, Scope>,
+    scopes: FxHashMap<u64, Scope>,
     /// The open slices of each track, outermost first.
-    open: HashMap<u64, Vec<Held>>,
+    open: FxHashMap<u64, Vec<Held>>,
     /// The last value of each counter before the window, and when that was.
-    values: HashMap<u64, (u64, usize, u64)>,
+    values: FxHashMap<u64, (u64, usize, u64)>,
     /// Tracks that had an instant of the recording's own.
-    begun: HashSet<u64>,
+    begun: FxHashSet<u64>,
     /// Communicators that were introduced, by the process's track of them.
-    introduced: HashSet<(u64, u64)>,
+    introduced: FxHashSet<(u64, u64)>,
     choice: Choice,
 }
 
@@ -199,21 +200,30 @@ struct Held {
 }
 
 impl Chooser<'_> {
-    fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: u64, category: &str) {
+    fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: u64) {
+        let category = event.category;
         let scope = self.scopes.get(&event.track).copied().unwrap_or(Scope::Wanted);
         if scope == Scope::Left {
             return;
         }
+        if event.kind == kind::TYPE_SLICE_END {
+            let slice = self.open.get_mut(&event.track).and_then(Vec::pop);
+            slice.into_iter().for_each(|slice| self.close(slice, Some((time, (number, sequence), event))));
+            return;
+        }
         let around = self.open.get(&event.track).and_then(|open| open.last());
-        let is_step = category == "net" || category == "proxy" && event.arg(nccl::STEP).is_some();
-        let is_left_out = self.filter.no_steps && is_step || around.is_some_and(|around| around.is_left_out);
+        let is_left_out = self.filter.no_steps
+            && (category == "net" || category == "proxy" && event.arg(nccl::STEP).is_some())
+            || around.is_some_and(|around| around.is_left_out);
+        let wanted = self.filter.communicators.as_ref();
         let is_wanted = !is_left_out
-            && match (&self.filter.communicators, event.uint(nccl::COMM), around) {
-                (Some(wanted), Some(hash), _) => wanted.contains(&hash),
-                (_, _, Some(around)) => around.is_wanted,
-                (_, _, None) => scope == Scope::Wanted,
+            && match (wanted.and_then(|wanted| Some((wanted, event.uint(nccl::COMM)?))), around) {
+                (Some((wanted, hash)), _) => wanted.contains(&hash),
+                (None, Some(around)) => around.is_wanted,
+                (None, None) => scope == Scope::Wanted,
             };
-        let flows = event.flows.clone();
+        // What begins behind the window is not kept.
+        let flows = if time <= self.filter.end { event.flows().collect() } else { Vec::new() };
         let held = Held {
             number,
             sequence,
@@ -227,12 +237,6 @@ impl Chooser<'_> {
         let inside = (self.filter.begin..=self.filter.end).contains(&time);
         match event.kind {
             kind::TYPE_SLICE_BEGIN => self.open.entry(event.track).or_default().push(held),
-            kind::TYPE_SLICE_END => {
-                let slice = self.open.get_mut(&event.track).and_then(Vec::pop);
-                if let Some(slice) = slice {
-                    self.close(slice, Some((time, held)));
-                }
-            }
             kind::TYPE_COUNTER if time < self.filter.begin => {
                 let last = self.values.entry(event.track).or_insert((time, number, sequence));
                 if time >= last.0 {
@@ -241,13 +245,13 @@ impl Chooser<'_> {
             }
             kind::TYPE_COUNTER => {
                 if inside {
-                    self.choice.keep(number, &held);
+                    self.choice.keep(&held);
                 }
             }
             _ => {
                 let is_lasting = self.is_lasting(event, category);
                 if is_wanted && (inside || is_lasting) {
-                    self.choice.keep(number, &held);
+                    self.choice.keep(&held);
                     if inside && let Some(around) = self.open.get_mut(&event.track).and_then(|open| open.last_mut()) {
                         around.holds_kept = true;
                     }
@@ -266,8 +270,9 @@ impl Chooser<'_> {
         is_first || introduces || [nccl::RECORDED, nccl::UUID].iter().any(|number| event.arg(*number).is_some())
     }
 
-    fn close(&mut self, slice: Held, end: Option<(u64, Held)>) {
-        let time = end.as_ref().map_or(u64::MAX, |(time, _)| *time);
+    /// Takes a slice, and when and with what it ended if it did.
+    fn close(&mut self, slice: Held, end: Option<(u64, (usize, u64), &Event<'_>)>) {
+        let time = end.map_or(u64::MAX, |(time, ..)| time);
         let Filter { begin, end: until, .. } = *self.filter;
         let overlaps = slice.begin <= until && (time > begin || slice.begin >= begin);
         let is_kept = slice.holds_kept || overlaps && slice.is_wanted;
@@ -275,9 +280,9 @@ impl Chooser<'_> {
             return;
         }
         self.choice.slices += 1;
-        self.choice.keep(slice.number, &slice);
-        if let Some((_, end)) = end {
-            self.choice.keep(end.number, &end);
+        self.choice.keep(&slice);
+        if let Some((_, place, end)) = end {
+            self.choice.keep_event(place, end.track, end.flows());
         }
         if let Some(around) = self.open.get_mut(&slice.track).and_then(|open| open.last_mut()) {
             around.holds_kept = true;

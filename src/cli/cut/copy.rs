@@ -1,17 +1,18 @@
 //! Copies what was chosen.
 
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::super::events::{Packet, Sequences, TERMINATING_FLOW_IDS};
-use super::super::packets::{packed, packets};
-use super::super::wire::{Field, Value, fields, put_bytes, put_uint};
+use super::super::read_trace;
 use super::choose::{Choice, Fate, Filter};
 use super::wish::duration;
 use crate::trace::fields::{
     clock_id, interned_data, nccl, trace, trace_packet, track_descriptor, track_event, track_event::r#type as kind,
 };
+use crate::trace::reader::blocks::packed;
+use crate::trace::reader::wire::{Field, Value, fields, put_bytes, put_uint};
+use crate::trace::reader::{Packet, TERMINATING_FLOW_IDS};
 
 /// Packets that are compressed together, in bytes.
 const CHUNK: usize = 256 << 10;
@@ -21,16 +22,15 @@ pub(super) fn copy(path: &Path, choice: &Choice, filter: &Filter, output: &mut d
     let mut copier = Copier {
         choice,
         filter,
-        sequences: Sequences::default(),
-        states: HashMap::new(),
+        states: FxHashMap::default(),
         number: 0,
         pending: Vec::new(),
         output,
         written: 0,
         failed: None,
     };
-    let read = packets(path, |raw| {
-        copier.packet(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
+    let read = read_trace(path, |packet| {
+        copier.packet(packet);
         if copier.pending.len() >= CHUNK { copier.flush() } else { Ok(()) }
     });
     let flushed = read.and_then(|_| copier.flush()).and_then(|()| copier.end());
@@ -55,8 +55,7 @@ impl CopyError {
 struct Copier<'a> {
     choice: &'a Choice,
     filter: &'a Filter,
-    sequences: Sequences,
-    states: HashMap<u64, State>,
+    states: FxHashMap<u64, State>,
     /// Of the next event in the file.
     number: usize,
     pending: Vec<u8>,
@@ -71,14 +70,13 @@ struct State {
     /// What its delta clock reads.
     clock: u64,
     /// Interned entries that it has.
-    interned: HashSet<(u32, u64)>,
+    interned: FxHashSet<(u32, u64)>,
 }
 
 impl Copier<'_> {
-    fn packet(&mut self, raw: &[u8]) -> Result<(), String> {
-        let packet = self.sequences.take(raw)?;
+    fn packet(&mut self, packet: &Packet<'_>) {
         if packet.clears_state || packet.has_defaults {
-            let clock = self.sequences.delta_clock(packet.sequence).unwrap_or_default();
+            let clock = packet.delta_clock().unwrap_or_default();
             self.states.insert(packet.sequence, State { clock, ..State::default() });
         }
         if let Some(event) = &packet.event {
@@ -87,31 +85,30 @@ impl Copier<'_> {
             self.number += 1;
             match fate {
                 Fate::Left => {}
-                Fate::Kept => self.write(&packet, None),
-                Fate::Moved => self.write(&packet, Some(time.clamp(self.filter.begin, self.filter.end))),
+                Fate::Kept => self.write(packet, None),
+                Fate::Moved => self.write(packet, Some(time.clamp(self.filter.begin, self.filter.end))),
             }
         } else if let Some(descriptor) = packet.descriptor {
             let uuid = fields(descriptor).find(|field| field.number == track_descriptor::UUID);
             let uuid = uuid.map_or(0, |field| field.uint());
             // The root says how processes are ordered.
             if uuid == 0 || self.choice.tracks.contains(&uuid) {
-                self.write(&packet, None);
+                self.write(packet, None);
             }
         } else if packet.has_defaults {
             // In its place: clocks must not run backwards from one to the next.
             if self.choice.sequences.contains(&packet.sequence) {
-                self.write(&packet, None);
+                self.write(packet, None);
             }
         } else if packet.time.is_none_or(|time| (self.filter.begin..=self.filter.end).contains(&time)) {
-            self.write(&packet, None);
+            self.write(packet, None);
         }
-        Ok(())
     }
 
     /// Writes a packet of the file, at another time if one is given.
     fn write(&mut self, packet: &Packet<'_>, at: Option<u64>) {
         let state = self.states.entry(packet.sequence).or_default();
-        let interned = self.sequences.missing(packet, &mut state.interned);
+        let interned = missing(packet, &mut state.interned);
         let mut out = Vec::new();
         match (at, packet.time) {
             (Some(at), _) => {
@@ -198,24 +195,22 @@ impl Copier<'_> {
     }
 }
 
-impl Sequences {
-    /// The interned entries that a packet needs and its sequence does not have yet; `has` then has them.
-    fn missing(&self, packet: &Packet<'_>, has: &mut HashSet<(u32, u64)>) -> Vec<u8> {
-        let event = fields(packet.raw).find(|field| field.number == trace_packet::TRACK_EVENT);
-        let named = fields(event.map_or(&[], |event| event.bytes())).filter_map(|field| match field.number {
-            track_event::NAME_IID => Some((interned_data::EVENT_NAMES, field.uint())),
-            track_event::CATEGORY_IIDS => Some((interned_data::EVENT_CATEGORIES, field.uint())),
-            _ => None,
-        });
-        let mut missing = Vec::new();
-        // Which event uses an entry of another dictionary is not known here, so that all of them go with the first.
-        for (dictionary, iid) in named.chain(self.other_interned(packet.sequence)) {
-            if has.insert((dictionary, iid)) {
-                missing.extend_from_slice(self.interned(packet.sequence, dictionary, iid).unwrap_or_default());
-            }
+/// The interned entries that a packet needs and its sequence does not have yet; `has` then has them.
+fn missing(packet: &Packet<'_>, has: &mut FxHashSet<(u32, u64)>) -> Vec<u8> {
+    let event = fields(packet.raw).find(|field| field.number == trace_packet::TRACK_EVENT);
+    let named = fields(event.map_or(&[], |event| event.bytes())).filter_map(|field| match field.number {
+        track_event::NAME_IID => Some((interned_data::EVENT_NAMES, field.uint())),
+        track_event::CATEGORY_IIDS => Some((interned_data::EVENT_CATEGORIES, field.uint())),
+        _ => None,
+    });
+    let mut missing = Vec::new();
+    // Which event uses an entry of another dictionary is not known here, so that all of them go with the first.
+    for (dictionary, iid) in named.chain(packet.other_interned()) {
+        if has.insert((dictionary, iid)) {
+            missing.extend_from_slice(packet.interned(dictionary, iid).unwrap_or_default());
         }
-        missing
     }
+    missing
 }
 
 /// Arguments with a word on where the event was.

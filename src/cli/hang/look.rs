@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use super::super::events::{Event, Sequences};
-use super::super::packets::packets;
+use super::super::read_trace;
 use super::super::survey::{self, Collective, Survey, Work};
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
 use super::{LAG_NS, PATIENCE_NS};
 use crate::trace::fields::{nccl, track_event::r#type as kind};
+use crate::trace::reader::Event;
 
 /// `world · rank 3 of 8 · handed over`: the communicator, the rank and the ranks.
 fn placed(track: &str) -> Option<(&str, u32, u32)> {
@@ -141,12 +141,11 @@ pub(super) struct OnRank {
 
 impl Look<'_> {
     pub(super) fn at(&mut self, path: &Path) {
-        let mut sequences = Sequences::default();
         // By track: the calls of NCCL that are open, and the transfers, outermost first.
         let mut calls: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
         let mut transfers = calls.clone();
-        let _ = packets(path, |raw| {
-            let packet = sequences.take(raw).map_err(|reason| format!("{}: {reason}", path.display()))?;
+        // What cannot be read was said by the first look.
+        let _ = read_trace(path, |packet| {
             let (Some(event), Some(time)) = (&packet.event, packet.time) else { return Ok(()) };
             match event.kind {
                 kind::TYPE_SLICE_END => {
@@ -154,22 +153,18 @@ impl Look<'_> {
                         open.get_mut(&event.track).and_then(Vec::pop);
                     }
                 }
-                kind::TYPE_SLICE_BEGIN => {
-                    let name = || sequences.name(packet.sequence, event);
-                    match &*sequences.category(packet.sequence, event) {
-                        "api" => {
-                            let name = name();
-                            self.called(event, time, &name);
-                            calls.entry(event.track).or_default().push((name, time));
-                        }
-                        "proxy" if event.arg(nccl::STEPS).is_none() => {
-                            transfers.entry(event.track).or_default().push((name(), time));
-                        }
-                        "operation" => self.handed_over(event, time, name),
-                        "run" => self.ran(event),
-                        _ => {}
+                kind::TYPE_SLICE_BEGIN => match event.category {
+                    "api" => {
+                        self.called(event, time);
+                        calls.entry(event.track).or_default().push((event.name.to_owned(), time));
                     }
-                }
+                    "proxy" if event.arg(nccl::STEPS).is_none() => {
+                        transfers.entry(event.track).or_default().push((event.name.to_owned(), time));
+                    }
+                    "operation" => self.handed_over(event, time),
+                    "run" => self.ran(event),
+                    _ => {}
+                },
                 _ => {}
             }
             Ok(())
@@ -195,7 +190,8 @@ impl Look<'_> {
     }
 
     /// Counts calls for what NCCL gives no mark.
-    fn called(&mut self, event: &Event<'_>, time: u64, name: &str) {
+    fn called(&mut self, event: &Event<'_>, time: u64) {
+        let name = event.name;
         let Some(hash) = event.uint(nccl::COMM) else { return };
         let wanted =
             |it: &&Standing| it.key.0 == hash && it.key.1 == UNNUMBERED && function(&it.name) == function(name);
@@ -213,7 +209,7 @@ impl Look<'_> {
         }
     }
 
-    fn handed_over(&mut self, event: &Event<'_>, time: u64, name: impl FnOnce() -> String) {
+    fn handed_over(&mut self, event: &Event<'_>, time: u64) {
         let (Some(&member), Some(correlation)) = (self.member_of.get(&event.track), event.correlation) else { return };
         let (hash, replay, seq) = (self.job.members[member].hash, event.uint(nccl::REPLAY), event.uint(nccl::SEQ));
         let on = self.on.entry(member).or_default();
@@ -227,7 +223,7 @@ impl Look<'_> {
             && let Some(last) = on.before.replace(correlation)
             && self.last.contains(&(hash, last))
         {
-            let next = Collective { correlation, name: name(), seq };
+            let next = Collective { correlation, name: event.name.to_owned(), seq };
             self.job.next.entry((hash, last)).or_default().push((member, next, time));
         }
     }

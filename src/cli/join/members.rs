@@ -3,16 +3,14 @@
 //! A process knows its own rank in the job and in each of its communicators, so that one without a name is told by its hash. Where the files of all
 //! its members are joined and their ranks lie at equal distances, its tracks are named by that: `stride 8 1f2e3d4c · rank 3 of 8`.
 
-use std::collections::HashMap;
-use std::io;
+use std::collections::{BTreeSet, HashMap};
 
 use super::super::cut::Ranks;
-use super::super::packets;
 use super::super::survey;
-use super::super::wire::{fields, put_bytes};
 use crate::trace::fields::{trace, trace_packet, track_descriptor};
 use crate::trace::names;
-use crate::trace::reader::{Event, Nccl, TracePacket};
+use crate::trace::reader::wire::{fields, put_bytes};
+use crate::trace::reader::{Nccl, Packet};
 use crate::trace::writer::TRACK_BITS;
 
 /// What stands between the parts of a track's name.
@@ -37,18 +35,18 @@ struct Unnamed {
 }
 
 impl Members {
-    /// Takes the next packet of a file, and its event.
-    pub(super) fn look(&mut self, packet: &TracePacket, event: Option<Event>) {
-        if let Some(descriptor) = &packet.track_descriptor
+    /// Takes the next packet of a file.
+    pub(super) fn look(&mut self, packet: &Packet<'_>) {
+        if let Some(descriptor) = packet.track_descriptor()
             && let Some(process) = &descriptor.process
             && let Some(rank) = survey::rank(process.process_name())
         {
             self.ranks.insert(descriptor.uuid() >> TRACK_BITS, rank);
         }
-        if let Some(event) = event
-            && &*event.name == "communicator init"
-            && let Some(Nccl { comm: Some(hash), comm_name: None, rank: Some(rank), ranks: Some(size), nodes, .. }) =
-                event.event.nccl
+        if let Some(event) = packet.event
+            && event.name == "communicator init"
+            && let Nccl { comm: Some(hash), comm_name: None, rank: Some(rank), ranks: Some(size), nodes, .. } =
+                event.nccl()
         {
             let unnamed = self.unnamed.entry(hash).or_default();
             (unnamed.size, unnamed.hosts) = (size, nodes.unwrap_or_default());
@@ -108,28 +106,13 @@ fn pattern(ranks: &[u32], is_one_host: bool) -> Option<String> {
 pub(super) struct Labels(HashMap<u64, Vec<(String, String)>>);
 
 impl Labels {
-    /// The trace with the new labels in the names of its tracks; every packet without one as it stands.
-    ///
-    /// # Errors
-    ///
-    /// When a compressed packet cannot be unpacked.
-    pub(super) fn given_to(&self, whole: Vec<u8>) -> io::Result<Vec<u8>> {
-        if self.0.is_empty() {
-            return Ok(whole);
-        }
-        let mut out = Vec::with_capacity(whole.len());
-        for packet in fields(&whole) {
-            let changed = match packets::unpacked(packet.bytes())? {
-                None => self.packets(packet.raw),
-                Some(inner) => self.packets(&inner).as_deref().map(packets::packed).transpose()?,
-            };
-            out.extend_from_slice(changed.as_deref().unwrap_or(packet.raw));
-        }
-        Ok(out)
+    /// Whether any of these processes has a communicator with a new label.
+    pub(super) fn concern(&self, marks: &BTreeSet<u64>) -> bool {
+        marks.iter().any(|mark| self.0.contains_key(mark))
     }
 
-    /// Packets one after the other; nothing where none changes.
-    fn packets(&self, packets: &[u8]) -> Option<Vec<u8>> {
+    /// Packets one after the other, with the new labels in the names of their tracks; nothing where none changes.
+    pub(super) fn given_to(&self, packets: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let mut changes = false;
         for packet in fields(packets) {

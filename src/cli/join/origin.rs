@@ -12,7 +12,7 @@ use super::super::import::STARTED;
 use crate::config;
 use crate::import::knowledge::duration;
 use crate::trace::fields::clock_id;
-use crate::trace::reader::{Event, TracePacket};
+use crate::trace::reader::{Event, Packet, TracePacket};
 use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// By how much the wall clock may be set while a job runs, in ns, where only the host's name says that a boot is the same; and where nothing does.
@@ -55,15 +55,25 @@ impl Origin {
         Origin { path: path.to_owned(), ..Origin::default() }
     }
 
-    /// Takes the next packet, and its event.
-    pub(super) fn look(&mut self, packet: &TracePacket, event: Option<&Event>) {
-        if let Some(descriptor) = &packet.track_descriptor
+    /// Takes the next packet.
+    pub(super) fn look(&mut self, packet: &Packet<'_>) {
+        if let Some(descriptor) = packet.track_descriptor()
             && let Some(process) = &descriptor.process
         {
             self.tags.insert(descriptor.uuid() >> TRACK_BITS);
             // A further GPU of a process has its own name: `rank 3 · node17 · GPU 1`.
             self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
         }
+        if let Some(event) = &packet.event {
+            self.event(event, packet.time.unwrap_or_default() as i64);
+        } else if packet.descriptor.is_none()
+            && let Ok(packet) = packet.decode()
+        {
+            self.said(&packet);
+        }
+    }
+
+    fn said(&mut self, packet: &TracePacket) {
         if let Some(snapshot) = &packet.clock_snapshot
             && self.to_utc.is_none()
         {
@@ -82,15 +92,17 @@ impl Origin {
                 _ => {}
             }
         }
-        let Some(event) = event else { return };
-        let (first, last) = self.span.unwrap_or((event.time, event.time));
-        self.span = Some((first.min(event.time), last.max(event.time)));
-        match &*event.name {
+    }
+
+    fn event(&mut self, event: &Event<'_>, time: i64) {
+        let (first, last) = self.span.unwrap_or((time, time));
+        self.span = Some((first.min(time), last.max(time)));
+        match event.name {
             // What another tool saw beside a recording is on the recording's clock.
             "recording started" => self.kind = Some(Kind::Recorded),
             STARTED => drop(self.kind.get_or_insert(Kind::ImportedBefore)),
             "communicator init" => {
-                self.communicators.extend(event.event.nccl.as_ref().and_then(|it| it.comm).filter(|hash| *hash != 0));
+                self.communicators.extend(event.nccl().comm.filter(|hash| *hash != 0));
             }
             _ => {}
         }

@@ -49,7 +49,7 @@ pub(crate) const WHEELS: [Wheel; 6] = [
     },
 ];
 
-const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fetch.py");
+const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fetch_wheel.py");
 
 /// What is in a wheel's folder.
 pub(crate) struct Unpacked {
@@ -89,7 +89,20 @@ impl Wheel {
     fn download(&self, folder: &Path) -> Result<(), String> {
         let package = if self.release < Release::V13_0 { "nvidia-cuda-cupti-cu12" } else { "nvidia-cuda-cupti" };
         let mut command = Command::new("python3");
-        command.arg(FETCH).arg(format!("{package}=={}", self.version)).arg(self.sha256).arg(folder);
+        command.arg(FETCH).arg(folder).arg(format!("{package}=={} --hash=sha256:{}", self.version, self.sha256));
+        for (name, place) in [
+            (r"(?:.*/)?(libcupti\.so\.\d+|(?i:licen[cs]e)(?:\.txt)?)", r"\1"),
+            (
+                r"(?:.*/)?include/((?:.*/)?(?:cupti|generated|cuda)\w*\.h|(?:.*/)?(?:Openacc|Openmp)/[^/]+)",
+                r"include/\1",
+            ),
+        ] {
+            command.args(["--keep", name, place]);
+        }
+        for platform in ["manylinux_2_25_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64"] {
+            command.arg(format!("--pip=--platform={platform}"));
+        }
+        command.args(["--need", "libcupti.so.*"]);
         let output = command.output().map_err(|error| format!("failed to start python3: {error}"))?;
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
     }

@@ -4,24 +4,25 @@
 use prost::encoding::{self, decode_varint};
 
 /// The fields of a message, in their order. Ends early where the bytes are no message.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     rest: &'a [u8],
+    is_damaged: bool,
 }
 
 /// One field of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Field<'a> {
+pub(crate) struct Field<'a> {
     /// Its number.
-    pub(super) number: u32,
+    pub(crate) number: u32,
     /// What it holds.
-    pub(super) value: Value<'a>,
+    pub(crate) value: Value<'a>,
     /// The field as it stands, number included.
-    pub(super) raw: &'a [u8],
+    pub(crate) raw: &'a [u8],
 }
 
 /// A field's value, by its wire type.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value<'a> {
+pub(crate) enum Value<'a> {
     /// Integers, enums and booleans.
     Varint(u64),
     /// Numbers of a fixed size.
@@ -30,32 +31,52 @@ pub(super) enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-pub(super) fn fields(message: &[u8]) -> Fields<'_> {
-    Fields { rest: message }
+/// Takes a number off the front; nothing where none is there.
+#[inline]
+pub(crate) fn varint(rest: &mut &[u8]) -> Option<u64> {
+    // Most are below 128.
+    if let [byte @ 0..0x80, after @ ..] = *rest {
+        *rest = after;
+        return Some(u64::from(*byte));
+    }
+    decode_varint(rest).ok()
+}
+
+pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
+    Fields { rest: message, is_damaged: false }
 }
 
 impl<'a> Iterator for Fields<'a> {
     type Item = Field<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Field<'a>> {
         let start = self.rest;
-        let field = self.field();
-        if field.is_none() {
-            self.rest = &[];
+        if start.is_empty() {
+            return None;
         }
-        let (number, value) = field?;
+        let Some((number, value)) = self.field() else {
+            (self.rest, self.is_damaged) = (&[], true);
+            return None;
+        };
         Some(Field { number, value, raw: &start[..start.len() - self.rest.len()] })
     }
 }
 
 impl<'a> Fields<'a> {
+    /// Whether it ended early.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    #[inline]
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
-        let tag = decode_varint(&mut self.rest).ok()?;
+        let tag = varint(&mut self.rest)?;
         let value = match tag & 7 {
-            0 => Value::Varint(decode_varint(&mut self.rest).ok()?),
+            0 => Value::Varint(varint(&mut self.rest)?),
             1 => Value::Fixed(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
             2 => {
-                let length = usize::try_from(decode_varint(&mut self.rest).ok()?).ok()?;
+                let length = usize::try_from(varint(&mut self.rest)?).ok()?;
                 Value::Bytes(self.take(length)?)
             }
             5 => Value::Fixed(u64::from(u32::from_le_bytes(self.take(4)?.try_into().ok()?))),
@@ -73,7 +94,7 @@ impl<'a> Fields<'a> {
 
 impl<'a> Field<'a> {
     /// The integer in it, 0 where it holds none.
-    pub(super) fn uint(&self) -> u64 {
+    pub(crate) fn uint(&self) -> u64 {
         match self.value {
             Value::Varint(number) | Value::Fixed(number) => number,
             Value::Bytes(_) => 0,
@@ -81,7 +102,7 @@ impl<'a> Field<'a> {
     }
 
     /// The bytes in it, none where it holds a number.
-    pub(super) fn bytes(&self) -> &'a [u8] {
+    pub(crate) fn bytes(&self) -> &'a [u8] {
         match self.value {
             Value::Bytes(bytes) => bytes,
             Value::Varint(_) | Value::Fixed(_) => &[],
@@ -90,12 +111,12 @@ impl<'a> Field<'a> {
 }
 
 /// Appends a number field.
-pub(super) fn put_uint(out: &mut Vec<u8>, number: u32, value: u64) {
+pub(crate) fn put_uint(out: &mut Vec<u8>, number: u32, value: u64) {
     encoding::uint64::encode(number, &value, out);
 }
 
 /// Appends a message, string or bytes field.
-pub(super) fn put_bytes(out: &mut Vec<u8>, number: u32, value: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, number: u32, value: &[u8]) {
     encoding::encode_key(number, encoding::WireType::LengthDelimited, out);
     encoding::encode_varint(value.len() as u64, out);
     out.extend_from_slice(value);
@@ -122,5 +143,11 @@ mod tests {
         assert_eq!(fields(&[0x12, 0x05, 1]).count(), 0);
         assert_eq!(fields(&[0x08, 1, 0x0b]).count(), 1);
         assert_eq!(fields(&[0x08]).count(), 0);
+        for (message, is_damaged) in [(&[0x08][..], true), (&[0x08, 1, 0x0b], true), (&[0x08, 1], false), (&[], false)]
+        {
+            let mut fields = fields(message);
+            fields.by_ref().for_each(drop);
+            assert_eq!(fields.is_damaged(), is_damaged, "{message:?}");
+        }
     }
 }

@@ -1,0 +1,106 @@
+//! What `ncclscope info` says, for programs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::{Hang, Info, is_being_written};
+use crate::trace::names;
+use crate::trace::reader::Nccl;
+
+/// Of this JSON.
+pub(super) const FORMAT_VERSION: u32 = 1;
+
+/// Where the job stands.
+pub(super) fn hang(hang: &Hang) -> Value {
+    json!({
+        "text": hang.to_string(),
+        "details": hang.details(),
+        "certain": hang.is_certain,
+        "operation": hang.name,
+        "seq": hang.seq,
+        "comm": hash(hang.hash),
+        "came": hang.came,
+        "missing": hang.missing.iter().map(|missing| json!({
+            "rank": missing.rank,
+            "world_rank": missing.world,
+            "last": missing.last,
+            "waits_in": missing.waits,
+        })).collect::<Vec<_>>(),
+        "unseen": hang.unseen,
+        "age_ns": hang.age,
+    })
+}
+
+impl Info {
+    /// What one trace holds.
+    pub(super) fn json(&self, path: &Path, bytes: u64, fault: Option<&str>) -> Value {
+        let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
+        self.notes.iter().for_each(|note| *notes.entry(note).or_default() += 1);
+        let mut recordings: Vec<_> = self.recordings.iter().collect();
+        recordings.sort_unstable();
+        let recording = |(tag, process): &(&u64, &String)| {
+            let end = self.ended.iter().position(|ended| ended == *tag).map(|at| &self.ends[at]);
+            let is_closed = end.is_some() || self.imported.contains(tag);
+            let state = match is_closed {
+                true => "closed",
+                false if is_being_written(path) => "running",
+                false => "running or killed",
+            };
+            json!({ "process": process, "state": state, "figures": end.map(figures) })
+        };
+        json!({
+            "kind": "trace",
+            "file": path.display().to_string(),
+            "bytes": bytes,
+            "slices": self.slices,
+            "processes": self.processes,
+            "communicators": self.communicators.iter().map(communicator).collect::<Vec<_>>(),
+            "operations": self.operations.iter().map(|((comm, function), (count, bytes))| json!({
+                "comm": hash(*comm),
+                "function": function,
+                "count": count,
+                "bytes": bytes,
+            })).collect::<Vec<_>>(),
+            "notes": notes.into_iter().map(|(text, times)| json!({ "text": text, "times": times })).collect::<Vec<_>>(),
+            "recordings": recordings.iter().map(recording).collect::<Vec<_>>(),
+            "fault": fault,
+        })
+    }
+}
+
+/// As the text has it; a JSON number would not hold it.
+fn hash(hash: u64) -> String {
+    format!("{hash:016x}")
+}
+
+fn communicator(nccl: &Nccl) -> Value {
+    let version = Some(nccl.nccl_version()).filter(|version| *version > 0).map(names::nccl_version);
+    json!({
+        "comm": nccl.comm.map(hash),
+        "name": nccl.comm_name,
+        "rank": nccl.rank,
+        "ranks": nccl.ranks,
+        "hosts": nccl.nodes,
+        "nccl": version,
+        "interface": nccl.interface,
+    })
+}
+
+/// The figures of a last word, by their names in the trace; those that it does not have are left out.
+fn figures(end: &Nccl) -> Map<String, Value> {
+    macro_rules! figures {
+        ($($name:ident)*) => { [$((stringify!($name), end.$name.map(Value::from))),*] };
+    }
+    let all = figures!(
+        recorded dropped discarded late double_stops unknown_handles foreign_handles unknown_parents foreign_events evicted_open
+        silent_proxy_ops unknown_types lanes_missing communicators_sharing threads_sharing slices_sharing panics clock_error_ns
+        kernels_launch_bracket kernels_external_id kernels_graph_node kernels_call_bracket kernels_thread_order
+        kernels_device_timer kernels_unmatched kernels_application kernels_unfinished kernels_confirmed kernels_contradicted
+        launches_without_kernel launches_lost activities_dropped activity_buffers_discarded activities_discarded
+        activities_implausible external_ids_foreign markers_unpaired channels_inside_kernel channels_without_kernel
+        channels_unmapped channels_implausible
+    );
+    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}

@@ -1,0 +1,220 @@
+//! Who imports whom: the table of ARCHITECTURE.md, held against `src`. Tests import what they like.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+
+use crate::steps::{Failure, Outcome, Place};
+
+/// Modules below `crate`: `clock::host`.
+type Paths = BTreeSet<String>;
+
+pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
+    let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
+    let table = table(&read(&place.root.join("ARCHITECTURE.md"))?)?;
+    let found = imports(&place.root.join("src"))?;
+    let problems = problems(&table, &found);
+    if problems.is_empty() { Ok(Outcome::Done) } else { Err(problems.join("\n").into()) }
+}
+
+/// What each module may import. The table's first and third columns name modules, in backticks.
+fn table(text: &str) -> Result<BTreeMap<String, Paths>, String> {
+    let names = |cell: &str| -> Paths { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+    let rows = text.lines().skip_while(|line| !line.starts_with("| module |")).skip(2);
+    let mut table = BTreeMap::new();
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').collect();
+        let [_, modules, _, imports, _] = cells[..] else { return Err(format!("no row of the table: {row}")) };
+        table.extend(names(modules).into_iter().map(|module| (module, names(imports))));
+    }
+    if table.is_empty() { Err("ARCHITECTURE.md has no table of modules".into()) } else { Ok(table) }
+}
+
+/// What is imported that may not be, and what the table lets be imported that nobody imports.
+fn problems(table: &BTreeMap<String, Paths>, found: &BTreeMap<String, BTreeMap<String, PathBuf>>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (module, imports) in found {
+        let Some(allowed) = table.get(module) else {
+            problems.push(format!("the table of ARCHITECTURE.md does not have the module {module}"));
+            continue;
+        };
+        let covers = |allowed: &str, import: &str| import == allowed || import.starts_with(&format!("{allowed}::"));
+        for (import, file) in imports {
+            // `use crate::sys::{self, pipe}` and `use crate::sys` are imports of `sys`; one of all of it needs all of it.
+            if !allowed.iter().any(|allowed| covers(allowed, import)) {
+                problems.push(format!("{} imports {import}, which {module} may not", file.display()));
+            }
+        }
+        for allowed in allowed.iter().filter(|allowed| !imports.keys().any(|import| covers(allowed, import))) {
+            problems.push(format!("{module} may import {allowed}, and does not: take it out of the table"));
+        }
+    }
+    problems
+}
+
+/// What each module imports, without its tests, and a file that does.
+fn imports(src: &Path) -> Result<BTreeMap<String, BTreeMap<String, PathBuf>>, String> {
+    let mut found = BTreeMap::new();
+    let root = parse(&src.join("lib.rs"))?;
+    let names: Paths = modules(&root.items).map(|module| module.ident.to_string()).collect();
+    for module in &names {
+        let mut imports = BTreeMap::new();
+        follow(&file_of(src, module), module, &names, &mut imports)?;
+        found.insert(module.clone(), imports);
+    }
+    Ok(found)
+}
+
+/// Takes the imports of a file and of the modules below it.
+fn follow(path: &Path, module: &str, names: &Paths, imports: &mut BTreeMap<String, PathBuf>) -> Result<(), String> {
+    let file = parse(path)?;
+    let mut seen = Seen::default();
+    seen.visit_file(&file);
+    for import in seen.0 {
+        let first = import.split("::").next().unwrap_or_default();
+        if first != module && names.contains(first) {
+            imports.entry(import).or_insert_with(|| path.to_owned());
+        }
+    }
+    let is_folder = path.file_name().is_some_and(|name| name == "mod.rs");
+    let folder = if is_folder { path.parent().map(Path::to_owned) } else { Some(path.with_extension("")) };
+    for below in modules(&file.items).filter(|below| below.content.is_none()) {
+        let path = file_of(folder.as_deref().unwrap_or(path), &below.ident.to_string());
+        follow(&path, module, names, imports)?;
+    }
+    Ok(())
+}
+
+fn parse(path: &Path) -> Result<syn::File, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    syn::parse_file(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn file_of(folder: &Path, module: &str) -> PathBuf {
+    let file = folder.join(module).with_extension("rs");
+    if file.exists() { file } else { folder.join(module).join("mod.rs") }
+}
+
+/// The modules that a file declares, but for tests and for what loom puts in the place of others.
+fn modules(items: &[syn::Item]) -> impl Iterator<Item = &syn::ItemMod> {
+    items.iter().filter_map(|item| match item {
+        syn::Item::Mod(module) if !is_left_out(&module.attrs) => Some(module),
+        _ => None,
+    })
+}
+
+/// Whether something is compiled for tests alone, or lies elsewhere for loom.
+fn is_left_out(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let words = match &attribute.meta {
+            syn::Meta::List(list) if attribute.path().is_ident("cfg") => list.tokens.to_string(),
+            _ => String::new(),
+        };
+        let is_for_tests = words == "test" || words.starts_with("all (test");
+        is_for_tests || attribute.path().is_ident("path")
+    })
+}
+
+/// Paths below `crate`, as far as they name modules.
+#[derive(Default)]
+struct Seen(Paths);
+
+impl Seen {
+    /// A path's parts behind `crate`: modules have small letters.
+    fn take(&mut self, parts: &[String]) {
+        if let [first, rest @ ..] = parts
+            && first == "crate"
+        {
+            let names = rest.iter().take(2).take_while(|part| part.starts_with(|letter: char| letter.is_lowercase()));
+            let names: Vec<&str> = names.map(String::as_str).collect();
+            if !names.is_empty() {
+                self.0.insert(names.join("::"));
+            }
+        }
+    }
+
+    fn tree(&mut self, before: &[String], tree: &syn::UseTree) {
+        let with = |ident: &syn::Ident| [before, &[ident.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.tree(&with(&path.ident), &path.tree),
+            syn::UseTree::Name(name) if name.ident == "self" => self.take(before),
+            syn::UseTree::Name(name) => self.take(&with(&name.ident)),
+            syn::UseTree::Rename(name) => self.take(&with(&name.ident)),
+            syn::UseTree::Glob(_) => self.take(before),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(before, tree)),
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Seen {
+    fn visit_item_mod(&mut self, module: &'a syn::ItemMod) {
+        if !is_left_out(&module.attrs) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_fn(&mut self, function: &'a syn::ItemFn) {
+        if !is_left_out(&function.attrs) {
+            visit::visit_item_fn(self, function);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        if !is_left_out(&item.attrs) {
+            self.tree(&[], &item.tree);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        let parts: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.take(&parts);
+        visit::visit_path(self, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(code: &str) -> Vec<String> {
+        let mut seen = Seen::default();
+        seen.visit_file(&syn::parse_file(code).unwrap());
+        seen.0.into_iter().collect()
+    }
+
+    #[test]
+    fn imports_are_found_wherever_they_stand_but_in_tests() {
+        let code = "use crate::sys::{self, pipe}; use crate::{model::ids::Handle, clock as time}; use std::fs;
+            fn f() { crate::record::recorder::go(); let _: crate::memory::Heap; }
+            #[cfg(test)] mod tests { use crate::cli; }
+            #[cfg(feature = \"cli\")] mod below { use crate::import; }";
+        let all = ["clock", "import", "memory", "model::ids", "record::recorder", "sys", "sys::pipe"];
+        assert_eq!(seen(code), all);
+    }
+
+    #[test]
+    fn what_the_table_does_not_allow_and_what_nobody_needs_is_said() {
+        let text = "| module | what | may import |\n| --- | --- | --- |\n| `a`, `b` | x `y` | `sys`, `clock::host` |\n\n| `c` |";
+        let table = table(text).unwrap();
+        assert_eq!(table.keys().collect::<Vec<_>>(), ["a", "b"]);
+        let file = || PathBuf::from("a.rs");
+        let imports = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), file())).collect();
+        let found = BTreeMap::from([("a".to_owned(), imports(&["sys::pipe", "clock::host"]))]);
+        assert!(problems(&table, &found).is_empty());
+        let found = BTreeMap::from([
+            ("a".to_owned(), imports(&["sys", "clock", "clock::host"])),
+            ("b".to_owned(), imports(&["sys"])),
+            ("c".to_owned(), imports(&[])),
+        ]);
+        assert_eq!(
+            problems(&table, &found),
+            [
+                "a.rs imports clock, which a may not",
+                "b may import clock::host, and does not: take it out of the table",
+                "the table of ARCHITECTURE.md does not have the module c",
+            ]
+        );
+    }
+}

@@ -234,7 +234,11 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
         let told = truth.is_told(kernel);
         verdict.kernels += u64::from(told);
         let Some(seen) = by_key.get(&key(kernel)) else {
-            if truth.is_lent(kernel) { verdict.lent += 1 } else { verdict.missing += 1 }
+            if truth.is_lent(kernel) {
+                verdict.lent += 1
+            } else {
+                verdict.missing += 1
+            }
             continue;
         };
         verdict.judge_times(&truth, kernel, seen);

@@ -307,7 +307,10 @@ fn kernels(ends: &[Nccl]) -> String {
         ),
         (
             "of NCCL, match inferred",
-            sum(|end| end.kernels_call_bracket() + end.kernels_thread_order() + end.kernels_device_timer()),
+            sum(|end| {
+                let by_order = end.kernels_call_bracket() + end.kernels_thread_order();
+                by_order + end.kernels_device_timer() + end.kernels_graph_replay()
+            }),
         ),
         ("of NCCL, unmatched", sum(Nccl::kernels_unmatched)),
         ("of the application", sum(Nccl::kernels_application)),

@@ -12,6 +12,7 @@ mod history;
 mod known;
 mod plans;
 mod ranges;
+mod replays;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -253,6 +254,7 @@ impl Correlator {
                 let asked = self.rings.get(&ring).map(|&(_, tid)| Moment { tid, time });
                 self.plans.graph_launched(graph, correlation, asked, time);
             }
+            Body::GraphChange { graph } => self.plans.graph_changed(graph),
             Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
             Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
         }
@@ -318,8 +320,8 @@ impl Correlator {
     }
 
     fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
-        let &Kernel { graph_node, correlation, place, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device };
+        let &Kernel { graph_node, correlation, place, span, .. } = kernel;
+        let key = KernelKey { graph_node, correlation, device: place.device, span: Some(span) };
         if graph_node != 0 {
             self.plans.graph_seen(correlation);
         }
@@ -329,7 +331,7 @@ impl Correlator {
     /// A kernel that had not ended when CUPTI had to return its record: it is claimed, because no other record will come.
     fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device };
+        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
         self.matches.unfinished += 1;
         let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
         let what = match &found {
@@ -363,6 +365,16 @@ impl Correlator {
         self.plans.unseen_since()
     }
 
+    /// CUPTI is given up then, for a while: launches, and what is done with graphs, are not seen. Records of before may come later.
+    pub fn lent(&mut self, time: HostNs) {
+        self.plans.lent(time);
+    }
+
+    /// There was no room for a record.
+    pub fn lost(&mut self) {
+        self.plans.lost();
+    }
+
     /// CUPTI has returned all that it had until then: of kernels that are missing no records will come.
     pub fn all_seen(&mut self, until: HostNs) {
         self.plans.all_seen(until);
@@ -377,7 +389,7 @@ impl Correlator {
 
     fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
         match claimed {
-            Ok(Found { method, context, operations, group, launch, replay, replayed, stream, untold }) => {
+            Ok(Found { method, context, operations, group, launch, replay, replayed, stream, untold, .. }) => {
                 let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };
                 self.matched(kernel, method, &carried, sink);
                 self.channels.kernel(group, context, stream, kernel, self.last);
@@ -1032,5 +1044,7 @@ fn is_host_call(kind: Kind) -> bool {
 mod channel_tests;
 #[cfg(test)]
 mod kernel_tests;
+#[cfg(test)]
+mod replay_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -20,13 +20,14 @@ use std::sync::Arc;
 use super::bounded::Bounded;
 use super::plans::Operations;
 use crate::model::activity::Span;
-use crate::model::event::{Coll, Event};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Moment, Operation, Unmatched};
 
 /// Launches of graphs remembered until their kernels arrive.
 const LAUNCHES: usize = 14 << 10;
+/// Times at which CUPTI was lent that are remembered.
+const LENT: usize = 256;
 /// Executable graphs that are remembered.
 const GRAPHS: usize = 8 << 10;
 /// Replays of one captured launch whose kernels have not arrived.
@@ -69,7 +70,7 @@ pub(super) struct Runs {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replay {
     graph: u64,
-    /// How manieth launch of it that was, from 0, as far as launches were told.
+    /// Which launch of it that was, from 0, as far as launches were told.
     index: u64,
     /// Where it was made.
     pub(super) asked: Option<Moment>,
@@ -101,12 +102,17 @@ pub(super) struct Seen {
 #[derive(Debug)]
 pub(super) struct Which {
     pub(super) run: Run,
-    /// The how manieth it is, from 1, if that is known.
+    /// Which run it is, counted from 1, if that is known.
     pub(super) number: Option<u64>,
     /// It was counted, and nothing speaks against it.
     pub(super) is_exact: bool,
-    /// Before this the kernel cannot have begun.
-    pub(super) after: Option<HostNs>,
+}
+
+impl Seen {
+    /// Where its graph was launched.
+    pub(super) fn asked(&self) -> Option<Moment> {
+        self.launched.and_then(|launched| launched.asked)
+    }
 }
 
 impl Runs {
@@ -147,10 +153,9 @@ impl Runs {
 
     /// Which run of a captured launch a kernel is.
     pub(super) fn which(&mut self, seen: &Seen) -> Result<Which, Unmatched> {
-        let after = seen.launched.map(|launched| launched.time);
         let counted = seen.launched.filter(|_| seen.is_counted && self.clones <= 1).map(|launched| launched.index);
         if self.is_silent {
-            return self.of_silent(counted, seen.is_whole, after);
+            return self.of_silent(counted, seen.is_whole);
         }
         let (low, high) = self.in_time(seen);
         let number = |place: usize| self.gone + place as u64;
@@ -179,14 +184,13 @@ impl Runs {
                 let number = (is_exact || !seen.is_lossy).then_some(number(place) + 1);
                 self.told[place].is_claimed = true;
                 let run = self.told[place].clone();
-                let after = after.max(Some(run.begin));
-                Ok(Which { run, number, is_exact, after })
+                Ok(Which { run, number, is_exact })
             }
             None => {
                 let some = self.told.get(low).or(self.told.back()).map(|run| &run.operations).or(self.last.as_ref());
                 let operations = unnumbered(some.ok_or(Unmatched::NoGroup)?);
                 let run = Run { group: Handle::NONE, operations, begin: HostNs(0), is_claimed: true };
-                Ok(Which { run, number: None, is_exact: false, after })
+                Ok(Which { run, number: None, is_exact: false })
             }
         };
         while at_least > self.gone + LATE && self.told.len() > 1 {
@@ -196,24 +200,20 @@ impl Runs {
     }
 
     /// The same where NCCL tells of the capture only.
-    fn of_silent(
-        &mut self,
-        counted: Option<u64>,
-        is_whole: bool,
-        after: Option<HostNs>,
-    ) -> Result<Which, Unmatched> {
+    fn of_silent(&mut self, counted: Option<u64>, is_whole: bool) -> Result<Which, Unmatched> {
         let first = self.told.front().filter(|_| counted == Some(0)).cloned();
         if let Some(run) = self.told.front() {
             self.last = Some(Arc::clone(&run.operations));
         }
         let again = |operations| Run { group: Handle::NONE, operations, begin: HostNs(0), is_claimed: true };
         let run = first.or_else(|| self.last.clone().map(again)).ok_or(Unmatched::NoGroup)?;
-        Ok(Which { run, number: counted.map(|index| index + 1), is_exact: is_whole, after })
+        Ok(Which { run, number: counted.map(|index| index + 1), is_exact: is_whole && counted.is_some() })
     }
 
     /// The runs that a kernel can be by its time, from and to (not included), by their place.
     fn in_time(&self, seen: &Seen) -> (usize, usize) {
-        let floor = |start: HostNs| if start >= self.floor.0 { self.floor.1.saturating_sub(self.gone) as usize } else { 0 };
+        let floor =
+            |start: HostNs| if start >= self.floor.0 { self.floor.1.saturating_sub(self.gone) as usize } else { 0 };
         let Some(span) = seen.span else { return (0, self.told.len()) };
         let error = u64::from(span.error_ns) + RECORD_ERROR_NS;
         let high = self.told.partition_point(|run| run.begin.0 <= span.start.0.saturating_add(error));
@@ -232,15 +232,11 @@ impl Runs {
     }
 }
 
-/// The same operations without what tells the one run from the others.
+/// The same operations without what tells one run from the others. A collective's number is that of its capture in all of them.
 fn unnumbered(operations: &Operations) -> Operations {
     let unnumbered = |operation: &Arc<Operation>| {
-        let mut operation = Operation { id: Handle::NONE, since: HostNs(0), ..Operation::clone(operation) };
-        match &mut operation.event {
-            Event::Coll(coll) => coll.seq = Coll::UNNUMBERED,
-            _ => operation.p2p_number = Operation::UNNUMBERED,
-        }
-        Arc::new(operation)
+        let (id, since, p2p_number) = (Handle::NONE, HostNs(0), Operation::UNNUMBERED);
+        Arc::new(Operation { id, since, p2p_number, ..Operation::clone(operation) })
     };
     Arc::new(operations.iter().map(unnumbered).collect())
 }
@@ -250,8 +246,8 @@ fn unnumbered(operations: &Operations) -> Operations {
 pub(super) struct Graphs {
     launches: Bounded<u32, Replay>,
     graphs: Bounded<u64, Executable>,
-    /// How often CUPTI was away.
-    away: u32,
+    /// When CUPTI was given up.
+    lent: Vec<HostNs>,
     /// A graph was launched, and nobody told.
     missed: bool,
     /// There was no room for records of NCCL's.
@@ -267,17 +263,17 @@ struct Executable {
     launched: u64,
     /// Those of which a kernel has been seen, or one of a later launch.
     seen: u64,
-    /// How often CUPTI had been away when it was made.
-    away: u32,
+    /// When it was made, as far as that was told.
+    made: HostNs,
     /// It was changed since.
     is_changed: bool,
 }
 
 impl Graphs {
     /// An executable graph is made.
-    pub(super) fn made(&mut self, graph: u64) {
+    pub(super) fn made(&mut self, graph: u64, time: HostNs) {
         self.graphs.remove(&graph);
-        self.graphs.insert(graph, Executable { away: self.away, ..Executable::default() }, GRAPHS);
+        self.graphs.insert(graph, Executable { made: time, ..Executable::default() }, GRAPHS);
     }
 
     /// An executable graph is changed: its nodes are not what they were cloned from.
@@ -294,14 +290,17 @@ impl Graphs {
         let index = known.launched;
         known.launched += 1;
         self.graphs.insert(graph, known, GRAPHS);
-        let (is_whole, is_changed) = (known.away == self.away, known.is_changed);
+        let is_whole = !self.lent.iter().any(|lent| (known.made..=time).contains(lent));
+        let is_changed = known.is_changed;
         self.launches.insert(correlation, Replay { graph, index, asked, time, is_whole, is_changed }, LAUNCHES);
         index
     }
 
-    /// CUPTI is given up: nobody tells what is done with graphs.
-    pub(super) fn lent(&mut self) {
-        self.away += 1;
+    /// CUPTI is given up then: nobody tells what is done with graphs.
+    pub(super) fn lent(&mut self, time: HostNs) {
+        // Between the first and the last of very many nothing is told apart.
+        self.lent.truncate(LENT);
+        self.lent.push(time);
     }
 
     /// There was no room for a record of NCCL's.
@@ -335,19 +334,14 @@ impl Graphs {
     ///
     /// # Errors
     ///
-    /// Why its node says nothing of what it carried, or it cannot have run when it did.
+    /// Why its node says nothing of what it carried.
     pub(super) fn seen(&self, correlation: u32, span: Option<Span>) -> Result<Seen, Unmatched> {
         let launched = self.launch(correlation);
         // Without its launch it is not known of which graph it is.
         if launched.map_or(self.changed, |launched| launched.is_changed) {
             return Err(Unmatched::GraphChanged);
         }
-        if let (Some(launched), Some(span)) = (launched, span)
-            && is_before(span, launched.time)
-        {
-            return Err(Unmatched::BeforeLaunch);
-        }
-        let is_whole = launched.map_or(self.away == 0, |launched| launched.is_whole);
+        let is_whole = launched.map_or(self.lent.is_empty(), |launched| launched.is_whole);
         Ok(Seen {
             span,
             launched,
@@ -357,9 +351,4 @@ impl Graphs {
             has_gaps: self.missed || self.lossy || !is_whole,
         })
     }
-}
-
-/// Whether something that ran then cannot have been launched at this time.
-pub(super) fn is_before(span: Span, launched: HostNs) -> bool {
-    span.start.0.saturating_add(u64::from(span.error_ns) + RECORD_ERROR_NS) < launched.0
 }

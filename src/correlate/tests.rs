@@ -155,6 +155,10 @@ impl Player {
                 self.correlator.push_activity(&activity, &mut |entry| sink(labels, entry));
                 continue;
             }
+            if let ["lent"] = what {
+                self.correlator.lent(time);
+                continue;
+            }
             if let ["advance"] = what {
                 let labels = &self.labels;
                 self.correlator.advance(time, &mut |entry| sink(labels, entry));
@@ -234,6 +238,7 @@ impl Player {
                 let original = Fields::new(fields).number("of", 0);
                 Body::GraphNode { node: node.parse().ok()?, original, launch: Handle::NONE }
             }
+            ["update-graph", graph] => Body::GraphChange { graph: graph.parse().ok()? },
             ["graph", graph, ref fields @ ..] => {
                 let correlation = Fields::new(fields).number("corr", 0);
                 Body::GraphLaunch { graph: graph.parse().ok()?, correlation }

@@ -506,6 +506,11 @@ pub enum Body<'a> {
         /// CUPTI's id of the launching call; 0: it was made.
         correlation: u32,
     },
+    /// An executable graph is changed: its nodes do not do any more what those did that they were cloned from.
+    GraphChange {
+        /// The graph, as the driver names it.
+        graph: u64,
+    },
     /// The text behind a [`Word`].
     Text {
         /// The number it got.
@@ -534,6 +539,7 @@ pub(crate) mod kind {
     pub(crate) const LAUNCH: u8 = 41;
     pub(crate) const GRAPH_NODE: u8 = 42;
     pub(crate) const GRAPH_LAUNCH: u8 = 43;
+    pub(crate) const GRAPH_CHANGE: u8 = 44;
 }
 
 /// Word 0 of a record.
@@ -580,6 +586,7 @@ impl<'a> Record<'a> {
             }
             kind::GRAPH_NODE => Body::GraphNode { node: *rest.first()?, original: *rest.get(1)?, launch: handle(2)? },
             kind::GRAPH_LAUNCH => Body::GraphLaunch { graph: *rest.first()?, correlation: wide as u32 },
+            kind::GRAPH_CHANGE => Body::GraphChange { graph: *rest.first()? },
             kind::TEXT => {
                 Body::Text { word: Word(small), text: bytemuck::cast_slice(rest).get(..usize::try_from(wide).ok()?)? }
             }

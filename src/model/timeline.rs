@@ -411,6 +411,9 @@ pub enum Method {
     External,
     /// It ran from a node of a graph that was recorded between start and stop of a KernelLaunch. Exact.
     GraphNode,
+    /// The same, but which run of the graph it was, the count of launches does not say: launches were not seen, or NCCL's records and times
+    /// speak against it. Inferred from times, or left open.
+    GraphReplay,
     /// It was launched inside a GroupApi, without a KernelLaunch, and so belongs to the calls of that group about which NCCL says nothing else.
     ApiBracket,
     /// Its launch was followed by a Group on the same thread (interfaces without KernelLaunch). Inferred.
@@ -427,7 +430,7 @@ pub enum Method {
 
 impl Method {
     /// Every method.
-    pub const ALL: [Method; 9] = [
+    pub const ALL: [Method; 10] = [
         Method::Bracket,
         Method::External,
         Method::GraphNode,
@@ -437,6 +440,7 @@ impl Method {
         Method::CaptureOrder,
         Method::Range,
         Method::KernelName,
+        Method::GraphReplay,
     ];
 
     /// As the trace says it.
@@ -445,6 +449,7 @@ impl Method {
         match self {
             Method::Bracket => "exact (launch bracket)",
             Method::External => "exact (external id)",
+            Method::GraphReplay => "inferred (graph replay)",
             Method::GraphNode => "exact (graph node)",
             Method::ApiBracket => "inferred (call bracket)",
             Method::ThreadOrder => "inferred (thread order)",
@@ -515,7 +520,7 @@ impl Unmatched {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matches {
     /// Kernels of NCCL by method, in the order of [`Method::ALL`].
-    pub matched: [u64; 9],
+    pub matched: [u64; 10],
     /// Kernels of NCCL without operations.
     pub unmatched: u64,
     /// Kernels of the application.

@@ -301,7 +301,12 @@ impl Exec {
         let updated = nodes.iter().zip(&state.nodes).map(|(node, entry)| {
             let (action, origin) = (entry.node.action.clone(), entry.node.origin);
             let of = Arc::new(Node { id: node.node.id, action, origin });
-            ExecNode { node: of, original: entry.node.id, original_handle: handle(&entry.node) as usize, ..node.clone() }
+            ExecNode {
+                node: of,
+                original: entry.node.id,
+                original_handle: handle(&entry.node) as usize,
+                ..node.clone()
+            }
         });
         let updated = Arc::new(updated.collect());
         *nodes = updated;

@@ -14,14 +14,13 @@ use std::time::Duration;
 use super::Job;
 use super::data::{Data, Mismatch};
 use super::nccl::{Caller, Handle, NcclBuffer, Passed, Window, c_number};
-use crate::cuda::host::{self, DeviceBuffer, Event, Exec, Graph, Stream};
 use crate::cuda;
+use crate::cuda::host::{self, DeviceBuffer, Event, Exec, Graph, Stream};
 use crate::kernel;
 use crate::library::api::{CommHandle, Status};
 use crate::scenario::program::{Exit, Operation, Statement, Verb, What};
 use crate::scenario::random::mix;
 use crate::scenario::words::Reduction;
-use crate::time;
 use crate::truth::{self, Line};
 
 /// The ranks of one thread.
@@ -83,7 +82,7 @@ struct Captured {
     // Dropped first.
     exec: Exec,
     graph: Arc<Graph>,
-    #[expect(dead_code, reason = "kept as an application would keep it")]
+    /// Kept as an application would keep them.
     updates: Vec<Graph>,
     uses: HashSet<usize>,
 }

@@ -362,9 +362,11 @@ fn any(statements: &[Statement], such: &impl Fn(&Verb) -> bool) -> bool {
     statements.iter().any(|statement| {
         such(&statement.verb)
             || match &statement.verb {
-                Verb::Repeat(_, body) | Verb::Only(_, body) | Verb::Group(body) | Verb::Capture(_, body) | Verb::Update(_, body) => {
-                    any(body, such)
-                }
+                Verb::Repeat(_, body)
+                | Verb::Only(_, body)
+                | Verb::Group(body)
+                | Verb::Capture(_, body)
+                | Verb::Update(_, body) => any(body, such),
                 _ => false,
             }
     })

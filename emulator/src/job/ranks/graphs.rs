@@ -89,13 +89,7 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    pub(super) fn replay(
-        &mut self,
-        name: &str,
-        times: u64,
-        on: Option<usize>,
-        active: &[usize],
-    ) -> Result<(), String> {
+    pub(super) fn replay(&mut self, name: &str, times: u64, on: Option<usize>, active: &[usize]) -> Result<(), String> {
         for _ in 0..times {
             for &index in active {
                 self.select(index)?;
@@ -151,4 +145,3 @@ fn timed<T>(call: impl FnOnce() -> T) -> ((u64, u64), T) {
     let answer = call();
     ((called, time::now()), answer)
 }
-

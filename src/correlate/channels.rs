@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 use super::adopt::{self, Candidate, Orphan};
 use super::bounded::Bounded;
 use super::plans::{Handover, Operations};
-use crate::clock::device::{Contradiction, DeviceClock, Pair, STEP_NS};
+use crate::clock::device::{Contradiction, DeviceClock, Pair};
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
@@ -54,6 +54,8 @@ const UNSETTLED_HOLD_NS: u64 = 30_000_000_000;
 const OPEN_NS: u64 = 1_000_000_000;
 /// The error of the host's times of records, in ns, with room to spare.
 const RECORD_ERROR_NS: u32 = 500;
+/// How far the timers of two processors of one GPU may be apart, in ns, with room to spare.
+const ASIDE_NS: u64 = 1_024;
 /// A time that is not known better is not drawn as the GPU's, in ns.
 const WORST_ERROR_NS: u64 = 10_000_000;
 
@@ -371,7 +373,7 @@ impl Channels {
                 let before = self.newest.get(&channel).filter(|before| before.run < newest.run)?;
                 match before.stamps {
                     same if same == stamps => Some(Flaw::Repeated),
-                    [_, stop] if stamps[0].0.saturating_add(STEP_NS) < stop.0 => Some(Flaw::BeforeThePrevious),
+                    [_, stop] if stamps[0].0.saturating_add(ASIDE_NS) < stop.0 => Some(Flaw::BeforeThePrevious),
                     _ => None,
                 }
             });
@@ -490,13 +492,15 @@ impl Channels {
             channels.dedup();
             let place = run.handover.as_ref().and_then(|handed| self.streams.get(&handed.stream));
             let device = self.devices.get(&run.context).copied();
-            let range = self.by_comm.get(&run.context).and_then(|clock| clock.to_host(first));
+            let clock = self.by_comm.get(&run.context);
+            let range = clock.and_then(|clock| clock.to_host(first));
+            let step = clock.map_or_else(|| DeviceClock::default().step(), DeviceClock::step);
             let (context, channels) = (run.context, channels.len() as u32);
             let mut functions: Vec<Word> = operations.iter().map(|operation| operation.func()).collect();
             functions.sort_unstable();
             functions.dedup();
             let place = place.copied();
-            Some(Candidate { key, context, device, first, last, channels, functions, place, range })
+            Some(Candidate { key, context, device, first, last, step, channels, functions, place, range })
         });
         let candidates: Vec<Candidate> = candidates.collect();
         for (device, pairs) in adopt::bootstrap(&self.by_device, &self.orphans, &candidates) {
@@ -621,14 +625,16 @@ impl Channels {
     /// The time of a stamp, and how far off it may be: each clock says from when to when it may be, and all are right. One that
     /// contradicts a more trusted one says nothing.
     fn at(&self, run: &Run, stamp: GpuNs) -> Result<(HostNs, u64), Flaw> {
-        let to_host = |clock: &DeviceClock| match run.kernel {
-            // What the timer says if it was not set either fits the kernel or says that nothing is certain.
-            Some(_) => clock.to_host_unless_set(stamp),
-            None => clock.to_host(stamp),
+        let to_host = |clock: &DeviceClock| {
+            let (time, error) = match run.kernel {
+                // What the timer says if it was not set either fits the kernel or says that nothing is certain.
+                Some(_) => clock.to_host_unless_set(stamp),
+                None => clock.to_host(stamp),
+            }?;
+            // A stamp may have been taken up to a step after the instant that it names.
+            Some((time.0.saturating_sub(error), time.0 + error + clock.step()))
         };
-        // A stamp may have been taken up to a step after the instant that it names.
         let ranges = self.clocks(run).filter_map(to_host);
-        let ranges = ranges.map(|(time, error)| (time.0.saturating_sub(error), time.0 + error + STEP_NS));
         let both = |known: (u64, u64), other: (u64, u64)| {
             let both = (known.0.max(other.0), known.1.min(other.1));
             if both.0 <= both.1 { both } else { known }

@@ -17,20 +17,22 @@
 //!
 //! No clock is straight for long: crystals follow the temperature, and the kernel steers the host's. So a line is
 //! only asked to hold for a piece of a few seconds, and the next piece begins with the lines of the one before,
-//! widened by what a rate may change. What does not fit even so is a wrong match or a step of a clock, and what
-//! follows tells which. A step that is smaller than what kernels leave open, a few microseconds, may go unnoticed.
+//! widened by what a rate may change. What does not fit even so, and is far away, is a wrong match or a step of a clock, and
+//! what follows tells which. A step that is smaller than what kernels leave open, a few microseconds, may go unnoticed.
+//!
+//! CUPTI takes a kernel's times from the same timer, and converts them along lines of its own, which begin anew every now and
+//! then. So what is near and does not fit is taken for an error of that conversion: nobody can tell on which side of it the truth lies, and
+//! all bounds are widened until they hold both.
 
 mod lines;
+mod step;
 
 use std::collections::VecDeque;
 
 use self::lines::Lines;
+use self::step::Step;
 use crate::model::activity::Span;
 use crate::model::time::{GpuNs, HostNs};
-
-/// The coarsest step of a `%globaltimer`, in ns. A stamp may be older than its instant by one step. The true step is
-/// often 32 ns, but it may change while a job runs and does not show in the values.
-pub const STEP_NS: u64 = 1024;
 
 /// How much earlier than a kernel's end its time may be because CUPTI's times have steps of their own, in ns.
 const KERNEL_STEP: i64 = 32;
@@ -43,6 +45,12 @@ const CHANGE: f64 = 50.0;
 /// How far the truth may then be from a straight line, in ns: a rate that changes by `CHANGE` strays from the chord
 /// by a quarter of `CHANGE` times the length.
 const BEND: i64 = 25;
+/// How far a pair may be off what the others allow and count as an error of CUPTI's conversion, in ns, and how much of that all
+/// pairs together may need.
+const JUMP: i64 = 20_000;
+const JUMPS: i64 = 60_000;
+/// The least by which bounds are widened then, in ns.
+const WIDEN: i64 = 1_000;
 /// Pieces kept: some minutes.
 const PIECES: usize = 128;
 /// Corners kept of what is feasible.
@@ -89,6 +97,9 @@ pub struct DeviceClock {
     /// The first pairs since the last step, until there are enough to trust them.
     witnesses: Vec<Pair>,
     suspects: Vec<Suspect>,
+    step: Step,
+    /// How far CUPTI's conversion was seen to be off, in ns.
+    conversion: i64,
 }
 
 /// What would hold if pairs that contradict the newest piece were right.
@@ -132,16 +143,30 @@ impl DeviceClock {
     ///
     /// The span's error must cover all that is known of the kernel's two times, but for the steps of a GPU's timer.
     pub fn add(&mut self, pair: Pair) -> Vec<Contradiction> {
-        let Some((bounds, alone)) = pair.bounds().and_then(|bounds| Some((bounds, Piece::new(&bounds)?))) else {
-            return vec![Contradiction::Unusable(pair)];
-        };
+        if let Some((bounds, _)) = self.bounds(&pair)
+            && (1..=JUMP).contains(&bounds.contradiction())
+            && self.conversion + bounds.contradiction() <= JUMPS
+        {
+            self.widen(bounds.contradiction());
+        }
+        let Some((mut bounds, mut alone, step)) = self.alone(&pair) else { return vec![Contradiction::Unusable(pair)] };
         if self.pieces.is_empty() {
+            self.step = step;
             self.pieces.push_back(alone);
             self.witnesses.push(pair);
             return Vec::new();
         }
         let mut found = Vec::new();
-        let fit = self.fit(&bounds);
+        let mut fit = self.fit(&bounds);
+        while fit.is_none()
+            && let Some(by) = self.missed(&bounds)
+        {
+            self.widen(by);
+            if let Some((widened, piece, _)) = self.alone(&pair) {
+                (bounds, alone) = (widened, piece);
+            }
+            fit = self.fit(&bounds);
+        }
         let mut suspected = false;
         self.suspects.retain_mut(|suspect| {
             // What did not matter for so long was not a step.
@@ -163,10 +188,18 @@ impl DeviceClock {
             !refuted
         });
         match fit {
-            Some((index, piece)) if !suspected => self.accept(index, piece, pair),
+            Some((index, piece)) if !suspected => {
+                self.accept(index, piece, pair);
+                self.follow_step(step);
+            }
             // It may be meant on either line, so it decides nothing.
             Some(_) => {}
-            None if suspected => self.confirm(&mut found),
+            None if suspected => {
+                self.confirm(&mut found);
+                if self.suspects.is_empty() {
+                    self.follow_step(step);
+                }
+            }
             None => {
                 if self.suspects.len() == SUSPECTS {
                     let oldest = self.suspects.remove(0);
@@ -178,6 +211,74 @@ impl DeviceClock {
         found
     }
 
+    /// How much older than its instant a stamp may be, in ns: the step of the timer, as its stamps show it.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.step.ns()
+    }
+
+    /// By how much CUPTI's conversion of the timer was seen to be off, in ns, beyond what the pairs say. It is in the bounds already.
+    #[must_use]
+    pub fn conversion(&self) -> u32 {
+        u32::try_from(self.conversion).unwrap_or(u32::MAX)
+    }
+
+    /// The same, and what is known by it alone.
+    fn alone(&self, pair: &Pair) -> Option<(Bounds, Piece, Step)> {
+        let (bounds, step) = self.bounds(pair)?;
+        Some((bounds, Piece::new(&bounds)?, step))
+    }
+
+    /// What a pair says, with room for CUPTI's conversion and the timer's step, as both are known with it.
+    fn bounds(&self, pair: &Pair) -> Option<(Bounds, Step)> {
+        let mut step = self.step;
+        let bounds = pair.bounds()?;
+        pair.device.into_iter().for_each(|stamp| step.see(stamp));
+        let room = i64::try_from(step.ns()).unwrap_or(LONGEST).min(LONGEST);
+        let (lower, upper) = (bounds.lower - self.conversion - room, bounds.upper + self.conversion);
+        Some((Bounds { lower, upper, ..bounds }, step))
+    }
+
+    /// The timer goes on in such steps. Where they are coarser than it seemed, what is known so far holds less.
+    fn follow_step(&mut self, step: Step) {
+        let coarser = step.ns().saturating_sub(self.step.ns());
+        if coarser > 0 {
+            self.widen_lines(i64::try_from(coarser).unwrap_or(LONGEST).min(LONGEST));
+        }
+        self.step = step;
+    }
+
+    /// By how much all bounds have to be widened so that they hold what the others say and what these bounds say, if that is little.
+    fn missed(&self, bounds: &Bounds) -> Option<i64> {
+        let index = self.pieces.iter().rposition(|piece| bounds.upper_at >= piece.first).unwrap_or(0);
+        let piece = &self.pieces[index];
+        let offset = |at: i64| {
+            let (low, high) = piece.at(at);
+            (low.saturating_sub(at), high.saturating_sub(at))
+        };
+        let ((low, _), (_, high)) = (offset(bounds.upper_at), offset(bounds.lower_at));
+        let away = bounds.lower.saturating_sub(high).max(low.saturating_sub(bounds.upper));
+        // Without the room that they have already.
+        let (lower, upper) = (bounds.lower + self.conversion, bounds.upper - self.conversion);
+        let by = upper.saturating_sub(high).max(low.saturating_sub(lower)).max(WIDEN);
+        (away <= JUMP && self.conversion + by <= JUMPS).then_some(by)
+    }
+
+    /// CUPTI's conversion is off by so much more than was known.
+    fn widen(&mut self, by: i64) {
+        self.conversion += by;
+        self.widen_lines(by);
+    }
+
+    fn widen_lines(&mut self, by: i64) {
+        let suspects = self.suspects.iter_mut().map(|suspect| &mut suspect.piece);
+        for piece in self.pieces.iter_mut().chain(suspects) {
+            // A conversion that is off at one time may be right at another, and bends what was straight.
+            piece.lines.widen(by as f64, by as f64 / seconds(PIECE));
+            piece.lines.thin(CORNERS);
+        }
+    }
+
     /// Whether enough kernels agree with each other to rely on what [`DeviceClock::to_host`] says.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -187,7 +288,7 @@ impl DeviceClock {
     /// The host instant for an instant of the device's clock, and how far off it may be in ns. `None` before the
     /// first pair, and when there is no such instant.
     ///
-    /// A stamp may have been taken up to [`STEP_NS`] after the instant that it names. Every new pair may move the
+    /// A stamp may have been taken up to [`DeviceClock::step`] after the instant that it names. Every new pair may move the
     /// result within the error. While it is not decided whether there was a step, the error covers both cases; once
     /// a device's time was set back, times that occur twice are taken for the later ones.
     #[must_use]
@@ -306,6 +407,7 @@ impl DeviceClock {
 }
 
 impl Pair {
+    /// What it says, but for the timer's step.
     fn bounds(&self) -> Option<Bounds> {
         let [first, last] = [signed(self.device[0].0)?, signed(self.device[1].0)?];
         let error = i64::from(self.host.error_ns);
@@ -313,13 +415,21 @@ impl Pair {
         let lengths = [end - start, last - first];
         lengths.into_iter().all(|length| (0..=LONGEST).contains(&length)).then(|| Bounds {
             lower_at: first,
-            // The first channel may have started up to a step after its stamp.
-            lower: start - error - first - STEP_NS as i64 - BEND,
+            // The first channel may have started up to a step after its stamp; who asks adds that.
+            lower: start - error - first - BEND,
             upper_at: last,
             upper: end + error + KERNEL_STEP - last + BEND,
             host_first: start - error,
             host_last: end + error,
         })
+    }
+}
+
+impl Bounds {
+    /// By how much they contradict each other, in ns: a kernel that is shorter than its channels ran.
+    fn contradiction(&self) -> i64 {
+        let drift = DRIFT * seconds(self.upper_at - self.lower_at);
+        self.lower.saturating_sub(self.upper).saturating_sub(drift as i64)
     }
 }
 

@@ -51,6 +51,8 @@ const JUMP: i64 = 20_000;
 const JUMPS: i64 = 60_000;
 /// The least by which bounds are widened then, in ns.
 const WIDEN: i64 = 1_000;
+/// The shortest time over which that tells of a rate, in seconds.
+const SHORTEST: f64 = 0.01;
 /// Pieces kept: some minutes.
 const PIECES: usize = 128;
 /// Corners kept of what is feasible.
@@ -274,7 +276,8 @@ impl DeviceClock {
         let suspects = self.suspects.iter_mut().map(|suspect| &mut suspect.piece);
         for piece in self.pieces.iter_mut().chain(suspects) {
             // A conversion that is off at one time may be right at another, and bends what was straight.
-            piece.lines.widen(by as f64, by as f64 / seconds(PIECE));
+            let length = seconds(piece.last - piece.first).max(SHORTEST);
+            piece.lines.widen(by as f64, (2.0 * by as f64 / length).min(2.0 * DRIFT));
             piece.lines.thin(CORNERS);
         }
     }

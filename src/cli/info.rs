@@ -178,6 +178,9 @@ impl Info {
         if self.ends.iter().any(|end| end.kernels_application.is_some()) {
             writeln!(out, "  GPU kernels   {}", kernels(&self.ends))?;
         }
+        if let Some(times) = times(&self.ends) {
+            writeln!(out, "  GPU times     {times}")?;
+        }
         if let Some(channels) = channels(&self.ends) {
             writeln!(out, "  GPU channels  {channels}")?;
         }
@@ -273,11 +276,25 @@ fn kernels(ends: &[Nccl]) -> String {
         ("records left out at the size limit", sum(Nccl::activities_discarded)),
         ("records that cannot be true", sum(Nccl::activities_implausible)),
         ("external ids of others", sum(Nccl::external_ids_foreign)),
+        ("whose times contradict NCCL's own", sum(Nccl::kernels_mistimed)),
         ("NVTX markers without their other half", sum(Nccl::markers_unpaired)),
     ];
     let figures = figures.into_iter().filter(|(what, count)| *count > 0 || what.ends_with("matched"));
     let all = figures.chain(losses.into_iter().filter(|(_, count)| *count > 0));
     all.map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join("; ")
+}
+
+/// What NCCL's own times leave possible of an error of CUPTI's.
+fn times(ends: &[Nccl]) -> Option<String> {
+    let least = ends.iter().filter_map(|end| end.cupti_off_least_ns).min();
+    let most = ends.iter().filter_map(|end| end.cupti_off_most_ns).max();
+    let us = |ns: i64| names::duration(ns.unsigned_abs() as f64);
+    let early =
+        least.map(|ns| if ns > 0 { format!("late by at least {}", us(ns)) } else { format!("up to {} early", us(ns)) });
+    let late =
+        most.map(|ns| if ns < 0 { format!("early by at least {}", us(ns)) } else { format!("up to {} late", us(ns)) });
+    let known: Vec<String> = early.into_iter().chain(late).collect();
+    (!known.is_empty()).then(|| format!("by what NCCL's threads saw, CUPTI's may be {}", known.join(" and ")))
 }
 
 /// What kernel channels say, if there were any.

@@ -222,6 +222,8 @@ pub(super) struct Found {
     pub(super) replay: Option<u64>,
     /// Where its graph was launched.
     pub(super) replayed: Option<Moment>,
+    /// It cannot have run before, as far as that is known.
+    pub(super) since: Option<HostNs>,
     /// The stream as NCCL names it, or 0.
     pub(super) stream: u64,
     /// Broadcasts of its communicator in the same group of calls that no plan carried.
@@ -611,6 +613,7 @@ impl Plans {
                 launch: Handle::NONE,
                 replay: None,
                 replayed: None,
+                since: None,
                 stream: 0,
                 untold: 0,
             }),
@@ -627,6 +630,7 @@ impl Plans {
                     launch: Handle::NONE,
                     replay: None,
                     replayed: None,
+                    since: None,
                     stream: 0,
                     untold: 0,
                 })
@@ -645,14 +649,27 @@ impl Plans {
             let Run { group, operations } = run.ok_or(Unmatched::NoGroup)?;
             let (context, stream, untold) = (launch.context, launch.stream, untold(&self.calls, launch));
             let (replay, replayed) = (Some(replay), launched.and_then(|launched| launched.asked));
-            return Ok(Found { method, context, operations, group, launch: id, replay, replayed, stream, untold });
+            let since = replayed.map(|moment| moment.time);
+            return Ok(Found {
+                method,
+                context,
+                operations,
+                group,
+                launch: id,
+                replay,
+                replayed,
+                since,
+                stream,
+                untold,
+            });
         }
         let launch = self.launches.get_mut(&id).ok_or(Unmatched::Forgotten)?;
         let Run { group, operations } = launch.runs.pop_front().ok_or(Unmatched::NoGroup)?;
         let (context, stream, untold) = (launch.context, launch.stream, untold(&self.calls, launch));
+        let since = Some(launch.start);
         self.launches.remove(&id);
         let (replay, replayed) = (None, None);
-        Ok(Found { method, context, operations, group, launch: id, replay, replayed, stream, untold })
+        Ok(Found { method, context, operations, group, launch: id, replay, replayed, since, stream, untold })
     }
 
     /// The kernel of a plan was found by other means than its launch.

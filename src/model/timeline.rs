@@ -270,7 +270,16 @@ pub enum What<'a> {
     Device(&'a activity::Device),
     /// Time that CUPTI itself took. `time` is when it began.
     Overhead(&'a activity::Overhead),
-    /// A GPU's timer, or the host's clock, was set. `time` is that of the last kernel before.
+    /// CUPTI's times of a GPU's kernels contradict what NCCL's threads saw. `time` is that of the kernel that made it certain.
+    TimesOff {
+        /// The GPU.
+        device: u32,
+        /// How late they are at least, and at most, in ns; below zero they are early. `i64::MIN` and `i64::MAX` where nothing bounds it.
+        least: i64,
+        /// See `least`.
+        most: i64,
+    },
+    /// A GPU's timer, CUPTI's conversion of it, or the host's clock, was set. `time` is that of the last kernel before.
     TimerStep {
         /// The GPU.
         device: u32,
@@ -536,6 +545,11 @@ pub struct Matches {
     pub discarded_buffers: u64,
     /// Records that were not drawn, because the file had reached its size.
     pub discarded: u64,
+    /// Kernels whose times NCCL's own contradict.
+    pub mistimed: u64,
+    /// How late CUPTI's times of kernels may be at least and at most, in ns, without that anything NCCL saw would speak against it;
+    /// below zero they are early. `None` where nothing bounds it.
+    pub cupti_off: [Option<i64>; 2],
     /// What kernel channels say about them.
     pub channels: ChannelChecks,
 }

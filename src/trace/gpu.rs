@@ -202,10 +202,32 @@ impl Tracks {
         self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("GPU"), &self.args);
     }
 
+    /// CUPTI's times contradict NCCL's.
+    pub(super) fn times_off(&mut self, time: HostNs, device: u32, least: i64, most: i64) {
+        self.args.clear().uint(nccl::DEVICE, u64::from(device));
+        for (field, bound) in [(nccl::CUPTI_OFF_LEAST_NS, least), (nccl::CUPTI_OFF_MOST_NS, most)] {
+            if bound != i64::MIN && bound != i64::MAX {
+                self.args.long(field, bound);
+            }
+        }
+        let (way, by) = if least > 0 { ("late", least) } else { ("early", -most) };
+        let what = match way {
+            "late" => "NCCL's threads saw the work of kernels before these begin",
+            _ => "kernels begin before the calls that launch them",
+        };
+        let note = format!(
+            "GPU {device}: by at least {} too {way}: {what}; kernels state an error that covers it from here on",
+            names::duration(by as f64)
+        );
+        self.args.text(nccl::NOTE, &note);
+        self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("CUPTI's times are off"), &self.args);
+    }
+
     /// A GPU's timer, or the host's clock, was set.
     pub(super) fn timer_step(&mut self, time: HostNs, device: u32, before: HostNs, by: i64) {
         self.args.clear().uint(nccl::DEVICE, u64::from(device)).long(nccl::TIMER_STEP_NS, by);
-        let note = format!("within {} ns, between two kernels", before.since(time));
+        let within = before.since(time);
+        let note = format!("within {within} ns, between two kernels; or CUPTI's conversion of it was");
         self.args.text(nccl::NOTE, &note);
         self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("GPU timer was set"), &self.args);
     }

@@ -19,7 +19,7 @@ const LANES: usize = 16;
 const STREAMS: usize = 512;
 /// Channels of streams that get tracks of their own; the rest of a GPU's share one family.
 const CHANNELS: usize = 2048;
-/// Operations of one kernel that are drawn; a kernel of an all-to-all may carry thousands. There are lanes for four such kernels, because late ones
+/// Operations of one kernel that are drawn below it; a kernel of an all-to-all may carry thousands. There are lanes for four such kernels, because late ones
 /// find the first lanes taken.
 const OPERATIONS: usize = 16;
 
@@ -127,7 +127,8 @@ impl Tracks {
         }
         let family = self.comm(kernel.span.start, comm);
         operations.iter().for_each(|operation| self.done(kernel.span.end, comm, operation.id));
-        for (place, operation) in operations.iter().enumerate().take(OPERATIONS) {
+        // All of them: who asks for an operation asks for its run.
+        for (place, operation) in operations.iter().enumerate() {
             self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method).around(around.get(place));
             match replay {
                 Some(replay) => self.args.uint(nccl::REPLAY, *replay),

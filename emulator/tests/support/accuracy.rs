@@ -414,8 +414,10 @@ impl Reader {
         let mut seen = Seen { kernels: Vec::new(), channels, dropped, discarded, unfinished, cupti_off, remarks };
         let mut arrows: HashMap<i64, Vec<[i64; 2]>> = HashMap::new();
         for row in trace.rows(
-            "SELECT slice_in AS kernel, launch.ts AS ts, launch.dur AS dur FROM flow JOIN slice AS launch ON launch.id = slice_out \
-             JOIN slice AS kernel ON kernel.id = slice_in WHERE launch.name GLOB 'KernelLaunch*' AND kernel.category = 'kernel'",
+            // Perfetto has arrows lead from what is earlier, which by CUPTI's times may be the kernel.
+            "SELECT kernel.id AS kernel, launch.ts AS ts, launch.dur AS dur FROM flow \
+             JOIN slice AS launch ON launch.id IN (slice_out, slice_in) JOIN slice AS kernel ON kernel.id IN (slice_out, slice_in) \
+             WHERE launch.name GLOB 'KernelLaunch*' AND kernel.category = 'kernel'",
         ) {
             arrows.entry(row.i64("kernel")).or_default().push([row.i64("ts"), row.i64("ts") + row.i64("dur")]);
         }

@@ -105,7 +105,7 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
     let State { phase: Phase::Recording(session), live, reports, .. } = &mut *state else {
         return Answer { context: Handle::NONE, reports: Reports::NOTHING };
     };
-    let reports = *reports.get_or_insert_with(|| decide(&session.config, caller));
+    let reports = *reports.get_or_insert_with(|| decide(&session.config, caller, &session.collector));
     *live += 1;
     drop(state);
     let (context, recorded) = recorder::comm_init(birth());
@@ -541,7 +541,7 @@ fn first_words(config: &Config, source: Source, objection: Option<&str>) -> Stri
 }
 
 /// What NCCL is asked to report; says why if that is less than was wished.
-fn decide(config: &Config, caller: &Caller) -> Reports {
+fn decide(config: &Config, caller: &Caller, collector: &collector::Handle) -> Reports {
     let kernel_ch = match config.kernel_ch {
         KernelCh::Off => false,
         KernelCh::Force => true,
@@ -550,7 +550,9 @@ fn decide(config: &Config, caller: &Caller) -> Reports {
             match releases::kernel_ch(caller.version, caller.interface, allgatherv_off) {
                 Ok(()) => true,
                 Err(reason) => {
-                    message::line(&format!("no GPU time per channel: {reason}. NCCLSCOPE_KERNEL_CH=force insists"));
+                    let text = format!("{reason}. NCCLSCOPE_KERNEL_CH=force insists");
+                    message::line(&format!("no GPU time per channel: {text}"));
+                    collector.note(now(), "no GPU time per channel", text);
                     false
                 }
             }

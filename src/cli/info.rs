@@ -74,8 +74,8 @@ struct Info {
     recordings: HashMap<u64, String>,
     sequences: Sequences,
     communicators: Vec<String>,
-    /// Operations handed over, by communicator and function: how many, and their bytes.
-    operations: BTreeMap<(u64, String), (u64, u64)>,
+    /// Operations by communicator and function, and by process.
+    operations: BTreeMap<(u64, String), BTreeMap<u64, Operations>>,
     slices: u64,
     instants: BTreeMap<String, u64>,
     notes: Vec<String>,
@@ -84,6 +84,25 @@ struct Info {
     ends: Vec<Nccl>,
     /// Processes that another tool recorded, whose import is complete.
     imported: Vec<u64>,
+}
+
+/// Operations of one kind in one process: how many, and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Operations {
+    /// By NCCL, which tells nothing of some replays of graphs, nor of some broadcasts.
+    handed_over: (u64, u64),
+    /// Those whose kernel is known, which some are not.
+    ran: (u64, u64),
+}
+
+impl Operations {
+    /// Those of all processes: of each what is told of more; and how many NCCL did not hand over.
+    fn all<'a>(each: impl Iterator<Item = &'a Operations>) -> (u64, u64, u64) {
+        each.fold((0, 0, 0), |(count, bytes, untold), Operations { handed_over, ran }| {
+            let more = if ran.0 > handed_over.0 { ran } else { handed_over };
+            (count + more.0, bytes.saturating_add(more.1), untold + ran.0.saturating_sub(handed_over.0))
+        })
+    }
 }
 
 impl Info {
@@ -104,14 +123,18 @@ impl Info {
             Type::SliceBegin => {
                 self.slices += 1;
                 // Of the slices that carry an operation, only the hand-over names the thread.
-                if nccl.tid.is_some() && nccl.count.is_some() {
+                // A kernel's operations are told by how they were matched; those below a kernel are not.
+                let ran = nccl.r#match.is_some() && nccl.kernel.is_none();
+                if nccl.count.is_some() && (nccl.tid.is_some() || ran) {
                     let function = nccl.function_text.clone().unwrap_or_else(|| match nccl.function() {
                         Function::Absent => "operation".into(),
                         function => function.as_str_name().to_owned(),
                     });
-                    let entry = self.operations.entry((nccl.comm(), function)).or_default();
-                    entry.0 += 1;
-                    entry.1 = entry.1.saturating_add(nccl.bytes());
+                    let of = self.operations.entry((nccl.comm(), function)).or_default();
+                    let operations = of.entry(track >> TRACK_BITS).or_default();
+                    let (count, bytes) = if ran { &mut operations.ran } else { &mut operations.handed_over };
+                    *count += 1;
+                    *bytes = bytes.saturating_add(nccl.bytes());
                 }
             }
             Type::Instant => {
@@ -149,11 +172,13 @@ impl Info {
         if let more @ 1.. = self.communicators.len().saturating_sub(COMMUNICATORS) {
             writeln!(out, "  communicator  {more} more")?;
         }
-        for ((comm, function), (count, bytes)) in self.operations.iter().take(COMMUNICATORS) {
-            writeln!(out, "  operations    {comm:016x} {function}: {count}, {} in all", names::size(*bytes))?;
+        let all = || self.operations.iter().map(|(of, operations)| (of, Operations::all(operations.values())));
+        for ((comm, function), (count, bytes, untold)) in all().take(COMMUNICATORS) {
+            let untold = if untold > 0 { format!("; {untold} of them NCCL did not hand over") } else { String::new() };
+            writeln!(out, "  operations    {comm:016x} {function}: {count}, {} in all{untold}", names::size(bytes))?;
         }
         if let more @ 1.. = self.operations.len().saturating_sub(COMMUNICATORS) {
-            let rest = self.operations.values().skip(COMMUNICATORS);
+            let rest = all().skip(COMMUNICATORS).map(|(_, sum)| sum);
             let (count, bytes) = rest.fold((0, 0_u64), |sum, of| (sum.0 + of.0, sum.1.saturating_add(of.1)));
             writeln!(
                 out,
@@ -341,4 +366,25 @@ fn verdict(end: &Nccl) -> String {
         text.push_str(&format!("; {count} {what}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_counted_by_what_tells_of_more_in_each_process() {
+        let of = |handed_over, ran| Operations { handed_over: (handed_over, 10 * handed_over), ran: (ran, 10 * ran) };
+        // Replays that NCCL hands over on one rank and not on the other; kernels that are lost.
+        for (each, all) in [
+            (&[of(131, 131)][..], (131, 1310, 0)),
+            (&[of(5, 131)], (131, 1310, 126)),
+            (&[of(131, 131), of(5, 131)], (262, 2620, 126)),
+            (&[of(131, 0)], (131, 1310, 0)),
+            (&[of(131, 120), of(0, 7)], (138, 1380, 7)),
+            (&[], (0, 0, 0)),
+        ] {
+            assert_eq!(Operations::all(each.iter()), all);
+        }
+    }
 }

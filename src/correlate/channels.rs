@@ -624,7 +624,9 @@ impl Channels {
             run.told_device |= complete && run.kernel.is_some();
             return;
         };
-        let seen = run.samples.iter().filter(reliable).map(|sample| sample.seen[1]).max();
+        let samples = || run.samples.iter().filter(reliable);
+        let seen = samples().map(|sample| sample.seen[1]).max();
+        let stamps: Vec<GpuNs> = samples().flat_map(|sample| [sample.facts.start, sample.stop]).collect();
         if !run.told_comm
             && !self.is_distrusted(run)
             && let (Some(start), Some(end)) = (run.since, seen)
@@ -632,13 +634,16 @@ impl Channels {
             run.told_comm = true;
             let host = Span { start, end: end.max(start), error_ns: RECORD_ERROR_NS };
             // What contradicts so wide a bound shows in the checks of the samples.
-            self.by_comm.entry(run.context).or_default().add(Pair { host, device: device_stamps });
+            let clock = self.by_comm.entry(run.context).or_default();
+            clock.see(stamps.iter().copied());
+            clock.add(Pair { host, device: device_stamps });
         }
         if !run.told_device
             && let Some(Ran { span, place, disputed }) = run.kernel
         {
             run.told_device = true;
             if !self.is_distrusted(run) && !disputed {
+                self.by_device.entry(place.device).or_default().see(stamps.iter().copied());
                 self.tell_clock(place.device, Pair { host: span, device: device_stamps });
             }
         }

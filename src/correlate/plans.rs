@@ -67,6 +67,8 @@ pub(super) struct Plans {
     claims: Bounded<u32, Claim>,
     /// The captured launch behind a node of a graph.
     nodes: Bounded<u64, Handle>,
+    /// Graphs with such a node.
+    known_graphs: Bounded<u64, ()>,
     /// The launch that ended last on a thread, until something else begins there.
     just_launched: FxHashMap<ThreadId, Handle>,
     /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that follows on its thread.
@@ -170,6 +172,11 @@ fn only_context(calls: &[Call], device: u32, device_of: &dyn Fn(Handle) -> Optio
     let mut contexts = calls.iter().filter(may_be).map(|call| call.context);
     let first = contexts.next()?;
     contexts.all(|context| context == first).then_some(first)
+}
+
+/// The graph of a node, by CUPTI's number of the node.
+fn graph_of(node: u64) -> u64 {
+    node >> 32
 }
 
 /// How many broadcasts of a launch's communicator and group no plan carried.
@@ -515,7 +522,14 @@ impl Plans {
         if let Some(captured) = self.launches.remove(&launch) {
             self.captured.insert(launch, captured, CAPTURED);
         }
+        self.insert_node(node, launch);
+    }
+
+    fn insert_node(&mut self, node: u64, launch: Handle) {
         self.nodes.insert(node, launch, NODES);
+        if !launch.is_none() {
+            self.known_graphs.insert(graph_of(node), (), CAPTURED);
+        }
     }
 
     /// An executable graph is launched by the call with this correlation id, or it is made: then that is 0.
@@ -582,7 +596,7 @@ impl Plans {
     /// A node was cloned.
     pub(super) fn node_cloned(&mut self, node: u64, original: u64) {
         if let Some(&launch) = self.nodes.get(&original) {
-            self.nodes.insert(node, launch, NODES);
+            self.insert_node(node, launch);
         }
     }
 
@@ -598,7 +612,11 @@ impl Plans {
         device_of: &dyn Fn(Handle) -> Option<u32>,
     ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
-            let launch = *self.nodes.get(&kernel.graph_node).ok_or(Unmatched::UnknownNode)?;
+            let unknown = match self.known_graphs.get(&graph_of(kernel.graph_node)) {
+                Some(()) => Unmatched::UntoldNode,
+                None => Unmatched::UnknownNode,
+            };
+            let launch = *self.nodes.get(&kernel.graph_node).ok_or(unknown)?;
             return self.run(launch, Method::GraphNode, kernel.correlation);
         }
         // An id is used by one kernel only, unless it is that of a graph's launch.

@@ -476,6 +476,8 @@ pub enum Unmatched {
     NoCall,
     /// It ran from a node of a graph whose recording was not seen.
     UnknownNode,
+    /// It ran from a graph whose recording was seen, and NCCL told nothing of the launch behind its node.
+    UntoldNode,
     /// Its launch is no longer remembered.
     Forgotten,
     /// It ran from a graph, and the file of another tool does not say from which node.
@@ -505,6 +507,7 @@ impl Unmatched {
             Unmatched::NoGroup => "NCCL handed over no operation for its launch",
             Unmatched::NoCall => "all calls of its group have kernels of their own",
             Unmatched::UnknownNode => "its graph was captured unseen",
+            Unmatched::UntoldNode => "NCCL told nothing of its launch when its graph was captured",
             Unmatched::Forgotten => "its launch was too long ago",
             Unmatched::NoNode => "the file does not say from which node of its graph it ran",
             Unmatched::CallsLost => {

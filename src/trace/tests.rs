@@ -958,10 +958,8 @@ fn a_kernel_of_hundreds_of_operations_has_them_all() {
     let picture = picture(tracks);
     assert_eq!(picture.open(), 0);
     let begins = |category: &'static str| {
-        let of = picture
-            .events
-            .iter()
-            .filter(move |event| event.kind == Type::SliceBegin && event.category == category);
+        let of =
+            picture.events.iter().filter(move |event| event.kind == Type::SliceBegin && event.category == category);
         of.collect::<Vec<_>>()
     };
     // Each handed over once, with its arrow; and each ran, for as long as the kernel.

@@ -550,6 +550,11 @@ impl<'a> Truth<'a> {
     }
 }
 
+/// A datatype without its sign: NCCL adds signed numbers as unsigned ones.
+fn width(datatype: &str) -> String {
+    datatype.to_ascii_lowercase().replace("uint", "int")
+}
+
 impl SeenOperation {
     /// Whether nothing that is known of this operation speaks against its being that one.
     fn can_be(&self, carried: &Operation) -> bool {
@@ -568,7 +573,7 @@ impl SeenOperation {
             && buffers
             && agrees(self.bytes, carried.bytes())
             && (!is_collective || agrees(self.count, carried.count))
-            && (!is_collective || says(&self.datatype, &carried.datatype))
+            && (!is_collective || self.datatype.as_deref().is_none_or(|told| width(told) == width(&carried.datatype)))
             && says(&self.algorithm, &carried.algorithm)
             && says(&self.protocol, &carried.protocol)
             && self.root.is_none_or(|root| carried.root < 0 || root == carried.root)

@@ -213,6 +213,13 @@ impl DeviceClock {
         found
     }
 
+    /// Takes stamps that tell the timer's step and nothing else: of a pair's channels, those between the first and the last.
+    pub fn see(&mut self, stamps: impl Iterator<Item = GpuNs>) {
+        let mut step = self.step;
+        stamps.for_each(|stamp| step.see(stamp));
+        self.follow_step(step);
+    }
+
     /// How much older than its instant a stamp may be, in ns: the step of the timer, as its stamps show it.
     #[must_use]
     pub fn step(&self) -> u64 {

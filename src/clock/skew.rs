@@ -14,7 +14,7 @@
 //! be there.
 
 /// Kernels that must agree before an error is said. One alone may be matched wrongly.
-const WITNESSES: u32 = 3;
+const WITNESSES: u32 = 2;
 /// The least error that is said, in ns. What is smaller is only in the bounds.
 const SAID: i64 = 50_000;
 /// How often it is said of one GPU that it changed.

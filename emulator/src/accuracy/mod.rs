@@ -560,7 +560,8 @@ impl SeenOperation {
     fn can_be(&self, carried: &Operation) -> bool {
         let agrees = |told: Option<u64>, was: u64| told.is_none_or(|told| told == was);
         let says = |told: &Option<String>, was: &str| told.as_deref().is_none_or(|told| told.eq_ignore_ascii_case(was));
-        let is_collective = !matches!(carried.function.as_str(), "Send" | "Recv");
+        // A call counts as its caller does, a hand-over as the kernel; only that tells of an algorithm.
+        let is_handed_over = self.algorithm.is_some();
         let broadcast = |function: &str| matches!(function, "Broadcast" | "AllGatherV");
         let is_function =
             self.function == carried.function || broadcast(&self.function) && broadcast(&carried.function);
@@ -572,8 +573,8 @@ impl SeenOperation {
         is_function
             && buffers
             && agrees(self.bytes, carried.bytes())
-            && (!is_collective || agrees(self.count, carried.count))
-            && (!is_collective || self.datatype.as_deref().is_none_or(|told| width(told) == width(&carried.datatype)))
+            && (!is_handed_over || agrees(self.count, carried.count))
+            && (!is_handed_over || self.datatype.as_deref().is_none_or(|told| width(told) == width(&carried.datatype)))
             && says(&self.algorithm, &carried.algorithm)
             && says(&self.protocol, &carried.protocol)
             && self.root.is_none_or(|root| carried.root < 0 || root == carried.root)

@@ -55,7 +55,8 @@ impl Verdict {
 
     /// Whether what times are off is in their own error and in what the recording says that CUPTI's may be off.
     fn explain(&mut self, off: &[i64], error: i64, [least, most]: [Option<i64>; 2]) {
-        let (least, most) = (least.unwrap_or(0).min(0), most.unwrap_or(0).max(0));
+        // Where it says nothing, it does not know.
+        let (least, most) = (least.unwrap_or(i64::MIN / 4).min(0), most.unwrap_or(i64::MAX / 4).max(0));
         let possible = |off: &i64| (least - error..=most + error).contains(off);
         self.unexplained += u64::from(!off.iter().all(possible));
     }

@@ -460,6 +460,23 @@ fn what_has_no_owner_says_why() {
 }
 
 #[test]
+fn of_a_graph_that_was_seen_a_node_without_a_launch_is_one_of_which_nccl_tells_nothing() {
+    let [known, clone, untold, unseen] = [(1_u64 << 32) + 5, (2 << 32) + 5, (2 << 32) + 6, (9 << 32) + 1];
+    let input = format!(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=9 | 1 0 stop a
+         2 0 start l KernelLaunch parent=g | 2 0 node {known} in=l | 3 0 stop l | 4 0 stop g
+         5 0 clone {clone} of={known}
+         30 0 kernel 20 corr=9 node={untold}
+         31 0 kernel 20 corr=9 node={unseen}"
+    );
+    check(
+        &input,
+        "20 kernel to 30 unmatched: NCCL told nothing of its launch when its graph was captured
+         20 kernel to 31 unmatched: its graph was captured unseen",
+    );
+}
+
+#[test]
 fn a_kernel_has_at_most_one_owner_and_a_launch_one_kernel() {
     let input = eager(0, "A", 1, 100) + "20 0 kernel 10 corr=1 | 30 0 kernel 21 corr=1";
     check(

@@ -13,6 +13,7 @@ mod known;
 mod plans;
 mod ranges;
 mod replays;
+mod times;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub(crate) use self::history::step_of;
 use self::known::{Details, Known, Table, Work};
 use self::plans::{Found, KernelKey, Plans};
 use self::ranges::Ranges;
+use crate::clock::skew::Skew;
 use crate::model::activity::{self, Activity, Kernel};
 use crate::model::event::{self, Body, Event, Kind, Record};
 use crate::model::ids::{Handle, ProcessTag, RingId};
@@ -82,6 +84,8 @@ pub struct Correlator {
     ranges: Ranges,
     history: History,
     channels: Channels,
+    /// CUPTI's times of kernels against NCCL's own, by GPU.
+    skews: FxHashMap<u32, Skew>,
     /// The newest interface that a communicator uses.
     interface: u8,
     /// When something last moved in a communicator: the proxy, or a channel.
@@ -153,6 +157,7 @@ impl Correlator {
             ranges: Ranges::default(),
             history: History::default(),
             channels: Channels::default(),
+            skews: FxHashMap::default(),
             interface: 0,
             moved: FxHashMap::default(),
             doubts: Doubts::default(),
@@ -171,7 +176,8 @@ impl Correlator {
     #[must_use]
     pub fn matches(&self) -> Matches {
         let (without_kernel, channels) = (self.plans.without_kernel(), self.channels.checks());
-        Matches { without_kernel, channels, unpaired_markers: self.ranges.unpaired(), ..self.matches }
+        let (cupti_off, unpaired_markers) = (self.open_errors(), self.ranges.unpaired());
+        Matches { without_kernel, channels, unpaired_markers, cupti_off, ..self.matches }
     }
 
     /// Kernels are going to be reported: what hangs on them waits for them.
@@ -388,6 +394,7 @@ impl Correlator {
     }
 
     fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let kernel = &self.with_error(kernel, claimed.as_ref().ok(), sink);
         match claimed {
             Ok(Found { method, context, operations, group, launch, replay, replayed, stream, untold, .. }) => {
                 let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };
@@ -796,6 +803,10 @@ impl Correlator {
                     let told = matches!(number, state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_FLUSH_WAIT);
                     let bytes = (told && argument > 0).then_some(argument);
                     out.say(What::StepPhase { id: *first, state: number, bytes });
+                    // What is sent, the GPU had written.
+                    if number == state::PROXY_STEP_SEND_WAIT {
+                        self.saw_work_of(id, out.now);
+                    }
                 }
             }
             (state::PROXY_CTRL_IDLE..=state::PROXY_CTRL_APPEND_END, _) if known.kind == Kind::ProxyCtrl => {
@@ -821,6 +832,14 @@ impl Correlator {
                 marks[1].get_or_insert(out.now);
             }
             _ => self.doubts.unknown_types += 1,
+        }
+    }
+
+    /// A step of the proxy shows that the GPU had begun with its operation.
+    fn saw_work_of(&mut self, step: Handle, now: HostNs) {
+        let Some(&Details::Step { op, .. }) = self.events.get(step).map(|known| &known.details) else { return };
+        if let Some(&Details::ProxyOp { parent, .. }) = self.events.get(op).map(|known| &known.details) {
+            self.work(parent, |work| work.seen = Some(work.seen.map_or(now, |seen| seen.min(now))));
         }
     }
 

@@ -57,6 +57,8 @@ pub(super) struct Plans {
     claims: Bounded<u32, Claim>,
     /// The captured launch behind a node of a graph.
     nodes: Bounded<u64, Handle>,
+    /// Graphs with such a node.
+    known_graphs: Bounded<u64, ()>,
     /// The launch that ended last on a thread, until something else begins there.
     just_launched: FxHashMap<ThreadId, Handle>,
     /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that follows on its thread.
@@ -126,6 +128,11 @@ fn only_context(calls: &[Call], device: u32, device_of: &dyn Fn(Handle) -> Optio
     contexts.all(|context| context == first).then_some(first)
 }
 
+/// The graph of a node, by CUPTI's number of the node.
+fn graph_of(node: u64) -> u64 {
+    node >> 32
+}
+
 /// How many broadcasts of a launch's communicator and group no plan carried.
 fn untold(calls: &Bounded<Handle, Vec<Call>>, launch: &Launch) -> u32 {
     let is_one = |call: &&Call| call.context == launch.context && call.operation.func() == Word::BROADCAST;
@@ -176,6 +183,8 @@ pub(super) struct Found {
     pub(super) replay: Option<u64>,
     /// Where its graph was launched.
     pub(super) replayed: Option<Moment>,
+    /// It cannot have run before, as far as that is known.
+    pub(super) since: Option<HostNs>,
     /// The stream as NCCL names it, or 0.
     pub(super) stream: u64,
     /// Broadcasts of its communicator in the same group of calls that no plan carried.
@@ -419,7 +428,14 @@ impl Plans {
         if let Some(captured) = self.launches.remove(&launch) {
             self.captured.insert(launch, captured, CAPTURED);
         }
+        self.insert_node(node, launch);
+    }
+
+    fn insert_node(&mut self, node: u64, launch: Handle) {
         self.nodes.insert(node, launch, NODES);
+        if !launch.is_none() {
+            self.known_graphs.insert(graph_of(node), (), CAPTURED);
+        }
     }
 
     /// An executable graph is launched by the call with this correlation id, or it is made: then that is 0.
@@ -493,7 +509,7 @@ impl Plans {
     /// A node was cloned.
     pub(super) fn node_cloned(&mut self, node: u64, original: u64) {
         if let Some(&launch) = self.nodes.get(&original) {
-            self.nodes.insert(node, launch, NODES);
+            self.insert_node(node, launch);
             if let Some(captured) = self.captured.get_mut(&launch) {
                 captured.runs.cloned();
             }
@@ -512,7 +528,11 @@ impl Plans {
         device_of: &dyn Fn(Handle) -> Option<u32>,
     ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
-            let launch = *self.nodes.get(&kernel.graph_node).ok_or(Unmatched::UnknownNode)?;
+            let unknown = match self.known_graphs.get(&graph_of(kernel.graph_node)) {
+                Some(()) => Unmatched::UntoldNode,
+                None => Unmatched::UnknownNode,
+            };
+            let launch = *self.nodes.get(&kernel.graph_node).ok_or(unknown)?;
             return self.run(launch, Method::GraphNode, &kernel);
         }
         // An id is used by one kernel only, unless it is that of a graph's launch.
@@ -527,6 +547,7 @@ impl Plans {
                 launch: Handle::NONE,
                 replay: None,
                 replayed: None,
+                since: None,
                 stream: 0,
                 untold: 0,
             }),
@@ -543,6 +564,7 @@ impl Plans {
                     launch: Handle::NONE,
                     replay: None,
                     replayed: None,
+                    since: None,
                     stream: 0,
                     untold: 0,
                 })
@@ -566,6 +588,7 @@ impl Plans {
                 launch: id,
                 replay: number,
                 replayed: seen.asked(),
+                since: seen.asked().map(|moment| moment.time),
                 stream: launch.stream,
                 untold: untold(&self.calls, launch),
             });
@@ -580,6 +603,7 @@ impl Plans {
             launch: id,
             replay: None,
             replayed: None,
+            since: Some(launch.start),
             stream: launch.stream,
             untold: untold(&self.calls, launch),
         };

@@ -502,6 +502,7 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             };
             format!("kernel to {} {owner}", kernel.span.end.0)
         }
+        What::TimesOff { device, least, most } => format!("times of {device} late by {least} to {most}"),
         What::TimerStep { device, before, by } => format!("timer of {device} set by {by} before {}", before.0),
         What::Copy { copy, of } => {
             let of = of.map_or(String::new(), |CopyOf { comm, operation, method }| {
@@ -1437,6 +1438,7 @@ impl Rules {
             | What::HostFunction(_)
             | What::Device(_)
             | What::Overhead(_)
+            | What::TimesOff { .. }
             | What::TimerStep { .. } => {}
         }
     }

@@ -270,7 +270,16 @@ pub enum What<'a> {
     Device(&'a activity::Device),
     /// Time that CUPTI itself took. `time` is when it began.
     Overhead(&'a activity::Overhead),
-    /// A GPU's timer, or the host's clock, was set. `time` is that of the last kernel before.
+    /// CUPTI's times of a GPU's kernels contradict what NCCL's threads saw. `time` is that of the kernel that made it certain.
+    TimesOff {
+        /// The GPU.
+        device: u32,
+        /// How late they are at least, and at most, in ns; below zero they are early. `i64::MIN` and `i64::MAX` where nothing bounds it.
+        least: i64,
+        /// See `least`.
+        most: i64,
+    },
+    /// A GPU's timer, CUPTI's conversion of it, or the host's clock, was set. `time` is that of the last kernel before.
     TimerStep {
         /// The GPU.
         device: u32,
@@ -472,6 +481,8 @@ pub enum Unmatched {
     NoCall,
     /// It ran from a node of a graph whose recording was not seen.
     UnknownNode,
+    /// It ran from a graph whose recording was seen, and NCCL told nothing of the launch behind its node.
+    UntoldNode,
     /// Its launch is no longer remembered.
     Forgotten,
     /// It ran from a graph, and the file of another tool does not say from which node.
@@ -501,6 +512,7 @@ impl Unmatched {
             Unmatched::NoGroup => "NCCL handed over no operation for its launch",
             Unmatched::NoCall => "all calls of its group have kernels of their own",
             Unmatched::UnknownNode => "its graph was captured unseen",
+            Unmatched::UntoldNode => "NCCL told nothing of its launch when its graph was captured",
             Unmatched::Forgotten => "its launch was too long ago",
             Unmatched::NoNode => "the file does not say from which node of its graph it ran",
             Unmatched::CallsLost => {
@@ -541,6 +553,11 @@ pub struct Matches {
     pub discarded_buffers: u64,
     /// Records that were not drawn, because the file had reached its size.
     pub discarded: u64,
+    /// Kernels whose times NCCL's own contradict.
+    pub mistimed: u64,
+    /// How late CUPTI's times of kernels may be at least and at most, in ns, without that anything NCCL saw would speak against it;
+    /// below zero they are early. `None` where nothing bounds it.
+    pub cupti_off: [Option<i64>; 2],
     /// What kernel channels say about them.
     pub channels: ChannelChecks,
 }

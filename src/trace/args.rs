@@ -418,6 +418,8 @@ impl Args {
             dropped,
             discarded_buffers,
             discarded,
+            mistimed,
+            cupti_off: [least, most],
             channels: _,
         } = *matches;
         for (field, value) in [
@@ -439,8 +441,14 @@ impl Args {
             (nccl::ACTIVITY_BUFFERS_DISCARDED, discarded_buffers),
             (nccl::ACTIVITIES_DISCARDED, discarded),
             (nccl::LAUNCHES_LOST, launches_lost),
+            (nccl::KERNELS_MISTIMED, mistimed),
         ] {
             self.uint(field, value);
+        }
+        for (field, value) in [(nccl::CUPTI_OFF_LEAST_NS, least), (nccl::CUPTI_OFF_MOST_NS, most)] {
+            if let Some(value) = value {
+                self.long(field, value);
+            }
         }
         self
     }

@@ -28,6 +28,7 @@
 //! timer_offset = "-60 s to 60 s"     # of the GPU's own timer, chosen in that range for each GPU
 //! timer_drift = "-50 ppm to 50 ppm"
 //! timer_granularity = "32 ns"
+//! timer_wander = "0 ppm"               # by how much its rate swings to both sides, within 8 s
 //!
 //! [network]
 //! kind = "socket"         # NCCL's own; or "plugin": the emulator's, which has a bandwidth and a latency
@@ -161,6 +162,8 @@ pub struct Gpu {
     pub timer_drift_ppm: f64,
     /// The steps of the timer, in ns.
     pub timer_granularity_ns: u64,
+    /// By how much the timer's rate swings to both sides, in parts per million.
+    pub timer_wander_ppm: f64,
     /// How much longer the application's kernels take.
     pub compute: f64,
     /// How much longer NCCL's kernels take.
@@ -321,6 +324,8 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("replays", include_str!("../../scenarios/replays.toml")),
     ("groups", include_str!("../../scenarios/groups.toml")),
     ("timers", include_str!("../../scenarios/timers.toml")),
+    ("coarse_timers", include_str!("../../scenarios/coarse_timers.toml")),
+    ("changing_timers", include_str!("../../scenarios/changing_timers.toml")),
     ("mixed", include_str!("../../scenarios/mixed.toml")),
     ("abort", include_str!("../../scenarios/abort.toml")),
     ("threads", include_str!("../../scenarios/threads.toml")),

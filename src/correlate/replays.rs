@@ -20,6 +20,7 @@ use std::sync::Arc;
 use super::bounded::Bounded;
 use super::plans::Operations;
 use crate::model::activity::Span;
+use crate::model::event::{Coll, Event};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Moment, Operation, Unmatched};
@@ -188,7 +189,9 @@ impl Runs {
             }
             None => {
                 let some = self.told.get(low).or(self.told.back()).map(|run| &run.operations).or(self.last.as_ref());
-                let operations = unnumbered(some.ok_or(Unmatched::NoGroup)?);
+                let some = some.ok_or(Unmatched::NoGroup)?;
+                let known = || self.told.iter().map(|run| &run.operations).chain(&self.last);
+                let operations = unnumbered(some, &|place, seq| known().all(|run| seq_of(run.get(place)) == Some(seq)));
                 let run = Run { group: Handle::NONE, operations, begin: HostNs(0), is_claimed: true };
                 Ok(Which { run, number: None, is_exact: false })
             }
@@ -232,13 +235,28 @@ impl Runs {
     }
 }
 
-/// The same operations without what tells one run from the others. A collective's number is that of its capture in all of them.
-fn unnumbered(operations: &Operations) -> Operations {
-    let unnumbered = |operation: &Arc<Operation>| {
+/// The number of a collective.
+fn seq_of(operation: Option<&Arc<Operation>>) -> Option<u64> {
+    match &operation?.event {
+        Event::Coll(coll) => Some(coll.seq),
+        _ => None,
+    }
+}
+
+/// The same operations without what tells one run from the others. A collective keeps its number where all runs have that, as where
+/// NCCL does not count with KernelCh.
+fn unnumbered(operations: &Operations, is_common: &dyn Fn(usize, u64) -> bool) -> Operations {
+    let unnumbered = |(place, operation): (usize, &Arc<Operation>)| {
         let (id, since, p2p_number) = (Handle::NONE, HostNs(0), Operation::UNNUMBERED);
-        Arc::new(Operation { id, since, p2p_number, ..Operation::clone(operation) })
+        let mut event = operation.event;
+        if let Event::Coll(coll) = &mut event
+            && !is_common(place, coll.seq)
+        {
+            coll.seq = Coll::UNNUMBERED;
+        }
+        Arc::new(Operation { id, since, p2p_number, event, ..Operation::clone(operation) })
     };
-    Arc::new(operations.iter().map(unnumbered).collect())
+    Arc::new(operations.iter().enumerate().map(unnumbered).collect())
 }
 
 /// The executable graphs and their launches.

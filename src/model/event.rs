@@ -520,6 +520,11 @@ pub enum Body<'a> {
     },
 }
 
+impl Coll {
+    /// The sequence number of one that may be any of several.
+    pub const UNNUMBERED: u64 = u64::MAX;
+}
+
 /// Longest text kept, in bytes. NCCL's own limit for a communicator's name is larger; a cut one ends in an ellipsis.
 pub const TEXT_BYTES: usize = 128;
 /// Longest record, in words.

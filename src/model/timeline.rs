@@ -787,7 +787,7 @@ impl Operation {
     pub fn correlation(&self, comm: Option<&Comm>) -> Option<u64> {
         let comm = comm.filter(|comm| comm.hash != 0)?;
         let (function, sequence) = match &self.event {
-            Event::Coll(coll) => (coll.func.0 as u8, coll.seq as u32),
+            Event::Coll(coll) if coll.seq != event::Coll::UNNUMBERED => (coll.func.0 as u8, coll.seq as u32),
             Event::P2p(p2p) if comm.rank >= 0 && self.p2p_number != Self::UNNUMBERED => {
                 let (from, to) = if p2p.func == Word::RECV { (p2p.peer, comm.rank) } else { (comm.rank, p2p.peer) };
                 let pair = u64::from(from as u32) << 32 | u64::from(to as u32);

@@ -141,8 +141,10 @@ impl Args {
     }
 
     fn coll(&mut self, coll: &event::Coll) -> &mut Args {
-        self.uint(nccl::SEQ, coll.seq)
-            .uint(nccl::CHANNELS, u64::from(coll.channels))
+        if coll.seq != event::Coll::UNNUMBERED {
+            self.uint(nccl::SEQ, coll.seq);
+        }
+        self.uint(nccl::CHANNELS, u64::from(coll.channels))
             .uint(nccl::WARPS, u64::from(coll.warps))
             .root(coll.func, coll.root)
             .buffers(coll.send_buffer, coll.recv_buffer)

@@ -45,7 +45,7 @@ pub(crate) const RELEASES: [&str; 6] = ["2.23.4", "2.26.5", "2.27.7", "2.28.9", 
 const WALL_CLOCK: &str = "clock step, wall clock";
 
 /// The cases that are always the same.
-const FIXED: [Fixed; 30] = [
+const FIXED: [Fixed; 36] = [
     ("training", "training", "13.0", "", Demand::Whole),
     ("groups", "groups", "12.9", "", Demand::Whole),
     ("communicators", "communicators", "13.0", "", Demand::Whole),
@@ -75,6 +75,12 @@ const FIXED: [Fixed; 30] = [
     ("conversion to 10 us", "training", "13.5", "conversion=10us,seed=4", Demand::Whole),
     ("steps of 10 us", "coarse_timers", "13.0", "", Demand::Whole),
     ("rates that change", "changing_timers", "13.0", "", Demand::Whole),
+    ("lent", "lending", "13.0", "", Demand::Whole),
+    ("lent, late", "lending", "13.3", "late=150ms,reorder,partial,seed=8", Demand::Whole),
+    ("lent, missed, dropped", "lending", "13.0", "miss=5%,drop=5%,seed=9", Demand::NeverWrongButDropped),
+    ("missed and dropped", "replays", "13.0", "miss=5%,drop=5%,seed=7", Demand::NeverWrongButDropped),
+    ("missed, unordered", "graphs", "13.0", "miss=5%,late=150ms,reorder,partial,seed=10", Demand::NeverWrong),
+    ("graphs updated", "updates", "13.3", "", Demand::NeverWrong),
     ("CUPTI taken", "small", "13.0", "taken=Nsight Systems", Demand::Nothing),
 ];
 

@@ -201,6 +201,20 @@ mod tests {
     }
 
     #[test]
+    fn an_error_that_trembles_is_one_error() {
+        let mut skew = Skew::default();
+        let mut said = 0;
+        for place in 0..100 {
+            let off = MS + [-20 * US, 0, 20 * US][place as usize % 3];
+            let bounds = kernel(place, 6 * US, 10 * US, off);
+            said += u32::from(skew.add(bounds).is_some());
+            assert!(skew.error_of(&bounds) >= off.abs(), "{place}");
+        }
+        assert!(said == 1 && skew.is_off(), "{said}: {skew:?}");
+        assert!(skew.open().least <= MS - 20 * US && MS + 20 * US <= skew.open().most, "{skew:?}");
+    }
+
+    #[test]
     fn one_kernel_that_is_matched_wrongly_is_no_error_of_cuptis() {
         let mut skew = Skew::default();
         for place in 0..100 {

@@ -78,8 +78,8 @@ pub struct Skew {
     /// Kernels since then, and those of them that must be off by more than [`SAID`], late and early.
     kernels: u32,
     off: [u32; 2],
-    /// That was said, and how often such a thing was.
-    news: bool,
+    /// What was said last, and how often such a thing was.
+    last: Option<Bounds>,
     said: u32,
     /// What the kernels before then left open.
     before: Option<Bounds>,
@@ -87,7 +87,7 @@ pub struct Skew {
 
 impl Default for Skew {
     fn default() -> Skew {
-        Skew { now: Bounds::NONE, kernels: 0, off: [0; 2], news: false, said: 0, before: None }
+        Skew { now: Bounds::NONE, kernels: 0, off: [0; 2], last: None, said: 0, before: None }
     }
 }
 
@@ -107,14 +107,17 @@ impl Skew {
             // The error changed, or this match is wrong: what follows tells.
             let lasted = (self.kernels >= WITNESSES).then_some(self.now);
             let before = self.before.into_iter().chain(lasted).reduce(|one, other| one.or(&other));
-            *self = Skew { now: bounds, before, said: self.said, ..Skew::default() };
+            *self = Skew { now: bounds, before, last: self.last, said: self.said, ..Skew::default() };
         }
         self.kernels = self.kernels.saturating_add(1);
         self.off[0] += u32::from(bounds.least > SAID);
         self.off[1] += u32::from(bounds.most < -SAID);
-        let found = self.is_off() && !self.news && self.said < MOST_SAID;
-        self.news |= found;
-        self.said += u32::from(found);
+        // Kernels come in no order, so that one error may seem to come and go.
+        let is_same = self.last.is_some_and(|last| last.and(&self.now).is_possible());
+        let found = self.is_off() && !is_same && self.said < MOST_SAID;
+        if found {
+            (self.last, self.said) = (Some(self.now), self.said + 1);
+        }
         found.then_some(self.now)
     }
 
@@ -198,6 +201,20 @@ mod tests {
             assert!((bounds.least > SAID) == (off > 0) && (bounds.most < -SAID) == (off < 0), "{off}: {bounds:?}");
             assert!(skew.open().least <= off && off <= skew.open().most);
         }
+    }
+
+    #[test]
+    fn an_error_that_trembles_is_one_error() {
+        let mut skew = Skew::default();
+        let mut said = 0;
+        for place in 0..100 {
+            let off = MS + [-20 * US, 0, 20 * US][place as usize % 3];
+            let bounds = kernel(place, 6 * US, 10 * US, off);
+            said += u32::from(skew.add(bounds).is_some());
+            assert!(skew.error_of(&bounds) >= off.abs(), "{place}");
+        }
+        assert!(said == 1 && skew.is_off(), "{said}: {skew:?}");
+        assert!(skew.open().least <= MS - 20 * US && MS + 20 * US <= skew.open().most, "{skew:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::plans::Found;
 use super::{Correlator, Details};
-use crate::clock::skew::Bounds;
+use crate::clock::skew::{Bounds, Skew};
 use crate::model::activity::Kernel;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Entry, Method, What};
@@ -57,7 +57,7 @@ impl Correlator {
 
     /// Errors of CUPTI's times that nothing speaks against, on any GPU.
     pub(super) fn open_errors(&self) -> [Option<i64>; 2] {
-        let open = || self.skews.values().map(|skew| skew.open()).filter(|open| *open != Bounds::NONE);
+        let open = || self.skews.values().map(Skew::open).filter(|open| *open != Bounds::NONE);
         let least = open().map(|open| open.least).min().filter(|least| *least != i64::MIN);
         let most = open().map(|open| open.most).max().filter(|most| *most != i64::MAX);
         [least, most]

@@ -180,7 +180,7 @@ impl Case {
         let [off, set] = verdict.remarks;
         match planted {
             Planted::Nothing if off > 0 => {
-                faults.push(format!("{off} remarks that CUPTI's times are off, which they are not"))
+                faults.push(format!("{off} remarks that CUPTI's times are off, which they are not"));
             }
             // A random job may have no kernel that NCCL's threads see soon enough.
             Planted::Skew if off == 0 && !self.is_random => faults.push("no remark that CUPTI's times are off".into()),

@@ -319,6 +319,21 @@ fn the_bound_covers_the_step_of_the_timer_however_coarse() {
 }
 
 #[test]
+fn the_stamps_of_all_channels_tell_the_step_with_the_first_kernel() {
+    for step in [32, 10_000] {
+        let mut world = World::new(2, 59 * SECOND, 0.0, step, 0);
+        let kernel = world.kernel_of(BEGIN, 777_777);
+        let mut clock = DeviceClock::default();
+        let between: Vec<i64> =
+            (1..10).map(|part| kernel.truth[0] + part * 70_000 + world.random.below(20_000)).collect();
+        clock.see(between.into_iter().map(|time| world.stamp(time)));
+        assert_eq!(clock.add(kernel.pair), []);
+        let bound = check_stamps(&clock, &kernel);
+        assert!(bound <= 3_000 + step as u64, "± {bound} with steps of {step}");
+    }
+}
+
+#[test]
 fn a_timer_whose_step_gets_coarser_is_followed() {
     let mut world = World::new(1, 59 * SECOND, 50_000.0, 32, 0);
     let mut clock = DeviceClock::default();
@@ -381,6 +396,24 @@ fn one_jump_of_the_conversion_leaves_both_sides_inside() {
         }
         assert!(clock.conversion() > 0);
     }
+}
+
+#[test]
+fn a_clock_that_jumps_on_and_on_is_not_taken_for_an_error_without_end() {
+    let mut world = World::new(5, 59 * SECOND, 0.0, 32, 0);
+    let mut clock = DeviceClock::default();
+    let mut found = Vec::new();
+    for index in 0..3_000 {
+        let now = BEGIN + index * MS;
+        // Faster than any clock drifts.
+        if index % 50 == 49 {
+            world.turn(now - MS / 2, 19_000, 0.0);
+        }
+        let kernel = world.kernel(now);
+        found.extend(clock.add(kernel.pair));
+    }
+    assert!(clock.conversion() <= JUMPS as u32, "{}", clock.conversion());
+    assert!(found.iter().any(|it| matches!(it, Contradiction::Step { .. })), "{found:?}");
 }
 
 #[test]

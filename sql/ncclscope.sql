@@ -312,7 +312,7 @@ WHERE extract_arg(arg_set_id, 'nccl.recorded') IS NOT NULL
     'nccl.panics', 'nccl.kernels_unmatched', 'nccl.kernels_contradicted', 'nccl.launches_without_kernel',
     'nccl.launches_lost', 'nccl.activities_implausible', 'nccl.activities_dropped', 'nccl.activities_discarded',
     'nccl.activity_buffers_discarded', 'nccl.channels_unmapped', 'nccl.channels_implausible', 'nccl.markers_unpaired',
-    'nccl.external_ids_foreign', 'nccl.timer_contradictions'
+    'nccl.external_ids_foreign', 'nccl.timer_contradictions', 'nccl.kernels_mistimed'
   )
 UNION ALL
 SELECT upid, 'no last word', 1

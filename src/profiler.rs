@@ -111,7 +111,7 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
         return Answer { context: Handle::NONE, kinds: Kinds::NONE };
     };
     let is_first = kinds.is_none();
-    let kinds = *kinds.get_or_insert_with(|| decide(&session.config, caller));
+    let kinds = *kinds.get_or_insert_with(|| decide(&session.config, caller, &session.collector));
     if is_first && session.config.speaks() {
         match held {
             Some(held) => held.remark_first(&session.first_line(&caller.to_string())),
@@ -558,14 +558,16 @@ fn first_words(config: &Config, source: Source, objection: Option<&str>) -> Stri
 }
 
 /// What NCCL is asked to report; says why if that is less than was wished.
-fn decide(config: &Config, caller: &Caller) -> Kinds {
+fn decide(config: &Config, caller: &Caller, collector: &collector::Handle) -> Kinds {
     let kinds = config.kinds();
     if config.kernel_ch == KernelCh::On {
         let allgatherv_off = std::env::var("NCCL_ALLGATHERV_ENABLE").is_ok_and(|value| value.trim() == "0");
         if let Err(reason) = releases::kernel_ch(caller.version, caller.interface, allgatherv_off) {
+            let text = format!("{reason}. NCCLSCOPE_KERNEL_CH=force insists");
             if config.speaks() {
-                message::line(&format!("no GPU time per channel: {reason}. NCCLSCOPE_KERNEL_CH=force insists"));
+                message::line(&format!("no GPU time per channel: {text}"));
             }
+            collector.note(now(), "no GPU time per channel", text);
             return kinds - Kinds::CHANNELS;
         }
     }

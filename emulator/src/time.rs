@@ -93,21 +93,38 @@ pub struct DeviceTimer {
     pub drift_ppm: f64,
     /// The steps in which it advances, in ns.
     pub granularity_ns: u64,
+    /// By how much that rate swings to both sides, in parts per million, in [`SWING_NS`].
+    #[serde(default)]
+    pub wander_ppm: f64,
 }
+
+/// How long a timer's rate takes to swing to and fro, in ns.
+const SWING_NS: f64 = 8e9;
 
 impl DeviceTimer {
     /// What the timer shows at the true time `at`.
     pub fn at(&self, at: u64) -> u64 {
         let elapsed = at as i64 - self.reference as i64;
-        let drift = (elapsed as f64 * self.drift_ppm / 1e6).round() as i64;
-        let exact = (self.base as i64 + elapsed + drift) as u64;
+        let exact = (self.base as i64 + elapsed + self.gained(elapsed)) as u64;
         exact - exact % self.granularity_ns.max(1)
+    }
+
+    /// What it has gained on true time since the reference, in ns.
+    fn gained(&self, elapsed: i64) -> i64 {
+        let swing = std::f64::consts::TAU / SWING_NS;
+        let wandered = self.wander_ppm / swing * (1.0 - (elapsed as f64 * swing).cos());
+        ((elapsed as f64 * self.drift_ppm + wandered) / 1e6).round() as i64
     }
 
     /// The true time from which on the timer shows this.
     pub fn when(&self, shown: u64) -> u64 {
-        let elapsed = (shown as i64 - self.base as i64) as f64 / (1.0 + self.drift_ppm / 1e6);
-        (self.reference as i64 + elapsed.round() as i64) as u64
+        let shown = shown as i64 - self.base as i64;
+        let mut elapsed = (shown as f64 / (1.0 + self.drift_ppm / 1e6)).round() as i64;
+        // What it wandered is small, and so is by how much that differs from one guess to the next.
+        for _ in 0..3 {
+            elapsed = shown - self.gained(elapsed);
+        }
+        (self.reference as i64 + elapsed) as u64
     }
 }
 
@@ -177,10 +194,23 @@ mod tests {
 
     #[test]
     fn a_device_timer_advances_in_its_steps() {
-        let timer = DeviceTimer { base: 1_000_000, reference: 500, drift_ppm: 50.0, granularity_ns: 32 };
+        let timer =
+            DeviceTimer { base: 1_000_000, reference: 500, drift_ppm: 50.0, granularity_ns: 32, wander_ppm: 0.0 };
         assert_eq!(timer.at(500), 1_000_000);
         assert_eq!(timer.at(531), 1_000_000);
         assert_eq!(timer.at(532), 1_000_032);
         assert_eq!(timer.at(20_000_500), 21_000_992);
+    }
+
+    #[test]
+    fn a_device_timer_may_wander_and_comes_back() {
+        let timer = DeviceTimer { base: 1 << 40, reference: 5, drift_ppm: -30.0, granularity_ns: 1, wander_ppm: 10.0 };
+        // A swing to one side is 10 ppm times its length over pi.
+        let gained =
+            |seconds: u64| timer.at(5 + seconds * 1_000_000_000) as i64 - (1 << 40) - (seconds * 999_970_000) as i64;
+        assert!(gained(8).abs() <= 1 && (25_000..26_000).contains(&gained(4)), "{} {}", gained(4), gained(8));
+        for at in (0..20_000_000_000).step_by(777_777_777) {
+            assert!(timer.when(timer.at(at)).abs_diff(at) <= 1, "{at}");
+        }
     }
 }

@@ -33,6 +33,8 @@ pub enum Line {
     Transfer(Transfer),
     /// A graph was captured and made executable.
     Capture(Capture),
+    /// The recording was asked to lend CUPTI, or to take it again.
+    Lend(Lend),
     /// How the job ended here, last of all lines; missing when the process was killed.
     End(End),
 }
@@ -289,6 +291,19 @@ pub struct Capture {
     pub end: (u64, u64),
     /// The same of the instantiation.
     pub instantiate: (u64, u64),
+}
+
+/// A call of `ncclscope_release` or `ncclscope_acquire`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lend {
+    /// Whether CUPTI was given up.
+    pub release: bool,
+    /// What the function answered.
+    pub answer: i32,
+    /// When it was called.
+    pub called: u64,
+    /// When it returned.
+    pub returned: u64,
 }
 
 /// How the job ended in this process.

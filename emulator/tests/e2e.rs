@@ -120,6 +120,71 @@ fn kernels(nccl: &str) {
     }
 }
 
+/// A job of a program on one host of two GPUs, with CUPTI.
+#[track_caller]
+fn of_two(nccl: &str, program: &str) -> support::Job {
+    let folder = tempfile::tempdir().expect("a folder for the scenario");
+    let file = folder.path().join("of_two.toml");
+    let text = format!("title = \"Of two\"\n[job]\nhosts = 1\nranks_per_host = 2\nprogram = \"\"\"\n{program}\"\"\"\n");
+    std::fs::write(&file, text).expect("room for a scenario");
+    Plan::new(nccl, file.to_str().expect("a path")).with_cupti("13.0").run().succeeded()
+}
+
+/// What `ncclscope info` says of its traces in lines that begin so.
+fn said(job: &support::Job, what: &str) -> Vec<String> {
+    job.info().lines().filter_map(|line| Some(line.trim().strip_prefix(what)?.trim().to_owned())).collect()
+}
+
+/// A group of more operations than there are lanes: each has its hand-over, and its run with an arrow.
+fn large_groups(nccl: &str) {
+    let operation = "    all_reduce 1 KiB f32 sum on world\n".repeat(200);
+    let group = format!("  group {{\n{operation}  }}\n  wait world\n");
+    let job = of_two(nccl, &format!("communicator world = all\nrepeat 2 {{\n{group}}}\nsync\n"));
+    for played in job.processes() {
+        for category in ["operation", "run"] {
+            let rows = played.trace().rows(&format!(
+                "SELECT count(DISTINCT extract_arg(arg_set_id, 'nccl.seq')) AS numbers, count() AS slices, \
+                 sum(id IN (SELECT slice_in FROM flow UNION SELECT slice_out FROM flow)) AS arrows FROM slice \
+                 WHERE category = '{category}' AND extract_arg(arg_set_id, 'nccl.function') = 'AllReduce'"
+            ));
+            assert_eq!(["numbers", "slices", "arrows"].map(|it| rows[0].i64(it)), [400; 3], "{category}");
+        }
+    }
+    let counted = said(&job, "operations");
+    assert!(
+        counted.len() == 2 && counted.iter().all(|it| it.ends_with("AllReduce: 400, 400 KiB in all")),
+        "{counted:?}"
+    );
+}
+
+/// Operations are counted as often as they ran, also where NCCL does not hand over the replays of a graph on a rank.
+fn counted_replays(nccl: &str) {
+    let operation = "  all_reduce 4 KiB f32 sum on world\n";
+    let eager = format!("communicator world = all\nrepeat 5 {{\n{operation}}}\n");
+    let graph = format!("capture step {{\n{operation}  wait world\n}}\nreplay step 126 times\nsync\n");
+    let counted = said(&of_two(nccl, &(eager + &graph)), "operations");
+    assert!(
+        counted.len() == 2 && counted.iter().all(|it| it.contains("AllReduce: 131, 524 KiB in all")),
+        "{counted:?}"
+    );
+}
+
+/// Channels that are not asked for are missed in the trace, with the reason.
+fn refused_channels(nccl: &str) {
+    let job = Plan::new(nccl, "small").run().succeeded();
+    let processes = job.processes();
+    for played in &processes {
+        let rows = played.trace().rows(
+            "SELECT extract_arg(arg_set_id, 'nccl.note') AS note FROM slice WHERE name = 'no GPU time per channel'",
+        );
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].str("note").starts_with("NCCL 2.29 and 2.30 can hang with it"));
+    }
+    let noted = said(&job, "note");
+    let noted = noted.iter().filter(|note| note.starts_with("no GPU time per channel: NCCL 2.29")).count();
+    assert_eq!(noted, processes.len());
+}
+
 /// The same from the file of another tool that held CUPTI, joined with ours, whichever way its clock is off.
 fn kernels_of_another_tool(nccl: &str) {
     for (scenario, ahead) in [("small", 0), ("groups", 4_000_000), ("all_to_all", -900_000)] {
@@ -531,6 +596,7 @@ release!(
     [
         every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, hang_on_one_host, kernel_channels, kernels,
         kernels_of_several_gpus, kernels_of_another_tool, graphs_of_another_tool, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
+        large_groups, counted_replays, refused_channels,
     ]
 );
 release!(

@@ -103,8 +103,8 @@ struct Info {
     /// The processes that were recorded, by their tag; a process with several GPUs is drawn as several.
     recordings: HashMap<u64, String>,
     communicators: Vec<Nccl>,
-    /// Operations handed over, by communicator and function: how many, and their bytes.
-    operations: BTreeMap<(u64, Cow<'static, str>), (u64, u64)>,
+    /// Operations by communicator and function, and by process.
+    operations: BTreeMap<(u64, Cow<'static, str>), BTreeMap<u64, Operations>>,
     slices: u64,
     notes: Vec<String>,
     /// The last words of recordings, and the tags of their processes.
@@ -112,6 +112,25 @@ struct Info {
     ends: Vec<Nccl>,
     /// Processes that another tool recorded, whose import is complete.
     imported: Vec<u64>,
+}
+
+/// Operations of one kind in one process: how many, and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Operations {
+    /// By NCCL, which tells nothing of some replays of graphs, nor of some broadcasts.
+    handed_over: (u64, u64),
+    /// Those whose kernel is known, which some are not.
+    ran: (u64, u64),
+}
+
+impl Operations {
+    /// Those of all processes: of each what is told of more; and how many NCCL did not hand over.
+    fn all<'a>(each: impl Iterator<Item = &'a Operations>) -> (u64, u64, u64) {
+        each.fold((0, 0, 0), |(count, bytes, untold), Operations { handed_over, ran }| {
+            let more = if ran.0 > handed_over.0 { ran } else { handed_over };
+            (count + more.0, bytes.saturating_add(more.1), untold + ran.0.saturating_sub(handed_over.0))
+        })
+    }
 }
 
 impl Info {
@@ -134,8 +153,10 @@ impl Info {
 
     fn slice(&mut self, event: &Event<'_>) {
         self.slices += 1;
-        // Of the slices that carry an operation, only the hand-over names the thread.
-        if event.arg(nccl::TID).is_none() || event.arg(nccl::COUNT).is_none() {
+        // Of the slices that carry an operation, only the hand-over names the thread. A kernel's operations are told by how they were
+        // matched; those below a kernel are not.
+        let ran = event.arg(nccl::MATCH).is_some() && event.arg(nccl::KERNEL).is_none();
+        if event.arg(nccl::COUNT).is_none() || !ran && event.arg(nccl::TID).is_none() {
             return;
         }
         let number = event.uint(nccl::FUNCTION).and_then(|number| Function::try_from(number as i32).ok());
@@ -144,7 +165,9 @@ impl Info {
             (None, None | Some(Function::Absent)) => "operation".into(),
             (None, Some(function)) => function.as_str_name().into(),
         };
-        let (count, bytes) = self.operations.entry((event.uint(nccl::COMM).unwrap_or_default(), function)).or_default();
+        let of = self.operations.entry((event.uint(nccl::COMM).unwrap_or_default(), function)).or_default();
+        let operations = of.entry(event.track >> TRACK_BITS).or_default();
+        let (count, bytes) = if ran { &mut operations.ran } else { &mut operations.handed_over };
         *count += 1;
         *bytes = bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
     }
@@ -197,11 +220,13 @@ impl Info {
         if let more @ 1.. = self.communicators.len().saturating_sub(COMMUNICATORS) {
             writeln!(out, "  communicator  {more} more")?;
         }
-        for ((comm, function), (count, bytes)) in self.operations.iter().take(COMMUNICATORS) {
-            writeln!(out, "  operations    {comm:016x} {function}: {count}, {} in all", names::size(*bytes))?;
+        let all = || self.operations.iter().map(|(of, operations)| (of, Operations::all(operations.values())));
+        for ((comm, function), (count, bytes, untold)) in all().take(COMMUNICATORS) {
+            let untold = if untold > 0 { format!("; {untold} of them NCCL did not hand over") } else { String::new() };
+            writeln!(out, "  operations    {comm:016x} {function}: {count}, {} in all{untold}", names::size(bytes))?;
         }
         if let more @ 1.. = self.operations.len().saturating_sub(COMMUNICATORS) {
-            let rest = self.operations.values().skip(COMMUNICATORS);
+            let rest = all().skip(COMMUNICATORS).map(|(_, sum)| sum);
             let (count, bytes) = rest.fold((0, 0_u64), |sum, of| (sum.0 + of.0, sum.1.saturating_add(of.1)));
             writeln!(
                 out,
@@ -225,6 +250,9 @@ impl Info {
         }
         if self.ends.iter().any(|end| end.kernels_application.is_some()) {
             writeln!(out, "  GPU kernels   {}", kernels(&self.ends))?;
+        }
+        if let Some(times) = times(&self.ends) {
+            writeln!(out, "  GPU times     {times}")?;
         }
         if let Some(channels) = channels(&self.ends) {
             writeln!(out, "  GPU channels  {channels}")?;
@@ -307,7 +335,10 @@ fn kernels(ends: &[Nccl]) -> String {
         ),
         (
             "of NCCL, match inferred",
-            sum(|end| end.kernels_call_bracket() + end.kernels_thread_order() + end.kernels_device_timer()),
+            sum(|end| {
+                let by_order = end.kernels_call_bracket() + end.kernels_thread_order();
+                by_order + end.kernels_device_timer() + end.kernels_graph_replay()
+            }),
         ),
         ("of NCCL, unmatched", sum(Nccl::kernels_unmatched)),
         ("of the application", sum(Nccl::kernels_application)),
@@ -321,11 +352,32 @@ fn kernels(ends: &[Nccl]) -> String {
         ("records left out at the size limit", sum(Nccl::activities_discarded)),
         ("records that cannot be true", sum(Nccl::activities_implausible)),
         ("external ids of others", sum(Nccl::external_ids_foreign)),
+        ("whose times contradict NCCL's own", sum(Nccl::kernels_mistimed)),
         ("NVTX markers without their other half", sum(Nccl::markers_unpaired)),
     ];
     let figures = figures.into_iter().filter(|(what, count)| *count > 0 || what.ends_with("matched"));
     let all = figures.chain(losses.into_iter().filter(|(_, count)| *count > 0));
     all.map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join("; ")
+}
+
+/// What NCCL's own times leave possible of an error of CUPTI's.
+fn times(ends: &[Nccl]) -> Option<String> {
+    let least = ends.iter().filter_map(|end| end.cupti_off_least_ns).min();
+    let most = ends.iter().filter_map(|end| end.cupti_off_most_ns).max();
+    let us = |ns: i64| names::duration(ns.unsigned_abs() as f64);
+    let early =
+        least.map(|ns| if ns > 0 { format!("late by at least {}", us(ns)) } else { format!("up to {} early", us(ns)) });
+    let late =
+        most.map(|ns| if ns < 0 { format!("early by at least {}", us(ns)) } else { format!("up to {} late", us(ns)) });
+    let known: Vec<String> = early.into_iter().chain(late).collect();
+    let of_nccl =
+        [Nccl::kernels_launch_bracket, Nccl::kernels_graph_node, Nccl::kernels_device_timer, Nccl::kernels_unmatched];
+    let has_kernels = ends.iter().any(|end| of_nccl.iter().any(|figure| figure(end) > 0));
+    match &known[..] {
+        [] if has_kernels => Some("nothing that NCCL's threads saw bounds an error of CUPTI's".into()),
+        [] => None,
+        known => Some(format!("by what NCCL's threads saw, CUPTI's may be {}", known.join(" and "))),
+    }
 }
 
 /// What kernel channels say, if there were any.
@@ -372,4 +424,25 @@ fn verdict(end: &Nccl) -> String {
         text.push_str(&format!("; {count} {what}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_counted_by_what_tells_of_more_in_each_process() {
+        let of = |handed_over, ran| Operations { handed_over: (handed_over, 10 * handed_over), ran: (ran, 10 * ran) };
+        // Replays that NCCL hands over on one rank and not on the other; kernels that are lost.
+        for (each, all) in [
+            (&[of(131, 131)][..], (131, 1310, 0)),
+            (&[of(5, 131)], (131, 1310, 126)),
+            (&[of(131, 131), of(5, 131)], (262, 2620, 126)),
+            (&[of(131, 0)], (131, 1310, 0)),
+            (&[of(131, 120), of(0, 7)], (138, 1380, 7)),
+            (&[], (0, 0, 0)),
+        ] {
+            assert_eq!(Operations::all(each.iter()), all);
+        }
+    }
 }

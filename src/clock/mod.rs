@@ -4,3 +4,4 @@ pub mod align;
 pub mod device;
 #[cfg(not(loom))]
 pub mod host;
+pub mod skew;

@@ -194,7 +194,12 @@ impl Pipeline {
                 if name == remark::FORCED {
                     self.correlator.all_seen(time);
                     self.tracks.flushed_by_force(time, text, self.gpu_moved);
-                } else if self.level != Level::Ends {
+                    return;
+                }
+                if name == remark::RELEASED {
+                    self.correlator.lent(time);
+                }
+                if self.level != Level::Ends {
                     self.tracks.note(time, name, text);
                     match name {
                         remark::RELEASED => self.tracks.expect_kernels(false, time),
@@ -381,6 +386,7 @@ impl Pipeline {
             self.said.push(text.into());
         }
         self.dropped = total;
+        self.correlator.lost();
         self.tracks.dropped(self.now(), total);
     }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::clock::device::{DeviceClock, Pair, STEP_NS};
+use crate::clock::device::{DeviceClock, Pair};
 use crate::model::activity::{Kernel, Place};
 use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
@@ -24,7 +24,7 @@ const SLACK_NS: u64 = 100_000;
 /// A kernel whose times are worse known is not considered, in ns.
 const WORST_KERNEL_ERROR_NS: u64 = 100_000;
 /// How long before its first channel a kernel may begin, in ns: the slack, and room for errors.
-const HEAD_NS: u64 = SLACK_NS + 2 * STEP_NS + 2 * WORST_KERNEL_ERROR_NS;
+const HEAD_NS: u64 = SLACK_NS + 2 * WORST_KERNEL_ERROR_NS;
 /// Plans that must agree on where a timer is.
 const AGREEING: usize = 5;
 /// Plans that are looked at together for that; drift shifts those that lie far apart.
@@ -54,6 +54,8 @@ pub(super) struct Candidate {
     /// The earliest start and the latest stop of its channels.
     pub(super) first: GpuNs,
     pub(super) last: GpuNs,
+    /// How much older than its instant a stamp may be, in ns.
+    pub(super) step: u64,
     /// How many channels were seen.
     pub(super) channels: u32,
     /// The functions of its operations.
@@ -69,7 +71,7 @@ impl Candidate {
     fn could_be(&self, kernel: &Kernel) -> bool {
         let channels = self.last.0 - self.first.0;
         let drift = channels / 1_000_000 * DRIFT_PPM;
-        let room = 2 * STEP_NS + 2 * u64::from(kernel.span.error_ns) + drift;
+        let room = 2 * self.step + 2 * u64::from(kernel.span.error_ns) + drift;
         let length = kernel.span.end.since(kernel.span.start) + room;
         self.device.is_none_or(|device| device == kernel.place.device)
             && u64::from(kernel.span.error_ns) <= WORST_KERNEL_ERROR_NS
@@ -95,7 +97,7 @@ impl Candidate {
 
     /// The offset (host less device) at which it would lie in this kernel, from and to.
     fn offsets(&self, kernel: &Kernel) -> (i64, i64) {
-        let room = i64::from(kernel.span.error_ns) + STEP_NS as i64;
+        let room = i64::from(kernel.span.error_ns) + i64::try_from(self.step).unwrap_or(i64::MAX >> 8);
         let low = kernel.span.start.0 as i64 - self.first.0 as i64 - room;
         (low, kernel.span.end.0 as i64 - self.last.0 as i64 + room)
     }
@@ -118,9 +120,9 @@ impl<'a> ByStart<'a> {
     }
 
     /// The kernels of a device in which a channel may have begun that began at this time, give or take the error.
-    fn around(&self, device: u32, begin: HostNs, error: u64) -> &[(usize, &'a Kernel)] {
-        let from = (device, HostNs(begin.0.saturating_sub(error + HEAD_NS)));
-        let to = (device, HostNs(begin.0 + error + STEP_NS));
+    fn around(&self, device: u32, begin: HostNs, error: u64, step: u64) -> &[(usize, &'a Kernel)] {
+        let from = (device, HostNs(begin.0.saturating_sub(error + HEAD_NS + 2 * step)));
+        let to = (device, HostNs(begin.0 + error + step));
         let key = |(_, kernel): &(usize, &Kernel)| (kernel.place.device, kernel.span.start);
         let low = self.0.partition_point(|it| key(it) < from);
         let high = self.0.partition_point(|it| key(it) <= to);
@@ -147,11 +149,11 @@ pub(super) fn resolve(
                 continue;
             };
             let inside = |kernel: &Kernel| {
-                let room = u64::from(kernel.span.error_ns) + STEP_NS;
+                let room = u64::from(kernel.span.error_ns) + clock.step();
                 first.0 + first_error + room >= kernel.span.start.0 && last.0 <= kernel.span.end.0 + last_error + room
             };
             let error = first_error + WORST_KERNEL_ERROR_NS;
-            let around = kernels.around(device, first, error).iter();
+            let around = kernels.around(device, first, error, clock.step()).iter();
             fitting.extend(around.filter(|(_, it)| candidate.could_be(it) && inside(it)).map(|(index, _)| index));
         }
         if let Some(place) = candidate.place
@@ -235,7 +237,7 @@ fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec
         // Where the host says nothing, nothing is sought.
         let Some((begin, error)) = plan.range else { continue };
         let drift = ((plan.first.0.abs_diff(middle.0) / 1_000_000 + 1) * DRIFT_PPM) as i64;
-        for &(_, kernel) in kernels.around(device, begin, error) {
+        for &(_, kernel) in kernels.around(device, begin, error, plan.step) {
             if plan.could_be(kernel) {
                 let (low, high) = plan.offsets(kernel);
                 ranges.push(Range { low: low - drift, high: high + drift, plan: index, kernel });

@@ -54,6 +54,8 @@ struct World {
     devices: bool,
     /// All communicators are on one GPU.
     one_gpu: bool,
+    /// By how much CUPTI's times are late, from each of these plans on.
+    skews: Vec<(usize, i64)>,
 }
 
 /// A world of so many plans on one communicator, 300 us apart on average.
@@ -74,6 +76,7 @@ fn world(seed: u64, plans: usize) -> World {
         lost: Vec::new(),
         devices: true,
         one_gpu: false,
+        skews: Vec::new(),
     }
 }
 
@@ -101,6 +104,11 @@ struct Said {
     /// By the kernel's start: how it was matched, and the number of its operation's count.
     kernels: HashMap<u64, Result<(Method, u64), Unmatched>>,
     steps: Vec<i64>,
+    /// By the kernel's start, the error that it states.
+    errors: HashMap<u64, u32>,
+    /// What was said of CUPTI's times: late by at least and at most so much.
+    off: Vec<(i64, i64)>,
+    matches: Matches,
     checks: crate::model::timeline::ChannelChecks,
 }
 
@@ -156,7 +164,8 @@ impl World {
         lines.sort_by_key(|(time, _)| *time);
         let mut kernels: Vec<(u64, String)> = Vec::new();
         for (n, plan) in self.plans.iter().enumerate().filter(|(n, _)| self.kernels && !self.lost.contains(n)) {
-            let [start, end] = plan.kernel;
+            let skew = self.skews.iter().rev().find(|(from, _)| n >= *from).map_or(0, |(_, skew)| *skew);
+            let [start, end] = plan.kernel.map(|time| time.wrapping_add_signed(skew));
             let place = format!("device={} stream={}", self.device(plan.comm), plan.comm + 7);
             kernels.push((end, format!("{end} 0 kernel {start} corr={} {place}", n + 1)));
         }
@@ -200,12 +209,15 @@ impl World {
                     Owner::Unmatched(reason) => Err(reason),
                     Owner::Application => panic!("a kernel of NCCL's"),
                 };
+                said.errors.insert(kernel.span.start.0, kernel.span.error_ns);
                 said.kernels.insert(kernel.span.start.0, owner);
             }
             What::TimerStep { by, .. } => said.steps.push(by),
+            What::TimesOff { least, most, .. } => said.off.push((least, most)),
             _ => {}
         });
-        said.checks = player.correlator.matches().channels;
+        said.matches = player.correlator.matches();
+        said.checks = said.matches.channels;
         said
     }
 
@@ -261,7 +273,63 @@ fn channels_are_where_they_truly_were_within_the_stated_error() {
         assert_eq!(said.checks.kernels_confirmed, 6000);
         assert_eq!(said.checks.inside_kernel, 12_000);
         assert_eq!((said.checks.implausible, said.checks.unreliable, said.checks.kernels_contradicted), (0, 0, 0));
-        assert!(said.steps.is_empty(), "{:?}", said.steps);
+        assert!(said.steps.is_empty() && said.off.is_empty(), "{:?} {:?}", said.steps, said.off);
+        assert_eq!(said.matches.mistimed, 0);
+        let [Some(least), Some(most)] = said.matches.cupti_off else { panic!("{:?}", said.matches) };
+        assert!((-320_000..0).contains(&least), "{least}");
+        assert!((0..20_000).contains(&most), "{most}");
+    }
+}
+
+#[test]
+fn times_of_cuptis_that_cannot_be_are_said_and_their_error_is_stated() {
+    for skew in [-30 * MS as i64, -5 * MS as i64, -(MS as i64), MS as i64, 5 * MS as i64, 30 * MS as i64] {
+        let mut world = world(11, 1500);
+        world.skews = vec![(0, skew)];
+        let said = world.play();
+        let [(least, most)] = said.off[..] else { panic!("{skew}: {:?}", said.off) };
+        assert!(least <= skew && skew <= most, "{skew}: {least} to {most}");
+        assert!(
+            if skew > 0 { least > skew * 9 / 10 - 50_000 } else { most < skew * 9 / 10 + 50_000 },
+            "{least} to {most}"
+        );
+        // The matches are right; that their times agree with the channels' proves nothing.
+        assert_eq!(said.matches.matched[0], 1500);
+        assert_eq!((said.checks.kernels_confirmed, said.checks.kernels_contradicted), (0, 0), "{skew}");
+        assert!(said.matches.mistimed >= 1490, "{}", said.matches.mistimed);
+        for (start, error) in &said.errors {
+            assert!(u64::from(*error) >= skew.unsigned_abs(), "{skew}: ± {error} at {start}");
+        }
+        // The host's own clock is right.
+        world.check_times(&said, |_, _| false);
+        assert!(said.steps.is_empty(), "{skew}: {:?}", said.steps);
+    }
+}
+
+#[test]
+fn times_of_cuptis_that_become_wrong_are_no_step_of_the_timer() {
+    for skew in [-2 * MS as i64, MS as i64] {
+        let mut world = world(12, 1500);
+        world.skews = vec![(0, 0), (700, skew)];
+        let said = world.play();
+        let [(least, most)] = said.off[..] else { panic!("{skew}: {:?}", said.off) };
+        assert!(least <= skew && skew <= most, "{skew}: {least} to {most}");
+        assert!(said.steps.is_empty(), "{skew}: {:?}", said.steps);
+        world.check_times(&said, |_, _| false);
+        assert!((600..=700).contains(&said.checks.kernels_confirmed), "{:?}", said.checks);
+    }
+}
+
+#[test]
+fn small_errors_of_cuptis_conversion_are_no_news() {
+    // Within what nobody can see from outside, and jumps of it.
+    for skew in [-8_000, -3_000, 5_000, 12_000] {
+        let mut world = world(13, 1500);
+        world.skews = vec![(0, 0), (300, skew), (600, -skew / 2), (900, skew)];
+        let said = world.play();
+        assert!(said.off.is_empty() && said.steps.is_empty(), "{skew}: {:?} {:?}", said.off, said.steps);
+        assert_eq!((said.matches.mistimed, said.checks.contradictions), (0, 0), "{skew}");
+        assert_eq!((said.checks.kernels_contradicted, said.checks.implausible), (0, 0), "{skew}");
     }
 }
 

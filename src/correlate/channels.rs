@@ -21,12 +21,12 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::adopt::{self, Candidate, Orphan};
 use super::bounded::Bounded;
 use super::plans::{Handover, Operations};
-use crate::clock::device::{Contradiction, DeviceClock, Pair, STEP_NS};
+use crate::clock::device::{Contradiction, DeviceClock, Pair};
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
@@ -54,6 +54,10 @@ const UNSETTLED_HOLD_NS: u64 = 30_000_000_000;
 const OPEN_NS: u64 = 1_000_000_000;
 /// The error of the host's times of records, in ns, with room to spare.
 const RECORD_ERROR_NS: u32 = 500;
+/// How far the timers of two processors of one GPU may be apart, in ns, with room to spare.
+const ASIDE_NS: u64 = 1_024;
+/// The most that a timer may drift, in parts per million, and to spare.
+const DRIFT_PPM: u64 = 400;
 /// A time that is not known better is not drawn as the GPU's, in ns.
 const WORST_ERROR_NS: u64 = 10_000_000;
 
@@ -74,6 +78,8 @@ pub(super) struct Channels {
     devices: FxHashMap<Handle, u32>,
     /// The timers of the GPUs, by what kernels say.
     by_device: FxHashMap<u32, DeviceClock>,
+    /// GPUs of which CUPTI's times are off.
+    disputed: FxHashSet<u32>,
     /// The same by communicator, by what the host alone says.
     by_comm: FxHashMap<Handle, DeviceClock>,
     /// The newest sample of a communicator's channel.
@@ -115,6 +121,8 @@ struct Run {
 struct Ran {
     span: Span,
     place: Place,
+    /// NCCL's own times speak against these.
+    disputed: bool,
 }
 
 /// What one `KernelCh` or `KernelPhase` says at its start.
@@ -371,7 +379,7 @@ impl Channels {
                 let before = self.newest.get(&channel).filter(|before| before.run < newest.run)?;
                 match before.stamps {
                     same if same == stamps => Some(Flaw::Repeated),
-                    [_, stop] if stamps[0].0.saturating_add(STEP_NS) < stop.0 => Some(Flaw::BeforeThePrevious),
+                    [_, stop] if stamps[0].0.saturating_add(ASIDE_NS) < stop.0 => Some(Flaw::BeforeThePrevious),
                     _ => None,
                 }
             });
@@ -382,6 +390,43 @@ impl Channels {
             }
         }
         self.look_at(key, now, false);
+    }
+
+    /// When the kernel of a plan must have begun, by what NCCL's threads saw of its channels.
+    pub(super) fn begun_by(&self, group: Handle) -> Option<HostNs> {
+        let run = self.runs.get(&group).filter(|run| !self.is_distrusted(run))?;
+        let reliable = |sample: &&Sample| self.is_reliable(run, sample) && sample.flaw.is_none();
+        let first = run.stamps(|sample| reliable(sample) && sample.is_sound()).map(|[first, _]| first);
+        let step = self.clock_of_device(run).map_or_else(|| DeviceClock::default().step(), DeviceClock::step);
+        let begun = run.samples.iter().filter(reliable).map(|sample| match first {
+            // It ran for so long at least, before its end was seen.
+            Some(first) if sample.is_sound() => {
+                let ran = sample.stop.0.saturating_sub(first.0).saturating_sub(step);
+                let slow = ran / 1_000_000 * DRIFT_PPM;
+                HostNs(sample.seen[1].0.saturating_sub(ran - slow)).min(sample.seen[0])
+            }
+            _ => sample.seen[0],
+        });
+        begun.min()
+    }
+
+    /// By how much CUPTI's conversion of a GPU's timer was seen to be off, in ns.
+    pub(super) fn conversion(&self, device: u32) -> u32 {
+        self.by_device.get(&device).map_or(0, DeviceClock::conversion)
+    }
+
+    /// Whether CUPTI's times of a GPU are off, by NCCL's own.
+    pub(super) fn dispute(&mut self, device: u32, are_off: bool) {
+        if are_off {
+            self.disputed.insert(device);
+        } else {
+            self.disputed.remove(&device);
+        }
+    }
+
+    /// Whether nothing was found of a sample's channel, as far as that of its plan.
+    fn is_reliable(&self, run: &Run, sample: &Sample) -> bool {
+        self.unreliable.get(&(run.context, sample.facts.channel)).is_none_or(|&since| run.number < since)
     }
 
     /// A kernel of this plan ran.
@@ -396,7 +441,8 @@ impl Channels {
         if let Some(run) = self.runs.get_mut(&group)
             && run.kernel.is_none()
         {
-            run.kernel = Some(Ran { span: kernel.span, place: kernel.place });
+            let disputed = self.disputed.contains(&kernel.place.device);
+            run.kernel = Some(Ran { span: kernel.span, place: kernel.place, disputed });
             self.look_at(group, now, false);
         }
     }
@@ -490,13 +536,15 @@ impl Channels {
             channels.dedup();
             let place = run.handover.as_ref().and_then(|handed| self.streams.get(&handed.stream));
             let device = self.devices.get(&run.context).copied();
-            let range = self.by_comm.get(&run.context).and_then(|clock| clock.to_host(first));
+            let clock = self.by_comm.get(&run.context);
+            let range = clock.and_then(|clock| clock.to_host(first));
+            let step = clock.map_or_else(|| DeviceClock::default().step(), DeviceClock::step);
             let (context, channels) = (run.context, channels.len() as u32);
             let mut functions: Vec<Word> = operations.iter().map(|operation| operation.func()).collect();
             functions.sort_unstable();
             functions.dedup();
             let place = place.copied();
-            Some(Candidate { key, context, device, first, last, channels, functions, place, range })
+            Some(Candidate { key, context, device, first, last, step, channels, functions, place, range })
         });
         let candidates: Vec<Candidate> = candidates.collect();
         for (device, pairs) in adopt::bootstrap(&self.by_device, &self.orphans, &candidates) {
@@ -524,6 +572,8 @@ impl Channels {
     fn tell_clock(&mut self, device: u32, pair: Pair) {
         for contradiction in self.by_device.entry(device).or_default().add(pair) {
             match contradiction {
+                // It may be CUPTI's times that were.
+                Contradiction::Step { .. } if self.disputed.contains(&device) => {}
                 Contradiction::Step { after, before, by } => {
                     self.ready.push_back(Ready::Step { device, after, before, by });
                 }
@@ -568,16 +618,15 @@ impl Channels {
     /// Gives the clocks what a plan says about them, once it is complete.
     fn tell_clocks(&mut self, run: &mut Run) {
         let complete = run.open == 0;
-        let reliable = |sample: &&Sample| {
-            let since = self.unreliable.get(&(run.context, sample.facts.channel));
-            sample.is_sound() && since.is_none_or(|&since| run.number < since)
-        };
+        let reliable = |sample: &&Sample| sample.is_sound() && self.is_reliable(run, sample);
         let Some(device_stamps) = run.stamps(reliable).filter(|_| complete) else {
             // Nothing will be known better.
             run.told_device |= complete && run.kernel.is_some();
             return;
         };
-        let seen = run.samples.iter().filter(reliable).map(|sample| sample.seen[1]).max();
+        let samples = || run.samples.iter().filter(reliable);
+        let seen = samples().map(|sample| sample.seen[1]).max();
+        let stamps: Vec<GpuNs> = samples().flat_map(|sample| [sample.facts.start, sample.stop]).collect();
         if !run.told_comm
             && !self.is_distrusted(run)
             && let (Some(start), Some(end)) = (run.since, seen)
@@ -585,16 +634,30 @@ impl Channels {
             run.told_comm = true;
             let host = Span { start, end: end.max(start), error_ns: RECORD_ERROR_NS };
             // What contradicts so wide a bound shows in the checks of the samples.
-            self.by_comm.entry(run.context).or_default().add(Pair { host, device: device_stamps });
+            let clock = self.by_comm.entry(run.context).or_default();
+            clock.see(stamps.iter().copied());
+            clock.add(Pair { host, device: device_stamps });
         }
         if !run.told_device
-            && let Some(Ran { span, place }) = run.kernel
+            && let Some(Ran { span, place, disputed }) = run.kernel
         {
             run.told_device = true;
-            if !self.is_distrusted(run) {
+            if !self.is_distrusted(run) && !disputed {
+                self.by_device.entry(place.device).or_default().see(stamps.iter().copied());
                 self.tell_clock(place.device, Pair { host: span, device: device_stamps });
             }
         }
+    }
+
+    /// Whether CUPTI's times of a plan's kernel, or of its GPU, are off.
+    fn is_disputed(&self, run: &Run) -> bool {
+        let device = run.kernel.map(|ran| ran.place.device).or_else(|| self.devices.get(&run.context).copied());
+        run.kernel.is_some_and(|ran| ran.disputed) || device.is_some_and(|device| self.disputed.contains(&device))
+    }
+
+    /// The kernel of a plan, where its times can be relied on.
+    fn kernel_of(run: &Run) -> Option<Ran> {
+        run.kernel.filter(|ran| !ran.disputed)
     }
 
     /// The clock of a plan's GPU, by what kernels say.
@@ -605,30 +668,37 @@ impl Channels {
 
     /// Whether the timer of a plan's GPU is known as well as kernels can tell; without kernels, always.
     fn is_timer_known(&self, run: &Run) -> bool {
-        !self.kernels_expected || self.clock_of_device(run).is_some_and(DeviceClock::is_settled)
+        !self.kernels_expected
+            || self.is_disputed(run)
+            || self.clock_of_device(run).is_some_and(DeviceClock::is_settled)
     }
 
-    /// The clocks for a plan's stamps, the most trusted first. Where few kernels are known, each bounds its own channels at least.
+    /// The clocks for a plan's stamps, the most trusted first. The host's own bounds are hard; where few kernels are known, each bounds its
+    /// own channels at least; and where CUPTI's times are off, they say nothing.
     fn clocks(&self, run: &Run) -> impl Iterator<Item = &DeviceClock> {
         let by_device = self.clock_of_device(run);
         let (trusted, young) = match by_device {
             Some(clock) if run.told_device || clock.is_settled() => (by_device, None),
             _ => (None, by_device),
         };
-        [trusted, self.by_comm.get(&run.context), young].into_iter().flatten()
+        let disputed = by_device.is_some() && self.is_disputed(run);
+        let by_kernels = [trusted, young].into_iter().flatten().filter(move |_| !disputed);
+        self.by_comm.get(&run.context).into_iter().chain(by_kernels)
     }
 
     /// The time of a stamp, and how far off it may be: each clock says from when to when it may be, and all are right. One that
     /// contradicts a more trusted one says nothing.
     fn at(&self, run: &Run, stamp: GpuNs) -> Result<(HostNs, u64), Flaw> {
-        let to_host = |clock: &DeviceClock| match run.kernel {
-            // What the timer says if it was not set either fits the kernel or says that nothing is certain.
-            Some(_) => clock.to_host_unless_set(stamp),
-            None => clock.to_host(stamp),
+        let to_host = |clock: &DeviceClock| {
+            let (time, error) = match run.kernel {
+                // What the timer says if it was not set either fits the kernel or says that nothing is certain.
+                Some(_) => clock.to_host_unless_set(stamp),
+                None => clock.to_host(stamp),
+            }?;
+            // A stamp may have been taken up to a step after the instant that it names.
+            Some((time.0.saturating_sub(error), time.0 + error + clock.step()))
         };
-        // A stamp may have been taken up to a step after the instant that it names.
         let ranges = self.clocks(run).filter_map(to_host);
-        let ranges = ranges.map(|(time, error)| (time.0.saturating_sub(error), time.0 + error + STEP_NS));
         let both = |known: (u64, u64), other: (u64, u64)| {
             let both = (known.0.max(other.0), known.1.min(other.1));
             if both.0 <= both.1 { both } else { known }
@@ -661,7 +731,7 @@ impl Channels {
         }
         let (end, end_error) = self.at(run, sample.stop)?;
         let error = start_error.max(end_error);
-        match run.kernel {
+        match Channels::kernel_of(run) {
             Some(Ran { span, .. }) => {
                 let room = error + u64::from(span.error_ns);
                 if start.0 + room < span.start.0 || end.0 > span.end.0 + room {
@@ -691,7 +761,7 @@ impl Channels {
     /// Counts what was found of a sample that ended.
     fn count(&mut self, run: &mut Run, index: usize, judged: Result<(), Flaw>) {
         match judged {
-            Ok(()) if run.kernel.is_some() => self.checks.inside_kernel += 1,
+            Ok(()) if Channels::kernel_of(run).is_some() => self.checks.inside_kernel += 1,
             Ok(()) => self.checks.without_kernel += 1,
             Err(Flaw::ClockUnknown | Flaw::Miscounted) => self.checks.unmapped += 1,
             Err(flaw) => {
@@ -708,7 +778,7 @@ impl Channels {
             }
         }
         match judged {
-            Ok(()) if run.kernel.is_some() => self.verdict(run, true),
+            Ok(()) if Channels::kernel_of(run).is_some() => self.verdict(run, true),
             Err(Flaw::OutsideKernel) => self.verdict(run, false),
             _ => {}
         }

@@ -7,7 +7,7 @@ use super::*;
 
 /// What is said of the kernels of a scenario, one line each, and what was counted.
 #[track_caller]
-fn check(input: &str, expected: &str) {
+pub(super) fn check(input: &str, expected: &str) {
     let mut player = Player::new();
     let mut said = Vec::new();
     let cast = "0 0 thread 100 python3 | 0 1 thread 200 callback | 0 0 comm C hash=7 rank=0 ranks=2 interface=7 \
@@ -352,7 +352,7 @@ fn a_plan_may_come_through_the_host_stream_before_its_launch() {
 const CAPTURED: &str = "
     0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
     2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l | 3 0 stop g
-    4 0 clone 60 of=50\n";
+    4 0 clone 60 of=50 | 4 0 graph 9\n";
 
 #[test]
 fn each_replay_of_a_graph_has_its_own_operations() {
@@ -363,8 +363,9 @@ fn each_replay_of_a_graph_has_its_own_operations() {
         )
     };
     let input = CAPTURED.to_owned()
+        + "9 0 graph 9 corr=7\n"
         + &replay(10, "A", 0)
-        + "20 0 kernel 11 corr=7 node=60\n"
+        + "20 0 kernel 11 corr=7 node=60 | 29 0 graph 9 corr=8\n"
         + &replay(30, "B", 0)
         + "40 0 kernel 31 corr=8 node=60";
     check(
@@ -381,8 +382,9 @@ fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
         "0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
          2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l
          3 0 start p Group | 3 0 start x Coll parent=a group=p count=1 | 3 0 stop x | 3 0 stop p | 3 0 stop g
-         4 0 clone 60 of=50 | 5 0 clone 61 of=50
-         20 0 kernel 11 corr=7 node=60 | 40 0 kernel 31 corr=8 node=61",
+         4 0 clone 60 of=50 | 4 0 graph 9
+         10 0 graph 9 corr=7 | 20 0 kernel 11 corr=7 node=60
+         30 0 graph 9 corr=8 | 40 0 kernel 31 corr=8 node=60",
         "11 kernel to 20 exact (graph node) C by l replay 1: AllReduce 1
          31 kernel to 40 exact (graph node) C by l replay 2: AllReduce 1",
     );
@@ -458,6 +460,23 @@ fn what_has_no_owner_says_why() {
 }
 
 #[test]
+fn of_a_graph_that_was_seen_a_node_without_a_launch_is_one_of_which_nccl_tells_nothing() {
+    let [known, clone, untold, unseen] = [(1_u64 << 32) + 5, (2 << 32) + 5, (2 << 32) + 6, (9 << 32) + 1];
+    let input = format!(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=9 | 1 0 stop a
+         2 0 start l KernelLaunch parent=g | 2 0 node {known} in=l | 3 0 stop l | 4 0 stop g
+         5 0 clone {clone} of={known}
+         30 0 kernel 20 corr=9 node={untold}
+         31 0 kernel 20 corr=9 node={unseen}"
+    );
+    check(
+        &input,
+        "20 kernel to 30 unmatched: NCCL told nothing of its launch when its graph was captured
+         20 kernel to 31 unmatched: its graph was captured unseen",
+    );
+}
+
+#[test]
 fn a_kernel_has_at_most_one_owner_and_a_launch_one_kernel() {
     let input = eager(0, "A", 1, 100) + "20 0 kernel 10 corr=1 | 30 0 kernel 21 corr=1";
     check(
@@ -496,7 +515,7 @@ fn an_external_id_names_the_launch_before_and_after_its_kernel() {
          41 0 kernel 16 corr=2 | 42 0 kernel 26 corr=3 | 50 0 id lD corr=3 | 50 0 id lB corr=2 | 51 0 id lB corr=2",
     );
     assert_eq!(said, [exact(40, "A", 100), exact(42, "D", 300), exact(41, "B", 200)]);
-    assert_eq!((matches.matched, matches.foreign_ids, matches.without_kernel), ([0, 3, 0, 0, 0, 0, 0, 0, 0], 1, 0));
+    assert_eq!((matches.matched, matches.foreign_ids, matches.without_kernel), ([0, 3, 0, 0, 0, 0, 0, 0, 0, 0], 1, 0));
     // A kernel does not wait for ever, and only one that is NCCL's.
     let unmatched = "kernel to 40 unmatched: its launch was not seen";
     let (said, _) = played("40 0 kernel 6 corr=1 | 41 0 kernel 7 corr=1 | 50 0 id lA corr=1");

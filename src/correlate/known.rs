@@ -76,6 +76,8 @@ pub(super) struct Work {
     pub(super) channels: [u32; 2],
     /// When the last of them ended.
     pub(super) last: HostNs,
+    /// When NCCL's thread first saw that the GPU had begun.
+    pub(super) seen: Option<HostNs>,
 }
 
 impl Work {

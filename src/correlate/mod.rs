@@ -12,6 +12,8 @@ mod history;
 mod known;
 mod plans;
 mod ranges;
+mod replays;
+mod times;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ pub(crate) use self::history::step_of;
 use self::known::{Details, Known, Table, Work};
 use self::plans::{Found, KernelKey, Plans};
 use self::ranges::Ranges;
+use crate::clock::skew::Skew;
 use crate::model::activity::{self, Activity, Kernel};
 use crate::model::event::{self, Body, Event, Kind, Record};
 use crate::model::ids::{Handle, ProcessTag, RingId};
@@ -81,6 +84,8 @@ pub struct Correlator {
     ranges: Ranges,
     history: History,
     channels: Channels,
+    /// CUPTI's times of kernels against NCCL's own, by GPU.
+    skews: FxHashMap<u32, Skew>,
     /// The newest interface that a communicator uses.
     interface: u8,
     /// When something last moved in a communicator: the proxy, or a channel.
@@ -152,6 +157,7 @@ impl Correlator {
             ranges: Ranges::default(),
             history: History::default(),
             channels: Channels::default(),
+            skews: FxHashMap::default(),
             interface: 0,
             moved: FxHashMap::default(),
             doubts: Doubts::default(),
@@ -170,7 +176,8 @@ impl Correlator {
     #[must_use]
     pub fn matches(&self) -> Matches {
         let (without_kernel, channels) = (self.plans.without_kernel(), self.channels.checks());
-        Matches { without_kernel, channels, unpaired_markers: self.ranges.unpaired(), ..self.matches }
+        let (cupti_off, unpaired_markers) = (self.open_errors(), self.ranges.unpaired());
+        Matches { without_kernel, channels, unpaired_markers, cupti_off, ..self.matches }
     }
 
     /// Kernels are going to be reported: what hangs on them waits for them.
@@ -253,6 +260,7 @@ impl Correlator {
                 let asked = self.rings.get(&ring).map(|&(_, tid)| Moment { tid, time });
                 self.plans.graph_launched(graph, correlation, asked, time);
             }
+            Body::GraphChange { graph } => self.plans.graph_changed(graph),
             Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
             Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
         }
@@ -318,8 +326,8 @@ impl Correlator {
     }
 
     fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
-        let &Kernel { graph_node, correlation, place, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device };
+        let &Kernel { graph_node, correlation, place, span, .. } = kernel;
+        let key = KernelKey { graph_node, correlation, device: place.device, span: Some(span) };
         if graph_node != 0 {
             self.plans.graph_seen(correlation);
         }
@@ -329,7 +337,7 @@ impl Correlator {
     /// A kernel that had not ended when CUPTI had to return its record: it is claimed, because no other record will come.
     fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device };
+        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
         self.matches.unfinished += 1;
         let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
         let what = match &found {
@@ -363,6 +371,16 @@ impl Correlator {
         self.plans.unseen_since()
     }
 
+    /// CUPTI is given up then, for a while: launches, and what is done with graphs, are not seen. Records of before may come later.
+    pub fn lent(&mut self, time: HostNs) {
+        self.plans.lent(time);
+    }
+
+    /// There was no room for a record.
+    pub fn lost(&mut self) {
+        self.plans.lost();
+    }
+
     /// CUPTI has returned all that it had until then: of kernels that are missing no records will come.
     pub fn all_seen(&mut self, until: HostNs) {
         self.plans.all_seen(until);
@@ -376,8 +394,9 @@ impl Correlator {
     }
 
     fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let kernel = &self.with_error(kernel, claimed.as_ref().ok(), sink);
         match claimed {
-            Ok(Found { method, context, operations, group, launch, replay, replayed, stream, untold }) => {
+            Ok(Found { method, context, operations, group, launch, replay, replayed, stream, untold, .. }) => {
                 let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };
                 self.matched(kernel, method, &carried, sink);
                 self.channels.kernel(group, context, stream, kernel, self.last);
@@ -784,6 +803,10 @@ impl Correlator {
                     let told = matches!(number, state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_FLUSH_WAIT);
                     let bytes = (told && argument > 0).then_some(argument);
                     out.say(What::StepPhase { id: *first, state: number, bytes });
+                    // What is sent, the GPU had written.
+                    if number == state::PROXY_STEP_SEND_WAIT {
+                        self.saw_work_of(id, out.now);
+                    }
                 }
             }
             (state::PROXY_CTRL_IDLE..=state::PROXY_CTRL_APPEND_END, _) if known.kind == Kind::ProxyCtrl => {
@@ -809,6 +832,14 @@ impl Correlator {
                 marks[1].get_or_insert(out.now);
             }
             _ => self.doubts.unknown_types += 1,
+        }
+    }
+
+    /// A step of the proxy shows that the GPU had begun with its operation.
+    fn saw_work_of(&mut self, step: Handle, now: HostNs) {
+        let Some(&Details::Step { op, .. }) = self.events.get(step).map(|known| &known.details) else { return };
+        if let Some(&Details::ProxyOp { parent, .. }) = self.events.get(op).map(|known| &known.details) {
+            self.work(parent, |work| work.seen = Some(work.seen.map_or(now, |seen| seen.min(now))));
         }
     }
 
@@ -1032,5 +1063,7 @@ fn is_host_call(kind: Kind) -> bool {
 mod channel_tests;
 #[cfg(test)]
 mod kernel_tests;
+#[cfg(test)]
+mod replay_tests;
 #[cfg(test)]
 pub(crate) mod tests;

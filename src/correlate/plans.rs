@@ -20,6 +20,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::bounded::Bounded;
+use super::replays::{Graphs, REPLAYS, Run, Runs, Which};
+use crate::model::activity::Span;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Method, Moment, Operation, ThreadId, Unmatched};
@@ -34,10 +36,6 @@ const LAUNCHES_ALONE: usize = 1024;
 const CAPTURED: usize = 8 << 10;
 /// Nodes of graphs that are NCCL's.
 const NODES: usize = 28 << 10;
-/// Replays of one captured launch whose kernels have not arrived.
-const REPLAYS: usize = 4096;
-/// Replays by which the kernel of one may come late.
-const LATE: u64 = 256;
 /// Groups of calls remembered for launches that belong to no plan.
 const CALLS: usize = 4096;
 /// Groups that are open: one a thread, and those whose stop was lost.
@@ -47,14 +45,6 @@ const OPERATIONS: usize = 4096;
 
 /// The operations of a plan.
 pub(super) type Operations = Arc<Vec<Arc<Operation>>>;
-
-/// A plan that was handed over.
-#[derive(Debug, Clone)]
-struct Run {
-    /// The Group in which it was.
-    group: Handle,
-    operations: Operations,
-}
 
 /// Launches, plans and the kernels that wait to be claimed.
 #[derive(Debug, Default)]
@@ -67,6 +57,8 @@ pub(super) struct Plans {
     claims: Bounded<u32, Claim>,
     /// The captured launch behind a node of a graph.
     nodes: Bounded<u64, Handle>,
+    /// Graphs with such a node.
+    known_graphs: Bounded<u64, ()>,
     /// The launch that ended last on a thread, until something else begins there.
     just_launched: FxHashMap<ThreadId, Handle>,
     /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that follows on its thread.
@@ -79,9 +71,7 @@ pub(super) struct Plans {
     groups: Bounded<Handle, OpenGroup>,
     /// Calls made in a GroupApi which no plan has carried yet.
     calls: Bounded<Handle, Vec<Call>>,
-    /// Launches of graphs, by their correlation id.
-    replays: Bounded<u32, Replay>,
-    graphs: Bounded<u64, GraphRuns>,
+    graphs: Graphs,
     /// Launches of graphs, and of what NCCL does not hand over, of which no kernel has been seen, in their order; those seen
     /// since are skipped.
     unseen: VecDeque<(HostNs, Unseen)>,
@@ -96,15 +86,6 @@ enum Unseen {
     Calls(u32),
 }
 
-/// The launches of an executable graph.
-#[derive(Debug, Clone, Copy, Default)]
-struct GraphRuns {
-    /// So far.
-    launched: u64,
-    /// Those of which a kernel has been seen, or one of a later launch.
-    seen: u64,
-}
-
 /// What a kernel is found by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KernelKey {
@@ -114,15 +95,8 @@ pub(super) struct KernelKey {
     pub(super) correlation: u32,
     /// Where it ran.
     pub(super) device: u32,
-}
-
-/// A launch of a graph.
-#[derive(Debug, Clone, Copy)]
-struct Replay {
-    graph: u64,
-    /// How manieth launch of it that was, from 0.
-    index: u64,
-    asked: Option<Moment>,
+    /// When; `None` for one that had not ended.
+    pub(super) span: Option<Span>,
 }
 
 #[derive(Debug)]
@@ -134,26 +108,8 @@ struct Launch {
     stream: u64,
     /// The GroupApi it was made in.
     group_api: Handle,
-    /// The plans that no kernel has claimed yet, oldest first. An eager launch has one.
-    runs: VecDeque<Run>,
-    /// The operations of the last run claimed: those of a replay about which NCCL said nothing.
-    last: Option<Operations>,
-    /// Kernels that claimed it.
-    kernels: u64,
-    /// Of a captured one: the only graph it is in, as far as that is known.
-    graph: Graph,
-    /// How many of its runs are not in `runs` any more.
-    gone: u64,
-}
-
-/// The executable graphs that a captured launch is in.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Graph {
-    Unknown,
-    /// This one: its n-th launch is the n-th run.
-    One(u64),
-    /// Several, or it is not known which launch a kernel came from: runs are taken in the order in which kernels come.
-    Untold,
+    /// What was handed over for it.
+    runs: Runs,
 }
 
 /// A call of the user's that asks for an operation.
@@ -170,6 +126,11 @@ fn only_context(calls: &[Call], device: u32, device_of: &dyn Fn(Handle) -> Optio
     let mut contexts = calls.iter().filter(may_be).map(|call| call.context);
     let first = contexts.next()?;
     contexts.all(|context| context == first).then_some(first)
+}
+
+/// The graph of a node, by CUPTI's number of the node.
+fn graph_of(node: u64) -> u64 {
+    node >> 32
 }
 
 /// How many broadcasts of a launch's communicator and group no plan carried.
@@ -218,10 +179,12 @@ pub(super) struct Found {
     pub(super) group: Handle,
     /// The KernelLaunch, where there was one.
     pub(super) launch: Handle,
-    /// The how manieth kernel of a captured launch, from 1.
+    /// Of a captured launch: which run of it, counted from 1, where that is known.
     pub(super) replay: Option<u64>,
     /// Where its graph was launched.
     pub(super) replayed: Option<Moment>,
+    /// It cannot have run before, as far as that is known.
+    pub(super) since: Option<HostNs>,
     /// The stream as NCCL names it, or 0.
     pub(super) stream: u64,
     /// Broadcasts of its communicator in the same group of calls that no plan carried.
@@ -240,44 +203,6 @@ pub(super) struct Handover {
     pub(super) stream: u64,
 }
 
-impl Launch {
-    /// Of a captured launch: which run a kernel is, from 1, and its plan; that of the run before, where NCCL says nothing.
-    /// `launched` is the launch of the graph that the kernel was in.
-    ///
-    /// Kernels come in no order, and some are lost, so they are counted by their graph's launches. NCCL tells of its plans in the order
-    /// of these.
-    fn replay(&mut self, launched: Option<Replay>) -> (u64, Option<Run>) {
-        self.kernels += 1;
-        self.graph = match (self.graph, launched) {
-            (Graph::Unknown, Some(Replay { graph, .. })) => Graph::One(graph),
-            (Graph::One(graph), Some(launched)) if graph == launched.graph => Graph::One(graph),
-            _ => Graph::Untold,
-        };
-        let number = match (self.graph, launched) {
-            (Graph::One(_), Some(Replay { index, .. })) => index,
-            _ => self.kernels - 1,
-        };
-        let place = number.checked_sub(self.gone).and_then(|place| usize::try_from(place).ok());
-        let run = place.and_then(|place| self.runs.get(place)).cloned();
-        // Kernels come in no order: the first may be that of a later run than NCCL tells of.
-        if let Some(run) = run.as_ref().or_else(|| self.runs.back().filter(|_| place.is_some())) {
-            self.last = Some(Arc::clone(&run.operations));
-        }
-        while number >= self.gone + LATE && self.runs.len() > 1 {
-            self.forget_run();
-        }
-        let unsaid = |last| Run { group: Handle::NONE, operations: last };
-        (number + 1, run.or_else(|| self.last.clone().map(unsaid)))
-    }
-
-    fn forget_run(&mut self) {
-        if let Some(run) = self.runs.pop_front() {
-            self.last = Some(run.operations);
-            self.gone += 1;
-        }
-    }
-}
-
 impl Plans {
     /// Kernels are going to be reported.
     pub(super) fn expect_kernels(&mut self) {
@@ -286,17 +211,7 @@ impl Plans {
 
     /// A KernelLaunch begins.
     pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle, stream: u64, start: HostNs) {
-        let launch = Launch {
-            context,
-            start,
-            stream,
-            group_api,
-            runs: VecDeque::new(),
-            last: None,
-            kernels: 0,
-            graph: Graph::Unknown,
-            gone: 0,
-        };
+        let launch = Launch { context, start, stream, group_api, runs: Runs::default() };
         let bound = if self.kernels_expected { LAUNCHES } else { LAUNCHES_ALONE };
         self.launches.insert(id, launch, bound);
     }
@@ -335,7 +250,7 @@ impl Plans {
         let Some(launch) = self.launches.get_mut(&id) else { return false };
         let early = self.early.get_mut(&(launch.context, launch.group_api)).and_then(VecDeque::pop_front);
         let found = early.is_some();
-        launch.runs.extend(early);
+        early.into_iter().for_each(|run| launch.runs.push(run));
         found
     }
 
@@ -355,6 +270,9 @@ impl Plans {
             Some(launch) if same(&launch) => {
                 if let Some(launch) = self.launches.get(&launch) {
                     since = Some(launch.start);
+                }
+                if let Some(captured) = self.captured.get_mut(&launch) {
+                    captured.runs.is_silent();
                 }
                 Some(Claim::Launch(launch))
             }
@@ -408,7 +326,7 @@ impl Plans {
     pub(super) fn group_end(&mut self, id: Handle) -> Option<Handover> {
         let OpenGroup { context, begin, owner, group_api, operations } = self.groups.remove(&id)?;
         let operations = Arc::new(operations);
-        let run = Run { group: id, operations: Arc::clone(&operations) };
+        let run = Run { group: id, operations: Arc::clone(&operations), begin, is_claimed: false };
         let mut handover = Handover { operations, since: None, launch: Handle::NONE, stream: 0 };
         match owner {
             Some(Claim::Launch(id)) => {
@@ -423,10 +341,7 @@ impl Plans {
                 };
                 if let Some(launch) = launch {
                     handover = Handover { launch: id, stream: launch.stream, since, ..handover };
-                    launch.runs.push_back(run);
-                    if launch.runs.len() > REPLAYS {
-                        launch.forget_run();
-                    }
+                    launch.runs.push(run);
                 }
             }
             Some(Claim::Thread(correlation, _)) => {
@@ -513,25 +428,43 @@ impl Plans {
         if let Some(captured) = self.launches.remove(&launch) {
             self.captured.insert(launch, captured, CAPTURED);
         }
+        self.insert_node(node, launch);
+    }
+
+    fn insert_node(&mut self, node: u64, launch: Handle) {
         self.nodes.insert(node, launch, NODES);
+        if !launch.is_none() {
+            self.known_graphs.insert(graph_of(node), (), CAPTURED);
+        }
     }
 
     /// An executable graph is launched by the call with this correlation id, or it is made: then that is 0.
     pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>, now: HostNs) {
         if correlation == 0 {
-            self.graphs.remove(&graph);
+            self.graphs.made(graph, now);
             self.unseen.retain(|(_, it)| !matches!(it, Unseen::Graph(other, _) if *other == graph));
             return;
         }
-        let mut runs = self.graphs.get(&graph).copied().unwrap_or_default();
-        let index = runs.launched;
-        runs.launched += 1;
-        self.graphs.insert(graph, runs, CAPTURED);
-        self.replays.insert(correlation, Replay { graph, index, asked }, LAUNCHES);
+        let index = self.graphs.launched(graph, correlation, asked, now);
         // Where nothing of NCCL's was captured, nothing of it can hang in a graph.
         if self.captured.len() > 0 {
             self.unseen(now, Unseen::Graph(graph, index));
         }
+    }
+
+    /// An executable graph is changed.
+    pub(super) fn graph_changed(&mut self, graph: u64) {
+        self.graphs.changed(graph);
+    }
+
+    /// CUPTI is given up then, for a while.
+    pub(super) fn lent(&mut self, time: HostNs) {
+        self.graphs.lent(time);
+    }
+
+    /// There was no room for a record of NCCL's.
+    pub(super) fn lost(&mut self) {
+        self.graphs.lost();
     }
 
     fn unseen(&mut self, now: HostNs, launch: Unseen) {
@@ -545,18 +478,14 @@ impl Plans {
 
     /// A kernel of the launch of a graph by this call has been seen: the launches before it are done, one runs at a time.
     pub(super) fn graph_seen(&mut self, correlation: u32) {
-        if let Some(&Replay { graph, index, .. }) = self.replays.get(&correlation)
-            && let Some(runs) = self.graphs.get_mut(&graph)
-        {
-            runs.seen = runs.seen.max(index + 1);
-        }
+        self.graphs.kernel(correlation);
     }
 
     /// When the first of those launches was made of which no kernel has been seen, and NCCL tells nothing else.
     pub(super) fn unseen_since(&mut self) -> Option<HostNs> {
         while let Some(&(time, launch)) = self.unseen.front() {
             let is_unseen = match launch {
-                Unseen::Graph(graph, index) => self.graphs.get(&graph).is_some_and(|runs| index >= runs.seen),
+                Unseen::Graph(graph, index) => self.graphs.is_unseen(graph, index),
                 Unseen::Calls(correlation) => self.claims.get(&correlation).is_some(),
             };
             if is_unseen {
@@ -580,7 +509,10 @@ impl Plans {
     /// A node was cloned.
     pub(super) fn node_cloned(&mut self, node: u64, original: u64) {
         if let Some(&launch) = self.nodes.get(&original) {
-            self.nodes.insert(node, launch, NODES);
+            self.insert_node(node, launch);
+            if let Some(captured) = self.captured.get_mut(&launch) {
+                captured.runs.cloned();
+            }
         }
     }
 
@@ -596,14 +528,18 @@ impl Plans {
         device_of: &dyn Fn(Handle) -> Option<u32>,
     ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
-            let launch = *self.nodes.get(&kernel.graph_node).ok_or(Unmatched::UnknownNode)?;
-            return self.run(launch, Method::GraphNode, kernel.correlation);
+            let unknown = match self.known_graphs.get(&graph_of(kernel.graph_node)) {
+                Some(()) => Unmatched::UntoldNode,
+                None => Unmatched::UnknownNode,
+            };
+            let launch = *self.nodes.get(&kernel.graph_node).ok_or(unknown)?;
+            return self.run(launch, Method::GraphNode, &kernel);
         }
         // An id is used by one kernel only, unless it is that of a graph's launch.
         match self.claims.remove(&kernel.correlation).ok_or(Unmatched::NoLaunch)? {
-            Claim::Launch(launch) => self.run(launch, Method::Bracket, kernel.correlation),
-            Claim::External(launch) => self.run(launch, Method::External, kernel.correlation),
-            Claim::Thread(_, Some((context, Run { group, operations }))) => Ok(Found {
+            Claim::Launch(launch) => self.run(launch, Method::Bracket, &kernel),
+            Claim::External(launch) => self.run(launch, Method::External, &kernel),
+            Claim::Thread(_, Some((context, Run { group, operations, .. }))) => Ok(Found {
                 method: Method::ThreadOrder,
                 context,
                 operations,
@@ -611,6 +547,7 @@ impl Plans {
                 launch: Handle::NONE,
                 replay: None,
                 replayed: None,
+                since: None,
                 stream: 0,
                 untold: 0,
             }),
@@ -627,6 +564,7 @@ impl Plans {
                     launch: Handle::NONE,
                     replay: None,
                     replayed: None,
+                    since: None,
                     stream: 0,
                     untold: 0,
                 })
@@ -634,25 +572,43 @@ impl Plans {
         }
     }
 
-    /// The run of a launch that a kernel is. Of a captured one: the kernel whose graph was launched by a call with this id.
-    fn run(&mut self, id: Handle, method: Method, correlation: u32) -> Result<Found, Unmatched> {
+    /// The run of a launch that a kernel is.
+    fn run(&mut self, id: Handle, method: Method, kernel: &KernelKey) -> Result<Found, Unmatched> {
         if self.launches.get(&id).is_some_and(|launch| launch.runs.is_empty()) {
             self.take_early(id);
         }
         if let Some(launch) = self.captured.get_mut(&id) {
-            let launched = self.replays.get(&correlation).copied();
-            let (replay, run) = launch.replay(launched);
-            let Run { group, operations } = run.ok_or(Unmatched::NoGroup)?;
-            let (context, stream, untold) = (launch.context, launch.stream, untold(&self.calls, launch));
-            let (replay, replayed) = (Some(replay), launched.and_then(|launched| launched.asked));
-            return Ok(Found { method, context, operations, group, launch: id, replay, replayed, stream, untold });
+            let seen = self.graphs.seen(kernel.correlation, kernel.span)?;
+            let Which { run: Run { group, operations, .. }, number, is_exact } = launch.runs.which(&seen)?;
+            return Ok(Found {
+                method: if is_exact { method } else { Method::GraphReplay },
+                context: launch.context,
+                operations,
+                group,
+                launch: id,
+                replay: number,
+                replayed: seen.asked(),
+                since: seen.asked().map(|moment| moment.time),
+                stream: launch.stream,
+                untold: untold(&self.calls, launch),
+            });
         }
         let launch = self.launches.get_mut(&id).ok_or(Unmatched::Forgotten)?;
-        let Run { group, operations } = launch.runs.pop_front().ok_or(Unmatched::NoGroup)?;
-        let (context, stream, untold) = (launch.context, launch.stream, untold(&self.calls, launch));
+        let Run { group, operations, .. } = launch.runs.pop().ok_or(Unmatched::NoGroup)?;
+        let found = Found {
+            method,
+            context: launch.context,
+            operations,
+            group,
+            launch: id,
+            replay: None,
+            replayed: None,
+            since: Some(launch.start),
+            stream: launch.stream,
+            untold: untold(&self.calls, launch),
+        };
         self.launches.remove(&id);
-        let (replay, replayed) = (None, None);
-        Ok(Found { method, context, operations, group, launch: id, replay, replayed, stream, untold })
+        Ok(found)
     }
 
     /// The kernel of a plan was found by other means than its launch.

@@ -155,6 +155,10 @@ impl Player {
                 self.correlator.push_activity(&activity, &mut |entry| sink(labels, entry));
                 continue;
             }
+            if let ["lent"] = what {
+                self.correlator.lent(time);
+                continue;
+            }
             if let ["advance"] = what {
                 let labels = &self.labels;
                 self.correlator.advance(time, &mut |entry| sink(labels, entry));
@@ -234,6 +238,7 @@ impl Player {
                 let original = Fields::new(fields).number("of", 0);
                 Body::GraphNode { node: node.parse().ok()?, original, launch: Handle::NONE }
             }
+            ["update-graph", graph] => Body::GraphChange { graph: graph.parse().ok()? },
             ["graph", graph, ref fields @ ..] => {
                 let correlation = Fields::new(fields).number("corr", 0);
                 Body::GraphLaunch { graph: graph.parse().ok()?, correlation }
@@ -497,6 +502,7 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             };
             format!("kernel to {} {owner}", kernel.span.end.0)
         }
+        What::TimesOff { device, least, most } => format!("times of {device} late by {least} to {most}"),
         What::TimerStep { device, before, by } => format!("timer of {device} set by {by} before {}", before.0),
         What::Copy { copy, of } => {
             let of = of.map_or(String::new(), |CopyOf { comm, operation, method }| {
@@ -1432,6 +1438,7 @@ impl Rules {
             | What::HostFunction(_)
             | What::Device(_)
             | What::Overhead(_)
+            | What::TimesOff { .. }
             | What::TimerStep { .. } => {}
         }
     }

@@ -73,6 +73,17 @@ pub(super) const COPYING: [u32; 8] = [
 pub(super) const GRAPH_LAUNCHES: [u32; 2] =
     [cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz];
 
+/// What changes the nodes of an executable graph. All of them name it first, as its launch does. Releases lack some.
+pub(super) const GRAPH_CHANGES: [u32; 7] = [
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams_v2,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled,
+];
+
 /// What happens to a graph's nodes, and that it became executable.
 pub(super) const NODES: [u32; 3] = [
     cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
@@ -132,13 +143,12 @@ pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, d
             launch(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
         }
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && GRAPH_LAUNCHES.contains(&id) => {
+            // SAFETY: as above; these functions name an executable graph first.
+            unsafe { graph(&*data.cast::<cupti::CUpti_CallbackData>(), recorder::graph_launch) };
+        }
+        cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && GRAPH_CHANGES.contains(&id) => {
             // SAFETY: as above.
-            let call = unsafe { &*data.cast::<cupti::CUpti_CallbackData>() };
-            // SAFETY: these functions' parameters have this type in every release; null where they are not shown.
-            let parameters = unsafe { call.functionParams.cast::<cupti::cuGraphLaunch_params_st>().as_ref() };
-            if let (cupti::CUPTI_API_ENTER, Some(parameters)) = (call.callbackSite, parameters) {
-                recorder::graph_launch(parameters.hGraph.addr() as u64, call.correlationId);
-            }
+            unsafe { graph(&*data.cast::<cupti::CUpti_CallbackData>(), |graph, _| recorder::graph_change(graph)) };
         }
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && COPYING.contains(&id) => {
             // SAFETY: as above.
@@ -167,6 +177,19 @@ fn launch(call: &cupti::CUpti_CallbackData) {
     if call.callbackSite == cupti::CUPTI_API_ENTER {
         // SAFETY: the symbol is null or a C string.
         recorder::launch(call.correlationId, || unsafe { names::is_nccl_kernel(call.symbolName) });
+    }
+}
+
+/// Something is about to be done with an executable graph.
+///
+/// # Safety
+///
+/// The call is one of a function whose first parameter is an executable graph.
+unsafe fn graph(call: &cupti::CUpti_CallbackData, record: impl FnOnce(u64, u32)) {
+    // SAFETY: parameters lie in their order, and pointers are alike; null where they are not shown.
+    let graph = unsafe { call.functionParams.cast::<cupti::CUgraphExec>().as_ref() };
+    if let (cupti::CUPTI_API_ENTER, Some(graph)) = (call.callbackSite, graph) {
+        record(graph.addr() as u64, call.correlationId);
     }
 }
 

@@ -16,15 +16,11 @@ use super::calls::Calls;
 use super::clock::{CuptiClock, Stamp};
 use super::names::Names;
 use crate::model::activity::{
-    Activity, Api, Context, Copy, CopyKind, CudaCall, Device, Edge, HostFunction, Kernel, Marker, Overhead, Place,
-    Span, Stream, Unfinished,
+    Activity, Api, Context, Copy, CopyKind, CudaCall, Device, Edge, GPU_STAMP_ERROR_NS, HostFunction, Kernel, Marker,
+    Overhead, Place, Span, Stream, Unfinished,
 };
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
-
-/// How far CUPTI's own conversion of the GPU's clock to the processor's may be off, in ns. NVIDIA states no figure; it
-/// is good to about a microsecond.
-pub const GPU_STAMP_ERROR_NS: u32 = 1_000;
 
 /// What decoding had to leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

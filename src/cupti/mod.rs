@@ -39,13 +39,13 @@ use cupti_sys::records::{self, Library, Walker};
 use self::buffers::{Pool, Taken};
 use self::callbacks::Shared;
 use self::clock::Reading;
-pub use self::decode::GPU_STAMP_ERROR_NS;
 use self::decode::{Asked, Outside, Process};
 use self::find::Found;
 use self::flush::{Desk, Flusher};
 use self::intake::{Source, Standing};
 use self::subscription::Subscription;
 use crate::config;
+pub use crate::model::activity::GPU_STAMP_ERROR_NS;
 use crate::model::time::HostNs;
 use crate::{memory, process, sys};
 

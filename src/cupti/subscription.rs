@@ -6,7 +6,7 @@ use std::ptr;
 use cupti_sys::bindings as cupti;
 use cupti_sys::records;
 
-use super::callbacks::{self, COPYING, GRAPH_LAUNCHES, LAUNCHES, NODES, STATES, Shared};
+use super::callbacks::{self, COPYING, GRAPH_CHANGES, GRAPH_LAUNCHES, LAUNCHES, NODES, STATES, Shared};
 use super::{Absent, Options};
 use crate::config::Matching;
 use crate::record::recorder;
@@ -112,7 +112,8 @@ impl Subscription {
             enable("nodes of graphs", cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
             enable("launches of graphs", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
         }
-        for id in COPYING.into_iter().filter(|_| options.copies) {
+        let changes = GRAPH_CHANGES.into_iter().filter(|_| options.matching != Matching::Timer);
+        for id in changes.chain(COPYING.into_iter().filter(|_| options.copies)) {
             // Releases that lack a function refuse it, and nothing is missed there.
             // SAFETY: the handle is that of this subscription.
             unsafe { (api.cuptiEnableCallback)(1, self.handle, cupti::CUPTI_CB_DOMAIN_DRIVER_API, id) };

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{How, Kernel, Operation, Profile, Tool, kernel_name};
 use crate::trace::names;
+pub use crate::trace::names::duration;
 
 /// One kind of fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -254,19 +255,6 @@ fn waits(profile: &Profile) -> Fact {
         Tool::Nsight | Tool::Kineto => "transfers over the network are not recorded by this tool".into(),
     };
     Fact { what: "transfers and waits", known, of, remark }
-}
-
-/// A duration for people: `812 ns`, `15.2 µs`, `3.41 ms`, `2.05 s`.
-#[must_use]
-pub fn duration(ns: f64) -> String {
-    let digits = |value: f64| if value < 10.0 { 2 } else { usize::from(value < 100.0) };
-    let text = |value: f64, unit: &str| format!("{value:.*} {unit}", digits(value));
-    match ns.abs() {
-        small if small < 1e3 => format!("{ns:.0} ns"),
-        small if small < 1e6 => text(ns / 1e3, "µs"),
-        small if small < 1e9 => text(ns / 1e6, "ms"),
-        _ => text(ns / 1e9, "s"),
-    }
 }
 
 #[cfg(test)]

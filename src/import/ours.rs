@@ -293,6 +293,7 @@ impl Reader {
             MatchedBy::InferredCallBracket
             | MatchedBy::InferredThreadOrder
             | MatchedBy::InferredDeviceTimer
+            | MatchedBy::InferredGraphReplay
             | MatchedBy::InferredCaptureOrder => How::Inferred,
             MatchedBy::InferredRange => How::Launched,
             MatchedBy::InferredKernelName => How::Named,

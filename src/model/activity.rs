@@ -41,6 +41,10 @@ pub enum Activity {
     Implausible,
 }
 
+/// How far CUPTI's own conversion of the GPU's clock to the processor's may be off, in ns. NVIDIA states no figure; it
+/// is good to about a microsecond.
+pub const GPU_STAMP_ERROR_NS: u32 = 1_000;
+
 /// When something ran on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {

@@ -506,6 +506,11 @@ pub enum Body<'a> {
         /// CUPTI's id of the launching call; 0: it was made.
         correlation: u32,
     },
+    /// An executable graph is changed: its nodes do not do any more what those did that they were cloned from.
+    GraphChange {
+        /// The graph, as the driver names it.
+        graph: u64,
+    },
     /// The text behind a [`Word`].
     Text {
         /// The number it got.
@@ -513,6 +518,11 @@ pub enum Body<'a> {
         /// Its bytes, at most [`TEXT_BYTES`]; UTF-8 is not promised.
         text: &'a [u8],
     },
+}
+
+impl Coll {
+    /// The sequence number of one that may be any of several.
+    pub const UNNUMBERED: u64 = u64::MAX;
 }
 
 /// Longest text kept, in bytes. NCCL's own limit for a communicator's name is larger; a cut one ends in an ellipsis.
@@ -534,6 +544,7 @@ pub(crate) mod kind {
     pub(crate) const LAUNCH: u8 = 41;
     pub(crate) const GRAPH_NODE: u8 = 42;
     pub(crate) const GRAPH_LAUNCH: u8 = 43;
+    pub(crate) const GRAPH_CHANGE: u8 = 44;
 }
 
 /// Word 0 of a record.
@@ -580,6 +591,7 @@ impl<'a> Record<'a> {
             }
             kind::GRAPH_NODE => Body::GraphNode { node: *rest.first()?, original: *rest.get(1)?, launch: handle(2)? },
             kind::GRAPH_LAUNCH => Body::GraphLaunch { graph: *rest.first()?, correlation: wide as u32 },
+            kind::GRAPH_CHANGE => Body::GraphChange { graph: *rest.first()? },
             kind::TEXT => {
                 Body::Text { word: Word(small), text: bytemuck::cast_slice(rest).get(..usize::try_from(wide).ok()?)? }
             }

@@ -270,7 +270,16 @@ pub enum What<'a> {
     Device(&'a activity::Device),
     /// Time that CUPTI itself took. `time` is when it began.
     Overhead(&'a activity::Overhead),
-    /// A GPU's timer, or the host's clock, was set. `time` is that of the last kernel before.
+    /// CUPTI's times of a GPU's kernels contradict what NCCL's threads saw. `time` is that of the kernel that made it certain.
+    TimesOff {
+        /// The GPU.
+        device: u32,
+        /// How late they are at least, and at most, in ns; below zero they are early. `i64::MIN` and `i64::MAX` where nothing bounds it.
+        least: i64,
+        /// See `least`.
+        most: i64,
+    },
+    /// A GPU's timer, CUPTI's conversion of it, or the host's clock, was set. `time` is that of the last kernel before.
     TimerStep {
         /// The GPU.
         device: u32,
@@ -411,6 +420,9 @@ pub enum Method {
     External,
     /// It ran from a node of a graph that was recorded between start and stop of a KernelLaunch. Exact.
     GraphNode,
+    /// The same, but which run of the graph it was, the count of launches does not say: launches were not seen, or NCCL's records and times
+    /// speak against it. Inferred from times, or left open.
+    GraphReplay,
     /// It was launched inside a GroupApi, without a KernelLaunch, and so belongs to the calls of that group about which NCCL says nothing else.
     ApiBracket,
     /// Its launch was followed by a Group on the same thread (interfaces without KernelLaunch). Inferred.
@@ -427,7 +439,7 @@ pub enum Method {
 
 impl Method {
     /// Every method.
-    pub const ALL: [Method; 9] = [
+    pub const ALL: [Method; 10] = [
         Method::Bracket,
         Method::External,
         Method::GraphNode,
@@ -437,6 +449,7 @@ impl Method {
         Method::CaptureOrder,
         Method::Range,
         Method::KernelName,
+        Method::GraphReplay,
     ];
 
     /// As the trace says it.
@@ -445,6 +458,7 @@ impl Method {
         match self {
             Method::Bracket => "exact (launch bracket)",
             Method::External => "exact (external id)",
+            Method::GraphReplay => "inferred (graph replay)",
             Method::GraphNode => "exact (graph node)",
             Method::ApiBracket => "inferred (call bracket)",
             Method::ThreadOrder => "inferred (thread order)",
@@ -467,6 +481,8 @@ pub enum Unmatched {
     NoCall,
     /// It ran from a node of a graph whose recording was not seen.
     UnknownNode,
+    /// It ran from a graph whose recording was seen, and NCCL told nothing of the launch behind its node.
+    UntoldNode,
     /// Its launch is no longer remembered.
     Forgotten,
     /// It ran from a graph, and the file of another tool does not say from which node.
@@ -496,6 +512,7 @@ impl Unmatched {
             Unmatched::NoGroup => "NCCL handed over no operation for its launch",
             Unmatched::NoCall => "all calls of its group have kernels of their own",
             Unmatched::UnknownNode => "its graph was captured unseen",
+            Unmatched::UntoldNode => "NCCL told nothing of its launch when its graph was captured",
             Unmatched::Forgotten => "its launch was too long ago",
             Unmatched::NoNode => "the file does not say from which node of its graph it ran",
             Unmatched::CallsLost => {
@@ -515,7 +532,7 @@ impl Unmatched {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matches {
     /// Kernels of NCCL by method, in the order of [`Method::ALL`].
-    pub matched: [u64; 9],
+    pub matched: [u64; 10],
     /// Kernels of NCCL without operations.
     pub unmatched: u64,
     /// Kernels of the application.
@@ -536,6 +553,11 @@ pub struct Matches {
     pub discarded_buffers: u64,
     /// Records that were not drawn, because the file had reached its size.
     pub discarded: u64,
+    /// Kernels whose times NCCL's own contradict.
+    pub mistimed: u64,
+    /// How late CUPTI's times of kernels may be at least and at most, in ns, without that anything NCCL saw would speak against it;
+    /// below zero they are early. `None` where nothing bounds it.
+    pub cupti_off: [Option<i64>; 2],
     /// What kernel channels say about them.
     pub channels: ChannelChecks,
 }
@@ -765,7 +787,7 @@ impl Operation {
     pub fn correlation(&self, comm: Option<&Comm>) -> Option<u64> {
         let comm = comm.filter(|comm| comm.hash != 0)?;
         let (function, sequence) = match &self.event {
-            Event::Coll(coll) => (coll.func.0 as u8, coll.seq as u32),
+            Event::Coll(coll) if coll.seq != event::Coll::UNNUMBERED => (coll.func.0 as u8, coll.seq as u32),
             Event::P2p(p2p) if comm.rank >= 0 && self.p2p_number != Self::UNNUMBERED => {
                 let (from, to) = if p2p.func == Word::RECV { (p2p.peer, comm.rank) } else { (comm.rank, p2p.peer) };
                 let pair = u64::from(from as u32) << 32 | u64::from(to as u32);

@@ -294,6 +294,18 @@ pub fn graph_launch(graph: u64, correlation: u32) {
     });
 }
 
+/// Records that an executable graph is changed. Only once a node that concerns NCCL was seen.
+pub fn graph_change(graph: u64) {
+    if !is_on() || !HAS_NODES.load(Ordering::Relaxed) {
+        return;
+    }
+    let _ = LOCAL.try_with(|local| {
+        if !local.note(kind::GRAPH_CHANGE, 0, 0, &[graph]) {
+            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
 /// The place of a node in [`NODES`].
 fn node_bit(node: u64) -> (&'static AtomicU64, u64) {
     let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;

@@ -141,8 +141,10 @@ impl Args {
     }
 
     fn coll(&mut self, coll: &event::Coll) -> &mut Args {
-        self.uint(nccl::SEQ, coll.seq)
-            .uint(nccl::CHANNELS, u64::from(coll.channels))
+        if coll.seq != event::Coll::UNNUMBERED {
+            self.uint(nccl::SEQ, coll.seq);
+        }
+        self.uint(nccl::CHANNELS, u64::from(coll.channels))
             .uint(nccl::WARPS, u64::from(coll.warps))
             .root(coll.func, coll.root)
             .buffers(coll.send_buffer, coll.recv_buffer)
@@ -356,6 +358,7 @@ impl Args {
             Method::Bracket => matched_by::exact_launch_bracket,
             Method::External => matched_by::exact_external_id,
             Method::GraphNode => matched_by::exact_graph_node,
+            Method::GraphReplay => matched_by::inferred_graph_replay,
             Method::ApiBracket => matched_by::inferred_call_bracket,
             Method::ThreadOrder => matched_by::inferred_thread_order,
             Method::DeviceTimer => matched_by::inferred_device_timer,
@@ -417,6 +420,8 @@ impl Args {
             dropped,
             discarded_buffers,
             discarded,
+            mistimed,
+            cupti_off: [least, most],
             channels: _,
         } = *matches;
         for (field, value) in [
@@ -426,6 +431,7 @@ impl Args {
             (nccl::KERNELS_CALL_BRACKET, matched[3]),
             (nccl::KERNELS_THREAD_ORDER, matched[4]),
             (nccl::KERNELS_DEVICE_TIMER, matched[5]),
+            (nccl::KERNELS_GRAPH_REPLAY, matched[9]),
             (nccl::KERNELS_UNMATCHED, unmatched),
             (nccl::KERNELS_APPLICATION, application),
             (nccl::LAUNCHES_WITHOUT_KERNEL, without_kernel),
@@ -437,8 +443,14 @@ impl Args {
             (nccl::ACTIVITY_BUFFERS_DISCARDED, discarded_buffers),
             (nccl::ACTIVITIES_DISCARDED, discarded),
             (nccl::LAUNCHES_LOST, launches_lost),
+            (nccl::KERNELS_MISTIMED, mistimed),
         ] {
             self.uint(field, value);
+        }
+        for (field, value) in [(nccl::CUPTI_OFF_LEAST_NS, least), (nccl::CUPTI_OFF_MOST_NS, most)] {
+            if let Some(value) = value {
+                self.long(field, value);
+            }
         }
         self
     }

@@ -19,7 +19,7 @@ const LANES: usize = 16;
 const STREAMS: usize = 512;
 /// Channels of streams that get tracks of their own; the rest of a GPU's share one family.
 const CHANNELS: usize = 2048;
-/// Operations of one kernel that are drawn; a kernel of an all-to-all may carry thousands. There are lanes for four such kernels, because late ones
+/// Operations of one kernel that are drawn below it; a kernel of an all-to-all may carry thousands. There are lanes for four such kernels, because late ones
 /// find the first lanes taken.
 const OPERATIONS: usize = 16;
 
@@ -127,7 +127,8 @@ impl Tracks {
         }
         let family = self.comm(kernel.span.start, comm);
         operations.iter().for_each(|operation| self.done(kernel.span.end, comm, operation.id));
-        for (place, operation) in operations.iter().enumerate().take(OPERATIONS) {
+        // All of them: who asks for an operation asks for its run.
+        for (place, operation) in operations.iter().enumerate() {
             self.args.clear().operation(operation).of_comm(Some(comm)).matched_by(*method).around(around.get(place));
             match replay {
                 Some(replay) => self.args.uint(nccl::REPLAY, *replay),
@@ -202,10 +203,32 @@ impl Tracks {
         self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("GPU"), &self.args);
     }
 
+    /// CUPTI's times contradict NCCL's.
+    pub(super) fn times_off(&mut self, time: HostNs, device: u32, least: i64, most: i64) {
+        self.args.clear().uint(nccl::DEVICE, u64::from(device));
+        for (field, bound) in [(nccl::CUPTI_OFF_LEAST_NS, least), (nccl::CUPTI_OFF_MOST_NS, most)] {
+            if bound != i64::MIN && bound != i64::MAX {
+                self.args.long(field, bound);
+            }
+        }
+        let (way, by) = if least > 0 { ("late", least) } else { ("early", -most) };
+        let what = match way {
+            "late" => "NCCL's threads saw the work of kernels before these begin",
+            _ => "kernels begin before the calls that launch them",
+        };
+        let note = format!(
+            "GPU {device}: by at least {} too {way}: {what}; kernels state an error that covers it from here on",
+            names::duration(by as f64)
+        );
+        self.args.text(nccl::NOTE, &note);
+        self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("CUPTI's times are off"), &self.args);
+    }
+
     /// A GPU's timer, or the host's clock, was set.
     pub(super) fn timer_step(&mut self, time: HostNs, device: u32, before: HostNs, by: i64) {
         self.args.clear().uint(nccl::DEVICE, u64::from(device)).long(nccl::TIMER_STEP_NS, by);
-        let note = format!("within {} ns, between two kernels", before.since(time));
+        let within = before.since(time);
+        let note = format!("within {within} ns, between two kernels; or CUPTI's conversion of it was");
         self.args.text(nccl::NOTE, &note);
         self.lanes.instant(self.own, time, Category::Ncclscope, &Fixed("GPU timer was set"), &self.args);
     }

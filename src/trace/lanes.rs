@@ -40,9 +40,25 @@ struct Family {
     sequence: Option<Sequence>,
     lanes: Vec<Lane>,
     max: usize,
+    /// Further lanes, for slices that found none of the others free.
+    further: Vec<Further>,
     /// It is of things that have no tracks of their own.
     shared: bool,
 }
+
+/// A lane on which slices that are of one time lie in each other. What nests by accident nowhere else is drawn so, rather than not at all:
+/// a group may hand over hundreds of operations at once, and its kernel carries them all for as long as it runs.
+struct Further {
+    track: Track,
+    /// From when to when the last ones on it last, and how many these are.
+    span: (HostNs, HostNs),
+    depth: u32,
+}
+
+/// Slices that lie in each other: Perfetto drops those that are deeper than 512.
+const DEPTH: u32 = 256;
+/// Further lanes of a family: with these a kernel of 4096 operations, the most that are remembered, is whole.
+const FURTHER: usize = 16;
 
 /// Where a family's tracks belong.
 #[derive(Clone, Copy)]
@@ -154,7 +170,15 @@ impl Lanes {
 
     /// A new family of at most `max` lanes. They are described when something is drawn on them.
     pub(super) fn family(&mut self, name: String, place: Placing, max: usize) -> FamilyId {
-        self.families.push(Family { name, place, sequence: None, lanes: Vec::new(), max, shared: false });
+        self.families.push(Family {
+            name,
+            place,
+            sequence: None,
+            lanes: Vec::new(),
+            max,
+            further: Vec::new(),
+            shared: false,
+        });
         FamilyId(self.families.len() - 1)
     }
 
@@ -170,13 +194,16 @@ impl Lanes {
         self.families[family.0].shared
     }
 
-    /// Begins a slice in a free lane. Without one it becomes an instant, which says so, and its end is ignored.
+    /// Begins a slice in a free lane. Without one it is drawn without its length, which it says, and its end is ignored.
     pub(super) fn begin(&mut self, family: FamilyId, id: Handle, time: HostNs, look: &Look<'_>, args: &mut Args) {
         self.sharing += u64::from(self.is_shared(family));
         let Some(lane) = self.free_lane(family, time) else {
             self.missing += 1;
             args.text(nccl::NOTE, "no free lane: begin only");
-            return self.instant(family, time, look.category, look.name, args);
+            if !self.further(family, (time, time), look, args) {
+                self.instant(family, time, look.category, look.name, args);
+            }
+            return;
         };
         self.families[family.0].lanes[lane].open = Some(id);
         self.open.insert(id, Placed { family, lane, phase: false });
@@ -185,13 +212,16 @@ impl Lanes {
         }
     }
 
-    /// A slice whose end is known, in a lane that is free there. Without one it becomes an instant, which says so.
+    /// A slice whose end is known, in a lane that is free there. Without one it lies in others of its time; else it becomes an instant, which says so.
     pub(super) fn whole(&mut self, family: FamilyId, start: HostNs, end: HostNs, look: &Look<'_>, args: &mut Args) {
         self.sharing += u64::from(self.is_shared(family));
         let Some(lane) = self.free_lane(family, start) else {
-            self.missing += 1;
-            args.text(nccl::NOTE, "no free lane: begin only");
-            return self.instant(family, start, look.category, look.name, args);
+            if !self.further(family, (start, end), look, args) {
+                self.missing += 1;
+                args.text(nccl::NOTE, "no free lane: begin only");
+                self.instant(family, start, look.category, look.name, args);
+            }
+            return;
         };
         if let Some((sequence, track, time)) = self.lane_at(family, lane, start) {
             self.writer.begin(sequence, track, time, look.category, look.name, &look.extra(args));
@@ -199,6 +229,39 @@ impl Lanes {
         if let Some((sequence, track, time)) = self.lane_at(family, lane, end) {
             self.writer.end(sequence, track, time, &Extra::default());
         }
+    }
+
+    /// A slice for which no lane is free: on a further lane, where it follows on all others or is of the time of the last ones. Whether
+    /// there is such a lane.
+    fn further(&mut self, family: FamilyId, span: (HostNs, HostNs), look: &Look<'_>, args: &Args) -> bool {
+        let fits = |lane: &Further| lane.span.1 < span.0 || lane.span == span && lane.depth < DEPTH;
+        let found = self.families[family.0].further.iter().position(fits);
+        let found = found.or_else(|| self.new_further(family, span.0));
+        let Family { sequence, further, .. } = &mut self.families[family.0];
+        let (Some(lane), Some(sequence)) = (found.and_then(|at| further.get_mut(at)), *sequence) else {
+            return false;
+        };
+        lane.depth = if lane.span == span { lane.depth + 1 } else { 1 };
+        lane.span = span;
+        self.writer.begin(sequence, lane.track, span.0, look.category, look.name, &look.extra(args));
+        self.writer.end(sequence, lane.track, span.1, &Extra::default());
+        true
+    }
+
+    fn new_further(&mut self, id: FamilyId, time: HostNs) -> Option<usize> {
+        let family = &mut self.families[id.0];
+        let crowded = !family.further.is_empty() && !family.shared && self.writer.tracks() >= LANES_UNTIL;
+        if family.further.len() >= FURTHER || crowded {
+            return None;
+        }
+        let Placing { parent, rank, description } = family.place;
+        let place = Place { parent, rank: Some(rank), description, ..Place::default() };
+        let track = self.writer.track(Form::Plain { name: &family.name }, place)?;
+        if family.sequence.is_none() {
+            family.sequence = Some(self.writer.sequence(track, time));
+        }
+        family.further.push(Further { track, span: (HostNs(0), HostNs(0)), depth: 0 });
+        Some(family.further.len() - 1)
     }
 
     /// A slice whose end is known and that may contain others which were drawn before, in a lane where it does not lie across any.

@@ -347,6 +347,19 @@ pub fn proxy_op_phase(number: u16) -> &'static str {
     }
 }
 
+/// A duration for people: `812 ns`, `15.2 µs`, `3.41 ms`, `2.05 s`.
+#[must_use]
+pub fn duration(ns: f64) -> String {
+    let digits = |value: f64| if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    let text = |value: f64, unit: &str| format!("{value:.*} {unit}", digits(value));
+    match ns.abs() {
+        small if small < 1e3 => format!("{ns:.0} ns"),
+        small if small < 1e6 => text(ns / 1e3, "µs"),
+        small if small < 1e9 => text(ns / 1e6, "ms"),
+        _ => text(ns / 1e9, "s"),
+    }
+}
+
 /// `bytes` as a string, see [`write_size`].
 #[must_use]
 pub fn size(bytes: u64) -> String {

@@ -163,9 +163,17 @@ impl Picture {
             "append",
         ];
         let mut tracks: HashMap<u64, (u64, u32)> = HashMap::new();
+        // By track, the begin of the last operation that a kernel carried; of those that found no lane, all have the same span.
+        let mut carried: HashMap<u64, u64> = HashMap::new();
         for event in &self.events {
             let is_thread = self.track(event.track).is_some_and(|track| track.thread.is_some());
             let (last, depth) = tracks.entry(event.track).or_default();
+            if event.kind == Type::SliceBegin && event.category == "run" {
+                let before = carried.insert(event.track, event.time);
+                if before == Some(event.time) && *last > event.time {
+                    (*last, *depth) = (event.time, 0);
+                }
+            }
             if matches!(event.kind, Type::SliceBegin | Type::SliceEnd) {
                 assert!(event.time >= *last, "after {last}: {:?} {} at {}", event.kind, event.name, event.time);
                 *last = event.time;
@@ -917,7 +925,7 @@ fn a_file_has_only_so_many_tracks() {
 }
 
 #[test]
-fn without_a_free_lane_only_the_begin_is_drawn() {
+fn without_a_free_lane_the_begin_is_drawn_with_its_arrows() {
     let mut input = CAST.to_owned();
     for number in 0..19 {
         let _ = write!(input, "| 1 0 start x{number} Coll seq={number}");
@@ -929,9 +937,42 @@ fn without_a_free_lane_only_the_begin_is_drawn() {
     tracks.finish(HostNs(3), &Figures::default());
     let picture = picture(tracks);
     let noted = picture.events.iter().filter(|event| event.args.note() == "no free lane: begin only");
-    assert!(noted.clone().all(|event| event.kind == Type::Instant && event.name == "AllReduce 1 KiB f32"));
-    assert_eq!((picture.count(Type::SliceBegin), picture.open(), noted.count()), (16, 0, 3));
+    assert!(noted.clone().all(|event| event.kind == Type::SliceBegin && event.name == "AllReduce 1 KiB f32"));
+    assert_eq!((picture.count(Type::SliceBegin), picture.open(), noted.count()), (19, 0, 3));
     assert_eq!(picture.events.last().unwrap().args.lanes_missing(), 3);
+}
+
+#[test]
+fn a_kernel_of_hundreds_of_operations_has_them_all() {
+    let mut input = CAST.to_owned();
+    input += "| 1 0 start g GroupApi | 2 0 start l KernelLaunch parent=g | 2 0 launch corr=7 in=l group=g | 3 0 stop l | 4 0 start p Group";
+    for number in 0..700 {
+        let _ = write!(input, "| {} 0 start x{number} Coll group=p seq={number}", 5 + number);
+    }
+    for number in 0..700 {
+        let _ = write!(input, "| 800 0 stop x{number}");
+    }
+    input += "| 801 0 stop p | 802 0 stop g | 5000 0 kernel 2000 corr=7 device=0 stream=7";
+    let mut tracks = draw(&input);
+    tracks.finish(HostNs(6_000), &Figures::default());
+    let picture = picture(tracks);
+    assert_eq!(picture.open(), 0);
+    let begins = |category: &'static str| {
+        let of =
+            picture.events.iter().filter(move |event| event.kind == Type::SliceBegin && event.category == category);
+        of.collect::<Vec<_>>()
+    };
+    // Each handed over once, with its arrow; and each ran, for as long as the kernel.
+    for (category, time) in [("operation", None), ("run", Some(2_000))] {
+        let begins = begins(category);
+        let numbers: std::collections::BTreeSet<u64> = begins.iter().map(|event| event.args.seq()).collect();
+        assert_eq!((begins.len(), numbers.len()), (700, 700), "{category:?}");
+        assert!(begins.iter().all(|event| time.is_none_or(|time| event.time == time) && !event.flows.is_empty()));
+    }
+    // Without an end of their own are those of which only the begin is drawn.
+    let ends = picture.events.iter().filter(|event| event.kind == Type::SliceEnd && event.time == 5_000).count();
+    assert_eq!(ends, 700 + 1 + 16);
+    assert_eq!(picture.events.last().unwrap().args.lanes_missing(), 700 - 16);
 }
 
 #[test]
@@ -960,8 +1001,8 @@ fn peers_and_channels_beyond_the_limit_share_tracks() {
     assert_eq!(lanes("00000008 · send →"), 1024);
     assert_eq!(lanes("other peers · send"), 1);
     assert_eq!((0..5).map(|comm| lanes(&format!("{:08x} · channel", 100 + comm))).sum::<usize>(), 1024);
-    // 256 kernels at the same time, and so many lanes for what shares tracks.
-    assert_eq!(lanes("other channels"), 64);
+    // 256 kernels at the same time, and so many lanes for what shares tracks, and one for the rest.
+    assert_eq!(lanes("other channels"), 65);
 }
 
 // ---- the reader ----

@@ -575,6 +575,7 @@ impl Tracks {
             What::HostFunction(function) => self.host_function(function),
             What::Device(device) => self.device(time, device),
             What::Overhead(overhead) => self.overhead(overhead),
+            What::TimesOff { device, least, most } => self.times_off(time, device, least, most),
             What::TimerStep { device, before, by } => self.timer_step(time, device, before, by),
             What::Unknown { thread, bits } => {
                 self.args.clear().uint(nccl::UNKNOWN, bits);

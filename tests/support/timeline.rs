@@ -270,6 +270,8 @@ impl Figures {
             "kernels_thread_order",
             "kernels_device_timer",
             "kernels_application",
+            "cupti_off_least_ns",
+            "cupti_off_most_ns",
             "kernels_confirmed",
             "channels_inside_kernel",
             "channels_without_kernel",

@@ -144,7 +144,12 @@ const KEPT: &[(&str, &[&str])] = &[
         "CUpti_driver_api_trace_cbid_enum",
         &[
             "CUPTI_DRIVER_TRACE_CBID_cuLaunch",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled",
             "CUPTI_DRIVER_TRACE_CBID_cuMemcpy",
             "CUPTI_DRIVER_TRACE_CBID_cuMemsetD",
         ],

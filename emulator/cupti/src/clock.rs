@@ -53,6 +53,25 @@ pub(crate) fn stamp(machine: &Machine, at: u64) -> u64 {
     interpolate(anchor, pair(machine, clock), at)
 }
 
+/// How far a conversion that may be off by `most` is off at the true time `at`, in ns: CUPTI converts the GPU's times along a straight line,
+/// and begins a new one every now and then.
+pub(crate) fn conversion(most: u64, seed: u64, at: u64) -> i64 {
+    const LINE_NS: u64 = 100_000_000;
+    if most == 0 {
+        return 0;
+    }
+    let end = |number: u64| {
+        // splitmix64
+        let mut bits = number.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ (bits >> 31)) % (2 * most + 1)) as i64 - most as i64
+    };
+    let (line, along) = (at / LINE_NS, (at % LINE_NS) as i64);
+    let (from, to) = (end(2 * line), end(2 * line + 1));
+    from + (to - from) * along / LINE_NS as i64
+}
+
 /// The true time and what a clock showed then. The two are read one after the other; of a few tries the one counts in which the
 /// thread was not put aside in between.
 fn pair(machine: &Machine, clock: TimestampCallback) -> (u64, u64) {
@@ -104,6 +123,15 @@ fn interpolate(first: (u64, u64), last: (u64, u64), at: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_conversion_stays_within_its_bound_and_jumps() {
+        let off: Vec<i64> = (0..1_000).map(|step| conversion(5_000, 7, step * 1_000_000)).collect();
+        assert!(off.iter().all(|off| off.abs() <= 5_000) && off.iter().any(|off| off.abs() > 3_000));
+        let jumps = off.windows(2).filter(|pair| (pair[0] - pair[1]).abs() > 200).count();
+        assert!((1..=9).contains(&jumps), "{jumps}");
+        assert_eq!(conversion(0, 7, 12_345), 0);
+    }
 
     #[test]
     fn a_registered_clock_may_tick_at_another_rate() {

@@ -12,7 +12,9 @@
 //! | `drop=10%` | so many records are lost, and counted as dropped |
 //! | `zero=1%` | so many records of the GPU have no times |
 //! | `reversed=1%` | so many records of the GPU end before they start |
-//! | `skew=5ms` | the GPU's times are so much later than they were, and no reading of a clock shows it |
+//! | `skew=5ms` | the GPU's times are so much later than they were, or earlier (`skew=-5ms`), and no reading of a clock shows it |
+//! | `skew=5ms@2s` | the same after this time |
+//! | `conversion=5us` | the GPU's times are off by up to so much: each tenth of a second they are converted along another line |
 //! | `swap=10%` | so many kernels of NCCL's outside of graphs swap correlation ids with the next one on their stream |
 //! | `miss=1%` | so many callbacks of calls never come, neither at the call's beginning nor at its end |
 //! | `withhold` | subscriptions and callbacks are granted, and no callback ever comes but those of CUPTI's own failures |
@@ -56,8 +58,12 @@ pub struct Options {
     pub zero: f64,
     /// The share of the GPU's records that end before they start.
     pub reversed: f64,
-    /// How much too late the GPU's times are, in ns.
-    pub skew: u64,
+    /// How much too late the GPU's times are, in ns, and after which time.
+    pub skew: i64,
+    /// See `skew`.
+    pub skew_after: u64,
+    /// How far the conversion of the GPU's times may be off, in ns.
+    pub conversion: u64,
     /// The share of kernels that swap correlation ids with the next one.
     pub swap: f64,
     /// The share of calls whose callbacks never come.
@@ -137,6 +143,8 @@ impl Default for Options {
             zero: 0.0,
             reversed: 0.0,
             skew: 0,
+            skew_after: 0,
+            conversion: 0,
             swap: 0.0,
             miss: 0.0,
             withhold: Withheld::default(),
@@ -179,7 +187,11 @@ impl Options {
                 "drop" => options.drop = share(word, value()?)?,
                 "zero" => options.zero = share(word, value()?)?,
                 "reversed" => options.reversed = share(word, value()?)?,
-                "skew" => options.skew = duration(word, value()?)?,
+                "skew" => {
+                    let (skew, after) = value()?.split_once('@').unwrap_or((value()?, "0ns"));
+                    (options.skew, options.skew_after) = (signed(word, skew)?, duration(word, after)?);
+                }
+                "conversion" => options.conversion = duration(word, value()?)?,
                 "swap" => options.swap = share(word, value()?)?,
                 "miss" => options.miss = share(word, value()?)?,
                 "withhold" => options.withhold.add(word, value().ok())?,
@@ -279,6 +291,13 @@ fn share(word: &str, text: &str) -> Result<f64, String> {
     }
 }
 
+fn signed(word: &str, text: &str) -> Result<i64, String> {
+    match text.strip_prefix('-') {
+        Some(text) => Ok(-(duration(word, text)? as i64)),
+        None => Ok(duration(word, text)? as i64),
+    }
+}
+
 fn duration(word: &str, text: &str) -> Result<u64, String> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let (amount, unit) = units
@@ -295,7 +314,7 @@ mod tests {
 
     #[test]
     fn every_word_is_understood() {
-        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,skew=5ms,\
+        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,skew=-5ms@1s,conversion=7us,\
             swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             state=warning,seed=7,forgive";
         let expected = Options {
@@ -307,7 +326,9 @@ mod tests {
             drop: 0.1,
             zero: 0.005,
             reversed: 0.01,
-            skew: 5_000_000,
+            skew: -5_000_000,
+            skew_after: 1_000_000_000,
+            conversion: 7_000,
             swap: 0.2,
             miss: 0.02,
             withhold: Withheld { calls: false, objects: true },

@@ -511,7 +511,9 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
     if process::happens(options.zero) {
         return (0, 0);
     }
-    let stamp = |at| clock::stamp(machine, at) + options.skew;
+    let skew = if process::elapsed() >= options.skew_after { options.skew } else { 0 };
+    let off = |at| skew + clock::conversion(options.conversion, options.seed, at);
+    let stamp = |at| clock::stamp(machine, at).wrapping_add_signed(off(at));
     let times = (stamp(activity.start), stamp(activity.end));
     if process::happens(options.reversed) { (times.1 + 1, times.0) } else { times }
 }

@@ -209,15 +209,16 @@ impl Graph {
         }
         drop(state);
         let order = in_order(&nodes)?;
+        let made_of = lock(&self.objects).clone();
         let exec = Arc::new(Exec {
             id,
             device: self.device,
             original_handle: handle(self) as usize,
-            nodes,
+            nodes: Mutex::new(Arc::new(nodes)),
             order,
             launches: AtomicU64::new(0),
             last: Mutex::default(),
-            _objects: lock(&self.objects).clone(),
+            objects: Mutex::new(made_of),
         });
         machine().execs.insert(exec.clone());
         observe::instantiated(&exec);
@@ -251,15 +252,17 @@ pub(super) struct Exec {
     pub(super) id: u32,
     pub(super) device: u32,
     pub(super) original_handle: usize,
-    pub(super) nodes: Vec<ExecNode>,
+    nodes: Mutex<Arc<Vec<ExecNode>>>,
     order: Vec<u32>,
     launches: AtomicU64,
     /// The end of its latest launch: it never runs beside itself.
     last: Mutex<Option<Arc<Record>>>,
-    _objects: Vec<Arc<UserObject>>,
+    /// Those of what it was made of, and of what it was updated by.
+    objects: Mutex<Vec<Arc<UserObject>>>,
 }
 
 /// A node of an executable graph.
+#[derive(Clone)]
 pub(super) struct ExecNode {
     pub(super) node: Arc<Node>,
     /// The id and the handle of the node it was cloned from.
@@ -278,13 +281,47 @@ impl Exec {
         std::ptr::from_ref(self).cast_mut().cast::<c_void>().wrapping_byte_add(8)
     }
 
+    /// Its nodes as the next launch will run them.
+    pub(super) fn nodes(&self) -> Arc<Vec<ExecNode>> {
+        Arc::clone(&lock(&self.nodes))
+    }
+
+    /// Makes it do from now on what a graph of the same shape does. Its nodes keep their ids.
+    pub(super) fn update(&self, graph: &Graph) -> Result<(), Error> {
+        let state = lock(&graph.state);
+        let mut nodes = lock(&self.nodes);
+        let same = |(node, entry): (&ExecNode, &Entry)| {
+            node.waits_for == entry.dependencies.len() as u32
+                && node.node.action.node_type() == entry.node.action.node_type()
+                && node.node.origin.device == entry.node.origin.device
+        };
+        if nodes.len() != state.nodes.len() || !nodes.iter().zip(&state.nodes).all(same) {
+            return Err(Error::InvalidValue);
+        }
+        let updated = nodes.iter().zip(&state.nodes).map(|(node, entry)| {
+            let (action, origin) = (entry.node.action.clone(), entry.node.origin);
+            let of = Arc::new(Node { id: node.node.id, action, origin });
+            ExecNode {
+                node: of,
+                original: entry.node.id,
+                original_handle: handle(&entry.node) as usize,
+                ..node.clone()
+            }
+        });
+        let updated = Arc::new(updated.collect());
+        *nodes = updated;
+        lock(&self.objects).extend(lock(&graph.objects).iter().cloned());
+        Ok(())
+    }
+
     /// Launches it in a stream.
     pub(super) fn launch(self: &Arc<Exec>, stream: &Arc<Stream>, origin: &Origin) -> Result<(), Error> {
         // A graph in a graph is not emulated.
         stream.not_capturing()?;
-        let mut records: Vec<Option<Arc<Record>>> = vec![None; self.nodes.len()];
+        let nodes = self.nodes();
+        let mut records: Vec<Option<Arc<Record>>> = vec![None; nodes.len()];
         for &index in &self.order {
-            records[index as usize] = match &*self.nodes[index as usize].node.action {
+            records[index as usize] = match &*nodes[index as usize].node.action {
                 Action::Record(event) => Some(event.record_by_node()),
                 Action::Wait(event) => event.latest(),
                 _ => None,
@@ -292,7 +329,7 @@ impl Exec {
         }
         let place = stream.place(origin);
         for &index in &self.order {
-            let node = &self.nodes[index as usize];
+            let node = &nodes[index as usize];
             observe::queued(|| node.node.action.describe(&self.place_of(node, &place, 0)));
         }
         let done = Arc::new(Record::default());
@@ -300,6 +337,7 @@ impl Exec {
         let mut last = lock(&self.last);
         let replay = Replay {
             exec: self.clone(),
+            nodes,
             number: self.launches.fetch_add(1, Ordering::Relaxed),
             records,
             after: last.replace(done.clone()),
@@ -334,6 +372,8 @@ impl Exec {
 /// One launch of an executable graph.
 pub(super) struct Replay {
     exec: Arc<Exec>,
+    /// As they were when it was launched.
+    nodes: Arc<Vec<ExecNode>>,
     number: u64,
     /// What the nodes that record an event complete, and those that wait for one wait for.
     records: Vec<Option<Arc<Record>>>,
@@ -361,17 +401,17 @@ impl Replay {
         if let Some(after) = &self.after {
             after.wait();
         }
-        let exec = self.exec.clone();
+        let (exec, nodes) = (self.exec.clone(), self.nodes.clone());
         let running = Arc::new(Running {
             progress: Mutex::new(Progress {
-                waits_for: exec.nodes.iter().map(|node| node.waits_for).collect(),
-                left: exec.nodes.len(),
+                waits_for: nodes.iter().map(|node| node.waits_for).collect(),
+                left: nodes.len(),
             }),
             finished: Condvar::new(),
             replay: self,
             place,
         });
-        let roots = exec.order.iter().copied().filter(|&index| exec.nodes[index as usize].waits_for == 0).collect();
+        let roots = exec.order.iter().copied().filter(|&index| nodes[index as usize].waits_for == 0).collect();
         if let Some(own) = running.spread(roots) {
             running.run_branch(own);
         }
@@ -403,7 +443,7 @@ impl Running {
     fn run_branch(self: &Arc<Running>, first: u32) {
         let mut next = Some(first);
         while let Some(index) = next {
-            let node = &self.replay.exec.nodes[index as usize];
+            let node = &self.replay.nodes[index as usize];
             self.run_node(index, node);
             let (ready, last) = self.advance(&node.after_end, true);
             next = self.spread(ready);

@@ -409,6 +409,16 @@ impl Exec {
         check(unsafe { runtime::graph_launch(self.handle, stream.handle) })
     }
 
+    /// Makes it do from now on what a graph of the same shape does.
+    ///
+    /// # Errors
+    ///
+    /// When the graph has another shape.
+    pub fn update(&self, graph: &Graph) -> Result<(), Error> {
+        // SAFETY: it takes handles, and nobody asks for the details.
+        check(unsafe { runtime::graph_exec_update(self.handle, graph.handle, std::ptr::null_mut()) })
+    }
+
     /// `cudaGraphExec_t`.
     pub fn handle(&self) -> *mut c_void {
         self.handle

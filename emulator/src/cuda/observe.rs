@@ -348,7 +348,7 @@ pub(super) fn exec_destroyed(exec: &Arc<Exec>) {
 }
 
 fn exec_nodes(kind: ResourceKind, exec: &Arc<Exec>) {
-    for node in exec.nodes.iter().filter(|node| node.node.action.is_observed()) {
+    for node in exec.nodes().iter().filter(|node| node.node.action.is_observed()) {
         resource(kind, of(node.node.origin.device), |resource| {
             resource.graph = exec.clone_handle();
             resource.graph_id = exec.id;

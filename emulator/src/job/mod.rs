@@ -243,6 +243,7 @@ fn pace(scenario: &Scenario, process: &Process, host: u32) -> Pace {
             reference: process.reference,
             drift_ppm: of_rank.timer_drift_ppm,
             granularity_ns: of_rank.timer_granularity_ns,
+            wander_ppm: of_rank.timer_wander_ppm,
         });
         gpu.set_bandwidth(scenario.machine.bandwidth);
         gpu.set_factor(of_rank.kernels);

@@ -3,6 +3,8 @@
 //! Each rank has a stream on which it computes, and one more for each communicator, as in PyTorch. An operation's stream
 //! waits for what was computed before; `wait` makes computation wait for the operations.
 
+mod graphs;
+
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
@@ -12,14 +14,13 @@ use std::time::Duration;
 use super::Job;
 use super::data::{Data, Mismatch};
 use super::nccl::{Caller, Handle, NcclBuffer, Passed, Window, c_number};
+use crate::cuda;
 use crate::cuda::host::{self, DeviceBuffer, Event, Exec, Graph, Stream};
-use crate::cuda::{self, thread_id};
 use crate::kernel;
 use crate::library::api::{CommHandle, Status};
 use crate::scenario::program::{Exit, Operation, Statement, Verb, What};
 use crate::scenario::random::mix;
 use crate::scenario::words::Reduction;
-use crate::time;
 use crate::truth::{self, Line};
 
 /// The ranks of one thread.
@@ -80,8 +81,9 @@ struct Communicator {
 struct Captured {
     // Dropped first.
     exec: Exec,
-    #[expect(dead_code, reason = "kept as an application would keep it")]
-    graph: Graph,
+    graph: Arc<Graph>,
+    /// Kept as an application would keep them.
+    updates: Vec<Graph>,
     uses: HashSet<usize>,
 }
 
@@ -245,7 +247,10 @@ impl<'a> Ranks<'a> {
                 return if some.is_empty() { Ok(None) } else { self.block(body, &some) };
             }
             Verb::Capture(name, body) => self.capture(name, body, active)?,
-            Verb::Replay(name, times) => self.replay(name, *times, active)?,
+            Verb::Replay(name, times, on) => self.replay(name, *times, *on, active)?,
+            Verb::Instantiate(name, of) => self.instantiate(name, of, active)?,
+            Verb::Update(name, body) => self.update(name, body, active)?,
+            Verb::Lend(what) => self.lend(*what)?,
             Verb::Environment(name, value) => {
                 // SAFETY: the variable was set when the process began, so its place in the environment is only overwritten
                 // with another pointer, and the old text is never freed: a thread of NCCL that looks meanwhile
@@ -868,62 +873,11 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    fn capture(&mut self, name: &str, body: &[Statement], active: &[usize]) -> Result<(), String> {
-        let failed = |rank: &Rank, error: cuda::Error| format!("rank {}: failed to capture: {error}", rank.world);
-        let mut begun = Vec::with_capacity(active.len());
-        for &index in active {
-            self.select(index)?;
-            let rank = &mut self.ranks[index];
-            let (begin, result) = timed(|| rank.compute.begin_capture());
-            result.map_err(|error| failed(rank, error))?;
-            begun.push(begin);
-            rank.capture = Some(HashSet::new());
-        }
-        self.block(body, active)?;
-        for (&index, begin) in active.iter().zip(begun) {
-            let uses: Vec<usize> = self.ranks[index].capture.iter().flatten().copied().collect();
-            for communicator in uses {
-                self.wait(index, communicator)?;
-            }
-            self.select(index)?;
-            let rank = &mut self.ranks[index];
-            let uses = rank.capture.take().unwrap_or_default();
-            let (end, graph) = timed(|| rank.compute.end_capture());
-            let graph = graph.map_err(|error| failed(rank, error))?;
-            let (instantiate, exec) = timed(|| graph.instantiate());
-            let exec = exec.map_err(|error| failed(rank, error))?;
-            let thread = thread_id();
-            self.job.nccl.truth.write(&Line::Capture(truth::Capture { thread, begin, end, instantiate }));
-            rank.graphs.insert(name.into(), Captured { exec, graph, uses });
-        }
-        Ok(())
-    }
-
-    fn replay(&mut self, name: &str, times: u64, active: &[usize]) -> Result<(), String> {
-        for _ in 0..times {
-            for &index in active {
-                self.select(index)?;
-                let rank = &self.ranks[index];
-                let graph = rank.graphs.get(name).ok_or_else(|| format!("rank {} has no graph {name}", rank.world))?;
-                let launched = graph.exec.launch(&rank.compute);
-                launched.map_err(|error| format!("rank {}: failed to launch {name}: {error}", rank.world))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Makes a rank's GPU the current one.
     fn select(&self, index: usize) -> Result<(), String> {
         let rank = &self.ranks[index];
         host::set_device(rank.device).map_err(|error| format!("rank {}: failed to set its GPU: {error}", rank.world))
     }
-}
-
-/// When a call was made and when it returned, and what it answered.
-fn timed<T>(call: impl FnOnce() -> T) -> ((u64, u64), T) {
-    let called = time::now();
-    let answer = call();
-    ((called, time::now()), answer)
 }
 
 /// The data of the next replay of a graph; eager work has one.

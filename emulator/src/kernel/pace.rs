@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     fn gpu() -> GpuPace {
-        GpuPace::new(DeviceTimer { base: 0, reference: 0, drift_ppm: 0.0, granularity_ns: 1 })
+        GpuPace::new(DeviceTimer { base: 0, reference: 0, drift_ppm: 0.0, granularity_ns: 1, wander_ppm: 0.0 })
     }
 
     #[test]

@@ -86,6 +86,7 @@ struct AllGpus {
     timer_offset: Range<Time>,
     timer_drift: Range<Drift>,
     timer_granularity: Quantity<Time>,
+    timer_wander: Quantity<Drift>,
     peer_access: bool,
     virtual_memory: bool,
 }
@@ -98,6 +99,7 @@ impl Default for AllGpus {
             timer_offset: Range::new(-120e9, 120e9),
             timer_drift: Range::new(-50.0, 50.0),
             timer_granularity: Quantity::new(32.0),
+            timer_wander: Quantity::new(0.0),
             peer_access: false,
             virtual_memory: false,
         }
@@ -335,6 +337,7 @@ impl Reader<'_> {
                 timer_offset_ns: dice.within(&all.timer_offset).round() as i64,
                 timer_drift_ppm: dice.within(&all.timer_drift),
                 timer_granularity_ns: granularity(all.timer_granularity)?,
+                timer_wander_ppm: all.timer_wander.value,
                 compute: 1.0,
                 kernels: 1.0,
             };

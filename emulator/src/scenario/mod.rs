@@ -28,6 +28,7 @@
 //! timer_offset = "-60 s to 60 s"     # of the GPU's own timer, chosen in that range for each GPU
 //! timer_drift = "-50 ppm to 50 ppm"
 //! timer_granularity = "32 ns"
+//! timer_wander = "0 ppm"               # by how much its rate swings to both sides, within 8 s
 //!
 //! [network]
 //! kind = "socket"         # NCCL's own; or "plugin": the emulator's, which has a bandwidth and a latency
@@ -161,6 +162,8 @@ pub struct Gpu {
     pub timer_drift_ppm: f64,
     /// The steps of the timer, in ns.
     pub timer_granularity_ns: u64,
+    /// By how much the timer's rate swings to both sides, in parts per million.
+    pub timer_wander_ppm: f64,
     /// How much longer the application's kernels take.
     pub compute: f64,
     /// How much longer NCCL's kernels take.
@@ -318,9 +321,13 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("clock_drift", include_str!("../../scenarios/clock_drift.toml")),
     ("all_to_all", include_str!("../../scenarios/all_to_all.toml")),
     ("graphs", include_str!("../../scenarios/graphs.toml")),
+    ("lending", include_str!("../../scenarios/lending.toml")),
     ("replays", include_str!("../../scenarios/replays.toml")),
+    ("updates", include_str!("../../scenarios/updates.toml")),
     ("groups", include_str!("../../scenarios/groups.toml")),
     ("timers", include_str!("../../scenarios/timers.toml")),
+    ("coarse_timers", include_str!("../../scenarios/coarse_timers.toml")),
+    ("changing_timers", include_str!("../../scenarios/changing_timers.toml")),
     ("mixed", include_str!("../../scenarios/mixed.toml")),
     ("abort", include_str!("../../scenarios/abort.toml")),
     ("threads", include_str!("../../scenarios/threads.toml")),

@@ -56,7 +56,10 @@
 //! | `repeat N { ... }` | |
 //! | `only ranks 0,1 { ... }`, `except rank 2 { ... }` | what some ranks do |
 //! | `capture NAME { ... }` | records operations and computation as a CUDA graph instead of doing them |
-//! | `replay NAME [N times]` | launches that graph |
+//! | `replay NAME [N times] [on COMMUNICATOR]` | launches that graph, on the stream of computation or on that communicator's |
+//! | `instantiate NAME of GRAPH` | makes another executable graph of a captured one |
+//! | `update NAME { ... }` | records as `capture` does, and updates that executable graph by it (`cudaGraphExecUpdate`) |
+//! | `release`, `acquire` | calls `ncclscope_release`, and `ncclscope_acquire`: CUPTI is lent meanwhile |
 //! | `environment NAME=VALUE` | for communicators made from here on: `NCCL_ALGO`, `NCCL_PROTO` |
 //! | `hang` | the rank stops; some time later the whole job is killed, which is how this scenario should end |
 //! | `exit`, `exit at once`, `exec` | leaves the communicators as they are: `exit(0)`, `_exit(0)`, another program in the process |
@@ -123,14 +126,29 @@ pub enum Verb {
     Only(Vec<u32>, Vec<Statement>),
     /// Records a graph of this name.
     Capture(String, Vec<Statement>),
-    /// Launches the graph so many times.
-    Replay(String, u64),
+    /// Launches the graph so many times, on the stream of computation or on that of a communicator.
+    Replay(String, u64, Option<usize>),
+    /// Makes another executable graph, of the first name, of a captured one.
+    Instantiate(String, String),
+    /// Records a graph and updates the executable one of this name by it.
+    Update(String, Vec<Statement>),
+    /// Has the recording lend CUPTI, or take it again.
+    Lend(Lend),
     /// Sets a variable of the process.
     Environment(String, String),
     /// The rank stops.
     Hang,
     /// The process ends with its communicators in place.
     Exit(Exit),
+}
+
+/// What the recording is asked for, by its functions of that name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lend {
+    /// `ncclscope_release`
+    Release,
+    /// `ncclscope_acquire`
+    Acquire,
 }
 
 /// How a process ends.
@@ -344,9 +362,11 @@ fn any(statements: &[Statement], such: &impl Fn(&Verb) -> bool) -> bool {
     statements.iter().any(|statement| {
         such(&statement.verb)
             || match &statement.verb {
-                Verb::Repeat(_, body) | Verb::Only(_, body) | Verb::Group(body) | Verb::Capture(_, body) => {
-                    any(body, such)
-                }
+                Verb::Repeat(_, body)
+                | Verb::Only(_, body)
+                | Verb::Group(body)
+                | Verb::Capture(_, body)
+                | Verb::Update(_, body) => any(body, such),
                 _ => false,
             }
     })

@@ -115,6 +115,31 @@ pub fn scenario(seed: u64) -> String {
     text.replacen(PROGRAM, &format!("program = \"\"\"\n{program}\"\"\"\n"), 1)
 }
 
+/// The same with all that a scenario may have beside: timers of any step whose rate changes, and now and then a job that is large.
+pub fn scenario_with_options(seed: u64) -> String {
+    let mut dice = Dice::new(seed ^ 0x0971_0115_0000_0000);
+    let steps = *dice.one_of(&["1 ns", "32 ns", "1 us", "1024 ns", "2 us", "10 us", "100 us"]);
+    let wander = *dice.one_of(&["0 ppm", "0 ppm", "0.1 ppm", "1 ppm", "3 ppm"]);
+    let times = if dice.percent(10) { 20 + dice.below(60) } else { 0 };
+    let lends = dice.percent(30);
+    let lent = 1 + dice.below(5);
+    let text = scenario(seed);
+    // Of ranks that share a process only one could.
+    let lends = lends && text.contains("ranks = \"processes\"");
+    let change = |line: &str| match line {
+        _ if line.starts_with("replay ") && lends => {
+            let meanwhile = format!("sync\nrelease\nreplay graph {lent} times\nsync\nacquire\n");
+            format!("{line}\n{meanwhile}{line}\n")
+        }
+        _ if line.starts_with("timer_granularity") => {
+            format!("timer_granularity = \"{steps}\"\ntimer_wander = \"{wander}\"\n")
+        }
+        _ if line.starts_with("repeat ") && times > 0 => format!("repeat {times} {{\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(change).collect()
+}
+
 /// Writes a random program.
 struct Writer {
     dice: Dice,

@@ -86,7 +86,7 @@ pub(super) fn packets(ours: &Profile, theirs: &mut Profile) -> Result<(Vec<u8>, 
     let clock = format!(
         "put on the host's clock by {} launches, to ±{}",
         aligned.pairs.len(),
-        duration(aligned.error() as f64)
+        duration(f64::from(error_of(&aligned)))
     );
     theirs.shift(aligned.offset(), ours.clock.clone());
     let extent = theirs.extent().unwrap_or_default();
@@ -173,7 +173,7 @@ fn correlate(
 ) -> Fate {
     let known = Own::of(ours, own);
     let calls = launches(theirs, process);
-    let graphs = Graphs::of(&known, theirs, process, &calls, aligned.error());
+    let graphs = Graphs::of(&known, theirs, process, &calls, i64::from(error_of(aligned)));
     let mut records = Records { profile: ours, process: own, tag, next: 0, list: Vec::new(), rings: Vec::new() };
     let texts = records.all(&known, &calls, &graphs);
     let mut correlator = Correlator::new(tag, i32::try_from(ours.processes[own].pid).unwrap_or(0));
@@ -213,6 +213,13 @@ fn correlate(
     fate
 }
 
+/// How far their kernels' times are off on our clock, ns: as far as the clocks were put together, and as CUPTI itself, from which all tools
+/// have them.
+fn error_of(aligned: &Aligned) -> u32 {
+    let error = aligned.error().saturating_add(i64::from(activity::GPU_STAMP_ERROR_NS));
+    u32::try_from(error).unwrap_or(activity::Span::UNKNOWN_ERROR)
+}
+
 /// A kernel of theirs, as CUPTI would have told of it.
 fn this_kernel(kernel: &import::Kernel, aligned: &Aligned) -> activity::Kernel {
     let place = kernel.place;
@@ -220,7 +227,7 @@ fn this_kernel(kernel: &import::Kernel, aligned: &Aligned) -> activity::Kernel {
         span: activity::Span {
             start: HostNs(kernel.span.start as u64),
             end: HostNs(kernel.span.end.max(kernel.span.start) as u64),
-            error_ns: u32::try_from(aligned.error()).unwrap_or(activity::Span::UNKNOWN_ERROR),
+            error_ns: error_of(aligned),
         },
         place: activity::Place { device: place.device, context: place.context, stream: place.stream },
         correlation: kernel.correlation,
@@ -463,4 +470,17 @@ fn handed_over(operation: &Operation, group: Handle) -> Event {
         channels,
         ..Coll::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_of_theirs_is_as_uncertain_as_cupti_makes_it() {
+        let aligned = Aligned { pairs: Vec::new(), low: 5_000, high: 5_220 };
+        assert_eq!(error_of(&aligned), 1_110);
+        let far = Aligned { pairs: Vec::new(), low: 0, high: i64::MAX / 4 };
+        assert_eq!(error_of(&far), activity::Span::UNKNOWN_ERROR);
+    }
 }

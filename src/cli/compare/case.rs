@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::starts::WALL_CLOCKS;
 use crate::cli::foreign::utc;
 use crate::import::{Profile, Span, Tool};
 
@@ -77,7 +78,11 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
     let (Some(times_a), Some(times_b)) = (utc_extent(a), utc_extent(b)) else {
         return two("the times of one of them are related to no other clock, so they are taken for two runs".into());
     };
-    if times_a.end < times_b.start || times_b.end < times_a.start {
+    let common: Vec<i64> = pids(a).into_iter().filter(|pid| pids(b).contains(pid)).collect();
+    // Two tools read the wall clock at two times, and a job may be shorter than these are apart.
+    let apart = (times_b.start.saturating_sub(times_a.end)).max(times_a.start.saturating_sub(times_b.end));
+    let may_be_one = !common.is_empty() && a.source.tool != b.source.tool;
+    if apart > if may_be_one { WALL_CLOCKS } else { 0 } {
         return two(format!("their times do not overlap: from {} and from {}", utc(times_a.start), utc(times_b.start)));
     }
     if let (Some(host), Some(other)) = (&a.host, &b.host)
@@ -88,7 +93,6 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
              {ANYWAY}"
         ));
     }
-    let common: Vec<i64> = pids(a).into_iter().filter(|pid| pids(b).contains(pid)).collect();
     match (&common[..], a.source.tool, b.source.tool) {
         ([], Tool::Ncclscope, Tool::Ncclscope) => Err(format!(
             "they were recorded at the same time and have no process in common ({} and {}); ncclscope join puts them on one timeline; {ANYWAY}",
@@ -106,7 +110,11 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
         )),
         (common, Tool::Ncclscope, tool) => Ok(Recognised {
             case: Case::SameRun,
-            reason: format!("their times overlap and process {} is in both, beside ncclscope by {tool}", list(common)),
+            reason: format!(
+                "their times {} and process {} is in both, beside ncclscope by {tool}",
+                if apart > 0 { "are as near as wall clocks tell" } else { "overlap" },
+                list(common)
+            ),
         }),
         (common, _, Tool::Ncclscope) => Err(format!(
             "they are of one run, of process {}, and the first one has to be the trace of ncclscope then: name them the other way round",
@@ -167,12 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn a_job_may_be_shorter_than_two_readings_of_the_wall_clock_are_apart() {
+        for start in [-900_000_000, 500, 900_000_000] {
+            let (ours, theirs) = (profile(Tool::Ncclscope, Some("n1"), 7, 0), profile(Tool::Kineto, None, 7, start));
+            assert_eq!(recognise(&ours, &theirs, None).unwrap().case, Case::SameRun, "{start}");
+        }
+    }
+
+    #[test]
     fn other_times_are_another_run() {
         let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
         let tools = [Tool::Ncclscope, Tool::Nsight, Tool::Kineto];
         for (one, tool) in tools.into_iter().flat_map(|one| tools.map(|tool| (one, tool))) {
-            let (one, other) = (profile(one, Some("n1"), 7, 0), profile(tool, Some("n1"), 7, 500));
+            let (one, other) = (profile(one, Some("n1"), 7, 0), profile(tool, Some("n1"), 7, 2 * WALL_CLOCKS));
             assert_eq!(recognise(&one, &other, None).unwrap().case, Case::TwoRuns);
+            let other_process = profile(tool, Some("n1"), 8, 500);
+            assert_eq!(recognise(&one, &other_process, None).unwrap().case, Case::TwoRuns);
             assert!(recognise(&one, &other, Some(Case::SameRun)).is_err());
         }
         let mut unrelated = profile(Tool::Nsight, None, 7, 0);

@@ -12,7 +12,7 @@ use super::statistics::Distribution;
 use crate::import::{Profile, Span};
 
 /// How far the wall clocks that two tools read on one host may lie apart, ns.
-const WALL_CLOCKS: i64 = 2_000_000_000;
+pub(super) const WALL_CLOCKS: i64 = 2_000_000_000;
 /// Pairs of a call and a bracket that vote on the difference of the clocks, about.
 const VOTES: usize = 4_000_000;
 

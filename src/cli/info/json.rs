@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Hang, Info, is_being_written};
+use super::{Hang, Info, Operations, is_being_written};
 use crate::trace::names;
 use crate::trace::reader::Nccl;
 
@@ -57,12 +57,16 @@ impl Info {
             "slices": self.slices,
             "processes": self.processes,
             "communicators": self.communicators.iter().map(communicator).collect::<Vec<_>>(),
-            "operations": self.operations.iter().map(|((comm, function), (count, bytes))| json!({
-                "comm": hash(*comm),
-                "function": function,
-                "count": count,
-                "bytes": bytes,
-            })).collect::<Vec<_>>(),
+            "operations": self.operations.iter().map(|((comm, function), of)| {
+                let (count, bytes, not_handed_over) = Operations::all(of.values());
+                json!({
+                    "comm": hash(*comm),
+                    "function": function,
+                    "count": count,
+                    "bytes": bytes,
+                    "not_handed_over": not_handed_over,
+                })
+            }).collect::<Vec<_>>(),
             "notes": notes.into_iter().map(|(text, times)| json!({ "text": text, "times": times })).collect::<Vec<_>>(),
             "recordings": recordings.iter().map(recording).collect::<Vec<_>>(),
             "fault": fault,
@@ -97,7 +101,7 @@ fn figures(end: &Nccl) -> Map<String, Value> {
         recorded dropped discarded late double_stops unknown_handles foreign_handles unknown_parents foreign_events evicted_open
         silent_proxy_ops unknown_types lanes_missing communicators_sharing threads_sharing slices_sharing panics clock_error_ns
         kernels_launch_bracket kernels_external_id kernels_graph_node kernels_call_bracket kernels_thread_order
-        kernels_device_timer kernels_unmatched kernels_application kernels_unfinished kernels_confirmed kernels_contradicted
+        kernels_device_timer kernels_graph_replay kernels_unmatched kernels_application kernels_unfinished kernels_confirmed kernels_contradicted kernels_mistimed
         launches_without_kernel launches_lost activities_dropped activity_buffers_discarded activities_discarded
         activities_implausible external_ids_foreign markers_unpaired channels_inside_kernel channels_without_kernel
         channels_unmapped channels_implausible

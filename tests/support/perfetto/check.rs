@@ -139,7 +139,8 @@ fn negative_durations(trace: &Trace) -> Vec<Problem> {
     problems.collect()
 }
 
-/// Slices of a recording that hold another of their kind, which nothing that NCCL or CUPTI tells of does.
+/// Slices of a recording that hold another of their kind, which nothing that NCCL or CUPTI tells of does, but for operations of one kernel: where
+/// it carried more than there are lanes, they lie in each other, each as long as the kernel.
 fn overlaps(trace: &Trace) -> Vec<Problem> {
     let kind = |of: &str| {
         format!(
@@ -152,7 +153,8 @@ fn overlaps(trace: &Trace) -> Vec<Problem> {
     let overlapping = trace.rows(&format!(
         "SELECT coalesce(held.name, '') AS slice, coalesce(around.name, '') AS holder, coalesce(t.name, '') AS track FROM slice held \
          JOIN slice around ON held.parent_id = around.id AND held.track_id = around.track_id JOIN track t ON held.track_id = t.id \
-         WHERE held.dur != 0 AND around.dur != 0 AND {} = {} ORDER BY held.ts",
+         WHERE held.dur != 0 AND around.dur != 0 AND {} = {} \
+         AND NOT (held.category = 'run' AND held.ts = around.ts AND held.dur = around.dur) ORDER BY held.ts",
         kind("held"),
         kind("around")
     ));

@@ -322,6 +322,25 @@ pub(in crate::cuda) unsafe extern "C" fn graph_launch(exec: Handle, stream: Hand
     })
 }
 
+#[repr(C)]
+struct GraphExecUpdateParameters {
+    exec: Handle,
+    graph: Handle,
+    result: *mut c_void,
+}
+
+/// Of the result nothing is written: nobody here asks for it.
+pub(in crate::cuda) unsafe extern "C" fn graph_exec_update(exec: Handle, graph: Handle, result: *mut c_void) -> c_int {
+    let parameters = GraphExecUpdateParameters { exec, graph, result };
+    let parameters = (&raw const parameters).cast();
+    call_of(c"cudaGraphExecUpdate", None, parameters, |origin| {
+        nested_call(c"cuGraphExecUpdate_v2", None, parameters, origin, || {
+            let (exec, graph): (Arc<Exec>, _) = (machine().execs.get(exec)?, machine().graphs.get(graph)?);
+            exec.update(&graph)
+        })
+    })
+}
+
 pub(in crate::cuda) unsafe extern "C" fn graph_exec_destroy(exec: Handle) -> c_int {
     call(c"cudaGraphExecDestroy", |_| Exec::destroy(exec))
 }

@@ -341,8 +341,13 @@ impl World {
         let layout = made_up(kind);
         let functions = FunctionTable::invert(release, &FunctionTable::made_up(release)).unwrap();
         let model = Model { layout, release, functions, workers: Workers::default() };
-        let timer =
-            |rank| DeviceTimer { base: rank as u64 * 1_000_000, reference: 0, drift_ppm: 20.0, granularity_ns: 1000 };
+        let timer = |rank| DeviceTimer {
+            base: rank as u64 * 1_000_000,
+            reference: 0,
+            drift_ppm: 20.0,
+            granularity_ns: 1000,
+            wander_ppm: 0.0,
+        };
         let pace = Pace { gpus: (0..ranks).map(|rank| GpuPace::new(timer(rank))).collect() };
         let kernels = NcclKernels { model, pace: Arc::new(pace) };
         let mut world = World { layout, via, kernels, ranks: Vec::new(), links: Vec::new() };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::walk::Walk;
-use super::{By, Communicator, Error, Exit, Operation, Program, Split, Statement, VARIABLES, Verb, WORLD, What};
+use super::{By, Communicator, Error, Exit, Lend, Operation, Program, Split, Statement, VARIABLES, Verb, WORLD, What};
 use crate::scenario::units::{self, Kind, Size, Time};
 use crate::scenario::words::{Datatype, Reduction};
 
@@ -100,7 +100,11 @@ const USAGE: &[(&str, Allowed, &str)] = &[
     ("only", Everywhere, "only ranks 0,1 {"),
     ("except", Everywhere, "except rank 2 {"),
     ("capture", Outside, "capture NAME {"),
-    ("replay", Outside, "replay NAME [N times]"),
+    ("replay", Outside, "replay NAME [N times] [on COMMUNICATOR]"),
+    ("instantiate", Outside, "instantiate NAME of GRAPH"),
+    ("update", Outside, "update NAME {"),
+    ("release", Outside, "release"),
+    ("acquire", Outside, "acquire"),
     ("environment", Outside, "environment NCCL_PROTO=LL"),
     ("hang", Outside, "hang"),
     ("exit", Outside, "exit [at once]"),
@@ -194,12 +198,28 @@ impl Parser {
             "exit" => Verb::Exit(Exit::Orderly),
             "replay" => {
                 let name = words.name("the name of a captured graph")?.to_owned();
+                let mut on = if words.take("on") { Some(self.named(words)?) } else { None };
                 let times = if words.is_at_end() { 1 } else { words.number("how many times")? };
                 if !words.is_at_end() && !words.take("times") {
                     words.expect("time")?;
                 }
-                Verb::Replay(name, times)
+                if on.is_none() && words.take("on") {
+                    on = Some(self.named(words)?);
+                }
+                Verb::Replay(name, times, on)
             }
+            "instantiate" => {
+                let name = words.name("a name")?.to_owned();
+                words.expect("of")?;
+                Verb::Instantiate(name, words.name("the name of a captured graph")?.to_owned())
+            }
+            "update" => {
+                let name = words.name("the name of a captured graph")?.to_owned();
+                words.opens()?;
+                Verb::Update(name, self.block_within(Within::Capture, words.line, lines)?)
+            }
+            "release" => Verb::Lend(Lend::Release),
+            "acquire" => Verb::Lend(Lend::Acquire),
             "environment" => return environment(words, text),
             "repeat" => {
                 let times = words.number("how many times")?;

@@ -111,20 +111,44 @@ impl<'a> Walk<'a> {
             Verb::Only(ranks, body) if ranks.contains(&self.rank) => self.block(body)?,
             Verb::Capture(name, body) => {
                 self.graphs.insert(name, HashSet::new());
-                self.capturing = Some(name);
-                self.block(body)?;
-                self.capturing = None;
+                self.capture(name, body)?;
             }
-            Verb::Replay(name, _) if !self.graphs.contains_key(name.as_str()) => {
-                return Err(self.error(format!(
-                    "rank {} has no graph `{name}` here: it was not captured, or a communicator that it uses is gone",
-                    self.rank
-                )));
+            Verb::Update(name, body) => {
+                self.must_be_captured(name)?;
+                self.capture(name, body)?;
+            }
+            Verb::Instantiate(name, of) => {
+                self.must_be_captured(of)?;
+                let used = self.graphs.get(of.as_str()).cloned().unwrap_or_default();
+                self.graphs.insert(name, used);
+            }
+            Verb::Replay(name, _, on) => {
+                self.must_be_captured(name)?;
+                if let Some(index) = on {
+                    self.must_be_there(*index)?;
+                }
             }
             Verb::Hang | Verb::Exit(_) => self.ended = true,
             _ => {}
         }
         Ok(())
+    }
+
+    fn capture(&mut self, name: &'a str, body: &'a [Statement]) -> Result<(), Error> {
+        self.capturing = Some(name);
+        self.block(body)?;
+        self.capturing = None;
+        Ok(())
+    }
+
+    fn must_be_captured(&self, name: &str) -> Result<(), Error> {
+        if self.graphs.contains_key(name) {
+            return Ok(());
+        }
+        Err(self.error(format!(
+            "rank {} has no graph `{name}` here: it was not captured, or a communicator that it uses is gone",
+            self.rank
+        )))
     }
 
     fn create(&mut self, index: usize) -> Result<(), Error> {

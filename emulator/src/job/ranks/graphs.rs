@@ -1,0 +1,147 @@
+//! Graphs: what a rank captures, launches, makes once more and updates; and the recording that lends CUPTI meanwhile.
+
+use std::collections::HashSet;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::{Captured, Rank, Ranks};
+use crate::cuda::host::Graph;
+use crate::cuda::{self, thread_id};
+use crate::scenario::program::{Lend, Statement};
+use crate::time;
+use crate::truth::{self, Line};
+
+/// A capture of one rank.
+struct Recorded {
+    index: usize,
+    graph: Graph,
+    uses: HashSet<usize>,
+    begin: (u64, u64),
+    end: (u64, u64),
+}
+
+impl Ranks<'_> {
+    /// Records what statements do as a graph of each rank.
+    fn record(&mut self, body: &[Statement], active: &[usize]) -> Result<Vec<Recorded>, String> {
+        let mut begun = Vec::with_capacity(active.len());
+        for &index in active {
+            self.select(index)?;
+            let rank = &mut self.ranks[index];
+            let (begin, result) = timed(|| rank.compute.begin_capture());
+            result.map_err(|error| failed(rank, error))?;
+            begun.push(begin);
+            rank.capture = Some(HashSet::new());
+        }
+        self.block(body, active)?;
+        let mut recorded = Vec::with_capacity(active.len());
+        for (&index, begin) in active.iter().zip(begun) {
+            let uses: Vec<usize> = self.ranks[index].capture.iter().flatten().copied().collect();
+            for communicator in uses {
+                self.wait(index, communicator)?;
+            }
+            self.select(index)?;
+            let rank = &mut self.ranks[index];
+            let uses = rank.capture.take().unwrap_or_default();
+            let (end, graph) = timed(|| rank.compute.end_capture());
+            let graph = graph.map_err(|error| failed(rank, error))?;
+            recorded.push(Recorded { index, graph, uses, begin, end });
+        }
+        Ok(recorded)
+    }
+
+    pub(super) fn capture(&mut self, name: &str, body: &[Statement], active: &[usize]) -> Result<(), String> {
+        for Recorded { index, graph, uses, begin, end } in self.record(body, active)? {
+            self.select(index)?;
+            let rank = &mut self.ranks[index];
+            let (instantiate, exec) = timed(|| graph.instantiate());
+            let exec = exec.map_err(|error| failed(rank, error))?;
+            let thread = thread_id();
+            self.job.nccl.truth.write(&Line::Capture(truth::Capture { thread, begin, end, instantiate }));
+            rank.graphs.insert(name.into(), Captured { exec, graph: Arc::new(graph), updates: Vec::new(), uses });
+        }
+        Ok(())
+    }
+
+    /// Makes another executable graph of a captured one.
+    pub(super) fn instantiate(&mut self, name: &str, of: &str, active: &[usize]) -> Result<(), String> {
+        for &index in active {
+            self.select(index)?;
+            let rank = &mut self.ranks[index];
+            let Captured { graph, uses, .. } = captured(rank, of)?;
+            let (graph, uses) = (Arc::clone(graph), uses.clone());
+            let exec = graph.instantiate().map_err(|error| failed(rank, error))?;
+            rank.graphs.insert(name.into(), Captured { exec, graph, updates: Vec::new(), uses });
+        }
+        Ok(())
+    }
+
+    /// Records anew, and updates an executable graph by it.
+    pub(super) fn update(&mut self, name: &str, body: &[Statement], active: &[usize]) -> Result<(), String> {
+        for Recorded { index, graph, uses, .. } in self.record(body, active)? {
+            self.select(index)?;
+            let rank = &mut self.ranks[index];
+            let world = rank.world;
+            let known = rank.graphs.get_mut(name).ok_or_else(|| format!("rank {world} has no graph {name}"))?;
+            known.exec.update(&graph).map_err(|error| format!("rank {world}: failed to update {name}: {error}"))?;
+            known.updates.push(graph);
+            known.uses.extend(uses);
+        }
+        Ok(())
+    }
+
+    pub(super) fn replay(&mut self, name: &str, times: u64, on: Option<usize>, active: &[usize]) -> Result<(), String> {
+        for _ in 0..times {
+            for &index in active {
+                self.select(index)?;
+                let rank = &self.ranks[index];
+                let stream = match on {
+                    Some(communicator) => match &rank.communicators[communicator] {
+                        Some(communicator) => &communicator.stream,
+                        None => continue,
+                    },
+                    None => &rank.compute,
+                };
+                let launched = captured(rank, name)?.exec.launch(stream);
+                launched.map_err(|error| format!("rank {}: failed to launch {name}: {error}", rank.world))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the recording of this process for something, where there is one.
+    pub(super) fn lend(&self, what: Lend) -> Result<(), String> {
+        let name = match what {
+            Lend::Release => c"ncclscope_release",
+            Lend::Acquire => c"ncclscope_acquire",
+        };
+        // SAFETY: names are C strings; nothing is loaded that is not there.
+        let function = unsafe {
+            let library = libc::dlopen(c"libncclscope.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if library.is_null() { library } else { libc::dlsym(library, name.as_ptr()) }
+        };
+        if function.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the library's header says that both have this type.
+        let function = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> i32>(function) };
+        let ((called, returned), answer) = timed(|| function());
+        let release = what == Lend::Release;
+        self.job.nccl.truth.write(&Line::Lend(truth::Lend { release, answer, called, returned }));
+        if answer == 0 { Ok(()) } else { Err(format!("{} answered {answer}", name.to_string_lossy())) }
+    }
+}
+
+fn failed(rank: &Rank, error: cuda::Error) -> String {
+    format!("rank {}: failed to capture: {error}", rank.world)
+}
+
+fn captured<'r>(rank: &'r Rank, name: &str) -> Result<&'r Captured, String> {
+    rank.graphs.get(name).ok_or_else(|| format!("rank {} has no graph {name}", rank.world))
+}
+
+/// When a call was made and when it returned, and what it answered.
+fn timed<T>(call: impl FnOnce() -> T) -> ((u64, u64), T) {
+    let called = time::now();
+    let answer = call();
+    ((called, time::now()), answer)
+}

@@ -1,0 +1,259 @@
+//! How far CUPTI's times of kernels may be off, by what NCCL's own threads saw (pure).
+//!
+//! What CUPTI says of a GPU is converted by CUPTI, and nothing that it says of itself would show that this is off. NCCL's threads
+//! are on the host's clock, and there are things that cannot be: a kernel that begins before the call that launches it, and one that begins
+//! after somebody saw what it did. Each kernel bounds the error from both sides:
+//!
+//! ```text
+//!   host     launch |----------------------------------| seen
+//!   CUPTI           |      [ kernel ]                  |      early by at most what lies before it, late by what lies after it
+//!   CUPTI           |                                  |   [ kernel ]      late, by what lies between at least
+//! ```
+//!
+//! Threads see late, by milliseconds on a busy machine: that makes bounds wide, and never wrong. So an error is said only where it must
+//! be there.
+
+/// Kernels that must agree before an error is said. One alone may be matched wrongly.
+const WITNESSES: u32 = 2;
+/// The least error that is said, in ns. What is smaller is only in the bounds.
+const SAID: i64 = 50_000;
+/// How often it is said of one GPU that it changed.
+const MOST_SAID: u32 = 16;
+
+/// What one kernel says of CUPTI's error, in ns: by how much it is late at least, and at most; below zero it is early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// It is so late at least.
+    pub least: i64,
+    /// It is no later than that.
+    pub most: i64,
+}
+
+impl Bounds {
+    /// Nothing is known.
+    pub const NONE: Bounds = Bounds { least: i64::MIN, most: i64::MAX };
+
+    /// Those of a kernel that by CUPTI began at `start`, give or take `error_ns`, and was launched and seen at these times of the
+    /// host, as far as they are known.
+    #[must_use]
+    pub fn of(start: u64, error_ns: u32, launched: Option<u64>, seen: Option<u64>) -> Bounds {
+        let apart = |time: u64| i64::try_from(i128::from(start) - i128::from(time)).unwrap_or(0);
+        let error = i64::from(error_ns);
+        Bounds {
+            least: seen.map_or(i64::MIN, |seen| apart(seen).saturating_sub(error)),
+            most: launched.map_or(i64::MAX, |launched| apart(launched).saturating_add(error)),
+        }
+    }
+
+    /// By how much it must be off, in ns.
+    #[must_use]
+    pub fn violation(&self) -> i64 {
+        self.least.max(self.most.saturating_neg()).max(0)
+    }
+
+    /// How far it may be off at most, where both sides are known.
+    fn extent(&self) -> Option<i64> {
+        let is_known = self.least != i64::MIN && self.most != i64::MAX;
+        is_known.then(|| self.least.saturating_abs().max(self.most.saturating_abs()))
+    }
+
+    fn and(&self, other: &Bounds) -> Bounds {
+        Bounds { least: self.least.max(other.least), most: self.most.min(other.most) }
+    }
+
+    fn or(&self, other: &Bounds) -> Bounds {
+        Bounds { least: self.least.min(other.least), most: self.most.max(other.most) }
+    }
+
+    fn is_possible(&self) -> bool {
+        self.least <= self.most
+    }
+}
+
+/// What the kernels of one GPU say together.
+#[derive(Clone, Copy, Debug)]
+pub struct Skew {
+    /// Of the kernels since the error last changed.
+    now: Bounds,
+    /// Kernels since then, and those of them that must be off by more than [`SAID`], late and early.
+    kernels: u32,
+    off: [u32; 2],
+    /// What was said last, and how often such a thing was.
+    last: Option<Bounds>,
+    said: u32,
+    /// What the kernels before then left open.
+    before: Option<Bounds>,
+}
+
+impl Default for Skew {
+    fn default() -> Skew {
+        Skew { now: Bounds::NONE, kernels: 0, off: [0; 2], last: None, said: 0, before: None }
+    }
+}
+
+impl Skew {
+    /// Takes what one kernel says. The answer is what is certain of the error, when that is new.
+    pub fn add(&mut self, bounds: Bounds) -> Option<Bounds> {
+        if bounds == Bounds::NONE {
+            return None;
+        }
+        let both = self.now.and(&bounds);
+        if both.is_possible() {
+            self.now = both;
+        } else if both.least.saturating_sub(both.most) <= SAID {
+            // CUPTI's conversion is never quite the same.
+            self.now = Bounds { least: both.most.saturating_sub(SAID), most: both.least.saturating_add(SAID) };
+        } else {
+            // The error changed, or this match is wrong: what follows tells.
+            let lasted = (self.kernels >= WITNESSES).then_some(self.now);
+            let before = self.before.into_iter().chain(lasted).reduce(|one, other| one.or(&other));
+            *self = Skew { now: bounds, before, last: self.last, said: self.said, ..Skew::default() };
+        }
+        self.kernels = self.kernels.saturating_add(1);
+        self.off[0] += u32::from(bounds.least > SAID);
+        self.off[1] += u32::from(bounds.most < -SAID);
+        // Kernels come in no order, so that one error may seem to come and go.
+        let is_same = self.last.is_some_and(|last| last.and(&self.now).is_possible());
+        let found = self.is_off() && !is_same && self.said < MOST_SAID;
+        if found {
+            (self.last, self.said) = (Some(self.now), self.said + 1);
+        }
+        found.then_some(self.now)
+    }
+
+    /// Whether a kernel with these bounds must be off by more than goes without saying.
+    #[must_use]
+    pub fn contradicts(&self, bounds: &Bounds) -> bool {
+        self.is_off() || bounds.violation() > SAID
+    }
+
+    /// Whether CUPTI's times are certainly off now.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.off.iter().any(|kernels| *kernels >= WITNESSES)
+    }
+
+    /// By how much the times of a kernel with these bounds may be off beyond their error, in ns: as far as anything speaks against
+    /// them.
+    #[must_use]
+    pub fn error_of(&self, bounds: &Bounds) -> i64 {
+        let now = self.now.and(bounds);
+        let known = if now.is_possible() { now } else { *bounds };
+        match known.violation().max(bounds.violation()) {
+            // As much again, because nobody knows how much of it shows.
+            little @ 0..=SAID if !self.is_off() => 2 * little,
+            // Where nothing bounds it on the other side, what is known is the least.
+            violation => known.extent().unwrap_or(violation).max(violation),
+        }
+    }
+
+    /// Errors that nothing speaks against: of a kernel at some time in the recording.
+    #[must_use]
+    pub fn open(&self) -> Bounds {
+        self.before.map_or(self.now, |before| before.or(&self.now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: i64 = 1_000;
+    const MS: i64 = 1_000_000;
+    const BEGIN: i64 = 1_000_000_000_000;
+
+    /// A kernel that began at its place, was launched and seen so long before and after, where CUPTI is off by so much.
+    fn kernel(place: i64, launched: i64, seen: i64, off: i64) -> Bounds {
+        let start = BEGIN + place * MS;
+        let at = |time: i64| time as u64;
+        Bounds::of(at(start + off), 1_000, Some(at(start - launched)), Some(at(start + seen)))
+    }
+
+    #[test]
+    fn what_is_possible_is_never_said() {
+        let mut skew = Skew::default();
+        // However late threads are, and CUPTI is good to 20 us.
+        for place in 0..1_000 {
+            let (launched, seen) = (4 * US + place % 7 * MS, 20 * US + place % 11 * 3 * MS);
+            let bounds = kernel(place, launched, seen, [-20 * US, 0, 20 * US][place as usize % 3]);
+            assert_eq!(skew.add(bounds), None);
+            assert!(skew.error_of(&bounds) <= 40 * US);
+        }
+        assert!(!skew.is_off());
+    }
+
+    #[test]
+    fn an_error_that_must_be_there_is_said_once_and_bounded() {
+        for off in [-30 * MS, -MS, -100 * US, MS, 5 * MS, 30 * MS] {
+            let mut skew = Skew::default();
+            let mut said = Vec::new();
+            for place in 0..100 {
+                // One of ten is launched, and one seen, soon.
+                let (launched, seen) = if place % 10 == 0 { (6 * US, 40 * US) } else { (50 * MS, 60 * MS) };
+                let bounds = kernel(place, launched, seen, off);
+                said.extend(skew.add(bounds));
+                let error = skew.error_of(&bounds);
+                // From the first that contradicts on, each states it.
+                assert!(error >= off.abs(), "{off}: ± {error} at {place}");
+            }
+            let [bounds] = said[..] else { panic!("{off}: {said:?}") };
+            assert!(bounds.least <= off && off <= bounds.most, "{off}: {bounds:?}");
+            assert!((bounds.least > SAID) == (off > 0) && (bounds.most < -SAID) == (off < 0), "{off}: {bounds:?}");
+            assert!(skew.open().least <= off && off <= skew.open().most);
+        }
+    }
+
+    #[test]
+    fn an_error_that_trembles_is_one_error() {
+        let mut skew = Skew::default();
+        let mut said = 0;
+        for place in 0..100 {
+            let off = MS + [-20 * US, 0, 20 * US][place as usize % 3];
+            let bounds = kernel(place, 6 * US, 10 * US, off);
+            said += u32::from(skew.add(bounds).is_some());
+            assert!(skew.error_of(&bounds) >= off.abs(), "{place}");
+        }
+        assert!(said == 1 && skew.is_off(), "{said}: {skew:?}");
+        assert!(skew.open().least <= MS - 20 * US && MS + 20 * US <= skew.open().most, "{skew:?}");
+    }
+
+    #[test]
+    fn one_kernel_that_is_matched_wrongly_is_no_error_of_cuptis() {
+        let mut skew = Skew::default();
+        for place in 0..100 {
+            let off = if place % 30 == 15 { 700 * MS } else { 0 };
+            assert_eq!(skew.add(kernel(place, 6 * US, 40 * US, off)), None, "{place}");
+        }
+        assert!(!skew.is_off() && skew.open().most < MS, "{skew:?}");
+    }
+
+    #[test]
+    fn an_error_that_goes_away_is_over_and_not_forgotten() {
+        let mut skew = Skew::default();
+        let mut said = 0;
+        for place in 0..100 {
+            let off = if (40..60).contains(&place) { 2 * MS } else { 0 };
+            let bounds = kernel(place, 6 * US, 40 * US, off);
+            said += usize::from(skew.add(bounds).is_some());
+            assert_eq!(skew.error_of(&bounds) >= 2 * MS, (40..60).contains(&place), "{place}");
+        }
+        assert_eq!(said, 1);
+        assert!(!skew.is_off());
+        assert!(skew.open().most >= 2 * MS && skew.open().least <= 0);
+    }
+
+    #[test]
+    fn times_of_all_kinds_do_no_harm() {
+        let edges = [None, Some(0), Some(1), Some(u64::MAX >> 1), Some(u64::MAX)];
+        let mut skew = Skew::default();
+        for start in [0, 1, u64::MAX >> 1, u64::MAX] {
+            for launched in edges {
+                for seen in edges {
+                    let bounds = Bounds::of(start, u32::MAX, launched, seen);
+                    skew.add(bounds);
+                    let _ = (skew.error_of(&bounds), skew.open(), bounds.violation());
+                }
+            }
+        }
+    }
+}

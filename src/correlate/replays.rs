@@ -1,0 +1,372 @@
+//! Which replay of its graph a kernel is, and what NCCL handed over for it.
+//!
+//! A captured launch is a node of a graph, and runs as often as graphs with it are launched. Two things say which run a kernel is:
+//!
+//! ```text
+//!  launches, by CUPTI's callbacks     1        2        3                 4      counted: a kernel has its launch's id
+//!  NCCL's Groups, at each run          [1]          [2]      [3]              [4]
+//!  kernels                              |==1==|      |==2==|  |==3==|          |==4==|    in time: after its own Group, before the next
+//! ```
+//!
+//! The count fails where launches were not told: CUPTI was lent, a callback was missed, or there was no room for a record. The times
+//! fail where a clock is not known well enough. A run is exact where it was counted and its time allows it. Where nothing was counted,
+//! the times decide alone, as far as they leave one run. Where they leave several, or contradict the count, nothing is concluded.
+//!
+//! A plan that needs no proxy is handed over once, while it is captured; of its replays NCCL says nothing, and the count is all there is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::bounded::Bounded;
+use super::plans::Operations;
+use crate::model::activity::Span;
+use crate::model::event::{Coll, Event};
+use crate::model::ids::Handle;
+use crate::model::time::HostNs;
+use crate::model::timeline::{Moment, Operation, Unmatched};
+
+/// Launches of graphs remembered until their kernels arrive.
+const LAUNCHES: usize = 14 << 10;
+/// Times at which CUPTI was lent that are remembered.
+const LENT: usize = 256;
+/// Executable graphs that are remembered.
+const GRAPHS: usize = 8 << 10;
+/// Replays of one captured launch whose kernels have not arrived.
+pub(super) const REPLAYS: usize = 4096;
+/// Replays by which the kernel of one may come late.
+const LATE: u64 = 256;
+/// The error of the host's times of records, in ns, with room to spare.
+const RECORD_ERROR_NS: u64 = 500;
+
+/// A plan that was handed over.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    /// The Group in which it was.
+    pub(super) group: Handle,
+    pub(super) operations: Operations,
+    /// When that began: its kernel waits for that where the launch was captured.
+    pub(super) begin: HostNs,
+    /// A kernel was found for it.
+    pub(super) is_claimed: bool,
+}
+
+/// What NCCL handed over for a launch. For one that is not captured that is one plan.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// Oldest first.
+    told: VecDeque<Run>,
+    /// How many of the oldest are not in `told` any more.
+    gone: u64,
+    /// The operations of the last run found: those of a replay about which NCCL says nothing.
+    last: Option<Operations>,
+    /// It was handed over while it was captured.
+    is_silent: bool,
+    /// Nodes that were made of its node.
+    clones: u32,
+    /// No kernel that begins after this is one of the first so many runs: they run in the order of their Groups.
+    floor: (HostNs, u64),
+}
+
+/// A launch of a graph.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Replay {
+    graph: u64,
+    /// Which launch of it that was, from 0, as far as launches were told.
+    index: u64,
+    /// Where it was made.
+    pub(super) asked: Option<Moment>,
+    time: HostNs,
+    /// CUPTI was not away since the graph was made.
+    is_whole: bool,
+    /// The graph was changed before.
+    is_changed: bool,
+}
+
+/// What is known of a kernel beside its node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// When it ran; `None` for one that had not ended.
+    pub(super) span: Option<Span>,
+    /// The launch of its graph.
+    launched: Option<Replay>,
+    /// The number of that launch can be relied upon.
+    is_counted: bool,
+    /// Its node is the one that was captured, as far as anything can be known.
+    is_whole: bool,
+    /// What NCCL told may have gaps.
+    is_lossy: bool,
+    /// Callbacks were missed, or CUPTI was away: times decide where they contradict the count.
+    has_gaps: bool,
+}
+
+/// A run that was found.
+#[derive(Debug)]
+pub(super) struct Which {
+    pub(super) run: Run,
+    /// Which run it is, counted from 1, if that is known.
+    pub(super) number: Option<u64>,
+    /// It was counted, and nothing speaks against it.
+    pub(super) is_exact: bool,
+}
+
+impl Seen {
+    /// Where its graph was launched.
+    pub(super) fn asked(&self) -> Option<Moment> {
+        self.launched.and_then(|launched| launched.asked)
+    }
+}
+
+impl Runs {
+    /// NCCL handed over a plan.
+    pub(super) fn push(&mut self, run: Run) {
+        self.told.push_back(run);
+        if self.told.len() > REPLAYS {
+            self.forget();
+        }
+    }
+
+    /// Whether nothing was handed over, or all of it is forgotten.
+    pub(super) fn is_empty(&self) -> bool {
+        self.told.is_empty()
+    }
+
+    /// The only run of a launch that was not captured.
+    pub(super) fn pop(&mut self) -> Option<Run> {
+        self.told.pop_front()
+    }
+
+    /// It is handed over while it is captured.
+    pub(super) fn is_silent(&mut self) {
+        self.is_silent = true;
+    }
+
+    /// A node was made of its node.
+    pub(super) fn cloned(&mut self) {
+        self.clones += 1;
+    }
+
+    fn forget(&mut self) {
+        if let Some(run) = self.told.pop_front() {
+            self.last = Some(run.operations);
+            self.gone += 1;
+        }
+    }
+
+    /// Which run of a captured launch a kernel is.
+    pub(super) fn which(&mut self, seen: &Seen) -> Result<Which, Unmatched> {
+        let counted = seen.launched.filter(|_| seen.is_counted && self.clones <= 1).map(|launched| launched.index);
+        if self.is_silent {
+            return self.of_silent(counted, seen.is_whole);
+        }
+        let (low, high) = self.in_time(seen);
+        let number = |place: usize| self.gone + place as u64;
+        let free = |place: &usize| self.told.get(*place).is_some_and(|run| !run.is_claimed);
+        let place_of = |index: u64| index.checked_sub(self.gone).and_then(|place| usize::try_from(place).ok());
+        let (place, is_exact) = match counted.map(place_of) {
+            // It is too long ago, or NCCL did not tell of it.
+            Some(None) => (None, false),
+            Some(Some(place)) if (low..high).contains(&place) => (Some(place).filter(free), seen.is_whole),
+            Some(_) if !seen.has_gaps => (None, false),
+            // Launches that nobody told of.
+            _ => (Some(low).filter(|place| place + 1 == high).filter(free), false),
+        };
+        // Nothing that NCCL handed over could be it: its graph may be another one by now.
+        if place.is_none() && !(low..high).any(|place| free(&place)) {
+            return Err(Unmatched::NoGroup);
+        }
+        let at_least = number(place.map_or(low, |place| place + 1));
+        if let Some(Span { start, .. }) = seen.span
+            && start >= self.floor.0
+        {
+            self.floor = (start, self.floor.1.max(at_least));
+        }
+        let found = match place {
+            Some(place) => {
+                let number = (is_exact || !seen.is_lossy).then_some(number(place) + 1);
+                self.told[place].is_claimed = true;
+                let run = self.told[place].clone();
+                Ok(Which { run, number, is_exact })
+            }
+            None => {
+                let some = self.told.get(low).or(self.told.back()).map(|run| &run.operations).or(self.last.as_ref());
+                let some = some.ok_or(Unmatched::NoGroup)?;
+                let known = || self.told.iter().map(|run| &run.operations).chain(&self.last);
+                let operations = unnumbered(some, &|place, seq| known().all(|run| seq_of(run.get(place)) == Some(seq)));
+                let run = Run { group: Handle::NONE, operations, begin: HostNs(0), is_claimed: true };
+                Ok(Which { run, number: None, is_exact: false })
+            }
+        };
+        while at_least > self.gone + LATE && self.told.len() > 1 {
+            self.forget();
+        }
+        found
+    }
+
+    /// The same where NCCL tells of the capture only.
+    fn of_silent(&mut self, counted: Option<u64>, is_whole: bool) -> Result<Which, Unmatched> {
+        let first = self.told.front().filter(|_| counted == Some(0)).cloned();
+        if let Some(run) = self.told.front() {
+            self.last = Some(Arc::clone(&run.operations));
+        }
+        let again = |operations| Run { group: Handle::NONE, operations, begin: HostNs(0), is_claimed: true };
+        let run = first.or_else(|| self.last.clone().map(again)).ok_or(Unmatched::NoGroup)?;
+        Ok(Which { run, number: counted.map(|index| index + 1), is_exact: is_whole && counted.is_some() })
+    }
+
+    /// The runs that a kernel can be by its time, from and to (not included), by their place.
+    fn in_time(&self, seen: &Seen) -> (usize, usize) {
+        let floor =
+            |start: HostNs| if start >= self.floor.0 { self.floor.1.saturating_sub(self.gone) as usize } else { 0 };
+        let Some(span) = seen.span else { return (0, self.told.len()) };
+        let error = u64::from(span.error_ns) + RECORD_ERROR_NS;
+        let high = self.told.partition_point(|run| run.begin.0 <= span.start.0.saturating_add(error));
+        let launched = seen.launched.map_or(0, |launched| launched.time.0.saturating_sub(RECORD_ERROR_NS));
+        let mut low = floor(span.start).max(self.told.partition_point(|run| run.begin.0 < launched));
+        // One executable graph does not run beside itself: no Group of a later run begins before it ends.
+        if self.clones <= 1 {
+            let begun_before = self.told.partition_point(|run| run.begin.0.saturating_add(error) < span.end.0);
+            low = low.max(begun_before.saturating_sub(1));
+        }
+        // Of several graphs, an earlier run may still have to come, if no kernel was found for it.
+        while low + 1 < high && self.told[low].is_claimed {
+            low += 1;
+        }
+        (low.min(high), high)
+    }
+}
+
+/// The number of a collective.
+fn seq_of(operation: Option<&Arc<Operation>>) -> Option<u64> {
+    match &operation?.event {
+        Event::Coll(coll) => Some(coll.seq),
+        _ => None,
+    }
+}
+
+/// The same operations without what tells one run from the others. A collective keeps its number where all runs have that, as where
+/// NCCL does not count with KernelCh.
+fn unnumbered(operations: &Operations, is_common: &dyn Fn(usize, u64) -> bool) -> Operations {
+    let unnumbered = |(place, operation): (usize, &Arc<Operation>)| {
+        let (id, since, p2p_number) = (Handle::NONE, HostNs(0), Operation::UNNUMBERED);
+        let mut event = operation.event;
+        if let Event::Coll(coll) = &mut event
+            && !is_common(place, coll.seq)
+        {
+            coll.seq = Coll::UNNUMBERED;
+        }
+        Arc::new(Operation { id, since, p2p_number, event, ..Operation::clone(operation) })
+    };
+    Arc::new(operations.iter().enumerate().map(unnumbered).collect())
+}
+
+/// The executable graphs and their launches.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    launches: Bounded<u32, Replay>,
+    graphs: Bounded<u64, Executable>,
+    /// When CUPTI was given up.
+    lent: Vec<HostNs>,
+    /// A graph was launched, and nobody told.
+    missed: bool,
+    /// There was no room for records of NCCL's.
+    lossy: bool,
+    /// A graph was changed.
+    changed: bool,
+}
+
+/// An executable graph.
+#[derive(Debug, Clone, Copy, Default)]
+struct Executable {
+    /// Its launches so far.
+    launched: u64,
+    /// Those of which a kernel has been seen, or one of a later launch.
+    seen: u64,
+    /// When it was made, as far as that was told.
+    made: HostNs,
+    /// It was changed since.
+    is_changed: bool,
+}
+
+impl Graphs {
+    /// An executable graph is made.
+    pub(super) fn made(&mut self, graph: u64, time: HostNs) {
+        self.graphs.remove(&graph);
+        self.graphs.insert(graph, Executable { made: time, ..Executable::default() }, GRAPHS);
+    }
+
+    /// An executable graph is changed: its nodes are not what they were cloned from.
+    pub(super) fn changed(&mut self, graph: u64) {
+        self.changed = true;
+        let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
+        known.is_changed = true;
+        self.graphs.insert(graph, known, GRAPHS);
+    }
+
+    /// An executable graph is launched; the answer is which launch of it that is.
+    pub(super) fn launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>, time: HostNs) -> u64 {
+        let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
+        let index = known.launched;
+        known.launched += 1;
+        self.graphs.insert(graph, known, GRAPHS);
+        let is_whole = !self.lent.iter().any(|lent| (known.made..=time).contains(lent));
+        let is_changed = known.is_changed;
+        self.launches.insert(correlation, Replay { graph, index, asked, time, is_whole, is_changed }, LAUNCHES);
+        index
+    }
+
+    /// CUPTI is given up then: nobody tells what is done with graphs.
+    pub(super) fn lent(&mut self, time: HostNs) {
+        // Between the first and the last of very many nothing is told apart.
+        self.lent.truncate(LENT);
+        self.lent.push(time);
+    }
+
+    /// There was no room for a record of NCCL's.
+    pub(super) fn lost(&mut self) {
+        self.lossy = true;
+    }
+
+    /// A kernel ran from the launch of a graph by this call: the launches before it are done, one runs at a time.
+    pub(super) fn kernel(&mut self, correlation: u32) {
+        match self.launches.get(&correlation) {
+            Some(&Replay { graph, index, .. }) => {
+                if let Some(known) = self.graphs.get_mut(&graph) {
+                    known.seen = known.seen.max(index + 1);
+                }
+            }
+            None => self.missed = true,
+        }
+    }
+
+    /// Whether no kernel was seen of a launch, nor of a later one of the same graph.
+    pub(super) fn is_unseen(&self, graph: u64, index: u64) -> bool {
+        self.graphs.get(&graph).is_some_and(|known| index >= known.seen)
+    }
+
+    /// The launch of a graph by this call.
+    pub(super) fn launch(&self, correlation: u32) -> Option<Replay> {
+        self.launches.get(&correlation).copied()
+    }
+
+    /// What is known of a kernel beside its node.
+    ///
+    /// # Errors
+    ///
+    /// Why its node says nothing of what it carried.
+    pub(super) fn seen(&self, correlation: u32, span: Option<Span>) -> Result<Seen, Unmatched> {
+        let launched = self.launch(correlation);
+        // Without its launch it is not known of which graph it is.
+        if launched.map_or(self.changed, |launched| launched.is_changed) {
+            return Err(Unmatched::GraphChanged);
+        }
+        let is_whole = launched.map_or(self.lent.is_empty(), |launched| launched.is_whole);
+        Ok(Seen {
+            span,
+            launched,
+            is_counted: is_whole && !self.missed && !self.lossy,
+            is_whole,
+            is_lossy: self.lossy,
+            has_gaps: self.missed || self.lossy || !is_whole,
+        })
+    }
+}

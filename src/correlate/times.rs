@@ -1,0 +1,68 @@
+//! How far CUPTI's times of kernels are off, beyond what they state themselves: by NCCL's own times, and by those of other kernels.
+
+use super::plans::Found;
+use super::{Correlator, Details};
+use crate::clock::skew::{Bounds, Skew};
+use crate::model::activity::Kernel;
+use crate::model::time::HostNs;
+use crate::model::timeline::{Entry, Method, What};
+
+impl Correlator {
+    /// A kernel with the error that its times have, by all that is known now.
+    pub(super) fn with_error(
+        &mut self,
+        kernel: &Kernel,
+        found: Option<&Found>,
+        sink: &mut dyn FnMut(&Entry<'_>),
+    ) -> Kernel {
+        let device = kernel.place.device;
+        let bounds = found.map_or(Bounds::NONE, |found| self.bounds_of(kernel, found));
+        let skew = self.skews.entry(device).or_default();
+        let news = skew.add(bounds);
+        let contradicts = skew.contradicts(&bounds);
+        let error = skew.error_of(&bounds);
+        if found.is_some() {
+            self.matches.mistimed += u64::from(contradicts);
+            self.channels.dispute(device, contradicts);
+        }
+        if let Some(Bounds { least, most }) = news {
+            let what = What::TimesOff { device, least, most };
+            sink(&Entry { time: kernel.span.start, what });
+        }
+        let error = u32::try_from(error).unwrap_or(u32::MAX).saturating_add(self.channels.conversion(device));
+        let mut kernel = kernel.clone();
+        kernel.span.error_ns = kernel.span.error_ns.saturating_add(error);
+        kernel
+    }
+
+    /// What NCCL's own times say of CUPTI's for a kernel, where it is certain whose it is.
+    fn bounds_of(&self, kernel: &Kernel, found: &Found) -> Bounds {
+        if !matches!(found.method, Method::Bracket | Method::External | Method::GraphNode) {
+            return Bounds::NONE;
+        }
+        // Which of a graph's runs a report is of may be another one where records are missing; when its launch was is certain.
+        let seen = if found.replay.is_none() { self.begun_by(found) } else { None };
+        let error = kernel.span.error_ns.saturating_add(RECORD_ERROR_NS);
+        Bounds::of(kernel.span.start.0, error, found.since.map(|time| time.0), seen.map(|time| time.0))
+    }
+
+    /// When a kernel must have begun, by what NCCL's threads saw of its work.
+    fn begun_by(&self, found: &Found) -> Option<HostNs> {
+        let by_proxy = found.operations.iter().filter_map(|operation| match &self.events.get(operation.id)?.details {
+            Details::Operation(.., work) => work.seen,
+            _ => None,
+        });
+        by_proxy.chain(self.channels.begun_by(found.group)).min()
+    }
+
+    /// Errors of CUPTI's times that nothing speaks against, on any GPU.
+    pub(super) fn open_errors(&self) -> [Option<i64>; 2] {
+        let open = || self.skews.values().map(Skew::open).filter(|open| *open != Bounds::NONE);
+        let least = open().map(|open| open.least).min().filter(|least| *least != i64::MIN);
+        let most = open().map(|open| open.most).max().filter(|most| *most != i64::MAX);
+        [least, most]
+    }
+}
+
+/// The error of the host's times of records, in ns, with room to spare.
+const RECORD_ERROR_NS: u32 = 500;

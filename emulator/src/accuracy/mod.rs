@@ -254,11 +254,7 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
         verdict.kernels += u64::from(told);
         let process = seen;
         let Some(seen) = by_key.get(&key(kernel)) else {
-            if truth.is_lent(kernel) {
-                verdict.lent += 1
-            } else {
-                verdict.missing += 1
-            }
+            *(if truth.is_lent(kernel) { &mut verdict.lent } else { &mut verdict.missing }) += 1;
             continue;
         };
         verdict.judge_times(&truth, kernel, seen, process.cupti_off);

@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use support::{Plan, Tool, plugin_said};
+use support::{Job, Plan, Tool, plugin_said};
 
 /// Each collective once, sends and receives: in processes, in threads of one process a host, and one thread for several GPUs.
 fn every_operation(nccl: &str) {
@@ -24,6 +24,64 @@ fn descriptor_taken_over(nccl: &str) {
     let plan = Plan::new(nccl, "small").with("LD_PRELOAD", program).with("CHECKPOINT", file).with("TAKE_OVER", "1");
     plan.run().succeeded().check();
     assert_eq!(std::fs::read_to_string(checkpoint).unwrap(), "", "the program's own");
+}
+
+/// A job with `program.c` in its processes, which does what these variables say.
+fn disturbed(nccl: &str, scenario: &str, deeds: &[(&str, &str)]) -> Disturbed {
+    let (folder, program) = ncclscope_tests::play::compile("program.c");
+    let checkpoint = folder.path().join("checkpoint");
+    let plan = Plan::new(nccl, scenario).with("LD_PRELOAD", program.to_str().unwrap());
+    let plan = plan.with("CHECKPOINT", checkpoint.to_str().unwrap());
+    let job = deeds.iter().fold(plan, |plan, (name, value)| plan.with(name, value)).run().succeeded();
+    let reported = std::fs::read_to_string(&checkpoint).unwrap_or_default();
+    let reports = reported.lines().map(|line| {
+        let words: Vec<_> = line.split(' ').collect();
+        (words[0].to_owned(), words[1].parse().unwrap(), words[2].parse().unwrap())
+    });
+    Disturbed { reports: reports.collect(), job }
+}
+
+/// What became of it.
+struct Disturbed {
+    /// What the program reported: of what, a number, and how many of that were bad.
+    reports: Vec<(String, u64, u64)>,
+    job: Job,
+}
+
+/// Processes that fork children while the first `init` of each runs, and a moment later. Each child uses the library.
+fn children_in_init(nccl: &str) {
+    let Disturbed { reports, job } = disturbed(nccl, "small", &[("FORK_IN_INIT", "1")]);
+    // Ten while the file is made, and thrice ten behind it, in both processes.
+    assert_eq!(reports, vec![("children".to_owned(), 10, 0); 8], "{}", job.logs());
+    job.check();
+    let told = plugin_said(&job).iter().filter(|line| line.contains("forked after ncclscope had begun")).count();
+    assert_eq!(told, 80, "each child says that it is not recorded");
+}
+
+/// A thread that is cancelled in its own `init`, where it waits for the one that is under way. It ends behind it, in NCCL.
+fn cancelled_in_init(nccl: &str) {
+    let Disturbed { reports, job } = disturbed(nccl, "small", &[("CANCEL_IN_INIT", "1")]);
+    // In both processes it was kept away in `init`, and came.
+    assert_eq!(reports, vec![("cancelled".to_owned(), 1, 0); 2], "{}", job.logs());
+    for played in job.check() {
+        assert_eq!(played.count("name = 'communicator init'"), 2, "its own is recorded too");
+        assert_eq!(played.count("name = 'communicator finalize'"), 1);
+        assert_eq!(played.count("name = 'recording ended'"), 1);
+    }
+}
+
+/// No more addresses than the job had without us, and 200 MiB.
+fn few_addresses(nccl: &str) {
+    // Else each thread that allocates may set aside 64 MiB more, or not.
+    let arenas = ("MALLOC_ARENA_MAX", "2");
+    let alone = disturbed(nccl, "small", &[arenas, ("REPORT_PEAK", "1"), ("NCCLSCOPE_ENABLE", "0")]);
+    assert_eq!(plugin_said(&alone.job), [""; 0]);
+    let peak = alone.reports.iter().map(|report| report.1).max().unwrap();
+    let limit = (peak + (200 << 10)).to_string();
+    let Disturbed { reports, job } =
+        disturbed(nccl, "small", &[arenas, ("ADDRESS_LIMIT_KIB", &limit), ("REPORT_PEAK", "1")]);
+    println!("{peak} KiB alone, {reports:?} with the recording");
+    job.check();
 }
 
 /// Everything that goes on in a job, at once: groups, splits, communicators that come and go, rings and trees.
@@ -484,7 +542,7 @@ release!(
     always nccl_2_32_3,
     "2.32.3",
     [
-        every_operation, descriptor_taken_over, mixed, protocols, graphs, abort, hang, kernel_channels, kernels,
+        every_operation, descriptor_taken_over, children_in_init, cancelled_in_init, few_addresses, mixed, protocols, graphs, abort, hang, kernel_channels, kernels,
         kernels_of_another_tool, injected, captures,
     ]
 );

@@ -9,12 +9,15 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -220,16 +223,138 @@ ssize_t write(int number, const void *bytes, size_t length) {
   return REAL(write)(number, bytes, length);
 }
 
+// ---- in a job that plays no script ----
+
+// Appends a line to the checkpoint.
+static void report(const char *what, int number, int bad) {
+  FILE *file = fopen(getenv("CHECKPOINT"), "a");
+  if (!file) return;
+  fprintf(file, "%s %d %d\n", what, number, bad);
+  fclose(file);
+}
+
+// Interface v1, which every version of the plugin has.
+typedef struct {
+  const char *name;
+  int (*init)(void **context, int *mask);
+  int (*start)(void *context, void **handle, void *descriptor);
+  int (*stop)(void *handle);
+  int (*state)(void *handle, int state, void *arguments);
+  int (*finalize)(void *context);
+} Plugin;
+
+static Plugin *plugin;
+
+// Uses the plugin as a child of the process that records: 0 where it is answered that nothing is recorded.
+static int use_as_a_child(void) {
+  struct {
+    unsigned char type;
+    void *parent;
+    int rank;
+    char body[128];
+  } group = {.type = 1};
+  void *context = &group, *handle = &group;
+  int mask = 1;
+  alarm(20);
+  plugin->init(&context, &mask);
+  if (mask || context) return 1;
+  plugin->start(context, &handle, &group);
+  if (handle) return 2;
+  plugin->finalize(context);
+  return 0;
+}
+
+// Forks children that use the plugin, so many microseconds apart, and reports how many of them did not come to their end.
+static void fork_children(int pause) {
+  enum { COUNT = 10 };
+  pid_t children[COUNT];
+  int bad = 0;
+  for (int n = 0; n < COUNT; n++) {
+    children[n] = fork();
+    if (children[n] == 0) _exit(use_as_a_child());
+    usleep(pause);
+  }
+  for (int n = 0; n < COUNT; n++) {
+    int status = 1;
+    if (children[n] > 0) waitpid(children[n], &status, 0);
+    bad += status != 0;
+  }
+  report("children", COUNT, bad);
+}
+
+static void *fork_more(void *unused) {
+  for (int pause = 50; pause <= 5000; pause *= 10) fork_children(pause);
+  return unused;
+}
+
+typedef struct {
+  char bytes[128];
+} UniqueId;
+
+static __thread int is_victim;
+static atomic_int victim_is_in_init;
+
+// By this the plugin keeps a cancellation away.
+int pthread_setcancelstate(int state, int *before) {
+  if (is_victim && state == PTHREAD_CANCEL_DISABLE) atomic_store(&victim_is_in_init, 1);
+  return REAL(pthread_setcancelstate)(state, before);
+}
+
+// Asks for a communicator of one rank.
+static void *victim(void *unused) {
+  void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD), *comm = NULL;
+  int (*unique_id)(UniqueId *) = nccl ? dlsym(nccl, "ncclGetUniqueId") : NULL;
+  int (*init)(void **, int, UniqueId, int) = nccl ? dlsym(nccl, "ncclCommInitRank") : NULL;
+  UniqueId id;
+  if (!unique_id || !init || unique_id(&id)) return unused;
+  is_victim = 1;
+  init(&comm, 1, id, 0);
+  pthread_testcancel();
+  return unused;
+}
+
+static void *see_its_end(void *thread) {
+  void *result = NULL;
+  pthread_join(*(pthread_t *)thread, &result);
+  report("cancelled", atomic_load(&victim_is_in_init), result != PTHREAD_CANCELED);
+  return NULL;
+}
+
+// Has a thread wait in its own `init` for the one that is under way, and cancels it there.
+static void cancel_another_init(void) {
+  static pthread_t thread;
+  pthread_t watcher;
+  if (REAL(pthread_create)(&thread, NULL, victim, NULL)) return;
+  // Where it does not keep cancellations away it is there by then as well.
+  for (int waits = 0; !atomic_load(&victim_is_in_init) && waits < 3000; waits++) usleep(1000);
+  pthread_cancel(thread);
+  REAL(pthread_create)(&watcher, NULL, see_its_end, &thread);
+}
+
+// What happens while the first `init` makes its file.
+static void disturb_init(void) {
+  static int has_begun;
+  pthread_t thread;
+  if (has_begun++) return;
+  plugin = dlsym(dlopen("libncclscope.so", RTLD_NOW | RTLD_NOLOAD), "ncclProfiler_v1");
+  if (getenv("FORK_IN_INIT")) {
+    fork_children(0);
+    REAL(pthread_create)(&thread, NULL, fork_more, NULL);
+  }
+  if (getenv("CANCEL_IN_INIT")) cancel_another_init();
+}
+
 int openat(int folder, const char *path, int flags, ...) {
   va_list more;
   va_start(more, flags);
   mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
   va_end(more);
   while (getenv("DISK_HANGS_AT_ONCE") && flags & O_CREAT && is_trace(path)) usleep(1000);
+  if (flags & O_CREAT && is_trace(path)) disturb_init();
   return REAL(openat)(folder, path, flags, mode);
 }
 
-// In a job that plays no script: waits for the profiler's files, and takes them over.
+// Waits for the profiler's files, and takes them over.
 static void *wait_and_take_over(void *unused) {
   while (take_over() < 0) usleep(20000);
   return unused;
@@ -237,5 +362,18 @@ static void *wait_and_take_over(void *unused) {
 
 __attribute__((constructor)) static void begin(void) {
   pthread_t thread;
+  const char *most = getenv("ADDRESS_LIMIT_KIB");
+  if (most) {
+    struct rlimit limit = {strtoul(most, NULL, 10) << 10, RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+  }
   if (getenv("TAKE_OVER")) REAL(pthread_create)(&thread, NULL, wait_and_take_over, NULL);
+}
+
+// Where it is asked for, the most addresses that the process ever had, in KiB.
+__attribute__((destructor)) static void end(void) {
+  FILE *file = getenv("REPORT_PEAK") ? fopen("/proc/self/status", "r") : NULL;
+  int peak = 0;
+  for (char line[256]; file && fgets(line, sizeof line, file);) sscanf(line, "VmPeak: %d", &peak);
+  if (peak) report("peak", peak, 0);
 }

@@ -58,11 +58,16 @@ fn children_in_init(nccl: &str) {
     assert_eq!(told, 80, "each child says that it is not recorded");
 }
 
-/// A thread that is cancelled when it asks for a communicator, while another one's first `init` runs.
+/// A thread that is cancelled in its own `init`, where it waits for the one that is under way. It ends behind it, in NCCL.
 fn cancelled_in_init(nccl: &str) {
     let Disturbed { reports, job } = disturbed(nccl, "small", &[("CANCEL_IN_INIT", "1")]);
+    // In both processes it was kept away in `init`, and came.
     assert_eq!(reports, vec![("cancelled".to_owned(), 1, 0); 2], "{}", job.logs());
-    job.check();
+    for played in job.check() {
+        assert_eq!(played.count("name = 'communicator init'"), 2, "its own is recorded too");
+        assert_eq!(played.count("name = 'communicator finalize'"), 1);
+        assert_eq!(played.count("name = 'recording ended'"), 1);
+    }
 }
 
 /// No more addresses than the job had without us, and 200 MiB.

@@ -15,7 +15,7 @@ use crate::collect::collector::{self, Collector};
 use crate::collect::file::{Options, TraceFile};
 use crate::collect::input::{Begin, remark};
 use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Preset, Process};
-use crate::cupti::{self, Absent, Cupti};
+use crate::cupti::{self, Absent, Acquired, Cupti};
 use crate::model::event::CommInit;
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
@@ -408,8 +408,16 @@ impl Session {
 
     fn acquire_cupti(&mut self) -> HandOver {
         let result = match &mut self.cupti {
-            Some(cupti) if cupti.is_held() => return HandOver::Done,
-            Some(cupti) => cupti.acquire(HAND_OVER_WAIT).map(|()| (remark::TAKEN_AGAIN, cupti.facts().to_string())),
+            Some(cupti) => match cupti.acquire(HAND_OVER_WAIT) {
+                Ok(Acquired::Held) => return HandOver::Done,
+                Ok(Acquired::Again(silence)) => {
+                    if let Some(silence) = silence {
+                        self.collector.note(silence.since, remark::SILENT, silence.to_string());
+                    }
+                    Ok((remark::TAKEN_AGAIN, cupti.facts().to_string()))
+                }
+                Err(absent) => Err(absent),
+            },
             None => cupti::start(&cupti_options(&self.config)).map(|(cupti, reader)| {
                 self.collector.add_kernels(reader);
                 (remark::TAKEN, self.cupti.insert(cupti).facts().to_string())
@@ -429,7 +437,7 @@ impl Session {
                 match absent {
                     Absent::SwitchedOff => HandOver::SwitchedOff,
                     Absent::Taken { .. } => HandOver::Taken,
-                    Absent::Leaving => HandOver::Late,
+                    Absent::Leaving | Absent::Late => HandOver::Late,
                     _ => HandOver::Unavailable,
                 }
             }

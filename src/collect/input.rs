@@ -39,6 +39,10 @@ pub mod remark {
     pub const TAKEN: &str = "CUPTI taken";
     /// CUPTI is ours again.
     pub const TAKEN_AGAIN: &str = "CUPTI taken again";
+    /// CUPTI tells of launches and returns nothing of them: another tool has its buffers. From the time of the remark on.
+    pub const SILENT: &str = "CUPTI silent";
+    /// It returns what it records again.
+    pub const HEARD: &str = "CUPTI heard again";
     /// CUPTI was made to return its buffers, also those with kernels that had not ended. Its buffers come before it.
     pub const FORCED: &str = "CUPTI flushed by force";
 }

@@ -198,7 +198,15 @@ impl Pipeline {
                     self.tracks.note(time, name, text);
                     match name {
                         remark::RELEASED => self.tracks.expect_kernels(false, time),
-                        remark::TAKEN | remark::TAKEN_AGAIN => self.tracks.expect_kernels(true, time),
+                        remark::SILENT => {
+                            self.tracks.expect_kernels(false, self.now());
+                            self.said.push(text.to_owned());
+                        }
+                        remark::TAKEN | remark::TAKEN_AGAIN | remark::HEARD => {
+                            // Of what was launched before, nothing is to be expected.
+                            self.correlator.all_seen(time);
+                            self.tracks.expect_kernels(true, time);
+                        }
                         _ => {}
                     }
                 }

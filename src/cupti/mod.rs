@@ -17,6 +17,7 @@ mod buffers;
 mod callbacks;
 mod calls;
 pub mod clock;
+mod contact;
 pub mod decode;
 mod driver;
 mod find;
@@ -159,6 +160,8 @@ pub enum Absent {
     },
     /// We were asked to give it up, and that has not come to an end.
     Leaving,
+    /// It is ours, and has not come back from a flush.
+    Late,
     /// It does not answer, and is left alone.
     Silent,
     /// No memory for buffers, or no thread to flush them.
@@ -185,6 +188,33 @@ pub struct Reader {
     pending: Vec<Taken>,
     /// Flushes by force that were told.
     forced: u64,
+}
+
+/// CUPTI tells of launches, and gives us no records of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// When it last asked for a buffer, or returned one.
+    pub since: HostNs,
+    /// Launches since then.
+    pub launches: u64,
+}
+
+/// What changed about that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It has fallen silent.
+    Silent(Silence),
+    /// It gives us records again, though nobody asked for that.
+    Heard,
+}
+
+/// What [`Cupti::acquire`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// It was ours, and its records came.
+    Held,
+    /// It was ours, but its records did not come, or it was not ours. With what the trace does not say yet.
+    Again(Option<Silence>),
 }
 
 /// Where a [`Reader`] hands over what CUPTI returned: to an [`intake::Intake`], and to whoever keeps it besides.
@@ -347,6 +377,13 @@ fn start_with(
         if subscription.has_our_clock() {
             remarks.push("its clock is CLOCK_BOOTTIME".into());
         }
+        if subscription.took_buffers() {
+            remarks.push(
+                "another tool had CUPTI's buffers before: a profile that it is taking now, such as torch.profiler's, has \
+                 no kernels from here on"
+                    .into(),
+            );
+        }
         if options.nvtx {
             nvtx::inject(&path);
         }
@@ -419,18 +456,26 @@ impl Cupti {
         released
     }
 
-    /// Takes CUPTI again after it was given up; nothing to do while it is ours. Not on a thread that is in a callback of
-    /// CUPTI's. Where giving it up has not come to an end, waits for that at most this long.
+    /// Takes CUPTI again after it was given up. While it is ours, takes back its buffers and kinds, which another tool may have taken without
+    /// a word. Not on a thread that is in a callback of CUPTI's. Where giving it up has not come to an end, waits for that at most this
+    /// long; as for a flush that does.
     ///
     /// # Errors
     ///
     /// Why it cannot be had. CUPTI is as it was then.
-    pub fn acquire(&mut self, limit: Duration) -> Result<(), Absent> {
+    pub fn acquire(&mut self, limit: Duration) -> Result<Acquired, Absent> {
         if process::is_child() {
             return Err(Absent::Forked);
         }
         if self.is_held() {
-            return Ok(());
+            let (code, silence) = self.flusher.again(limit).ok_or(Absent::Late)?;
+            return match (code, silence) {
+                (cupti::CUPTI_SUCCESS, None) => Ok(Acquired::Held),
+                (cupti::CUPTI_SUCCESS, Some(silence)) => Ok(Acquired::Again(silence)),
+                (code, _) => {
+                    Err(Absent::Refused { call: "cuptiActivityRegisterCallbacks or cuptiActivityEnable", code })
+                }
+            };
         }
         if !self.release(limit) {
             return Err(Absent::Leaving);
@@ -454,7 +499,7 @@ impl Cupti {
                 self.flusher = flusher;
                 self.detached = detached;
                 self.facts.refused = refused;
-                Ok(())
+                Ok(Acquired::Again(None))
             }
             Err(absent) => {
                 // Until CUPTI has come back, whoever waits for it there holds it.
@@ -491,6 +536,12 @@ impl Reader {
     pub fn take_forced(&mut self) -> Option<HostNs> {
         let (forced, at) = self.desk.forced();
         (std::mem::replace(&mut self.forced, forced) < forced).then_some(at)
+    }
+
+    /// Whether CUPTI fell silent, or speaks again, since the last time this was asked. To be asked after what it returned was taken.
+    pub fn take_change(&self) -> Option<Change> {
+        let contact = &self.shared.contact;
+        self.desk.change(contact, || contact.beyond(self.shared.pool.room()))
     }
 
     /// As [`Reader::drain`], for the last time: nothing waits for anything.
@@ -560,6 +611,21 @@ impl Facts {
     }
 }
 
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let launches = match self.launches {
+            1 => "the last launch".to_owned(),
+            launches => format!("the last {launches} launches"),
+        };
+        write!(
+            f,
+            "CUPTI has returned nothing of {launches}: another profiler in this process, such as torch.profiler, has probably \
+             taken its buffers, which needs no subscription. Kernels from here on are not recorded, and nothing follows from that. \
+             ncclscope_acquire takes CUPTI again"
+        )
+    }
+}
+
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CUPTI of CUDA {} (version {}) from {}", self.release(), self.version, self.path)?;
@@ -616,6 +682,7 @@ impl fmt::Display for Absent {
             Absent::Silent => {
                 write!(f, "CUPTI has not answered for {} s, and is left alone", TAKING.as_secs())
             }
+            Absent::Late => f.write_str("CUPTI does not return from a flush"),
             Absent::Leaving => f.write_str("CUPTI is still being given up: it does not return its records"),
             Absent::NoResources(what) => f.write_str(what),
         }

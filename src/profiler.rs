@@ -21,7 +21,7 @@ use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::record::ring::Rings;
-use crate::releases::{self, Version};
+use crate::releases::{self, FaultId, Version};
 use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::{Clocks, attribute};
@@ -414,7 +414,9 @@ impl Session {
                     if let Some(silence) = silence {
                         self.collector.note(silence.since, remark::SILENT, silence.to_string());
                     }
-                    Ok((remark::TAKEN_AGAIN, cupti.facts().to_string()))
+                    let fault = releases::cupti_fault(cupti.facts().version, FaultId::GraphLaunches);
+                    let known = fault.map_or(String::new(), |fault| format!("; known of it: {}", fault.what));
+                    Ok((remark::TAKEN_AGAIN, format!("{}{known}", cupti.facts())))
                 }
                 Err(absent) => Err(absent),
             },

@@ -1,5 +1,7 @@
 //! Kernels through the emulated CUPTI, with the scripted host as a GPU: CUPTI is lent to other tools and taken again.
 
+mod command;
+
 use emulated_cupti::release::Release;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Play};
@@ -243,6 +245,47 @@ fn that_another_tool_has_used_cupti_before_is_said() {
     let recording = record(&script, &[]);
     let note = recording.timeline().slice("recording started").str("note").unwrap().to_owned();
     assert!(note.contains("another tool had CUPTI's buffers before"), "{note}");
+}
+
+/// CUPTI 13.0 was seen to give no times from some kernel on (parca-dev/parcagpu#23).
+#[test]
+fn kernels_without_a_true_time_are_missing_and_make_nothing_hang() {
+    let operations = |count: u32| -> String { (1..=count).map(|n| operation("world", &format!("{n}Ki"))).collect() };
+    for (all, good, stretches) in [(5, 2, 0), (20, 3, 1)] {
+        let script = format!(
+            "{CUDA}user init world comm=0xabc rank=0 nranks=2\n{}user sleep 8s\nuser finalize world\n",
+            operations(all)
+        );
+        let recording = record(&script, &[("EMULATED_CUPTI", &format!("exhaust={good}"))]);
+        let timeline = recording.timeline();
+        assert_eq!(kernels(&timeline).len(), good as usize);
+        assert!(timeline.slices.iter().all(|slice| slice.category != "not done"), "{good}");
+        let figures = timeline.figures();
+        assert_eq!(figures.get("kernels_untimed"), u64::from(all - good));
+        assert_eq!((figures.get("launches_without_kernel"), figures.get("kernels_unmatched")), (0, 0));
+        let said = recording.said().iter().filter(|line| line.contains("gives kernels no times")).count();
+        assert_eq!((timeline.named("kernel times bad").len(), said), (stretches, stretches));
+        if stretches > 0 {
+            let note = timeline.slice("kernel times bad").str("note").unwrap();
+            assert!(note.contains("Known of this release: after some 25 million kernels of graphs"), "{note}");
+        }
+        let info = command::ncclscope(&["info".as_ref(), recording.traces.file().as_os_str()]).unwrap();
+        let missing = format!("{} of NCCL, missing because their times cannot be true", all - good);
+        assert!(info.contains(&missing), "{info}");
+    }
+}
+
+#[test]
+fn a_kernel_that_has_not_ended_when_cupti_is_given_up_is_not_said_to_have() {
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let second = second.replace("for=1ms", "for=60s wait=0");
+    for end in ["user call ncclscope_release\n", "main exit 0\n"] {
+        let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{first}{second}user sleep 1s\n{end}");
+        let figures = record(&script, &[]).timeline().figures();
+        let figures =
+            ["kernels_untimed", "activities_implausible", "launches_without_kernel"].map(|it| figures.get(it));
+        assert_eq!(figures, [0, 1, 1], "{end}");
+    }
 }
 
 /// Perfetto's GPU work is the kernels that the tracks show: names, times, streams, launching calls.

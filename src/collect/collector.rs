@@ -518,6 +518,10 @@ impl Taker for Outlet {
         self.draw_due();
     }
 
+    fn gives_up(&mut self, time: HostNs) {
+        self.feed(&Input::Note { time, name: remark::GIVES_UP, text: "" });
+    }
+
     fn stands(&mut self, standing: Standing) {
         if standing != self.standing {
             self.standing = standing;

@@ -60,6 +60,8 @@ struct Run {
 #[derive(Debug, Default)]
 pub(super) struct Plans {
     kernels_expected: bool,
+    /// Kernels of graphs may name another launch of a graph than their own.
+    distrusts_graph_launches: bool,
     launches: Bounded<Handle, Launch>,
     /// Launches that were captured; moved here from the others.
     captured: Bounded<Handle, Launch>,
@@ -282,6 +284,12 @@ impl Plans {
     /// Kernels are going to be reported.
     pub(super) fn expect_kernels(&mut self) {
         self.kernels_expected = true;
+    }
+
+    /// From here on kernels of graphs may name another launch of a graph than their own: replays are counted by kernels.
+    pub(super) fn distrust_graph_launches(&mut self) {
+        self.distrusts_graph_launches = true;
+        self.replays = Bounded::default();
     }
 
     /// A KernelLaunch begins.
@@ -521,6 +529,9 @@ impl Plans {
         if correlation == 0 {
             self.graphs.remove(&graph);
             self.unseen.retain(|(_, it)| !matches!(it, Unseen::Graph(other, _) if *other == graph));
+            return;
+        }
+        if self.distrusts_graph_launches {
             return;
         }
         let mut runs = self.graphs.get(&graph).copied().unwrap_or_default();

@@ -65,6 +65,8 @@ struct State {
     silence: Option<Unheard>,
     silent_since: Option<u64>,
     release: bool,
+    /// When giving it up began.
+    ends_at: Option<HostNs>,
     ended: bool,
 }
 
@@ -172,6 +174,11 @@ impl Desk {
         }
     }
 
+    /// When giving it up began, if it did.
+    pub(super) fn ends_at(&self) -> Option<HostNs> {
+        self.lock().ends_at
+    }
+
     /// Whether the subscription has been given up.
     pub(super) fn has_ended(&self) -> bool {
         self.lock().ended
@@ -234,6 +241,7 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
         let unheard = shared.contact.unheard();
         if release {
             desk.note(read(shared));
+            desk.lock().ends_at = Some(HostNs(sys::boottime_ns()));
             let result = subscription.end();
             let found = desk.after_flush(shared, result, Some(unheard), fatal);
             desk.lock().silence = found;

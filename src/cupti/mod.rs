@@ -48,14 +48,13 @@ use self::intake::{Source, Standing};
 use self::subscription::Subscription;
 use crate::config;
 use crate::model::time::HostNs;
+use crate::releases::{self, FaultId};
 use crate::{memory, process, sys};
 
 /// CUPTI of CUDA 12.0, the first whose records we read.
 const OLDEST: u32 = 18;
 /// The newest that was there when this was written, CUDA 13.5.
 const NEWEST: u32 = 130_599;
-/// CUPTI of CUDA 12.4, of which Update 1 reports no kernels (JuliaGPU/CUDA.jl#2328).
-const NO_KERNELS: u32 = 22;
 /// Longest that a completed buffer waits for the reading of the clocks that follows it, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
@@ -188,6 +187,8 @@ pub struct Reader {
     pending: Vec<Taken>,
     /// Flushes by force that were told.
     forced: u64,
+    /// That CUPTI is given up was told.
+    has_given_up: bool,
 }
 
 /// CUPTI tells of launches, and gives us no records of them.
@@ -225,6 +226,8 @@ pub trait Taker {
     fn covers(&self, until: HostNs) -> bool;
     /// A buffer, in which nothing is later than `now`.
     fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
+    /// CUPTI was given up at this time: buffers that follow may hold kernels that have not ended.
+    fn gives_up(&mut self, time: HostNs);
     /// What was lost so far; after the buffers.
     fn stands(&mut self, standing: Standing);
 }
@@ -361,9 +364,7 @@ fn start_with(
         if version < OLDEST {
             return Err(Absent::TooOld { path: path.clone(), function: None, version: Some(version) });
         }
-        if version == NO_KERNELS {
-            remarks.push("Update 1 of CUDA 12.4 reports no kernels; 12.5 Update 1 does".into());
-        }
+        remarks.extend(releases::cupti_fault(version, FaultId::NoKernels).map(|fault| fault.what.into()));
         if version > NEWEST {
             remarks.push("newer than this ncclscope, which reads what it knows".into());
         }
@@ -402,6 +403,7 @@ fn start_with(
             process: Process::new(Some(shared.api.cuptiGetCallbackName)),
             pending: Vec::new(),
             forced: 0,
+            has_given_up: false,
         };
         let facts = Facts { version, path, remarks, refused, objection };
         let detached = shared.fatal.load(Ordering::Relaxed);
@@ -557,8 +559,14 @@ impl Reader {
         taker.reading(&flush::read_host());
         let now = HostNs(sys::boottime_ns());
         self.shared.pool.take(&mut self.pending);
+        // After that: what is returned by the end comes behind its mark.
+        let ends = self.desk.ends_at();
+        self.has_given_up &= ends.is_some();
         let ready = self.pending.iter().take_while(|taken| is_ready(taker, now, HostNs(taken.at))).count();
         for taken in self.pending.drain(..ready) {
+            if ends.is_some_and(|at| HostNs(taken.at) >= at) && !std::mem::replace(&mut self.has_given_up, true) {
+                taker.gives_up(HostNs(taken.at));
+            }
             // SAFETY: the library stays mapped, and it answered in this process.
             let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
             // SAFETY: CUPTI returned this buffer, and keeps the names in it.
@@ -601,7 +609,7 @@ impl Facts {
     /// Whether it records no kernels any more once it was given up. One release must not be told to stop.
     #[must_use]
     pub fn stops(&self) -> bool {
-        self.version != subscription::DISABLE_DEADLOCKS
+        releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_none()
     }
 
     /// The CUDA release it came with.

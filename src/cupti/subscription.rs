@@ -11,10 +11,9 @@ use super::callbacks::{self, COPYING, GRAPH_LAUNCHES, LAUNCHES, NODES, STATES, S
 use super::{Absent, Options};
 use crate::config::Matching;
 use crate::record::recorder;
+use crate::releases::{self, FaultId};
 use crate::sys;
 
-/// The release that deadlocks when kernels are disabled; fixed by its first update.
-pub(super) const DISABLE_DEADLOCKS: u32 = 130_000;
 /// The release that brought CUPTI's reports of its own failures.
 const STATE_DOMAIN: u32 = 20;
 /// The release that brought records of the host functions of graphs.
@@ -221,8 +220,9 @@ impl Subscription {
 
     fn disable(&mut self) {
         recorder::end_brackets();
+        let deadlocks = releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_some();
         for kind in std::mem::take(&mut self.kinds) {
-            if self.version != DISABLE_DEADLOCKS {
+            if !deadlocks {
                 // SAFETY: no pointers.
                 unsafe { (self.shared.api.cuptiActivityDisable)(kind) };
             }

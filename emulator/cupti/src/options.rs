@@ -11,6 +11,7 @@
 //! | `partial` | buffers are taken for full at random, wherever they are filled to |
 //! | `drop=10%` | so many records are lost, and counted as dropped |
 //! | `zero=1%` | so many records of the GPU have no times |
+//! | `exhaust=100` | after so many kernels the GPU's buffers are not taken up again: each kernel has no times, or reversed ones |
 //! | `reversed=1%` | so many records of the GPU end before they start |
 //! | `skew=5ms` | the GPU's times are so much later than they were, and no reading of a clock shows it |
 //! | `swap=10%` | so many kernels of NCCL's outside of graphs swap correlation ids with the next one on their stream |
@@ -58,6 +59,8 @@ pub struct Options {
     pub reversed: f64,
     /// How much too late the GPU's times are, in ns.
     pub skew: u64,
+    /// The number of kernels after which none has times that can be.
+    pub exhaust: u64,
     /// The share of kernels that swap correlation ids with the next one.
     pub swap: f64,
     /// The share of calls whose callbacks never come.
@@ -136,6 +139,7 @@ impl Default for Options {
             drop: 0.0,
             zero: 0.0,
             reversed: 0.0,
+            exhaust: u64::MAX,
             skew: 0,
             swap: 0.0,
             miss: 0.0,
@@ -179,6 +183,7 @@ impl Options {
                 "drop" => options.drop = share(word, value()?)?,
                 "zero" => options.zero = share(word, value()?)?,
                 "reversed" => options.reversed = share(word, value()?)?,
+                "exhaust" => options.exhaust = number(word, value()?)?,
                 "skew" => options.skew = duration(word, value()?)?,
                 "swap" => options.swap = share(word, value()?)?,
                 "miss" => options.miss = share(word, value()?)?,

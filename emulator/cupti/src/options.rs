@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn every_word_is_understood() {
-        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,skew=5ms,\
+        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=5ms,\
             swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             state=warning,seed=7,forgive";
         let expected = Options {
@@ -312,6 +312,7 @@ mod tests {
             drop: 0.1,
             zero: 0.005,
             reversed: 0.01,
+            exhaust: 7,
             skew: 5_000_000,
             swap: 0.2,
             miss: 0.02,

@@ -517,7 +517,7 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
         static KERNELS: AtomicU64 = AtomicU64::new(0);
         let number = KERNELS.fetch_add(1, Ordering::Relaxed);
         if number >= options.exhaust {
-            return if number % 2 == 0 { (0, 0) } else { (times.1 + 1, times.0) };
+            return if number.is_multiple_of(2) { (0, 0) } else { (times.1 + 1, times.0) };
         }
     }
     if process::happens(options.reversed) { (times.1 + 1, times.0) } else { times }

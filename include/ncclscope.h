@@ -34,8 +34,9 @@ enum {
  * kernel that is still running has no end and is lost, so synchronise with the GPU first. The trace shows the moment. */
 int ncclscope_release(void);
 
-/* Takes CUPTI again, or for the first time where another tool had it when the recording started. Nothing is tried again
- * by itself. The trace shows the moment, or why CUPTI could not be had. */
+/* Takes CUPTI again, or for the first time where another tool had it when the recording started; and what another tool took of it
+ * without subscribing, as torch.profiler does since August 2026: call it when that has ended, else its profile ends here. Nothing is
+ * tried again by itself. The trace shows the moment, or why CUPTI could not be had. */
 int ncclscope_acquire(void);
 
 /* Names the communicators that are made from now on, on any thread, until it is called again; a null pointer leaves them to

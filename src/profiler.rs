@@ -16,7 +16,7 @@ use crate::collect::collector::{self, Collector};
 use crate::collect::file::{Options, TraceFile};
 use crate::collect::input::{Begin, remark};
 use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Process};
-use crate::cupti::{self, Absent, Cupti};
+use crate::cupti::{self, Absent, Acquired, Cupti};
 use crate::message::Held;
 use crate::model::event::CommInit;
 use crate::model::ids::{Handle, ProcessTag};
@@ -24,7 +24,7 @@ use crate::model::kinds::{self, Kinds};
 use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::record::ring::Rings;
-use crate::releases::{self, Version};
+use crate::releases::{self, FaultId, Version};
 use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::{Clocks, attribute};
@@ -436,8 +436,18 @@ impl Session {
 
     fn acquire_cupti(&mut self) -> HandOver {
         let result = match &mut self.cupti {
-            Some(cupti) if cupti.is_held() => return HandOver::Done,
-            Some(cupti) => cupti.acquire(HAND_OVER_WAIT).map(|()| (remark::TAKEN_AGAIN, cupti.facts().to_string())),
+            Some(cupti) => match cupti.acquire(HAND_OVER_WAIT) {
+                Ok(Acquired::Held) => return HandOver::Done,
+                Ok(Acquired::Again(silence)) => {
+                    if let Some(silence) = silence {
+                        self.collector.note(silence.since, remark::SILENT, silence.to_string());
+                    }
+                    let fault = releases::cupti_fault(cupti.facts().version, FaultId::GraphLaunches);
+                    let known = fault.map_or(String::new(), |fault| format!("; known of it: {}", fault.what));
+                    Ok((remark::TAKEN_AGAIN, format!("{}{known}", cupti.facts())))
+                }
+                Err(absent) => Err(absent),
+            },
             None => cupti::start(&cupti_options(&self.config)).map(|(cupti, reader)| {
                 self.collector.add_kernels(reader);
                 (remark::TAKEN, self.cupti.insert(cupti).facts().to_string())
@@ -457,7 +467,7 @@ impl Session {
                 match absent {
                     Absent::SwitchedOff => HandOver::SwitchedOff,
                     Absent::Taken { .. } => HandOver::Taken,
-                    Absent::Leaving => HandOver::Late,
+                    Absent::Leaving | Absent::Late => HandOver::Late,
                     _ => HandOver::Unavailable,
                 }
             }

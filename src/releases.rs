@@ -1,4 +1,4 @@
-//! What is known against single releases of NCCL.
+//! What is known against single releases of NCCL and of CUPTI.
 
 /// NCCL's version number: `major * 10000 + minor * 100 + patch`.
 pub type Version = u32;
@@ -38,9 +38,145 @@ pub fn kernel_ch(version: Option<Version>, interface: u8, allgatherv_off: bool) 
     Err(reason.into())
 }
 
+/// A fault of some releases of CUPTI's, and what follows for a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which one.
+    pub id: FaultId,
+    /// The first release that has it, and the first that does not: what `cuptiGetVersion` answers. The latter is `u32::MAX` where none is known.
+    pub releases: (u32, u32),
+    /// What is wrong, in a sentence without its end.
+    pub what: &'static str,
+    /// What follows here, and what a person can do, likewise.
+    pub follows: &'static str,
+    /// How it is known.
+    pub source: &'static str,
+}
+
+/// The faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the table says what they are
+pub enum FaultId {
+    NullBuffer,
+    NoKernels,
+    Crash,
+    DisableDeadlocks,
+    SpoiltTimes,
+    GraphLaunches,
+    LatchedClock,
+    ProcessorTime,
+    StaleNames,
+}
+
+/// Those that are known, by the release that ended them.
+pub const FAULTS: [Fault; 9] = [
+    Fault {
+        id: FaultId::NoKernels,
+        releases: (22, 23),
+        what: "Update 1 of CUDA 12.4 reports no kernels; 12.5 Update 1 does",
+        follows: "the trace may have no kernels; use a newer CUPTI",
+        source: "JuliaGPU/CUDA.jl#2328",
+    },
+    Fault {
+        id: FaultId::NullBuffer,
+        releases: (0, 27),
+        what: "it crashes when it asks for a buffer and gets none",
+        follows: "nothing: it always gets one, and what has no room is counted",
+        source: "pytorch/kineto#1534",
+    },
+    Fault {
+        id: FaultId::DisableDeadlocks,
+        releases: (130_000, 130_001),
+        what: "it deadlocks when it is told to stop recording kernels",
+        follows: "it is not told to: after ncclscope_release some kernels may still come, without operations",
+        source: "NVIDIA's notes on CUDA 13.0 Update 1",
+    },
+    Fault {
+        id: FaultId::SpoiltTimes,
+        releases: (130_000, 130_100),
+        what: "after some 25 million kernels of graphs it gives kernels no times, or reversed ones, and by then has taken 1 GiB of the GPU's memory; \
+               seen with 13.0.85 and driver 580",
+        follows: "the trace says from where on kernels are missing; a newer CUPTI may not do so",
+        source: "parca-dev/parcagpu#23",
+    },
+    Fault {
+        id: FaultId::GraphLaunches,
+        releases: (0, 130_101),
+        what: "once it was given up and taken again, kernels of graphs may name another launch of a graph than their own",
+        follows: "after ncclscope_acquire the replays of a graph are counted by their kernels, and those of graphs do not show what hangs",
+        source: "NVIDIA's notes on CUDA 13.1 Update 1",
+    },
+    Fault {
+        id: FaultId::LatchedClock,
+        releases: (0, 130_303),
+        what: "where a context was there first, the GPU's times may keep the wall clock when it is given another one",
+        follows: "with NCCLSCOPE_CUPTI_CLOCK=boottime kernels may then have no time that can be true; CUDA_INJECTION64_PATH comes before any context",
+        source: "pytorch/pytorch#190354",
+    },
+    Fault {
+        id: FaultId::ProcessorTime,
+        releases: (0, 130_401),
+        what: "the processor time that it takes grows without end",
+        follows: "record long jobs in parts, or without kernels (NCCLSCOPE_CUPTI=0)",
+        source: "NVIDIA's notes on CUDA 13.4 Update 1",
+    },
+    Fault {
+        id: FaultId::StaleNames,
+        releases: (0, 130_401),
+        what: "where modules are unloaded and loaded, a kernel may have the name of one that was in its place before",
+        follows: "kernels that carry operations are known by their launches; the names of others may be wrong",
+        source: "NVIDIA's notes on CUDA 13.4 Update 1",
+    },
+    Fault {
+        id: FaultId::Crash,
+        releases: (130_200, 130_300),
+        what: "it crashes where the driver offers no GPU",
+        follows: "it is left alone where that cannot be excluded: no kernels in cuInit, or without a GPU",
+        source: "tried with three builds of CUDA 13.2",
+    },
+];
+
+/// What is known against a CUPTI, by what its `cuptiGetVersion` answers.
+pub fn cupti_faults(version: u32) -> impl Iterator<Item = &'static Fault> {
+    FAULTS.iter().filter(move |fault| (fault.releases.0..fault.releases.1).contains(&version))
+}
+
+/// Whether a CUPTI has a fault.
+#[must_use]
+pub fn cupti_fault(version: u32, id: FaultId) -> Option<&'static Fault> {
+    cupti_faults(version).find(|fault| fault.id == id)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::kernel_ch;
+    use super::{FAULTS, FaultId, cupti_fault, cupti_faults, kernel_ch};
+
+    #[test]
+    fn what_was_fixed_is_not_held_against_later_releases() {
+        use FaultId::{
+            Crash, DisableDeadlocks, GraphLaunches, LatchedClock, NoKernels, NullBuffer, ProcessorTime, SpoiltTimes,
+            StaleNames,
+        };
+        for (version, expected) in [
+            (22, &[NoKernels, NullBuffer, GraphLaunches, LatchedClock, ProcessorTime, StaleNames][..]),
+            (28, &[GraphLaunches, LatchedClock, ProcessorTime, StaleNames]),
+            (130_000, &[DisableDeadlocks, SpoiltTimes, GraphLaunches, LatchedClock, ProcessorTime, StaleNames]),
+            (130_001, &[SpoiltTimes, GraphLaunches, LatchedClock, ProcessorTime, StaleNames]),
+            (130_101, &[LatchedClock, ProcessorTime, StaleNames]),
+            (130_201, &[LatchedClock, ProcessorTime, StaleNames, Crash]),
+            (130_303, &[ProcessorTime, StaleNames]),
+            (130_401, &[]),
+            (130_500, &[]),
+        ] {
+            let found: Vec<_> = cupti_faults(version).map(|fault| fault.id).collect();
+            assert_eq!(found, expected, "{version}");
+        }
+        assert!(cupti_fault(28, Crash).is_none() && cupti_fault(130_299, Crash).is_some());
+        // They are told as parts of a sentence.
+        for fault in FAULTS {
+            assert!([fault.what, fault.follows].iter().all(|text| !text.ends_with('.') && !text.contains('\n')));
+        }
+    }
 
     #[test]
     fn the_known_releases_are_refused() {

@@ -1,5 +1,7 @@
 //! Kernels through the emulated CUPTI, with the scripted host as a GPU: CUPTI is lent to other tools and taken again.
 
+mod command;
+
 use emulated_cupti::release::Release;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Play};
@@ -114,6 +116,176 @@ fn cupti_is_lent_to_another_tool_and_taken_again() {
     let why = marks[1].str("note").unwrap();
     assert!(why.starts_with("no GPU kernels: CUPTI has one owner"), "{why}");
     assert_eq!(recording.said().iter().filter(|line| **line == why).count(), 1, "{:?}", recording.said());
+}
+
+/// What the trace says about who has CUPTI's records, in the order of time.
+fn words_about_cupti(timeline: &Timeline) -> Vec<&str> {
+    let words =
+        timeline.slices.iter().filter(|it| it.name.starts_with("CUPTI ") && it.name != "CUPTI flushed by force");
+    words.map(|word| &*word.name).collect()
+}
+
+/// What the other tool says at its end: kernels, foreign buffers, dirty ones, those that are gone, and which of these are as CUPTI wrote them.
+fn profile(recording: &Recording) -> [i64; 5] {
+    let said = recording.outcome.stderr.lines().find(|line| line.starts_with("profile: ")).unwrap();
+    let numbers: Vec<i64> = said.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect();
+    numbers.try_into().unwrap()
+}
+
+/// torch.profiler since August 2026 takes CUPTI's buffers without a word.
+#[test]
+fn a_tool_that_takes_the_buffers_without_subscribing_is_noticed_and_gets_what_is_its() {
+    let [first, second, third, fourth, fifth] = ["1Ki", "2Ki", "3Ki", "4Ki", "5Ki"].map(|n| operation("world", n));
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user sleep 500ms\n\
+         user profile kineto\n\
+         {second}{third}\
+         user sleep 6s\n\
+         {fourth}\
+         user unprofile kineto\n\
+         user call ncclscope_acquire\n\
+         {fifth}\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[("NCCLSCOPE_FLUSH_PERIOD", "100")]);
+    assert_eq!(profile(&recording), [3, 0, 0, 0, 0]);
+    let timeline = recording.timeline();
+    assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), ("AllReduce 20 KiB f32", None)]);
+    assert_eq!(words_about_cupti(&timeline), ["CUPTI silent", "CUPTI taken again"]);
+    // Nothing is concluded from their absence.
+    assert!(timeline.slices.iter().all(|slice| slice.category != "not done"));
+    let doubts: Vec<_> = timeline.slices.iter().filter_map(|slice| slice.str("doubt")).collect();
+    assert!(doubts.iter().all(|doubt| *doubt == "no parent"), "as of any call of this script: {doubts:?}");
+    let figures = timeline.figures();
+    assert_eq!((figures.get("kernels_unmatched"), figures.get("launches_without_kernel")), (0, 3));
+    let said: Vec<_> = recording.said().into_iter().filter(|it| it.contains("has returned nothing")).collect();
+    assert_eq!(said.len(), 1, "{:?}", recording.said());
+    assert!(said[0].starts_with("CUPTI has returned nothing of the last 2 launches: another profiler"), "{}", said[0]);
+    assert_eq!(timeline.slice("CUPTI silent").str("note"), Some(said[0]));
+}
+
+#[test]
+fn what_another_tool_took_is_had_again_when_asked_for_even_before_it_was_missed() {
+    let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
+    let acquire = "user call ncclscope_acquire\n";
+    for (end, expected) in [
+        // Twice: the second time it is ours, and nothing is to be said.
+        (format!("user unprofile kineto\n{acquire}{acquire}"), 1),
+        // In the middle of its profile: the kernels so far are still its own.
+        (format!("{acquire}user unprofile kineto\n{acquire}"), 1),
+    ] {
+        let script = format!(
+            "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+             {first}\
+             user sleep 500ms\n\
+             user profile kineto\n\
+             {second}{end}{third}\
+             user finalize world\n"
+        );
+        let recording = record(&script, &[("NCCLSCOPE_FLUSH_PERIOD", "100")]);
+        assert_eq!(profile(&recording), [expected, 0, 0, 0, 0]);
+        assert!(answers(&recording)[1..].iter().all(|(_, answer)| *answer == 0), "{:?}", answers(&recording));
+        let timeline = recording.timeline();
+        assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), ("AllReduce 12 KiB f32", None)], "{end}");
+        assert_eq!(words_about_cupti(&timeline), ["CUPTI silent", "CUPTI taken again"], "{end}");
+    }
+}
+
+#[test]
+fn buffers_that_change_hands_are_left_alone_by_both() {
+    // The first kernel's buffer is still with CUPTI when another tool comes, and one of that tool's when we come again.
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user profile kineto\n\
+         user kernel early for=1ms\n\
+         user sleep 6s\n\
+         user kernel late for=2s wait=0\n\
+         user call ncclscope_acquire\n\
+         user sleep 3s\n\
+         {second}\
+         user unprofile kineto\n\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[("NCCLSCOPE_FLUSH_PERIOD", "60000")]);
+    let [_, foreign, dirty, gone, written] = profile(&recording);
+    assert!(foreign >= 1 && dirty == 0, "{}", recording.outcome.stderr);
+    assert_eq!((gone, written), (1, 1), "what CUPTI wrote into it is still there: {}", recording.outcome.stderr);
+    let timeline = recording.timeline();
+    let names: Vec<_> = kernels(&timeline).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["AllReduce 8 KiB f32"]);
+    assert_eq!(timeline.figures().get("kernels_unmatched"), 0);
+}
+
+#[test]
+fn at_the_end_it_is_known_that_another_tool_has_the_buffers() {
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let begin = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{first}user sleep 500ms\n");
+    for (end, expected) in [
+        (format!("user profile kineto\n{second}user finalize world\n"), &["CUPTI silent"][..]),
+        (format!("user profile kineto\n{second}user call ncclscope_release\n"), &["CUPTI silent", "CUPTI released"]),
+        // It has them, and nothing was launched.
+        ("user profile kineto\nuser finalize world\n".into(), &[]),
+        (format!("{second}user profile kineto\nuser unprofile kineto\nuser finalize world\n"), &[]),
+    ] {
+        let recording = record(&format!("{begin}{end}"), &[("NCCLSCOPE_FLUSH_PERIOD", "100")]);
+        assert_eq!(words_about_cupti(&recording.timeline()), expected, "{end}");
+    }
+}
+
+#[test]
+fn that_another_tool_has_used_cupti_before_is_said() {
+    let first = operation("world", "1Ki");
+    let script = format!(
+        "{CUDA}user profile kineto\nuser init world comm=0xabc rank=0 nranks=2\n{first}user unprofile kineto\nuser finalize world\n"
+    );
+    let recording = record(&script, &[]);
+    let note = recording.timeline().slice("recording started").str("note").unwrap().to_owned();
+    assert!(note.contains("another tool had CUPTI's buffers before"), "{note}");
+}
+
+/// CUPTI 13.0 was seen to give no times from some kernel on (parca-dev/parcagpu#23).
+#[test]
+fn kernels_without_a_true_time_are_missing_and_make_nothing_hang() {
+    let operations = |count: u32| -> String { (1..=count).map(|n| operation("world", &format!("{n}Ki"))).collect() };
+    for (all, good, stretches) in [(5, 2, 0), (20, 3, 1)] {
+        let script = format!(
+            "{CUDA}user init world comm=0xabc rank=0 nranks=2\n{}user sleep 8s\nuser finalize world\n",
+            operations(all)
+        );
+        let recording = record(&script, &[("EMULATED_CUPTI", &format!("exhaust={good}"))]);
+        let timeline = recording.timeline();
+        assert_eq!(kernels(&timeline).len(), good as usize);
+        assert!(timeline.slices.iter().all(|slice| slice.category != "not done"), "{good}");
+        let figures = timeline.figures();
+        assert_eq!(figures.get("kernels_untimed"), u64::from(all - good));
+        assert_eq!((figures.get("launches_without_kernel"), figures.get("kernels_unmatched")), (0, 0));
+        let said = recording.said().iter().filter(|line| line.contains("gives kernels no times")).count();
+        assert_eq!((timeline.named("kernel times bad").len(), said), (stretches, stretches));
+        if stretches > 0 {
+            let note = timeline.slice("kernel times bad").str("note").unwrap();
+            assert!(note.contains("Known of this release: after some 25 million kernels of graphs"), "{note}");
+        }
+        let info = command::ncclscope(&["info".as_ref(), recording.traces.file().as_os_str()]).unwrap();
+        let missing = format!("{} of NCCL, missing because their times cannot be true", all - good);
+        assert!(info.contains(&missing), "{info}");
+    }
+}
+
+#[test]
+fn a_kernel_that_has_not_ended_when_cupti_is_given_up_is_not_said_to_have() {
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let second = second.replace("for=1ms", "for=60s wait=0");
+    for end in ["user call ncclscope_release\n", "main exit 0\n"] {
+        let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{first}{second}user sleep 1s\n{end}");
+        let figures = record(&script, &[]).timeline().figures();
+        let figures =
+            ["kernels_untimed", "activities_implausible", "launches_without_kernel"].map(|it| figures.get(it));
+        assert_eq!(figures, [0, 1, 1], "{end}");
+    }
 }
 
 /// Perfetto's GPU work is the kernels that the tracks show: names, times, streams, launching calls.

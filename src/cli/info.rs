@@ -345,6 +345,7 @@ fn kernels(ends: &[Nccl]) -> String {
     ];
     let losses = [
         ("launches without a kernel", sum(Nccl::launches_without_kernel)),
+        ("of NCCL, missing because their times cannot be true", sum(Nccl::kernels_untimed)),
         ("launches lost", sum(Nccl::launches_lost)),
         ("that had not ended when CUPTI was flushed by force", sum(Nccl::kernels_unfinished)),
         ("records dropped by CUPTI", sum(Nccl::activities_dropped)),

@@ -41,6 +41,7 @@ impl Activities {
             | Activity::ExternalId { .. }
             | Activity::Dropped(_)
             | Activity::Unfinished(_)
+            | Activity::Untimed(_)
             | Activity::Implausible => return Some(activity),
         };
         self.fresh.push((end, activity));

@@ -363,6 +363,17 @@ impl Run {
             let text = "nothing had ended for seconds; kernels that had not ended yet, and so have no record";
             self.out.feed(&Input::Note { time, name: remark::FORCED, text });
         }
+        let now = self.out.pipeline.now();
+        match self.kernels.as_ref().and_then(cupti::Reader::take_change) {
+            Some(cupti::Change::Silent(silence)) => {
+                self.out.feed(&Input::Note { time: silence.since, name: remark::SILENT, text: &silence.to_string() });
+            }
+            Some(cupti::Change::Heard) => {
+                let text = "it returns what it records, though ncclscope_acquire was not called";
+                self.out.feed(&Input::Note { time: now, name: remark::HEARD, text });
+            }
+            None => {}
+        }
         self.out.feed(&Input::Due { all });
         self.out.draw_due();
     }
@@ -509,6 +520,10 @@ impl Taker for Outlet {
         }
         self.after();
         self.draw_due();
+    }
+
+    fn gives_up(&mut self, time: HostNs) {
+        self.feed(&Input::Note { time, name: remark::GIVES_UP, text: "" });
     }
 
     fn stands(&mut self, standing: Standing) {

@@ -39,6 +39,16 @@ pub mod remark {
     pub const TAKEN: &str = "CUPTI taken";
     /// CUPTI is ours again.
     pub const TAKEN_AGAIN: &str = "CUPTI taken again";
+    /// CUPTI tells of launches and returns nothing of them: another tool has its buffers. From the time of the remark on.
+    pub const SILENT: &str = "CUPTI silent";
+    /// It returns what it records again.
+    pub const HEARD: &str = "CUPTI heard again";
+    /// CUPTI is being given up: buffers that come now may hold kernels that have not ended. Not drawn.
+    pub const GIVES_UP: &str = "CUPTI gives up";
+    /// Its times of kernels cannot be true from here on.
+    pub const SPOILT: &str = "kernel times bad";
+    /// They can again.
+    pub const SOUND: &str = "kernel times good again";
     /// CUPTI was made to return its buffers, also those with kernels that had not ended. Its buffers come before it.
     pub const FORCED: &str = "CUPTI flushed by force";
 }

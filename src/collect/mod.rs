@@ -10,4 +10,5 @@ pub mod input;
 pub mod order;
 pub mod output;
 pub mod pipeline;
+pub mod spoilt;
 mod watch;

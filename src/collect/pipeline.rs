@@ -12,6 +12,7 @@ use cupti_sys::records::Walker;
 
 use super::activities::Activities;
 use super::input::{Begin, Ending, Input, Level, remark};
+use super::spoilt::{self, Spoilt};
 use crate::clock::align::{HostClock, Pair};
 use crate::correlate::Correlator;
 use crate::cupti::decode::Outside;
@@ -21,6 +22,7 @@ use crate::model::event::{self, Body, Kind, Record};
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
 use crate::model::timeline::{ChannelChecks, Matches};
+use crate::releases::{self, FaultId};
 use crate::trace::not_done::Evidence;
 use crate::trace::tracks::{Figures, Tracks};
 
@@ -52,6 +54,13 @@ pub struct Pipeline {
     undrawn: u64,
     /// Failures after which CUPTI has nothing more to say.
     fatal: u64,
+    /// CUPTI is ours and gives us its records; it is being given up, so that kernels may come without an end.
+    has_kernels: bool,
+    gives_up: bool,
+    spoilt: Spoilt,
+    said_spoilt: bool,
+    /// What CUPTI's `cuptiGetVersion` answers.
+    version: u32,
     /// CUPTI is to be made to return everything.
     wants_force: bool,
     /// When a kernel or a copy last ended, as far as CUPTI has returned them.
@@ -94,6 +103,11 @@ impl Pipeline {
             clock_error_ns: 0,
             undrawn: 0,
             fatal: 0,
+            has_kernels: false,
+            gives_up: false,
+            spoilt: Spoilt::default(),
+            said_spoilt: false,
+            version: 0,
             wants_force: false,
             gpu_moved: HostNs(0),
             said: Vec::new(),
@@ -196,14 +210,28 @@ impl Pipeline {
                     self.tracks.flushed_by_force(time, text, self.gpu_moved);
                     return;
                 }
+                if name == remark::GIVES_UP {
+                    self.gives_up = true;
+                    return;
+                }
                 if name == remark::RELEASED {
                     self.correlator.lent(time);
                 }
                 if self.level != Level::Ends {
                     self.tracks.note(time, name, text);
                     match name {
-                        remark::RELEASED => self.tracks.expect_kernels(false, time),
-                        remark::TAKEN | remark::TAKEN_AGAIN => self.tracks.expect_kernels(true, time),
+                        remark::RELEASED => self.expect_kernels(false, time),
+                        remark::SILENT => {
+                            self.expect_kernels(false, self.now());
+                            self.said.push(text.to_owned());
+                        }
+                        remark::TAKEN | remark::TAKEN_AGAIN | remark::HEARD => {
+                            self.expect_kernels(true, time);
+                            let fault = releases::cupti_fault(self.version, FaultId::GraphLaunches);
+                            if name == remark::TAKEN_AGAIN && fault.is_some() {
+                                self.correlator.distrust_graph_launches();
+                            }
+                        }
                         _ => {}
                     }
                 }
@@ -249,9 +277,25 @@ impl Pipeline {
 
     fn kernels(&mut self, source: Source) {
         self.has_markers |= source.asked.markers;
+        self.version = source.version;
         self.intake.get_or_insert_with(|| Intake::new(source));
         self.correlator.expect_kernels();
-        self.tracks.expect_kernels(true, self.now());
+        self.expect_kernels(true, self.now());
+    }
+
+    /// CUPTI is ours and gives us its records, or not, from this time on.
+    fn expect_kernels(&mut self, has_kernels: bool, time: HostNs) {
+        self.has_kernels = has_kernels;
+        if has_kernels {
+            self.gives_up = false;
+            // Of what was launched before, nothing is to be expected.
+            self.correlator.all_seen(time);
+        }
+        self.say_expected(time);
+    }
+
+    fn say_expected(&mut self, time: HostNs) {
+        self.tracks.expect_kernels(self.has_kernels && !self.spoilt.is_spoilt(), time);
     }
 
     /// Takes a reading of both clocks, which closes a piece of the host's clock, and so says up to when records are taken.
@@ -321,7 +365,7 @@ impl Pipeline {
         }
         if standing.fatal > self.fatal {
             self.fatal = standing.fatal;
-            self.tracks.expect_kernels(false, self.now());
+            self.expect_kernels(false, self.now());
         }
         let Some(mut intake) = self.intake.take() else { return };
         intake.stands(standing, &mut |activity| self.activity(activity));
@@ -331,21 +375,63 @@ impl Pipeline {
     /// What has a time waits for the records of that time.
     fn activity(&mut self, activity: Activity) {
         let activity = match activity {
-            // Nobody asked for it: what is damaged is its record.
-            Activity::Unfinished(_) if !self.tracks.is_forcing() => {
+            // Nobody asked for it: it has ended, and what is damaged is its record.
+            Activity::Unfinished(kernel) if !self.tracks.is_forcing() && !self.gives_up => Activity::Untimed(kernel),
+            // Which of the two it is, nobody can tell.
+            Activity::Unfinished(_) if self.gives_up || self.spoilt.is_spoilt() => {
                 self.tracks.kernels_lost();
                 Activity::Implausible
             }
             activity => activity,
         };
         match &activity {
+            Activity::Kernel(_) => self.times_changed(Spoilt::good),
+            Activity::Untimed(_) => self.times_changed(Spoilt::bad),
+            _ => {}
+        }
+        match &activity {
             Activity::Kernel(kernel) => self.gpu_moved = self.gpu_moved.max(kernel.span.end),
+            Activity::Untimed(_) => self.gpu_moved = self.now(),
             Activity::Copy(copy) => self.gpu_moved = self.gpu_moved.max(copy.span.end),
             _ => {}
         }
         if let Some(activity) = self.activities.push(activity) {
             self.draw(&activity);
         }
+    }
+
+    /// A kernel has times that can be, or cannot.
+    #[inline]
+    fn times_changed(&mut self, change: impl FnOnce(&mut Spoilt) -> Option<spoilt::Change>) {
+        if let Some(change) = change(&mut self.spoilt) {
+            self.times_are(change);
+        }
+    }
+
+    #[cold]
+    fn times_are(&mut self, change: spoilt::Change) {
+        let now = self.now();
+        if self.level == Level::Ends {
+            return;
+        }
+        if change == spoilt::Change::Begins {
+            let mut text = format!(
+                "CUPTI gives kernels no times, or times that cannot be true, {} so far. They are missing from here on, and nothing follows \
+                 from that: what hangs is not known by its kernels",
+                self.spoilt.count()
+            );
+            if let Some(fault) = releases::cupti_fault(self.version, FaultId::SpoiltTimes) {
+                text.push_str(&format!(". Known of this release: {} ({})", fault.what, fault.source));
+            }
+            self.tracks.note(now, remark::SPOILT, &text);
+            if !std::mem::replace(&mut self.said_spoilt, true) {
+                self.said.push(text);
+            }
+        } else {
+            let text = format!("kernels have times again that can be true; {} had none", self.spoilt.count());
+            self.tracks.note(now, remark::SOUND, &text);
+        }
+        self.say_expected(now);
     }
 
     /// Draws the next activity whose time has come; false if there is none.

@@ -13,7 +13,7 @@ pub(super) fn check(input: &str, expected: &str) {
     let cast = "0 0 thread 100 python3 | 0 1 thread 200 callback | 0 0 comm C hash=7 rank=0 ranks=2 interface=7 \
                 | 0 0 comm D hash=8 rank=0 ranks=2 interface=7";
     player.play(&format!("{cast}\n{input}"), &mut |labels, entry| {
-        if let What::Kernel { .. } | What::Unfinished { .. } | What::Copy { .. } = entry.what {
+        if let What::Kernel { .. } | What::Unfinished { .. } | What::Untimed { .. } | What::Copy { .. } = entry.what {
             said.push(format!("{} {}", entry.time.0, super::tests::describe(labels, &mut Vec::new(), &entry.what)));
         }
     });
@@ -573,4 +573,10 @@ fn memory_is_bounded_whatever_never_comes() {
         push(n, Body::GraphNode { node: n + 1_000_000, original: n + 1, launch: Handle::NONE });
     }
     assert!(correlator.plans.remembered() <= 300_000, "{}", correlator.plans.remembered());
+}
+
+#[test]
+fn a_kernel_without_a_true_time_has_ended_and_nobody_waits_for_it() {
+    let first = eager(100, "1", 7, 1);
+    check(&format!("{first}\n900 0 untimed corr=7 name=ncclDevKernel"), "107 a kernel has ended: [\"c1\"]");
 }

@@ -186,6 +186,11 @@ impl Correlator {
         self.plans.expect_kernels();
     }
 
+    /// From here on kernels of graphs may name another launch of a graph than their own.
+    pub fn distrust_graph_launches(&mut self) {
+        self.plans.distrust_graph_launches();
+    }
+
     /// Launches are going to be named by external ids: a kernel without a launch waits for one.
     pub fn expect_external_ids(&mut self) {
         self.waiting.expect();
@@ -296,6 +301,7 @@ impl Correlator {
                 self.history.lost();
             }
             Activity::Unfinished(kernel) => self.unfinished(kernel, sink),
+            Activity::Untimed(kernel) => self.untimed(kernel, sink),
             Activity::Implausible => self.matches.implausible += 1,
             Activity::Context(_) | Activity::Stream(_) => {}
         }
@@ -348,6 +354,21 @@ impl Correlator {
             None => What::Unfinished { kernel, comm: None, operations: &[], replay: None },
         };
         sink(&Entry { time: self.last, what });
+    }
+
+    /// A kernel that has ended at some time: it is claimed, so that nobody waits for another record.
+    fn untimed(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
+        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
+        if graph_node != 0 {
+            self.plans.graph_seen(correlation);
+        }
+        self.matches.implausible += 1;
+        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
+        self.matches.untimed += u64::from(found.is_some() || is_nccl(&kernel.name));
+        if let Some(Found { context, operations, .. }) = &found {
+            sink(&Entry { time: self.last, what: What::Untimed { comm: self.comms.get(context), operations } });
+        }
     }
 
     /// When all that NCCL told of an operation's work had ended; `None` where it told nothing, or some goes on.

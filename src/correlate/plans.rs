@@ -209,6 +209,11 @@ impl Plans {
         self.kernels_expected = true;
     }
 
+    /// From here on kernels of graphs may name another launch of a graph than their own: these say nothing of which run it is.
+    pub(super) fn distrust_graph_launches(&mut self) {
+        self.graphs.distrust();
+    }
+
     /// A KernelLaunch begins.
     pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle, stream: u64, start: HostNs) {
         let launch = Launch { context, start, stream, group_api, runs: Runs::default() };

@@ -268,6 +268,8 @@ pub(super) struct Graphs {
     lent: Vec<HostNs>,
     /// A graph was launched, and nobody told.
     missed: bool,
+    /// The launch that a kernel names may be another one.
+    distrusts: bool,
     /// There was no room for records of NCCL's.
     lossy: bool,
     /// A graph was changed.
@@ -310,6 +312,9 @@ impl Graphs {
         self.graphs.insert(graph, known, GRAPHS);
         let is_whole = !self.lent.iter().any(|lent| (known.made..=time).contains(lent));
         let is_changed = known.is_changed;
+        if self.distrusts {
+            return index;
+        }
         self.launches.insert(correlation, Replay { graph, index, asked, time, is_whole, is_changed }, LAUNCHES);
         index
     }
@@ -319,6 +324,12 @@ impl Graphs {
         // Between the first and the last of very many nothing is told apart.
         self.lent.truncate(LENT);
         self.lent.push(time);
+    }
+
+    /// From here on kernels may name another launch than their own.
+    pub(super) fn distrust(&mut self) {
+        (self.missed, self.distrusts) = (true, true);
+        self.launches = Bounded::default();
     }
 
     /// There was no room for a record of NCCL's.

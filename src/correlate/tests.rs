@@ -134,9 +134,10 @@ impl Player {
                 self.correlator.push_activity(&kernel, &mut |entry| sink(labels, entry));
                 continue;
             }
-            if let ["unfinished", fields @ ..] = what {
+            if let [how @ ("unfinished" | "untimed"), fields @ ..] = what {
                 let Kernel { place, correlation, graph_node, name, .. } = kernel_of("0", time, &Fields::new(fields));
-                let kernel = Activity::Unfinished(activity::Unfinished { place, correlation, graph_node, name });
+                let kernel = activity::Unfinished { place, correlation, graph_node, name };
+                let kernel = if *how == "untimed" { Activity::Untimed(kernel) } else { Activity::Unfinished(kernel) };
                 let labels = &self.labels;
                 self.correlator.push_activity(&kernel, &mut |entry| sink(labels, entry));
                 continue;
@@ -434,6 +435,10 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
         What::Unfinished { kernel, operations, replay, .. } => {
             let names: Vec<&str> = operations.iter().map(|operation| label(operation.id)).collect();
             format!("kernel {} had not ended: {names:?}, run {replay:?}", kernel.correlation)
+        }
+        What::Untimed { operations, .. } => {
+            let names: Vec<&str> = operations.iter().map(|operation| label(operation.id)).collect();
+            format!("a kernel has ended: {names:?}")
         }
         What::ProxyOpTaken { thread } => format!("proxy takes one on {}", thread.0),
         What::ProxyOpBegin { id, thread, ref proxy, queued_ns, was_taken: _ } => {
@@ -1431,6 +1436,7 @@ impl Rules {
             What::CommInit(_)
             | What::CommFinalize(_)
             | What::Unfinished { .. }
+            | What::Untimed { .. }
             | What::Kernel { .. }
             | What::Copy { .. }
             | What::CudaCall(_)

@@ -7,11 +7,12 @@
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use cupti_sys::bindings as cupti;
 
 use super::buffers::Pool;
+use super::contact::Contact;
 use super::names;
 use crate::model::ids::Handle;
 use crate::record::recorder::{self, Bracket};
@@ -26,6 +27,10 @@ pub(super) struct Shared {
     pub(super) last_failure: AtomicU32,
     /// Whether one of them was fatal: CUPTI has detached itself.
     pub(super) fatal: AtomicU64,
+    /// Whether what it records comes to us.
+    pub(super) contact: Contact,
+    /// Our functions for buffers have been registered, at some time.
+    pub(super) was_registered: AtomicBool,
 }
 
 static SHARED: OnceLock<Shared> = OnceLock::new();
@@ -40,6 +45,8 @@ impl Shared {
                 failures: AtomicU64::new(0),
                 last_failure: AtomicU32::new(0),
                 fatal: AtomicU64::new(0),
+                contact: Contact::default(),
+                was_registered: AtomicBool::new(false),
             };
             // Starting is the business of one thread at a time; a second pool would only be unused.
             let _ = SHARED.set(shared);
@@ -143,8 +150,13 @@ pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, d
             launch(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
         }
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && GRAPH_LAUNCHES.contains(&id) => {
-            // SAFETY: as above; these functions name an executable graph first.
-            unsafe { graph(&*data.cast::<cupti::CUpti_CallbackData>(), recorder::graph_launch) };
+            // SAFETY: as above.
+            let call = unsafe { &*data.cast::<cupti::CUpti_CallbackData>() };
+            // SAFETY: these functions name an executable graph first.
+            unsafe { graph(call, recorder::graph_launch) };
+            if call.callbackSite == cupti::CUPTI_API_EXIT && has_succeeded(call) {
+                count(Contact::graph_made);
+            }
         }
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && GRAPH_CHANGES.contains(&id) => {
             // SAFETY: as above.
@@ -175,8 +187,24 @@ pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, d
 /// A kernel's launch begins or ends on this thread.
 fn launch(call: &cupti::CUpti_CallbackData) {
     if call.callbackSite == cupti::CUPTI_API_ENTER {
+        count(Contact::begins);
         // SAFETY: the symbol is null or a C string.
         recorder::launch(call.correlationId, || unsafe { names::is_nccl_kernel(call.symbolName) });
+    } else if has_succeeded(call) {
+        count(Contact::made);
+    }
+}
+
+/// Whether a call of the driver that ends has done what it was asked for.
+fn has_succeeded(call: &cupti::CUpti_CallbackData) -> bool {
+    // SAFETY: null or the result of this function, a `CUresult`, for the length of this callback.
+    call.callbackSite == cupti::CUPTI_API_EXIT
+        && unsafe { call.functionReturnValue.cast::<u32>().as_ref() }.is_some_and(|result| *result == 0)
+}
+
+fn count(what: impl FnOnce(&Contact)) {
+    if let Some(shared) = SHARED.get() {
+        what(&shared.contact);
     }
 }
 
@@ -213,6 +241,7 @@ fn node(id: u32, graph: &cupti::CUpti_GraphData) {
         (result == cupti::CUPTI_SUCCESS && number != 0).then_some(number)
     };
     if id == cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED {
+        shared.contact.captured();
         if let Some(node) = number(graph.node) {
             recorder::graph_node_created(node);
         }
@@ -240,6 +269,7 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
     let mut lent = (std::ptr::null_mut(), 0);
     fence(|| {
         if let Some(shared) = SHARED.get() {
+            shared.contact.heard(sys::boottime_ns());
             lent = shared.pool.request();
         }
     });
@@ -259,7 +289,9 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
 pub(super) unsafe extern "C" fn on_complete(_: cupti::CUcontext, _: u32, buffer: *mut u8, _: usize, valid: usize) {
     fence(|| {
         if let Some(shared) = SHARED.get() {
-            shared.pool.complete(buffer, valid, sys::boottime_ns());
+            let now = sys::boottime_ns();
+            shared.contact.heard(now);
+            shared.pool.complete(buffer, valid, now);
         }
     });
 }

@@ -187,10 +187,9 @@ impl Decoder {
                     continue;
                 }
             };
-            if activity.is_some() {
-                counts.decoded += 1;
-            } else {
-                counts.implausible += 1;
+            match activity {
+                Some(Activity::Untimed(_)) | None => counts.implausible += 1,
+                Some(_) => counts.decoded += 1,
             }
             sink(activity.unwrap_or(Activity::Implausible));
         }
@@ -212,7 +211,9 @@ fn kernel(view: &View<'_, table::Kernel>, outside: &mut impl Outside, times: Tim
     if view.get(Of::END) == Some(0) {
         return Some(Activity::Unfinished(Unfinished { place, correlation, graph_node, name: outside.text(name) }));
     }
-    let span = times.span(view.get(Of::START), view.get(Of::END), GPU_STAMP_ERROR_NS)?;
+    let Some(span) = times.span(view.get(Of::START), view.get(Of::END), GPU_STAMP_ERROR_NS) else {
+        return Some(Activity::Untimed(Unfinished { place, correlation, graph_node, name: outside.text(name) }));
+    };
     let size = |field: Field<Of, i32>| view.get(field).and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
     Some(Activity::Kernel(Kernel {
         span,

@@ -13,7 +13,9 @@ use cupti_sys::bindings as cupti;
 
 use super::callbacks::Shared;
 use super::clock::{Reading, Stamp};
+use super::contact::{Contact, Unheard};
 use super::subscription::Subscription;
+use super::{Change, Silence};
 use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::{memory, message, sys};
@@ -55,9 +57,21 @@ struct State {
     force_asked: u64,
     forced: u64,
     forced_at: HostNs,
+    /// The same of requests to take back what another tool may have taken; what CUPTI answered to the last, and which silence it ended.
+    again_asked: u64,
+    taken_again: u64,
+    again: Again,
+    /// A silence that a flush by force has proven, and is not told yet; the last contact before the one that was told.
+    silence: Option<Unheard>,
+    silent_since: Option<u64>,
     release: bool,
+    /// When giving it up began.
+    ends_at: Option<HostNs>,
     ended: bool,
 }
+
+/// CUPTI's answer, and the silence that ended, if it was silent; if that was not told yet, what is known of it.
+pub(super) type Again = (u32, Option<Option<Silence>>);
 
 impl Flusher {
     /// Starts the thread, which owns the subscription from now on. The desk may be that of a thread that has ended.
@@ -98,6 +112,19 @@ impl Flusher {
         self.desk.wait(state, limit, |state| state.carried_out >= asked)
     }
 
+    /// Has CUPTI ask us for its buffers again, and record the kinds that we want; waits for it at most this long.
+    pub(super) fn again(&self, limit: Duration) -> Option<Again> {
+        let mut state = self.desk.lock();
+        state.again_asked += 1;
+        let asked = state.again_asked;
+        self.desk.wake.notify_all();
+        if !self.desk.wait(state, limit, |state| state.taken_again >= asked) {
+            return None;
+        }
+        let state = self.desk.lock();
+        (state.taken_again >= asked).then_some(state.again)
+    }
+
     /// Has CUPTI return everything and gives up the subscription; waits for it at most this long. Whether it came to an
     /// end.
     pub(super) fn release(&self, limit: Duration) -> bool {
@@ -130,6 +157,26 @@ impl Desk {
     pub(super) fn forced(&self) -> (u64, HostNs) {
         let state = self.lock();
         (state.forced, state.forced_at)
+    }
+
+    /// What changed about whether CUPTI gives us its records, since the last time this was asked. `beyond` is what it was told of and
+    /// has no room for.
+    pub(super) fn change(&self, contact: &Contact, beyond: impl FnOnce() -> Option<Unheard>) -> Option<Change> {
+        let mut state = self.lock();
+        if let Some(last) = state.silent_since {
+            let is_over = contact.unheard().contact != last;
+            state.silent_since.take_if(|_| is_over).map(|_| Change::Heard)
+        } else {
+            let found = state.silence.take().filter(|found| contact.is_still(found));
+            let unheard = found.or_else(beyond)?;
+            state.silent_since = Some(unheard.contact);
+            Some(Change::Silent(unheard.into()))
+        }
+    }
+
+    /// When giving it up began, if it did.
+    pub(super) fn ends_at(&self) -> Option<HostNs> {
+        self.lock().ends_at
     }
 
     /// Whether the subscription has been given up.
@@ -173,23 +220,31 @@ impl Desk {
 /// What the thread does.
 fn run(subscription: Subscription, period: Duration, desk: &Desk) {
     let mut next = Instant::now() + period;
+    let fatal = subscription.shared().fatal.load(Ordering::Relaxed);
     loop {
-        let (asked, force_asked, forced, release) = {
+        let (asked, force_asked, forced, again_asked, taken_again, release) = {
             let wanted = |state: &mut State| {
-                state.release || state.asked > state.carried_out || state.force_asked > state.forced
+                state.release
+                    || state.asked > state.carried_out
+                    || state.force_asked > state.forced
+                    || state.again_asked > state.taken_again
             };
             let rest = next.saturating_duration_since(Instant::now());
             let (state, _) = desk
                 .wake
                 .wait_timeout_while(desk.lock(), rest, |state| !wanted(state))
                 .unwrap_or_else(PoisonError::into_inner);
-            (state.asked, state.force_asked, state.forced, state.release)
+            let State { asked, force_asked, forced, again_asked, taken_again, release, .. } = *state;
+            (asked, force_asked, forced, again_asked, taken_again, release)
         };
         let shared = subscription.shared();
+        let unheard = shared.contact.unheard();
         if release {
             desk.note(read(shared));
+            desk.lock().ends_at = Some(HostNs(sys::boottime_ns()));
             let result = subscription.end();
-            desk.after_flush(shared, result);
+            let found = desk.after_flush(shared, result, Some(unheard), fatal);
+            desk.lock().silence = found;
             return;
         }
         desk.note(read(shared));
@@ -197,9 +252,24 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
         let began = HostNs(sys::boottime_ns());
         // SAFETY: subscribed, on a thread that is nobody's callback; the only one of ours that flushes.
         let result = unsafe { (shared.api.cuptiActivityFlushAll)(flag) };
-        desk.after_flush(shared, result);
+        let mut found = desk.after_flush(shared, result, (force_asked > forced).then_some(unheard), fatal);
+        if again_asked > taken_again {
+            let was_told = desk.lock().silent_since.is_some();
+            if !was_told && unheard.launches > 0 && shared.contact.is_still(&unheard) {
+                // Whoever has the buffers gets all that is in them before they are ours.
+                // SAFETY: as above.
+                let result = unsafe { (shared.api.cuptiActivityFlushAll)(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) };
+                found = desk.after_flush(shared, result, Some(unheard), fatal);
+            }
+            let code = subscription.again();
+            let mut state = desk.lock();
+            (state.silence, state.silent_since) = (None, None);
+            let silence = if was_told { Some(None) } else { found.take().map(|found| Some(found.into())) };
+            (state.taken_again, state.again) = (again_asked, (code, silence));
+        }
         let mut state = desk.lock();
         state.carried_out = asked;
+        state.silence = found.or(state.silence);
         if force_asked > forced {
             (state.forced, state.forced_at) = (force_asked, began);
         }
@@ -210,9 +280,11 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
 }
 
 impl Desk {
-    /// A reading that closes what was flushed, and what CUPTI says of it.
-    fn after_flush(&self, shared: &Shared, result: u32) {
+    /// A reading that closes what was flushed, and what CUPTI says of it. Where it was a flush by force, with what nothing had been heard
+    /// of before: the same, if still nothing was heard of it. `fatal` is how often CUPTI had detached itself before.
+    fn after_flush(&self, shared: &Shared, result: u32, unheard: Option<Unheard>, fatal: u64) -> Option<Unheard> {
         self.note(read(shared));
+        let flushed = result;
         if result != cupti::CUPTI_SUCCESS {
             self.last_failure.store(result, Ordering::Relaxed);
             self.failed.fetch_add(1, Ordering::Relaxed);
@@ -224,6 +296,10 @@ impl Desk {
         if result == cupti::CUPTI_SUCCESS {
             self.dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         }
+        // A failure of its own, or records that it dropped, explain it, and say more.
+        let is_explained =
+            flushed != cupti::CUPTI_SUCCESS || dropped > 0 || shared.fatal.load(Ordering::Relaxed) > fatal;
+        unheard.filter(|unheard| !is_explained && unheard.launches > 0 && shared.contact.is_still(unheard))
     }
 }
 

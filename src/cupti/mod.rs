@@ -17,6 +17,7 @@ mod buffers;
 mod callbacks;
 mod calls;
 pub mod clock;
+mod contact;
 pub mod decode;
 mod driver;
 mod find;
@@ -47,14 +48,13 @@ use self::subscription::Subscription;
 use crate::config;
 pub use crate::model::activity::GPU_STAMP_ERROR_NS;
 use crate::model::time::HostNs;
+use crate::releases::{self, FaultId};
 use crate::{memory, process, sys};
 
 /// CUPTI of CUDA 12.0, the first whose records we read.
 const OLDEST: u32 = 18;
 /// The newest that was there when this was written, CUDA 13.5.
 const NEWEST: u32 = 130_599;
-/// CUPTI of CUDA 12.4, of which Update 1 reports no kernels (JuliaGPU/CUDA.jl#2328).
-const NO_KERNELS: u32 = 22;
 /// Longest that a completed buffer waits for the reading of the clocks that follows it, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
@@ -159,6 +159,8 @@ pub enum Absent {
     },
     /// We were asked to give it up, and that has not come to an end.
     Leaving,
+    /// It is ours, and has not come back from a flush.
+    Late,
     /// It does not answer, and is left alone.
     Silent,
     /// No memory for buffers, or no thread to flush them.
@@ -185,6 +187,35 @@ pub struct Reader {
     pending: Vec<Taken>,
     /// Flushes by force that were told.
     forced: u64,
+    /// That CUPTI is given up was told.
+    has_given_up: bool,
+}
+
+/// CUPTI tells of launches, and gives us no records of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// When it last asked for a buffer, or returned one.
+    pub since: HostNs,
+    /// Launches since then.
+    pub launches: u64,
+}
+
+/// What changed about that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It has fallen silent.
+    Silent(Silence),
+    /// It gives us records again, though nobody asked for that.
+    Heard,
+}
+
+/// What [`Cupti::acquire`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// It was ours, and its records came.
+    Held,
+    /// It was ours, but its records did not come, or it was not ours. With what the trace does not say yet.
+    Again(Option<Silence>),
 }
 
 /// Where a [`Reader`] hands over what CUPTI returned: to an [`intake::Intake`], and to whoever keeps it besides.
@@ -195,6 +226,8 @@ pub trait Taker {
     fn covers(&self, until: HostNs) -> bool;
     /// A buffer, in which nothing is later than `now`.
     fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
+    /// CUPTI was given up at this time: buffers that follow may hold kernels that have not ended.
+    fn gives_up(&mut self, time: HostNs);
     /// What was lost so far; after the buffers.
     fn stands(&mut self, standing: Standing);
 }
@@ -331,9 +364,7 @@ fn start_with(
         if version < OLDEST {
             return Err(Absent::TooOld { path: path.clone(), function: None, version: Some(version) });
         }
-        if version == NO_KERNELS {
-            remarks.push("Update 1 of CUDA 12.4 reports no kernels; 12.5 Update 1 does".into());
-        }
+        remarks.extend(releases::cupti_fault(version, FaultId::NoKernels).map(|fault| fault.what.into()));
         if version > NEWEST {
             remarks.push("newer than this ncclscope, which reads what it knows".into());
         }
@@ -346,6 +377,13 @@ fn start_with(
         let subscription = Subscription::start(shared, version, options, &mut refused)?;
         if subscription.has_our_clock() {
             remarks.push("its clock is CLOCK_BOOTTIME".into());
+        }
+        if subscription.took_buffers() {
+            remarks.push(
+                "another tool had CUPTI's buffers before: a profile that it is taking now, such as torch.profiler's, has \
+                 no kernels from here on"
+                    .into(),
+            );
         }
         if options.nvtx {
             nvtx::inject(&path);
@@ -365,6 +403,7 @@ fn start_with(
             process: Process::new(Some(shared.api.cuptiGetCallbackName)),
             pending: Vec::new(),
             forced: 0,
+            has_given_up: false,
         };
         let facts = Facts { version, path, remarks, refused, objection };
         let detached = shared.fatal.load(Ordering::Relaxed);
@@ -419,18 +458,26 @@ impl Cupti {
         released
     }
 
-    /// Takes CUPTI again after it was given up; nothing to do while it is ours. Not on a thread that is in a callback of
-    /// CUPTI's. Where giving it up has not come to an end, waits for that at most this long.
+    /// Takes CUPTI again after it was given up. While it is ours, takes back its buffers and kinds, which another tool may have taken without
+    /// a word. Not on a thread that is in a callback of CUPTI's. Where giving it up has not come to an end, waits for that at most this
+    /// long; as for a flush that does.
     ///
     /// # Errors
     ///
     /// Why it cannot be had. CUPTI is as it was then.
-    pub fn acquire(&mut self, limit: Duration) -> Result<(), Absent> {
+    pub fn acquire(&mut self, limit: Duration) -> Result<Acquired, Absent> {
         if process::is_child() {
             return Err(Absent::Forked);
         }
         if self.is_held() {
-            return Ok(());
+            let (code, silence) = self.flusher.again(limit).ok_or(Absent::Late)?;
+            return match (code, silence) {
+                (cupti::CUPTI_SUCCESS, None) => Ok(Acquired::Held),
+                (cupti::CUPTI_SUCCESS, Some(silence)) => Ok(Acquired::Again(silence)),
+                (code, _) => {
+                    Err(Absent::Refused { call: "cuptiActivityRegisterCallbacks or cuptiActivityEnable", code })
+                }
+            };
         }
         if !self.release(limit) {
             return Err(Absent::Leaving);
@@ -454,7 +501,7 @@ impl Cupti {
                 self.flusher = flusher;
                 self.detached = detached;
                 self.facts.refused = refused;
-                Ok(())
+                Ok(Acquired::Again(None))
             }
             Err(absent) => {
                 // Until CUPTI has come back, whoever waits for it there holds it.
@@ -493,6 +540,12 @@ impl Reader {
         (std::mem::replace(&mut self.forced, forced) < forced).then_some(at)
     }
 
+    /// Whether CUPTI fell silent, or speaks again, since the last time this was asked. To be asked after what it returned was taken.
+    pub fn take_change(&self) -> Option<Change> {
+        let contact = &self.shared.contact;
+        self.desk.change(contact, || contact.beyond(self.shared.pool.room()))
+    }
+
     /// As [`Reader::drain`], for the last time: nothing waits for anything.
     pub fn finish(&mut self, taker: &mut impl Taker) {
         self.drain_until(taker, |_, _, _| true);
@@ -506,8 +559,14 @@ impl Reader {
         taker.reading(&flush::read_host());
         let now = HostNs(sys::boottime_ns());
         self.shared.pool.take(&mut self.pending);
+        // After that: what is returned by the end comes behind its mark.
+        let ends = self.desk.ends_at();
+        self.has_given_up &= ends.is_some();
         let ready = self.pending.iter().take_while(|taken| is_ready(taker, now, HostNs(taken.at))).count();
         for taken in self.pending.drain(..ready) {
+            if ends.is_some_and(|at| HostNs(taken.at) >= at) && !std::mem::replace(&mut self.has_given_up, true) {
+                taker.gives_up(HostNs(taken.at));
+            }
             // SAFETY: the library stays mapped, and it answered in this process.
             let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
             // SAFETY: CUPTI returned this buffer, and keeps the names in it.
@@ -550,13 +609,28 @@ impl Facts {
     /// Whether it records no kernels any more once it was given up. One release must not be told to stop.
     #[must_use]
     pub fn stops(&self) -> bool {
-        self.version != subscription::DISABLE_DEADLOCKS
+        releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_none()
     }
 
     /// The CUDA release it came with.
     #[must_use]
     pub fn release(&self) -> &'static str {
         records::release(self.version).unwrap_or("an unknown release")
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let launches = match self.launches {
+            1 => "the last launch".to_owned(),
+            launches => format!("the last {launches} launches"),
+        };
+        write!(
+            f,
+            "CUPTI has returned nothing of {launches}: another profiler in this process, such as torch.profiler, has probably \
+             taken its buffers, which needs no subscription. Kernels from here on are not recorded, and nothing follows from that. \
+             ncclscope_acquire takes CUPTI again"
+        )
     }
 }
 
@@ -616,6 +690,7 @@ impl fmt::Display for Absent {
             Absent::Silent => {
                 write!(f, "CUPTI has not answered for {} s, and is left alone", TAKING.as_secs())
             }
+            Absent::Late => f.write_str("CUPTI does not return from a flush"),
             Absent::Leaving => f.write_str("CUPTI is still being given up: it does not return its records"),
             Absent::NoResources(what) => f.write_str(what),
         }

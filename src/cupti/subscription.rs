@@ -1,7 +1,8 @@
 //! The process's one subscription to CUPTI: what is asked for, and in which order it is given back.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
 use std::ptr;
+use std::sync::atomic::Ordering;
 
 use cupti_sys::bindings as cupti;
 use cupti_sys::records;
@@ -10,15 +11,13 @@ use super::callbacks::{self, COPYING, GRAPH_CHANGES, GRAPH_LAUNCHES, LAUNCHES, N
 use super::{Absent, Options};
 use crate::config::Matching;
 use crate::record::recorder;
+use crate::releases::{self, FaultId};
 use crate::sys;
 
-/// The release that deadlocks when kernels are disabled; fixed by its first update.
-pub(super) const DISABLE_DEADLOCKS: u32 = 130_000;
 /// The release that brought CUPTI's reports of its own failures.
 const STATE_DOMAIN: u32 = 20;
 /// The release that brought records of the host functions of graphs.
 const HOST_NODES: u32 = 130_100;
-const ZEROED: u32 = cupti::CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER;
 
 /// Objects that exist already are listed too.
 const OBJECTS: [u32; 3] =
@@ -36,12 +35,13 @@ pub(super) struct Subscription {
     kinds: Vec<u32>,
     /// What was set for the whole process before.
     before: Before,
+    /// Another tool had registered functions for buffers, which are ours now.
+    had_buffers: bool,
 }
 
 /// Settings of the whole process, which the next owner of CUPTI must find as they were.
 #[derive(Default)]
 struct Before {
-    zeroed: Option<u8>,
     thread_ids: Option<u32>,
     /// CUPTI told the wall clock's time, and tells another's.
     wall_clock: bool,
@@ -70,8 +70,13 @@ impl Subscription {
             }
             code => return Err(Absent::Refused { call: "cuptiSubscribe", code }),
         }
+        // By its header this fails where nobody has registered functions for buffers; not seen on a GPU yet. In `cuInit` nobody can have.
+        let had_buffers = !shared.was_registered.load(Ordering::Relaxed)
+            && !options.driver_starts
+            // SAFETY: subscribed, and on a thread that is nobody's callback.
+            && unsafe { (api.cuptiActivityFlushAll)(0) } == cupti::CUPTI_SUCCESS;
         let before = Before::default();
-        let mut subscription = Subscription { shared, handle, version, kinds: Vec::new(), before };
+        let mut subscription = Subscription { shared, handle, version, kinds: Vec::new(), before, had_buffers };
         subscription.ask(options, refused)?;
         Ok(subscription)
     }
@@ -84,14 +89,11 @@ impl Subscription {
             }
             result == cupti::CUPTI_SUCCESS
         };
-        self.before = Before { zeroed: zeroed(api), thread_ids: thread_ids(api), wall_clock: false };
+        self.before = Before { thread_ids: thread_ids(api), wall_clock: false };
         // Before the first kind: records that are under way keep the clock they had.
         self.before.wall_clock = options.boottime && note("a clock of our own", set_clock(api, boottime));
-        note("zeroed buffers", set_zeroed(api, 1));
         note("thread ids of the system", set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
-        // SAFETY: both functions live as long as the process.
-        let result =
-            unsafe { (api.cuptiActivityRegisterCallbacks)(Some(callbacks::on_request), Some(callbacks::on_complete)) };
+        let result = self.register();
         if result != cupti::CUPTI_SUCCESS {
             return Err(Absent::Refused { call: "cuptiActivityRegisterCallbacks", code: result });
         }
@@ -176,6 +178,31 @@ impl Subscription {
         }
     }
 
+    /// Has CUPTI ask us for its buffers. The last who registers gets all of them.
+    fn register(&self) -> u32 {
+        self.shared.was_registered.store(true, Ordering::Relaxed);
+        // What was launched before may be anybody's.
+        self.shared.contact.begin_anew(sys::boottime_ns());
+        let (request, complete) = (Some(callbacks::on_request as _), Some(callbacks::on_complete as _));
+        // SAFETY: both functions live as long as the process.
+        unsafe { (self.shared.api.cuptiActivityRegisterCallbacks)(request, complete) }
+    }
+
+    /// Takes back what another tool may have taken without subscribing: CUPTI's buffers, and the kinds that are recorded. The first answer that is
+    /// no success.
+    pub(super) fn again(&self) -> u32 {
+        let api = &self.shared.api;
+        set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
+        // SAFETY: no pointers.
+        let enabled = self.kinds.iter().map(|&kind| unsafe { (api.cuptiActivityEnable)(kind) });
+        std::iter::once(self.register()).chain(enabled).find(|&code| code != cupti::CUPTI_SUCCESS).unwrap_or_default()
+    }
+
+    /// Whether another tool has used CUPTI in this process before, and may use it still, without a subscription.
+    pub(super) fn took_buffers(&self) -> bool {
+        self.had_buffers
+    }
+
     /// Whether CUPTI asks us for the time.
     pub(super) fn has_our_clock(&self) -> bool {
         self.before.wall_clock
@@ -194,8 +221,9 @@ impl Subscription {
 
     fn disable(&mut self) {
         recorder::end_brackets();
+        let deadlocks = releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_some();
         for kind in std::mem::take(&mut self.kinds) {
-            if self.version != DISABLE_DEADLOCKS {
+            if !deadlocks {
                 // SAFETY: no pointers.
                 unsafe { (self.shared.api.cuptiActivityDisable)(kind) };
             }
@@ -207,10 +235,6 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         self.disable();
         let api = &self.shared.api;
-        // Buffers of another owner are hardly zeroed.
-        if let Some(before) = self.before.zeroed {
-            set_zeroed(api, before);
-        }
         if let Some(before) = self.before.thread_ids {
             set_thread_ids(api, before);
         }
@@ -221,20 +245,6 @@ impl Drop for Subscription {
         // SAFETY: the handle is that of this subscription, and it is gone after this.
         unsafe { (api.cuptiUnsubscribe)(self.handle) };
     }
-}
-
-/// Whether CUPTI takes buffers for zeroed, if it says.
-fn zeroed(api: &cupti_sys::Cupti) -> Option<u8> {
-    let (mut value, mut size) = (0_u8, size_of::<u8>());
-    // SAFETY: the value of this attribute is one byte.
-    let result = unsafe { (api.cuptiActivityGetAttribute)(ZEROED, &raw mut size, (&raw mut value).cast::<c_void>()) };
-    (result == cupti::CUPTI_SUCCESS).then_some(value)
-}
-
-fn set_zeroed(api: &cupti_sys::Cupti, mut value: u8) -> u32 {
-    let mut size = size_of::<u8>();
-    // SAFETY: the value of this attribute is one byte.
-    unsafe { (api.cuptiActivitySetAttribute)(ZEROED, &raw mut size, (&raw mut value).cast::<c_void>()) }
 }
 
 fn thread_ids(api: &cupti_sys::Cupti) -> Option<u32> {

@@ -30,7 +30,6 @@ struct Fake {
     dropped: usize,
     request: cupti::CUpti_BuffersCallbackRequestFunc,
     complete: cupti::CUpti_BuffersCallbackCompleteFunc,
-    zeroed: u8,
     thread_ids: u32,
     clock: cupti::CUpti_TimestampCallbackFunc,
 }
@@ -190,14 +189,13 @@ mod functions {
 
     pub(super) unsafe extern "C" fn get_attribute(_: u32, _: *mut usize, value: *mut c_void) -> CUptiResult {
         // SAFETY: the caller's promise: only an attribute of one byte is asked for.
-        unsafe { value.cast::<u8>().write(fake(|fake| fake.zeroed)) };
+        unsafe { value.cast::<u8>().write(0) };
         0
     }
 
     pub(super) unsafe extern "C" fn set_attribute(id: u32, size: *mut usize, value: *mut c_void) -> CUptiResult {
         // SAFETY: the caller's promise.
         let (size, value) = unsafe { (*size, *value.cast::<u8>()) };
-        fake(|fake| fake.zeroed = value);
         called(format!("attribute({id} {size} {value})"))
     }
 
@@ -215,6 +213,9 @@ mod functions {
 
     pub(super) unsafe extern "C" fn flush_all(flag: u32) -> CUptiResult {
         let code = called(format!("flush({flag})"));
+        if fake(|fake| fake.request.is_none()) {
+            return cupti::CUPTI_ERROR_INVALID_OPERATION;
+        }
         while HANG.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -226,7 +227,6 @@ mod functions {
             unsafe {
                 request.unwrap()(&raw mut buffer, &raw mut size, &raw mut most);
                 assert!(most == 0 && size >= records.len());
-                assert!(std::slice::from_raw_parts(buffer, size).iter().all(|byte| *byte == 0), "a zeroed buffer");
                 buffer.copy_from_nonoverlapping(records.as_ptr(), records.len());
                 complete.unwrap()(std::ptr::null_mut(), 0, buffer, size, records.len());
             }
@@ -306,6 +306,9 @@ fn fresh(version: u32, answers: &[(&str, u32)]) -> MutexGuard<'static, ()> {
         let answers = answers.iter().map(|(call, code)| ((*call).to_owned(), *code)).collect();
         *fake = Fake { version, answers, ..Fake::default() };
     });
+    if let Some(shared) = Shared::get_or_init(api(), || None) {
+        shared.was_registered.store(false, Ordering::Relaxed);
+    }
     guard
 }
 
@@ -335,6 +338,8 @@ impl Taker for Into<'_> {
     fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
         self.0.decode(now, bytes, walker, outside, &mut |activity| self.1.push(activity));
     }
+
+    fn gives_up(&mut self, _: HostNs) {}
 
     fn stands(&mut self, standing: Standing) {
         self.0.stands(standing, &mut |activity| self.1.push(activity));
@@ -370,6 +375,10 @@ fn start(options: &Options) -> Result<(Cupti, Drained), Absent> {
 fn refused(options: &Options) -> Absent {
     start(options).err().expect("refused")
 }
+
+/// What is asked of a CUPTI that is ours when it is to be ours, whatever another tool did.
+const AGAIN: [&str; 8] =
+    ["flush(0)", "thread ids(1)", "register", "enable(8)", "enable(9)", "enable(37)", "enable(10)", "enable(17)"];
 
 fn calls() -> Vec<String> {
     fake(|fake| std::mem::take(&mut fake.calls))
@@ -429,7 +438,7 @@ fn cupti_has_our_clock_once_and_then_the_wall_clock() {
     let ended = calls();
     assert!(ended.ends_with(&["clock".into(), "unsubscribe".into()]), "{ended:?}");
     // Who comes next finds the wall clock, and so do we.
-    assert_eq!(cupti.acquire(Duration::ZERO), Ok(()));
+    assert_eq!(cupti.acquire(Duration::ZERO), Ok(Acquired::Again(None)));
     assert!(!calls().contains(&"clock".to_owned()));
     reader.drain();
     let notes = reader.take_notes();
@@ -459,7 +468,7 @@ fn cupti_is_asked_in_the_right_order_and_given_back_in_the_right_order() {
         [
             "version",
             "subscribe",
-            "attribute(5 1 1)",
+            "flush(0)",
             "thread ids(1)",
             "register",
             "callback(1 1/307)",
@@ -515,7 +524,6 @@ fn cupti_is_asked_in_the_right_order_and_given_back_in_the_right_order() {
             "disable(22)",
             "disable(2)",
             "flush(1)",
-            "attribute(5 1 0)",
             "thread ids(0)",
             "unsubscribe",
         ]
@@ -536,19 +544,16 @@ fn cupti_is_lent_and_taken_again_as_often_as_anybody_wants() {
     let mut kernels = 0;
     for _ in 0..3 {
         assert!(cupti.is_held());
-        assert_eq!(cupti.acquire(Duration::ZERO), Ok(()), "ours already");
-        assert_eq!(calls(), [""; 0]);
+        assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Held));
+        assert_eq!(calls(), AGAIN, "nobody else has its buffers from here on");
         let wall = sys::realtime_ns();
         fake(|fake| fake.records = kernel(28, 1, wall - 2000, wall - 1000, &name));
         // The kernel is returned by the last flush, and the next owner finds the settings as they were.
         assert!(cupti.release(Duration::from_secs(10)));
         assert!(!cupti.is_held());
-        assert_eq!(fake(|fake| (fake.zeroed, fake.thread_ids)), (0, 0));
+        assert_eq!(fake(|fake| fake.thread_ids), 0);
         let given_back = calls();
-        assert_eq!(
-            given_back[given_back.len() - 4..],
-            ["flush(1)", "attribute(5 1 0)", "thread ids(0)", "unsubscribe"]
-        );
+        assert_eq!(given_back[given_back.len() - 3..], ["flush(1)", "thread ids(0)", "unsubscribe"]);
         kernels += drain(&mut reader).len();
         // Nothing of ours is done while it is lent.
         assert!(cupti.sync(Duration::ZERO) && cupti.release(Duration::ZERO));
@@ -559,8 +564,10 @@ fn cupti_is_lent_and_taken_again_as_often_as_anybody_wants() {
         assert_eq!(calls(), ["subscribe"]);
         assert!(!cupti.is_held());
         fake(|fake| fake.answers.clear());
-        assert_eq!(cupti.acquire(Duration::ZERO), Ok(()));
-        assert_eq!(calls(), first[1..], "as for the first time, but for the version");
+        assert_eq!(cupti.acquire(Duration::ZERO), Ok(Acquired::Again(None)));
+        let again = calls();
+        assert_eq!(again[0], first[1]);
+        assert_eq!(again[1..], first[3..], "as for the first time, but for the version and who had buffers before");
         assert!(cupti.sync(Duration::from_secs(10)));
         assert_eq!(calls(), ["flush(0)"]);
     }
@@ -577,7 +584,7 @@ fn cupti_is_not_taken_again_before_it_was_given_up() {
     assert!(!cupti.is_held());
     assert_eq!(cupti.acquire(Duration::from_millis(20)), Err(Absent::Leaving));
     HANG.store(false, Ordering::Relaxed);
-    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(()));
+    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
     let calls = calls();
     let at = |name: &str| calls.iter().rposition(|call| call == name);
     assert!(at("unsubscribe") < at("subscribe"), "{calls:?}");
@@ -586,15 +593,11 @@ fn cupti_is_not_taken_again_before_it_was_given_up() {
 
 #[test]
 fn what_is_not_needed_may_be_refused() {
-    let _one = fresh(130_100, &[("callback(1 1/652)", 1), ("enable(17)", 14), ("attribute", 27), ("dump", 27)]);
+    let _one = fresh(130_100, &[("callback(1 1/652)", 1), ("enable(17)", 14), ("dump", 27)]);
     let (cupti, _reader) = start(&options()).unwrap();
     assert_eq!(
         cupti.facts().refused,
-        [
-            "zeroed buffers: NOT_SUPPORTED (27)",
-            "launches (callback 652): INVALID_PARAMETER (1)",
-            "kind 17: NOT_COMPATIBLE (14)"
-        ]
+        ["launches (callback 652): INVALID_PARAMETER (1)", "kind 17: NOT_COMPATIBLE (14)"]
     );
     assert!(calls().contains(&"enable(8)".to_owned()), "without the dump, at least what is new");
     assert!(cupti.release(Duration::from_secs(10)));
@@ -622,15 +625,7 @@ fn a_refusal_says_why_and_leaves_cupti_as_it_was() {
             28,
             &[("register", 27)],
             Absent::Refused { call: "cuptiActivityRegisterCallbacks", code: 27 },
-            &[
-                "subscribe",
-                "attribute(5 1 1)",
-                "thread ids(1)",
-                "register",
-                "attribute(5 1 0)",
-                "thread ids(0)",
-                "unsubscribe",
-            ],
+            &["subscribe", "flush(0)", "thread ids(1)", "register", "thread ids(0)", "unsubscribe"],
         ),
     ] {
         let _one = fresh(version, answers);
@@ -642,10 +637,7 @@ fn a_refusal_says_why_and_leaves_cupti_as_it_was() {
     assert_eq!(absent, Absent::Refused { call: "cuptiActivityEnable", code: 35 });
     assert!(absent.to_string().starts_with("cuptiActivityEnable answered INSUFFICIENT_PRIVILEGES (35): the admin"));
     let calls = calls();
-    assert_eq!(
-        calls[calls.len() - 6..],
-        ["disable(8)", "disable(9)", "disable(37)", "attribute(5 1 0)", "thread ids(0)", "unsubscribe"]
-    );
+    assert_eq!(calls[calls.len() - 5..], ["disable(8)", "disable(9)", "disable(37)", "thread ids(0)", "unsubscribe"]);
     drop(_one);
     let off = Options::new(config::Cupti::Off);
     assert_eq!(super::start(&off).err(), Some(Absent::SwitchedOff));
@@ -658,7 +650,7 @@ fn kernels_are_not_disabled_where_that_deadlocks() {
     let (cupti, _reader) = start(&options()).unwrap();
     calls();
     assert!(cupti.release(Duration::from_secs(10)));
-    assert_eq!(calls(), ["flush(1)", "attribute(5 1 0)", "thread ids(0)", "unsubscribe"]);
+    assert_eq!(calls(), ["flush(1)", "thread ids(0)", "unsubscribe"]);
 }
 
 #[test]
@@ -724,9 +716,9 @@ fn what_cupti_returns_is_decoded_in_every_release() {
         let [
             Activity::Kernel(ran),
             Activity::Copy(copy),
-            Activity::Implausible,
-            Activity::Implausible,
-            Activity::Implausible,
+            Activity::Untimed(without_begin),
+            Activity::Untimed(_),
+            Activity::Untimed(in_an_hour),
             Activity::Overhead(overhead),
             Activity::Device(device),
             Activity::Context(context),
@@ -736,6 +728,7 @@ fn what_cupti_returns_is_decoded_in_every_release() {
         else {
             panic!("{seen:#?}");
         };
+        assert_eq!((without_begin.correlation, in_an_hour.correlation), (79, 81));
         let slack = u64::from(ran.span.error_ns) + width(&tight);
         assert!(ran.span.start.0.abs_diff(start - offset) <= slack, "{:?} {}", ran.span, start - offset);
         assert_eq!(ran.span.end.since(ran.span.start), 2_000_000);
@@ -1209,4 +1202,77 @@ fn every_reason_is_a_sentence() {
         assert!(text.contains(says), "{text}");
         assert!(!text.contains('\n') && !text.ends_with('.'), "{text}");
     }
+}
+
+/// A launch on this thread, as CUPTI tells of it; and whether it succeeds.
+fn whole_launch(succeeds: bool) {
+    let mut result = u32::from(!succeeds);
+    for site in [cupti::CUPTI_API_ENTER, cupti::CUPTI_API_EXIT] {
+        // SAFETY: a structure of C with numbers and pointers.
+        let mut data: cupti::CUpti_CallbackData = unsafe { std::mem::zeroed() };
+        data.callbackSite = site;
+        data.functionReturnValue = (&raw mut result).cast();
+        event(1, 652, &data);
+    }
+}
+
+#[test]
+fn a_cupti_that_gives_its_records_to_another_is_found_silent() {
+    recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
+    let _one = fresh(28, &[]);
+    let (mut cupti, mut reader) = start(&options()).unwrap();
+    let silent = |change: Option<Change>| match change {
+        Some(Change::Silent(silence)) => silence.launches,
+        other => panic!("{other:?}"),
+    };
+    let name = CString::new("kernel").unwrap();
+    let record = || {
+        let wall = sys::realtime_ns();
+        fake(|fake| fake.records = kernel(28, 1, wall - 2000, wall - 1000, &name));
+    };
+    let force = |cupti: &Cupti, reader: &mut Drained| {
+        reader.reader.force();
+        assert!(cupti.sync(Duration::from_secs(10)));
+        reader.drain();
+        reader.reader.take_change()
+    };
+    // What is returned on request proves nothing, nor what failed; and where something came, all is well.
+    whole_launch(true);
+    assert!(cupti.sync(Duration::from_secs(10)));
+    assert_eq!(reader.reader.take_change(), None);
+    record();
+    assert_eq!(force(&cupti, &mut reader), None);
+    whole_launch(false);
+    assert_eq!(force(&cupti, &mut reader), None);
+    // A launch of which a flush by force returns nothing; said once, also when it is found again.
+    whole_launch(true);
+    assert_eq!(silent(force(&cupti, &mut reader)), 1);
+    assert_eq!(force(&cupti, &mut reader), None);
+    // It comes again by itself.
+    record();
+    assert_eq!(force(&cupti, &mut reader), Some(Change::Heard));
+    // Records that CUPTI has dropped are missing for that reason.
+    whole_launch(true);
+    fake(|fake| fake.dropped = 1);
+    assert_eq!(force(&cupti, &mut reader), None);
+    record();
+    force(&cupti, &mut reader);
+    // More than its buffers hold; asked for again it is ours, and that was told.
+    (0..4096).for_each(|_| whole_launch(true));
+    assert_eq!(reader.reader.take_change(), None);
+    whole_launch(true);
+    assert_eq!(silent(reader.reader.take_change()), 4097);
+    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
+    assert_eq!(reader.reader.take_change(), None);
+    // Missed only when it is asked for again.
+    whole_launch(true);
+    calls();
+    let again = cupti.acquire(Duration::from_secs(10));
+    assert!(matches!(again, Ok(Acquired::Again(Some(Silence { launches: 1, .. })))), "{again:?}");
+    assert_eq!(calls()[..2], ["flush(0)", "flush(1)"], "whoever has them gets all that is in them");
+    assert_eq!(reader.reader.take_change(), None);
+    // And at the end.
+    whole_launch(true);
+    assert!(cupti.release(Duration::from_secs(10)));
+    assert_eq!(silent(reader.reader.take_change()), 1);
 }

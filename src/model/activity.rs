@@ -37,7 +37,9 @@ pub enum Activity {
     Dropped(u64),
     /// A kernel without an end.
     Unfinished(Unfinished),
-    /// A record that cannot be true: no time, an end before its start, or of a kind that is not known.
+    /// A kernel that has ended, and whose times cannot be true.
+    Untimed(Unfinished),
+    /// Another record that cannot be true: no time, an end before its start, or of a kind that is not known.
     Implausible,
 }
 
@@ -94,7 +96,7 @@ pub struct Kernel {
 }
 
 /// A kernel whose record has no end: CUPTI was made to return it before the kernel had ended, and will not return it
-/// again. Where CUPTI was not made to, the record is damaged.
+/// again. Where CUPTI was not made to, the kernel has ended, and the record is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
     /// Where it was launched.

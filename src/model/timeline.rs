@@ -57,6 +57,13 @@ pub enum What<'a> {
         /// Of a captured launch: which run, counted from 1, and when its graph was launched.
         replay: Option<(u64, HostNs)>,
     },
+    /// A kernel of NCCL's has ended by now, and nobody knows when.
+    Untimed {
+        /// Its communicator, if that is known.
+        comm: Option<&'a Comm>,
+        /// What it carried.
+        operations: &'a [Arc<Operation>],
+    },
     /// The call returned.
     CallEnd {
         /// The event.
@@ -545,6 +552,8 @@ pub struct Matches {
     pub unpaired_markers: u64,
     /// Kernels that had not ended when CUPTI was flushed by force, and so have no record of their end.
     pub unfinished: u64,
+    /// Kernels of NCCL whose times cannot be true; they are among the records that cannot.
+    pub untimed: u64,
     /// External ids that another process made, or another tool.
     pub foreign_ids: u64,
     /// Records that CUPTI says it dropped.

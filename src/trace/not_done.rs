@@ -187,6 +187,16 @@ impl Tracks {
         }
     }
 
+    /// A kernel has ended by `now`, and nobody knows when. What it carried is not under way any more.
+    pub(super) fn untimed(&mut self, now: HostNs, comm: Option<&Comm>, operations: &[Arc<Operation>]) {
+        self.kernels_lost();
+        let Some(comm) = comm else { return };
+        if let Some(drawn) = self.comms.get_mut(&comm.context) {
+            operations.iter().for_each(|operation| drawn.outstanding.end(operation.id, now));
+        }
+        self.untold_done(comm.context, now);
+    }
+
     fn show(&mut self, standing: &[Handle], since: HostNs) {
         let mut overdue = Vec::new();
         for context in standing {

@@ -77,6 +77,7 @@ impl Outstanding {
         if self.operations.len() >= most && self.gauge.is_none() {
             self.operations.remove(SHOWN);
         }
+        let is_lost = facts.is_none();
         let facts = facts.filter(|_| self.operations.len() < most).cloned();
         self.moved = self.moved.max(begin);
         self.operations.push_back(UnderWay {
@@ -85,7 +86,7 @@ impl Outstanding {
             end: None,
             is_counted: false,
             is_unfinished: false,
-            is_lost: false,
+            is_lost,
             facts,
             is_shown: false,
         });
@@ -148,7 +149,7 @@ impl Outstanding {
     /// Nothing will be known of those that are under way; answers those of them that were told to be overdue.
     pub(super) fn give_up(&mut self) -> Vec<Handle> {
         let of = |it: &mut UnderWay| {
-            it.facts = None;
+            (it.facts, it.is_lost) = (None, true);
             std::mem::take(&mut it.is_shown).then_some(it.id)
         };
         self.operations.iter_mut().filter_map(of).collect()
@@ -236,6 +237,7 @@ impl Outstanding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::event::Event;
     use crate::model::ids::ProcessTag;
     use crate::trace::writer::Clocks;
 
@@ -243,6 +245,11 @@ mod tests {
     const B: Handle = Handle(2);
     const C: Handle = Handle(3);
     const D: Handle = Handle(4);
+
+    fn operation(id: Handle) -> Arc<Operation> {
+        let event = Event::Coll(bytemuck::Zeroable::zeroed());
+        Arc::new(Operation { id, since: HostNs(0), asked: None, event, texts: None, p2p_number: 0 })
+    }
 
     /// The number from each time on.
     fn counted(outstanding: &mut Outstanding, until: u64) -> Vec<(u64, i64)> {
@@ -274,7 +281,7 @@ mod tests {
     fn what_is_lost_counts_until_a_later_one_has_ended() {
         let mut outstanding = Outstanding::default();
         for (id, begin) in [(A, 10), (B, 20), (C, 30)] {
-            outstanding.begin(id, HostNs(begin), None, 0);
+            outstanding.begin(id, HostNs(begin), Some(&operation(id)), 0);
         }
         assert!(outstanding.unfinished(A) && outstanding.unfinished(B));
         outstanding.forget_unfinished();
@@ -282,6 +289,20 @@ mod tests {
         assert_eq!(counted(&mut outstanding, 50), [(10, 1), (20, 2), (30, 3)]);
         outstanding.end(C, HostNs(60));
         assert_eq!(outstanding.changes(HostNs(u64::MAX)), [(HostNs(60), -1); 3]);
+    }
+
+    #[test]
+    fn what_nobody_will_tell_the_end_of_hides_nothing_behind_it() {
+        let mut outstanding = Outstanding::default();
+        outstanding.begin(A, HostNs(10), Some(&operation(A)), 0);
+        // From here on there are no kernels, and then there are again.
+        assert_eq!(outstanding.give_up(), []);
+        outstanding.begin(B, HostNs(20), None, 0);
+        let stands = |outstanding: &mut Outstanding| outstanding.stands(HostNs(100), |_| None);
+        assert!(!stands(&mut outstanding));
+        outstanding.begin(C, HostNs(30), Some(&operation(C)), 0);
+        assert!(stands(&mut outstanding));
+        assert!(outstanding.overdue(HostNs(100)).map(|it| it.operation.id).eq([C]));
     }
 
     #[test]

@@ -569,6 +569,7 @@ impl Tracks {
             }
             What::Kernel { kernel, owner } => self.kernel(kernel, &owner),
             What::Unfinished { kernel, comm, operations, replay } => self.unfinished(kernel, comm, operations, replay),
+            What::Untimed { comm, operations } => self.untimed(time, comm, operations),
             What::Copy { copy, of } => self.copy(copy, of),
             What::CudaCall(call) => self.cuda_call(call),
             What::Range { marker, end, is_open } => self.range(marker, end, is_open),

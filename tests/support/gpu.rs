@@ -260,7 +260,7 @@ impl Tool {
     }
 }
 
-fn cupti(function: &str) -> Result<*mut c_void, String> {
+pub(crate) fn cupti(function: &str) -> Result<*mut c_void, String> {
     find(c"libcupti.so.13", function).or_else(|_| find(c"libcupti.so.12", function))
 }
 

@@ -11,6 +11,7 @@
 //! * [`ui`] is Perfetto's user interface in a browser.
 //! * [`recording`] does all of it: plays, and holds the traces that come out.
 
+pub mod company;
 pub mod flood;
 pub mod gpu;
 pub mod host;

@@ -3,6 +3,7 @@
 //! The whole state of the play travels from thread to thread with the line that is next, so only one thread ever
 //! has it and nothing needs a lock. A child of `fork`, whose only thread has it too, can go on by itself.
 
+use crate::company;
 use crate::gpu::{self, Tool};
 use crate::host::{self, Arg, Comm, Context, EventType, LogLine, Plugin, RawHandle, StateType, Text, Value};
 use crate::layout;
@@ -318,6 +319,14 @@ impl Player {
                 let tool = self.tools.remove(label).ok_or("the tool has not subscribed")?;
                 report.label = Some(label.clone());
                 report.status = Some(report.time(|| tool.unsubscribe())?);
+            }
+            Verb::Profile(label) => {
+                report.label = Some(label.clone());
+                report.status = Some(report.time(company::begin)?);
+            }
+            Verb::Unprofile(label) => {
+                report.label = Some(label.clone());
+                report.status = Some(report.time(company::end)?);
             }
             Verb::Sleep(time) => report.time(|| sleep(*time)),
             Verb::End => {}

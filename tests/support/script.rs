@@ -62,6 +62,7 @@
 //! | `nvtx push TEXT [domain=TEXT]`, `nvtx pop [domain=TEXT]`, `nvtx mark TEXT`, `nvtx start LABEL TEXT`, `nvtx end LABEL` | calls NVTX; in a domain with a registered string |
 //! | `host-node N [for=TIME]` | launches a graph in whose node of that id the host runs a function, and waits for it |
 //! | `subscribe LABEL`, `unsubscribe LABEL` | another tool takes CUPTI, or gives it up |
+//! | `profile LABEL`, `unprofile LABEL` | another tool takes CUPTI's buffers without subscribing, as [`crate::company`] says, and ends its profile: the answer is its number of kernels |
 //! | `sleep TIME` | `20us`, `5ms`, `1s` |
 //! | `end` | ends the thread and waits until it has; naming it again begins another |
 //! | `unload` | closes the plugin, as NCCL does after the last `finalize` |
@@ -133,6 +134,8 @@ pub enum Verb {
     Nvtx(Nvtx),
     Subscribe(String),
     Unsubscribe(String),
+    Profile(String),
+    Unprofile(String),
     Sleep(Duration),
     End,
     Fork(String),
@@ -165,6 +168,8 @@ impl Verb {
             Verb::Nvtx(_) => "nvtx",
             Verb::Subscribe(_) => "subscribe",
             Verb::Unsubscribe(_) => "unsubscribe",
+            Verb::Profile(_) => "profile",
+            Verb::Unprofile(_) => "unprofile",
             Verb::Sleep(_) => "sleep",
             Verb::End => "end",
             Verb::Fork(_) => "fork",
@@ -365,6 +370,8 @@ impl Parser {
             }
             b"subscribe" => Verb::Subscribe(words.next("a label")?.label("a label")?),
             b"unsubscribe" => Verb::Unsubscribe(words.next("a label")?.label("a label")?),
+            b"profile" => Verb::Profile(words.next("a label")?.label("a label")?),
+            b"unprofile" => Verb::Unprofile(words.next("a label")?.label("a label")?),
             b"sleep" => Verb::Sleep(time(words.next("a time, such as 20us")?.text()?)?),
             b"end" if thread == MAIN => {
                 return Err("expected another thread: `main` ends with the process".into());
@@ -381,7 +388,7 @@ impl Parser {
             _ => {
                 return Err(format!(
                     "expected a verb (name, load, unload, init, start, state, stop, finalize, mask, text, call, \
-                     name-comm, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, sleep, end, fork, exit, _exit, abort, kill), found {verb}"
+                     name-comm, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, sleep, end, fork, exit, _exit, abort, kill), found {verb}"
                 ));
             }
         };

@@ -11,6 +11,7 @@
 //! | `partial` | buffers are taken for full at random, wherever they are filled to |
 //! | `drop=10%` | so many records are lost, and counted as dropped |
 //! | `zero=1%` | so many records of the GPU have no times |
+//! | `exhaust=100` | after so many kernels the GPU's buffers are not taken up again: each kernel has no times, or reversed ones |
 //! | `reversed=1%` | so many records of the GPU end before they start |
 //! | `skew=5ms` | the GPU's times are so much later than they were, or earlier (`skew=-5ms`), and no reading of a clock shows it |
 //! | `skew=5ms@2s` | the same after this time |
@@ -64,6 +65,8 @@ pub struct Options {
     pub skew_after: u64,
     /// How far the conversion of the GPU's times may be off, in ns.
     pub conversion: u64,
+    /// The number of kernels after which none has times that can be.
+    pub exhaust: u64,
     /// The share of kernels that swap correlation ids with the next one.
     pub swap: f64,
     /// The share of calls whose callbacks never come.
@@ -142,6 +145,7 @@ impl Default for Options {
             drop: 0.0,
             zero: 0.0,
             reversed: 0.0,
+            exhaust: u64::MAX,
             skew: 0,
             skew_after: 0,
             conversion: 0,
@@ -187,6 +191,7 @@ impl Options {
                 "drop" => options.drop = share(word, value()?)?,
                 "zero" => options.zero = share(word, value()?)?,
                 "reversed" => options.reversed = share(word, value()?)?,
+                "exhaust" => options.exhaust = number(word, value()?)?,
                 "skew" => {
                     let (skew, after) = value()?.split_once('@').unwrap_or((value()?, "0ns"));
                     (options.skew, options.skew_after) = (signed(word, skew)?, duration(word, after)?);
@@ -314,7 +319,7 @@ mod tests {
 
     #[test]
     fn every_word_is_understood() {
-        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,skew=-5ms@1s,conversion=7us,\
+        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=-5ms@1s,conversion=7us,\
             swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             state=warning,seed=7,forgive";
         let expected = Options {
@@ -326,6 +331,7 @@ mod tests {
             drop: 0.1,
             zero: 0.005,
             reversed: 0.01,
+            exhaust: 7,
             skew: -5_000_000,
             skew_after: 1_000_000_000,
             conversion: 7_000,

@@ -103,7 +103,7 @@ pub const FAULTS: [Fault; 9] = [
         id: FaultId::GraphLaunches,
         releases: (0, 130_101),
         what: "once it was given up and taken again, kernels of graphs may name another launch of a graph than their own",
-        follows: "after ncclscope_acquire the replays of a graph are counted by their kernels, and those of graphs do not show what hangs",
+        follows: "after ncclscope_acquire the run of its graph that a kernel is comes from times or is left open, and kernels of graphs do not show what hangs",
         source: "NVIDIA's notes on CUDA 13.1 Update 1",
     },
     Fault {

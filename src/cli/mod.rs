@@ -9,9 +9,12 @@ mod hang;
 mod import;
 mod info;
 mod join;
+mod library;
+mod nccl;
 mod open;
 mod packets;
 mod replay;
+mod run;
 mod survey;
 mod wire;
 
@@ -39,6 +42,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a job with ncclscope loaded into it, and say what was recorded
+    ///
+    /// Goes before a launcher (ncclscope run -- torchrun ...) or behind it, before the program (srun ncclscope run -- ...). The job's exit code
+    /// and its signals are those it would have had. What is set already is kept, and named; each setting is a flag, too.
+    Run(run::Wish),
+    /// Print where the library is that NCCL loads
+    Lib,
     /// Cut a part out of a trace: a stretch of time, some ranks, a communicator
     ///
     /// The part is a trace like any other. A slice that reaches across an edge of the stretch keeps its true begin and
@@ -142,6 +152,9 @@ enum Command {
     },
     /// List the environment variables of the plugin
     Settings,
+    /// Say which signals came, for `ncclscope run`
+    #[command(hide = true, name = run::signals::SENTINEL)]
+    Sentinel,
 }
 
 /// Why a command was not carried out.
@@ -151,6 +164,14 @@ pub enum Failure {
     Usage(clap::Error),
     /// It could not be done: what was wrong, where, and what to do.
     Reason(String),
+    /// The job of `ncclscope run` ended with this status, and all is said.
+    Exit(u8),
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure::Reason(reason)
+    }
 }
 
 impl fmt::Display for Failure {
@@ -158,6 +179,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Usage(error) => error.fmt(f),
             Failure::Reason(reason) => f.write_str(reason),
+            Failure::Exit(status) => write!(f, "the job ended with status {status}"),
         }
     }
 }
@@ -172,6 +194,7 @@ pub fn main() -> ExitCode {
             eprintln!("ncclscope: {reason}");
             ExitCode::FAILURE
         }
+        Err(Failure::Exit(status)) => ExitCode::from(status),
     }
 }
 
@@ -204,6 +227,9 @@ impl Write for Screen {
 pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &mut dyn Write) -> Result<(), Failure> {
     let arguments = Arguments::try_parse_from(words).map_err(Failure::Usage)?;
     let result = match arguments.command {
+        Command::Run(wish) => return run::run(wish, out),
+        Command::Lib => library::print(out),
+        Command::Sentinel => run::signals::sentinel_main(),
         Command::Cut { trace, output, time, ranks, communicators, no_steps } => {
             cut::run(&trace, &output, &cut::Wish { window: time, ranks, communicators, no_steps }, out)
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize))]
 pub struct Setting {
     /// The variable.
     pub name: &'static str,

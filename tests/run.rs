@@ -291,6 +291,40 @@ fn ranks_have_one_run_and_the_first_speaks() {
     assert_eq!(said(1), "");
 }
 
+// ---- the doctor ----
+
+#[test]
+fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recording() {
+    // With the library beside the program, as it is installed.
+    let install = |place: &Place| {
+        let program = place.path().join("ncclscope");
+        fs::copy(env!("CARGO_BIN_EXE_ncclscope"), &program).unwrap();
+        fs::copy(play::plugin_path().unwrap(), place.path().join("libncclscope.so")).unwrap();
+        program
+    };
+    let doctor = |place: &Place, program: &Path, variables: &[(&str, &str)]| {
+        let mut command = Command::new(program);
+        play::clean_environment(&mut command);
+        command.args(["doctor", "--python", "/nowhere/python3", "--json"]).envs(variables.iter().copied());
+        command.current_dir(place.path()).env("LD_LIBRARY_PATH", place.path()).env("NCCLSCOPE_MIN_FREE", "0");
+        let done = finished(&mut command);
+        (done.status.code(), done.stdout)
+    };
+    let place = Place::new();
+    let program = install(&place);
+    let (code, said) = doctor(&place, &program, &[]);
+    assert!(said.contains("2.28.9, profiler interface v5: ") && said.contains("(LD_LIBRARY_PATH)"), "{said}");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("\"ok\": true"), "{said}");
+    let (code, said) = doctor(&place, &program, &[("NCCL_PROFILER_PLUGIN", "other.so")]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("\"ok\": false") && said.contains("NCCL_PROFILER_PLUGIN=other.so"), "{said}");
+    fs::remove_file(place.path().join("libncclscope.so")).unwrap();
+    let (code, said) = doctor(&place, &program, &[]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("there is no libncclscope.so beside "), "{said}");
+}
+
 // ---- why nothing was recorded ----
 
 #[track_caller]

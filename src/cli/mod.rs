@@ -3,12 +3,15 @@
 mod beside;
 mod compare;
 mod cut;
+mod doctor;
 mod events;
 mod foreign;
+mod generate;
 mod hang;
 mod import;
 mod info;
 mod join;
+mod json;
 mod library;
 mod nccl;
 mod open;
@@ -47,6 +50,12 @@ enum Command {
     /// Goes before a launcher (ncclscope run -- torchrun ...) or behind it, before the program (srun ncclscope run -- ...). The job's exit code
     /// and its signals are those it would have had. What is set already is kept, and named; each setting is a flag, too.
     Run(run::Wish),
+    /// Say what will work on this machine, what will not, and what to do about it
+    ///
+    /// Looks at the library, the driver, copies of CUPTI and who has them, NCCL's releases, the environment, rights and room. Loads nothing but
+    /// ncclscope's own library, and needs no GPU. The exit code is 1 where something will keep ncclscope from recording, else 0, notes included;
+    /// that there is no GPU is a note.
+    Doctor(doctor::Wish),
     /// Print where the library is that NCCL loads
     Lib,
     /// Cut a part out of a trace: a stretch of time, some ranks, a communicator
@@ -151,7 +160,17 @@ enum Command {
         output: Option<PathBuf>,
     },
     /// List the environment variables of the plugin
-    Settings,
+    Settings {
+        /// Write them as JSON; to the standard output instead of the text where no file is named, or -
+        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+        json: Option<PathBuf>,
+    },
+    /// Write completions for shells and manual pages into a folder
+    #[command(hide = true)]
+    Generate {
+        /// The folder
+        folder: PathBuf,
+    },
     /// Say which signals came, for `ncclscope run`
     #[command(hide = true, name = run::signals::SENTINEL)]
     Sentinel,
@@ -164,7 +183,7 @@ pub enum Failure {
     Usage(clap::Error),
     /// It could not be done: what was wrong, where, and what to do.
     Reason(String),
-    /// The job of `ncclscope run` ended with this status, and all is said.
+    /// All is said, and this is the exit status: that of the job of `ncclscope run`, or the verdict of `ncclscope doctor`.
     Exit(u8),
 }
 
@@ -179,7 +198,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Usage(error) => error.fmt(f),
             Failure::Reason(reason) => f.write_str(reason),
-            Failure::Exit(status) => write!(f, "the job ended with status {status}"),
+            Failure::Exit(status) => write!(f, "status {status}"),
         }
     }
 }
@@ -228,7 +247,11 @@ pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &
     let arguments = Arguments::try_parse_from(words).map_err(Failure::Usage)?;
     let result = match arguments.command {
         Command::Run(wish) => return run::run(wish, out),
+        Command::Doctor(wish) => {
+            return if doctor::run(&wish, out)? { Ok(()) } else { Err(Failure::Exit(1)) };
+        }
         Command::Lib => library::print(out),
+        Command::Generate { folder } => generate::run(&folder),
         Command::Sentinel => run::signals::sentinel_main(),
         Command::Cut { trace, output, time, ranks, communicators, no_steps } => {
             cut::run(&trace, &output, &cut::Wish { window: time, ranks, communicators, no_steps }, out)
@@ -242,7 +265,10 @@ pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &
             open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)
         }
         Command::Replay { capture, output } => replay::run(&capture, output, out),
-        Command::Settings => settings(out).map_err(|error| format!("failed to write: {error}")),
+        Command::Settings { json } => match json::write(json.as_deref(), &SETTINGS, out) {
+            Ok(false) => settings(out).map_err(|error| format!("failed to write: {error}")),
+            done => done.map(|_| ()),
+        },
     };
     result.map_err(Failure::Reason)
 }

@@ -42,7 +42,7 @@ pub(super) struct Wish {
     a: PathBuf,
     /// The second run, likewise; or what another tool recorded of the same run
     b: PathBuf,
-    /// Write everything as JSON
+    /// Write everything as JSON; with - to the standard output, instead of the text
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the report as Markdown
@@ -54,19 +54,19 @@ pub(super) struct Wish {
 }
 
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
-    for output in [&wish.json, &wish.markdown].into_iter().flatten() {
+    for output in [&wish.json, &wish.markdown].into_iter().flatten().filter(|path| *path != Path::new("-")) {
         super::must_be_new(output)?;
     }
     let (a, b) = (runs::open(&wish.a)?, runs::open(&wish.b)?);
     let report = compare(&a, &b, wish.case)?;
-    if let Some(path) = &wish.json {
-        let text = serde_json::to_string_pretty(&report).map_err(|error| format!("failed to write JSON: {error}"))?;
-        write_new(path, text.as_bytes())?;
-    }
+    let is_said = super::json::write(wish.json.as_deref(), &report, out)?;
     if let Some(path) = &wish.markdown {
         let mut text = Vec::new();
         report.write(Style::Markdown, &mut text).map_err(|error| format!("failed to write Markdown: {error}"))?;
         write_new(path, &text)?;
+    }
+    if is_said {
+        return Ok(());
     }
     report.write(Style::Text, out).map_err(|error| format!("failed to write: {error}"))
 }

@@ -21,6 +21,14 @@ pub struct Setting {
     pub help: &'static str,
 }
 
+impl Setting {
+    /// Whether it is off or on.
+    #[must_use]
+    pub fn is_switch(&self) -> bool {
+        matches!(self.values, Values::Words(["0", "1"]))
+    }
+}
+
 /// What the value of a setting may be. As text, for the list of settings and for complaints: with range and unit.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {

@@ -147,9 +147,28 @@ pub fn cupti_fault(version: u32, id: FaultId) -> Option<&'static Fault> {
     cupti_faults(version).find(|fault| fault.id == id)
 }
 
+/// The newest profiler interface that a release knows; `None` before 2.23, which has none that is called so. For releases after the last that
+/// is known, that one's.
+#[must_use]
+pub fn interface(version: Version) -> Option<u8> {
+    Some(match version / 100 {
+        ..223 => return None,
+        223 => 1,
+        224 | 225 => 2,
+        226 => 3,
+        227 => 4,
+        228 => 5,
+        229 | 230 => 6,
+        _ => 7,
+    })
+}
+
+/// The newest release that was tried.
+pub const NEWEST: Version = 23203;
+
 #[cfg(test)]
 mod tests {
-    use super::{FAULTS, FaultId, cupti_fault, cupti_faults, kernel_ch};
+    use super::{FAULTS, FaultId, NEWEST, cupti_fault, cupti_faults, interface, kernel_ch};
 
     #[test]
     fn what_was_fixed_is_not_held_against_later_releases() {
@@ -175,6 +194,22 @@ mod tests {
         // They are told as parts of a sentence.
         for fault in FAULTS {
             assert!([fault.what, fault.follows].iter().all(|text| !text.ends_with('.') && !text.contains('\n')));
+        }
+    }
+
+    #[test]
+    fn each_release_has_its_interface() {
+        let expected = [(22205, None), (22304, Some(1)), (22503, Some(2)), (22605, Some(3)), (22707, Some(4))];
+        let newer = [
+            (22809, Some(5)),
+            (22907, Some(6)),
+            (23007, Some(6)),
+            (23102, Some(7)),
+            (NEWEST, Some(7)),
+            (23300, Some(7)),
+        ];
+        for (version, number) in expected.into_iter().chain(newer) {
+            assert_eq!(interface(version), number, "{version}");
         }
     }
 

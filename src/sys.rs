@@ -10,6 +10,8 @@ use descriptor::Descriptor;
 
 pub mod descriptor;
 pub mod folder;
+#[cfg(feature = "cli")]
+pub mod job;
 pub mod stderr;
 
 /// `CLOCK_BOOTTIME` in nanoseconds. Through libc's symbol, never the vDSO directly: a test host may define it.
@@ -362,8 +364,13 @@ pub fn boot_id() -> Option<String> {
 /// When the parent of this process started, in seconds since 1970.
 #[must_use]
 pub fn parent_start() -> Option<u64> {
-    let parent = std::os::unix::process::parent_id();
-    let stat = read_file(format!("/proc/{parent}/stat")).ok()?;
+    start_of(std::os::unix::process::parent_id())
+}
+
+/// When a process started, in seconds since 1970.
+#[must_use]
+pub fn start_of(pid: u32) -> Option<u64> {
+    let stat = read_file(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     // The second field is the program's name in parentheses, and may hold anything.
     let start: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use ncclscope::cli::{Failure, run};
+use ncclscope::cli::run;
 
 /// Carries out a command; answers what it said.
 ///
@@ -14,7 +14,6 @@ pub(crate) fn ncclscope(words: &[impl AsRef<OsStr>]) -> Result<String, String> {
     let words = [OsStr::new("ncclscope")].into_iter().chain(words.iter().map(AsRef::as_ref));
     match run(words, &mut said) {
         Ok(()) => Ok(String::from_utf8_lossy(&said).into_owned()),
-        Err(Failure::Usage(error)) => Err(error.to_string()),
-        Err(Failure::Reason(reason)) => Err(reason),
+        Err(failure) => Err(failure.to_string()),
     }
 }

@@ -3,6 +3,10 @@
 //! Each process is this program once more, in a process group of its own, and dies with the launcher. What it says goes to a
 //! file. Whatever happens, no process and no shared memory of a job is left when [`run`] returns.
 
+mod member;
+
+pub use member::become_member;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -234,7 +238,8 @@ impl Launch {
             set(job::DRIVER, "1".into());
         }
         match &self.plugin {
-            None => set("NCCL_PROFILER_PLUGIN", "none".into()),
+            // What `ncclscope run` has set is meant for this job.
+            None => set("NCCL_PROFILER_PLUGIN", std::env::var_os("NCCL_PROFILER_PLUGIN").unwrap_or("none".into())),
             Some(plugin) => {
                 let (value, folder) = plugin_variable(plugin, release);
                 set("NCCL_PROFILER_PLUGIN", value);

@@ -34,6 +34,8 @@ Exit codes:
 enum Command {
     /// Runs a scenario: a file, or one that comes with the emulator.
     Run(Run),
+    /// Becomes one process of a scenario's job, which torchrun, mpirun or srun has numbered. The folder must be new.
+    Member(Run),
     /// Lists the scenarios that come with the emulator.
     List,
     /// Says whether a libnccl can be run here, and what is known of it.
@@ -61,7 +63,7 @@ struct Run {
     /// The libnccl.so.2 to run, or a release such as 2.30.7, which is fetched from PyPI into the cache.
     #[arg(long, value_name = "LIB", default_value = wheel::DEFAULT)]
     nccl: OsString,
-    /// A profiler plugin for NCCL to load.
+    /// A profiler plugin for NCCL to load [default: what NCCL_PROFILER_PLUGIN says]
     #[arg(long, value_name = "LIB")]
     plugin: Option<PathBuf>,
     /// A folder with an emulated CUPTI, put before all others on the library path.
@@ -76,7 +78,7 @@ struct Run {
     /// Seconds after which everything is killed, instead of what the scenario says.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: Option<u64>,
-    /// An environment variable for NCCL or the plugin. NCCL_* variables of the shell are not passed on.
+    /// An environment variable for NCCL or the plugin. Other NCCL_* variables of the shell are not passed on.
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     set: Vec<(String, String)>,
     /// Tells every call into CUDA in the processes' logs.
@@ -131,6 +133,7 @@ const TIME_LIMIT: u8 = 4;
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Run(run) => run.run(),
+        Command::Member(run) => run.member(),
         Command::List => {
             list();
             Ok(ExitCode::SUCCESS)
@@ -151,6 +154,24 @@ fn main() -> ExitCode {
 
 impl Run {
     fn run(self) -> Result<ExitCode, Failure> {
+        let launch = self.launch()?;
+        let report = launch::run(&launch).map_err(failure)?;
+        print!("{}", summary(&launch, &report));
+        Ok(match report.ended {
+            Ended::AtTimeLimit(_) => ExitCode::from(TIME_LIMIT),
+            // As a shell reports a program that a signal ended.
+            Ended::BySignal(signal) => ExitCode::from(128 + signal as u8),
+            _ if report.is_right() => ExitCode::SUCCESS,
+            _ => ExitCode::from(WRONG),
+        })
+    }
+
+    fn member(self) -> Result<ExitCode, Failure> {
+        Err(failure(launch::become_member(&self.launch()?)))
+    }
+
+    /// The job that is meant.
+    fn launch(self) -> Result<Launch, Failure> {
         let scenario = Scenario::load(&self.scenario, self.seed).map_err(|message| Failure(USAGE, message))?;
         let file = |path: PathBuf, what: &str, is: fn(&Path) -> bool| match path.canonicalize() {
             Ok(path) if is(&path) => Ok(path),
@@ -158,7 +179,7 @@ impl Run {
             Err(error) => Err(Failure(USAGE, format!("failed to find {}: {error}", path.display()))),
         };
         let output = self.output.unwrap_or_else(|| Path::new("emulator-output").join(&scenario.name));
-        let launch = Launch {
+        Ok(Launch {
             program: std::env::current_exe().map_err(|error| Failure(WRONG, error.to_string()))?,
             nccl: library(&self.nccl)?,
             plugin: self.plugin.map(|path| file(path, "file", Path::is_file)).transpose()?,
@@ -168,20 +189,15 @@ impl Run {
             time_limit: self.time_limit.map(Duration::from_secs),
             trace: self.trace_cuda,
             scenario,
-        };
-        let report = launch::run(&launch).map_err(|error| match &error {
-            launch::Error::Refused(_) => Failure(USAGE, error.to_string()),
-            launch::Error::Unsuitable(..) => Failure(UNSUITABLE, error.to_string()),
-            launch::Error::System(_) => Failure(WRONG, error.to_string()),
-        })?;
-        print!("{}", summary(&launch, &report));
-        Ok(match report.ended {
-            Ended::AtTimeLimit(_) => ExitCode::from(TIME_LIMIT),
-            // As a shell reports a program that a signal ended.
-            Ended::BySignal(signal) => ExitCode::from(128 + signal as u8),
-            _ if report.is_right() => ExitCode::SUCCESS,
-            _ => ExitCode::from(WRONG),
         })
+    }
+}
+
+fn failure(error: launch::Error) -> Failure {
+    match &error {
+        launch::Error::Refused(_) => Failure(USAGE, error.to_string()),
+        launch::Error::Unsuitable(..) => Failure(UNSUITABLE, error.to_string()),
+        launch::Error::System(_) => Failure(WRONG, error.to_string()),
     }
 }
 

@@ -3,13 +3,18 @@
 mod beside;
 mod compare;
 mod cut;
+mod doctor;
 mod foreign;
+mod generate;
 mod hang;
 mod import;
 mod info;
 mod join;
+mod library;
+mod nccl;
 mod open;
 mod replay;
+mod run;
 mod survey;
 
 use std::ffi::OsString;
@@ -38,6 +43,19 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a job with ncclscope loaded into it, and say what was recorded
+    ///
+    /// Goes before a launcher (ncclscope run -- torchrun ...) or behind it, before the program (srun ncclscope run -- ...). The job's exit code
+    /// and its signals are those it would have had. What is set already is kept, and named; each setting is a flag, too.
+    Run(run::Wish),
+    /// Say what will work on this machine, what will not, and what to do about it
+    ///
+    /// Looks at the library, the driver, copies of CUPTI and who has them, NCCL's releases, the environment, rights and room. Loads nothing but
+    /// ncclscope's own library, and needs no GPU. The exit code is 1 where something will keep ncclscope from recording, else 0, notes included;
+    /// that there is no GPU is a note.
+    Doctor(doctor::Wish),
+    /// Print where the library is that NCCL loads
+    Lib,
     /// Cut a part out of a trace: a stretch of time, some ranks, a communicator
     ///
     /// The part is a trace like any other. A slice that reaches across an edge of the stretch keeps its true begin and
@@ -148,6 +166,15 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// Write completions for shells and manual pages into a folder
+    #[command(hide = true)]
+    Generate {
+        /// The folder
+        folder: PathBuf,
+    },
+    /// Say which signals came, for `ncclscope run`
+    #[command(hide = true, name = run::signals::SENTINEL)]
+    Sentinel,
 }
 
 /// Why a command was not carried out.
@@ -157,6 +184,14 @@ pub enum Failure {
     Usage(clap::Error),
     /// It could not be done: what was wrong, where, and what to do.
     Reason(String),
+    /// All is said, and this is the exit status: that of the job of `ncclscope run`, or the verdict of `ncclscope doctor`.
+    Exit(u8),
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure::Reason(reason)
+    }
 }
 
 impl fmt::Display for Failure {
@@ -164,6 +199,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Usage(error) => error.fmt(f),
             Failure::Reason(reason) => f.write_str(reason),
+            Failure::Exit(status) => write!(f, "status {status}"),
         }
     }
 }
@@ -178,6 +214,7 @@ pub fn main() -> ExitCode {
             eprintln!("ncclscope: {reason}");
             ExitCode::FAILURE
         }
+        Err(Failure::Exit(status)) => ExitCode::from(status),
     }
 }
 
@@ -210,6 +247,13 @@ impl Write for Screen {
 pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &mut dyn Write) -> Result<(), Failure> {
     let arguments = Arguments::try_parse_from(words).map_err(Failure::Usage)?;
     let result = match arguments.command {
+        Command::Run(wish) => return run::run(wish, out),
+        Command::Doctor(wish) => {
+            return if doctor::run(&wish, out)? { Ok(()) } else { Err(Failure::Exit(1)) };
+        }
+        Command::Lib => library::print(out),
+        Command::Generate { folder } => generate::run(&folder),
+        Command::Sentinel => run::signals::sentinel_main(),
         Command::Cut { trace, output, time, ranks, communicators, no_steps } => {
             cut::run(&trace, &output, &cut::Wish { window: time, ranks, communicators, no_steps }, out)
         }

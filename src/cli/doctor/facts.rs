@@ -1,0 +1,390 @@
+//! What a machine has, looked for and not loaded: the driver, copies of CUPTI and NCCL, room, rights, and what the environment says.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use object::{Object as _, ObjectSymbol as _, ReadCache};
+use serde::Serialize;
+
+use crate::cli::{library, nccl};
+use crate::config::Config;
+use crate::sys::descriptor::Descriptor;
+use crate::sys::job;
+
+/// All of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Facts {
+    pub(super) version: &'static str,
+    pub(super) library: Option<PathBuf>,
+    /// What is wrong with the library: that it was not found, or the loader's words.
+    pub(super) library_fault: Option<String>,
+    pub(super) driver: Driver,
+    pub(super) cupti: Vec<CuptiCopy>,
+    /// Processes of this machine that have CUPTI now.
+    pub(super) cupti_users: Vec<User>,
+    pub(super) nccl: Vec<NcclCopy>,
+    pub(super) output: Output,
+    /// Free bytes of `/dev/shm`.
+    pub(super) shared_memory: Option<u64>,
+    /// Most bytes of addresses that a process may have; `None` without a limit.
+    pub(super) address_limit: Option<u64>,
+    /// Variables that are set and matter.
+    pub(super) environment: Vec<(String, String)>,
+    /// Files of NCCL's that name a profiler plugin, and the line that does.
+    pub(super) nccl_files: Vec<(PathBuf, String)>,
+    /// What is wrong with the settings.
+    pub(super) complaints: Vec<String>,
+    pub(super) switched_off: bool,
+}
+
+/// The NVIDIA driver.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Driver {
+    /// The kernel's part: `580.65.06`.
+    pub(super) kernel: Option<String>,
+    pub(super) library: Option<PathBuf>,
+    pub(super) gpus: Vec<String>,
+    /// What the system says against opening what is needed: the driver's own device, or all GPUs.
+    pub(super) refused: Vec<String>,
+}
+
+impl Driver {
+    /// The CUDA that it was made for.
+    pub(super) fn cuda_major(&self) -> Option<u32> {
+        let release: u32 = self.kernel.as_deref()?.split('.').next()?.parse().ok()?;
+        Some(match release {
+            580.. => 13,
+            525.. => 12,
+            _ => 11,
+        })
+    }
+}
+
+/// A copy of CUPTI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct CuptiCopy {
+    pub(super) path: PathBuf,
+    /// What led there.
+    pub(super) by: String,
+    /// The CUDA that it belongs to.
+    pub(super) major: u32,
+    /// Of its package, or as its file is called.
+    pub(super) version: Option<String>,
+    /// That of CUDA 13.2, which fails where it cannot use the driver.
+    pub(super) is_13_2: bool,
+}
+
+/// A libnccl.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct NcclCopy {
+    pub(super) path: PathBuf,
+    pub(super) by: String,
+    pub(super) release: Option<String>,
+}
+
+/// A process with CUPTI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct User {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    /// It has ncclscope, too.
+    pub(super) is_recorded: bool,
+}
+
+/// Where traces would go.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Output {
+    pub(super) folder: PathBuf,
+    pub(super) refused: Option<String>,
+    pub(super) free: Option<u64>,
+    pub(super) max_size: u64,
+    pub(super) min_free: u64,
+}
+
+/// Variables that others set and that matter to a recording.
+const VARIABLES: [&str; 9] = [
+    "NCCL_PROFILER_PLUGIN",
+    "NCCL_CONF_FILE",
+    "NCCL_ALLGATHERV_ENABLE",
+    "CUDA_INJECTION64_PATH",
+    "NVTX_INJECTION64_PATH",
+    "NSYS_PROFILING_SESSION_ID",
+    "KINETO_USE_DAEMON",
+    "TEARDOWN_CUPTI",
+    "LD_PRELOAD",
+];
+
+impl Facts {
+    /// Looks.
+    pub(super) fn look(python: &Path) -> Facts {
+        let (library, library_fault) = match library::find() {
+            Ok(path) => (Some(path.clone()), job::try_load(&path).err()),
+            Err(fault) => (None, Some(fault)),
+        };
+        let folders = folders(python);
+        let config = Config::from_environment();
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let set = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?)));
+        Facts {
+            version: env!("CARGO_PKG_VERSION"),
+            library,
+            library_fault,
+            driver: driver(&folders),
+            cupti: cupti(&folders),
+            cupti_users: cupti_users(),
+            nccl: every(&folders, "libnccl.so.2")
+                .into_iter()
+                .map(|(path, by)| NcclCopy { release: nccl::release(&path), path, by })
+                .collect(),
+            output: output(&config),
+            shared_memory: free(Path::new("/dev/shm")),
+            address_limit: address_limit(&fs::read_to_string("/proc/self/limits").unwrap_or_default()),
+            environment: set.collect(),
+            nccl_files: nccl_files(),
+            complaints: config.complaints.clone(),
+            switched_off: config.is_off(),
+        }
+    }
+
+    pub(super) fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+fn driver(folders: &[(PathBuf, String)]) -> Driver {
+    let gpus = fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
+    let model = |path: PathBuf| {
+        let text = fs::read_to_string(path.join("information")).ok()?;
+        let model = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+        Some(model.trim().to_owned())
+    };
+    let devices = fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_gpu = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let number = name.strip_prefix("nvidia");
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit()))
+    };
+    let opened = |path: PathBuf| {
+        let error = fs::File::options().read(true).write(true).open(&path).err();
+        error.map_or(Ok(()), |error| Err(format!("{}: {error}", path.display())))
+    };
+    let control = PathBuf::from("/dev/nvidiactl");
+    let mut refused: Vec<String> =
+        Some(control).filter(|path| path.exists()).and_then(|path| opened(path).err()).into_iter().collect();
+    let gpus_opened: Vec<_> = devices.filter(is_gpu).map(opened).collect();
+    // A job manager gives a job some of a machine's GPUs.
+    if gpus_opened.iter().all(Result::is_err) {
+        refused.extend(gpus_opened.into_iter().filter_map(Result::err));
+    }
+    Driver {
+        kernel: fs::read_to_string("/sys/module/nvidia/version").ok().map(|text| text.trim().to_owned()),
+        library: every(folders, "libcuda.so.1").into_iter().next().map(|(path, _)| path),
+        gpus: gpus.filter_map(|entry| model(entry.path())).collect(),
+        refused,
+    }
+}
+
+fn cupti(folders: &[(PathBuf, String)]) -> Vec<CuptiCopy> {
+    let found = [13, 12].into_iter().flat_map(|major| {
+        let copies = every(folders, &format!("libcupti.so.{major}"));
+        copies.into_iter().map(move |(path, by)| CuptiCopy {
+            version: cupti_version(&path),
+            is_13_2: is_13_2(&path),
+            path,
+            by,
+            major,
+        })
+    });
+    found.collect()
+}
+
+/// The version in the name of the file, or of the Python package that it is from.
+fn cupti_version(path: &Path) -> Option<String> {
+    let real = path.canonicalize().ok()?;
+    let name = real.file_name()?.to_string_lossy().into_owned();
+    let number = name.strip_prefix("libcupti.so.").filter(|number| number.contains('.'));
+    number.map(str::to_owned).or_else(|| {
+        // .../site-packages/nvidia/<package>/lib/<library>, beside nvidia_cuda_cupti-13.0.85.dist-info
+        let packages =
+            real.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == "nvidia"))?.parent()?;
+        fs::read_dir(packages).ok()?.flatten().find_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let version = name.strip_suffix(".dist-info")?.strip_prefix("nvidia_cuda_cupti")?;
+            version.rsplit_once('-').map(|(_, version)| version.to_owned())
+        })
+    })
+}
+
+/// As seen from outside: by a function that came with it, and one that came later.
+fn is_13_2(path: &Path) -> bool {
+    let read = || {
+        let cache = ReadCache::new(fs::File::open(path).ok()?);
+        let file = object::File::parse(&cache).ok()?;
+        let exports =
+            |name: &str| file.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name() == Ok(name));
+        Some(exports("cuptiActivityGetStructSize") && !exports("cuptiGetTimestamp_v2"))
+    };
+    read() == Some(true)
+}
+
+fn cupti_users() -> Vec<User> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut users: Vec<User> = pids
+        .filter_map(|pid| {
+            let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+            let maps = String::from_utf8_lossy(&maps);
+            let has = |name: &str| {
+                maps.lines().any(|line| line.rsplit('/').next().is_some_and(|file| file.starts_with(name)))
+            };
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
+            has("libcupti.so").then(|| User { pid, name, is_recorded: has(library::NAME) })
+        })
+        .collect();
+    users.sort_by_key(|user| user.pid);
+    users
+}
+
+fn output(config: &Config) -> Output {
+    let template = config.output.clone().unwrap_or_default();
+    // Up to the first placeholder.
+    let folder: PathBuf = Path::new(&template)
+        .components()
+        .take_while(|part| !part.as_os_str().to_string_lossy().contains('%'))
+        .collect();
+    let folder = env::current_dir().unwrap_or_default().join(folder);
+    let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_owned();
+    Output {
+        refused: job::may_write(&folder).err(),
+        free: free(&there),
+        folder,
+        max_size: config.max_size,
+        min_free: config.min_free,
+    }
+}
+
+fn free(folder: &Path) -> Option<u64> {
+    Descriptor::open(None, folder, 0).ok()?.free_bytes().ok()
+}
+
+fn address_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find(|line| line.starts_with("Max address space"))?;
+    line.trim_start_matches("Max address space").split_whitespace().next()?.parse().ok()
+}
+
+/// NCCL's own files of settings, where they name a plugin.
+fn nccl_files() -> Vec<(PathBuf, String)> {
+    let home = env::var_os("HOME").map(|home| Path::new(&home).join(".nccl.conf"));
+    let named = env::var_os("NCCL_CONF_FILE").map(PathBuf::from);
+    let files = named.or(home).into_iter().chain(["/etc/nccl.conf".into()]);
+    files
+        .filter_map(|path| {
+            let text = fs::read_to_string(&path).ok()?;
+            let line = text.lines().find(|line| line.trim_start().starts_with("NCCL_PROFILER_PLUGIN"))?;
+            Some((path, line.trim().to_owned()))
+        })
+        .collect()
+}
+
+/// Folders in which libraries may be, with what leads there.
+fn folders(python: &Path) -> Vec<(PathBuf, String)> {
+    let mut folders: Vec<(PathBuf, String)> = Vec::new();
+    let mut add = |by: &str, more: Vec<PathBuf>| folders.extend(more.into_iter().map(|folder| (folder, by.to_owned())));
+    add("LD_LIBRARY_PATH", paths("LD_LIBRARY_PATH"));
+    // The wheels of PyPI, and PyTorch's own folder.
+    const INSIDE: [&str; 5] =
+        ["nvidia/nccl/lib", "nvidia/cu13/lib", "nvidia/cuda_cupti/lib", "nvidia/cu12/lib", "torch/lib"];
+    for packages in packages(python) {
+        add(&format!("Python, {}", packages.display()), INSIDE.iter().map(|folder| packages.join(folder)).collect());
+    }
+    let conda = env::var_os("CONDA_PREFIX").map(|prefix| Path::new(&prefix).join("lib"));
+    add("conda", conda.into_iter().collect());
+    add("the loader's cache", loader_cache());
+    add("the system's folders", SYSTEM.iter().map(PathBuf::from).collect());
+    let toolkits = toolkits();
+    let inside = ["lib64", "extras/CUPTI/lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"];
+    add("a toolkit", toolkits.iter().flat_map(|toolkit| inside.map(|folder| toolkit.join(folder))).collect());
+    folders
+}
+
+const SYSTEM: [&str; 8] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/lib",
+    "/usr/lib/wsl/lib",
+    "/opt/hpcx/nccl_rdma_sharp_plugin/lib",
+];
+
+/// Folders of Python packages: of the Python that would run, and of the environment that is active.
+fn packages(python: &Path) -> Vec<PathBuf> {
+    let said = Command::new(python).args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
+    let said = said.ok().filter(|output| output.status.success());
+    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let of_python = said.lines().filter(|line| line.ends_with("-packages")).map(PathBuf::from);
+    let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from);
+    let of_prefixes = prefixes.flat_map(|prefix| {
+        let pythons = fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
+        pythons.map(|python| python.join("site-packages")).filter(|packages| packages.is_dir()).collect::<Vec<_>>()
+    });
+    let mut known = BTreeSet::new();
+    of_python.chain(of_prefixes).filter(|packages| known.insert(packages.clone())).collect()
+}
+
+fn toolkits() -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(PathBuf::from);
+    let entries = fs::read_dir("/usr/local").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_toolkit = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda"));
+    let mut installed: Vec<PathBuf> = entries.filter(is_toolkit).collect();
+    installed.sort();
+    named.chain(installed).collect()
+}
+
+fn paths(variable: &str) -> Vec<PathBuf> {
+    let value = env::var_os(variable).unwrap_or_default();
+    env::split_paths(&value).filter(|path| !path.as_os_str().is_empty()).collect()
+}
+
+/// Folders that `ldconfig -p` names.
+fn loader_cache() -> Vec<PathBuf> {
+    let said = ["ldconfig", "/sbin/ldconfig"].iter().find_map(|program| Command::new(program).arg("-p").output().ok());
+    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let is_wanted = |line: &&str| ["libcuda.so", "libnccl.so", "libcupti.so"].iter().any(|name| line.contains(name));
+    said.lines()
+        .filter(is_wanted)
+        .filter_map(|line| Some(Path::new(line.split(" => ").nth(1)?).parent()?.to_owned()))
+        .collect()
+}
+
+/// All files of a name in these folders, each once.
+fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<(PathBuf, String)> {
+    let mut known = BTreeSet::new();
+    let files = folders.iter().map(|(folder, by)| (folder.join(name), by.clone())).filter(|(path, _)| path.is_file());
+    files.filter(|(path, _)| known.insert(path.canonicalize().unwrap_or_else(|_| path.clone()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_addresses_is_read() {
+        let head = "Limit                     Soft Limit           Hard Limit           Units     \n";
+        let line = |limit: &str| {
+            format!("{head}Max address space         {limit}            unlimited            bytes     \n")
+        };
+        assert_eq!(address_limit(&line("unlimited")), None);
+        assert_eq!(address_limit(&line("1073741824")), Some(1 << 30));
+    }
+
+    #[test]
+    fn the_driver_tells_its_cuda() {
+        let of = |release: &str| Driver { kernel: Some(release.into()), ..Driver::default() }.cuda_major();
+        assert_eq!([of("580.65.06"), of("535.104.05"), of("470.1"), of("x")], [Some(13), Some(12), Some(11), None]);
+    }
+}

@@ -1,0 +1,478 @@
+//! What follows from what a machine has. Pure.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::facts::{CuptiCopy, Facts, NcclCopy};
+use crate::cli::nccl;
+use crate::releases;
+use crate::trace::names;
+
+/// How much it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Grade {
+    /// As it should be.
+    Ok,
+    /// Something is less than it could be, or worth knowing.
+    Note,
+    /// It keeps ncclscope from recording.
+    Problem,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) grade: Grade,
+    /// What it is about.
+    pub(super) about: &'static str,
+    /// What was found.
+    pub(super) found: String,
+    /// What follows from it, where that is not plain.
+    pub(super) follows: Option<String>,
+    /// What to do, where there is something to do.
+    pub(super) advice: Option<String>,
+}
+
+impl Finding {
+    fn new(grade: Grade, about: &'static str, found: impl Into<String>) -> Finding {
+        Finding { grade, about, found: found.into(), follows: None, advice: None }
+    }
+
+    fn so(mut self, follows: impl Into<String>) -> Finding {
+        self.follows = Some(follows.into());
+        self
+    }
+
+    fn advise(mut self, advice: impl Into<String>) -> Finding {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let word = match self.grade {
+            Grade::Ok => "ok",
+            Grade::Note => "note",
+            Grade::Problem => "PROBLEM",
+        };
+        writeln!(out, "{word:<8} {:<14} {}", self.about, self.found)?;
+        for (mark, text) in [("so", &self.follows), ("do", &self.advice)] {
+            if let Some(text) = text {
+                writeln!(out, "{:<23} {mark}: {text}", "")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+const NOT_HERE: &str = "no NCCL job runs on this machine; on the one where it does, look again";
+
+/// Everything that there is to say, in the order in which it is needed.
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut all = vec![library(facts)];
+    all.extend(driver(facts));
+    all.extend(cupti(facts));
+    all.extend(nccl(facts));
+    all.extend(environment(facts));
+    all.extend(room(facts));
+    all
+}
+
+fn library(facts: &Facts) -> Finding {
+    match (&facts.library, &facts.library_fault) {
+        (Some(path), None) => Finding::new(Grade::Ok, "ncclscope", format!("{}, {}", facts.version, path.display())),
+        (Some(path), Some(fault)) => {
+            Finding::new(Grade::Problem, "ncclscope", format!("{} cannot be loaded: {fault}", path.display()))
+                .advise("install the wheel or the archive for this machine: they need glibc 2.28 and nothing else")
+        }
+        (None, fault) => Finding::new(Grade::Problem, "ncclscope", fault.clone().unwrap_or_default()),
+    }
+}
+
+fn driver(facts: &Facts) -> Vec<Finding> {
+    let driver = &facts.driver;
+    let mut all = Vec::new();
+    match (&driver.kernel, &driver.library) {
+        (None, None) => return vec![Finding::new(Grade::Note, "driver", "no NVIDIA driver").so(NOT_HERE)],
+        (Some(kernel), None) => all.push(
+            Finding::new(Grade::Note, "driver", format!("{kernel}, but no libcuda.so.1"))
+                .so(NOT_HERE)
+                .advise("in a container: have its runtime bring the driver in (docker --gpus all, apptainer --nv)"),
+        ),
+        (None, Some(library)) => all.push(
+            Finding::new(Grade::Note, "driver", format!("{}, but no driver in the kernel", library.display()))
+                .so(NOT_HERE),
+        ),
+        (Some(kernel), Some(_)) => {
+            let gpus = if driver.gpus.is_empty() { "no GPU".to_owned() } else { counted(&driver.gpus) };
+            let grade = if driver.gpus.is_empty() { Grade::Note } else { Grade::Ok };
+            all.push(Finding::new(grade, "driver", format!("{kernel}, {gpus}")));
+        }
+    }
+    if let Some(refused) = driver.refused.first() {
+        all.push(
+            Finding::new(Grade::Problem, "permissions", refused.clone())
+                .so("CUDA does not work for this user")
+                .advise("ask for the group that may use the GPUs, or for an allocation with GPUs"),
+        );
+    }
+    all
+}
+
+/// `2 x NVIDIA H200`.
+fn counted(names: &[String]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for name in names {
+        match counts.iter_mut().find(|(known, _)| known == name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((name, 1)),
+        }
+    }
+    counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
+}
+
+fn cupti(facts: &Facts) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let major = facts.driver.cuda_major();
+    for copy in &facts.cupti {
+        let CuptiCopy { path, by, version, .. } = copy;
+        let version = version.as_deref().unwrap_or("of unknown version");
+        let found = format!("CUDA {}, {version}: {} ({by})", copy.major, path.display());
+        let finding = match major {
+            Some(driver) if copy.major > driver => Finding::new(Grade::Note, "CUPTI", found)
+                .so(format!("the driver is of CUDA {driver}; a process that loads this copy has no GPU kernels in its trace")),
+            _ if copy.is_13_2 => Finding::new(Grade::Note, "CUPTI", found)
+                .so("that of CUDA 13.2 overflows the stack where it cannot use the driver; ncclscope leaves it alone there")
+                .advise("take CUPTI of 13.3 or newer"),
+            _ => Finding::new(Grade::Ok, "CUPTI", found),
+        };
+        all.push(finding);
+    }
+    if facts.cupti.is_empty() {
+        all.push(
+            Finding::new(Grade::Note, "CUPTI", "no libcupti.so.12 or .13 where it was looked for")
+                .so("a program that brings none has no GPU kernels in its trace; NCCL's calls, operations and the proxy are in it")
+                .advise("pip install nvidia-cuda-cupti-cu12 (CUDA 13: nvidia-cuda-cupti), or NCCLSCOPE_CUPTI=/path/of/libcupti.so"),
+        );
+    }
+    for user in &facts.cupti_users {
+        let who = format!("{} (pid {}) has it loaded now", user.name, user.pid);
+        all.push(match user.is_recorded {
+            true => Finding::new(Grade::Note, "CUPTI's owner", format!("{who}, and ncclscope"))
+                .so("while ncclscope holds CUPTI there, torch.profiler sees no GPU in that process"),
+            false => Finding::new(Grade::Note, "CUPTI's owner", who)
+                .so("CUPTI has one owner in a process; where another profiler is it, ncclscope records no GPU kernels there"),
+        });
+    }
+    all
+}
+
+fn nccl(facts: &Facts) -> Vec<Finding> {
+    if facts.nccl.is_empty() {
+        return vec![
+            Finding::new(Grade::Note, "NCCL", "no libnccl.so.2 where it was looked for")
+                .so("a program may bring its own, or have NCCL linked into it: ncclscope run says what it used"),
+        ];
+    }
+    let is_too_old = |copy: &NcclCopy| {
+        copy.release.as_deref().and_then(nccl::version).is_some_and(|version| releases::interface(version).is_none())
+    };
+    let all_too_old = facts.nccl.iter().all(is_too_old);
+    let allgatherv_off = facts.variable("NCCL_ALLGATHERV_ENABLE").is_some_and(|value| value.trim() == "0");
+    let mut all = Vec::new();
+    for copy in &facts.nccl {
+        let place = format!("{} ({})", copy.path.display(), copy.by);
+        let Some(version) = copy.release.as_deref().and_then(nccl::version) else {
+            all.push(Finding::new(Grade::Note, "NCCL", format!("of unknown release: {place}")));
+            continue;
+        };
+        let name = names::nccl_version(version);
+        let Some(interface) = releases::interface(version) else {
+            let grade = if all_too_old { Grade::Problem } else { Grade::Note };
+            all.push(
+                Finding::new(grade, "NCCL", format!("{name}: {place}"))
+                    .so("profiler plugins came with 2.23: what uses this one is not recorded")
+                    .advise("pip install -U nvidia-nccl-cu12, or a newer PyTorch"),
+            );
+            continue;
+        };
+        let mut finding = Finding::new(Grade::Ok, "NCCL", format!("{name}, profiler interface v{interface}: {place}"));
+        let faults = faults(version, interface, allgatherv_off);
+        if !faults.is_empty() {
+            finding = Finding { grade: Grade::Note, ..finding.so(faults.join("; ")) };
+        }
+        all.push(finding);
+    }
+    all
+}
+
+/// What is known of a release.
+fn faults(version: releases::Version, interface: u8, allgatherv_off: bool) -> Vec<String> {
+    let mut faults = Vec::new();
+    if version > releases::NEWEST {
+        faults.push(format!("newer than any that was tried, {}", names::nccl_version(releases::NEWEST)));
+    }
+    if version == 22703 {
+        faults.push(
+            "it takes no path in NCCL_PROFILER_PLUGIN, but a name on LD_LIBRARY_PATH, as ncclscope run sets it".into(),
+        );
+    }
+    if let Err(reason) = releases::kernel_ch(Some(version), interface, allgatherv_off) {
+        faults.push(format!("no GPU time per channel (--preset full): {reason}"));
+    }
+    if version >= 22900 && !allgatherv_off {
+        faults.push("it tells of Broadcast only the call, unless NCCL_ALLGATHERV_ENABLE=0".into());
+    }
+    faults
+}
+
+fn environment(facts: &Facts) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mut note = |found: String, follows: &str, advice: &str| {
+        all.push(Finding::new(Grade::Note, "environment", found).so(follows).advise(advice));
+    };
+    let is_ours = |value: &str| {
+        let ours = facts.library.as_deref();
+        value == crate::cli::library::NAME || ours.is_some_and(|ours| ours == std::path::Path::new(value))
+    };
+    if let Some(value) = facts.variable("CUDA_INJECTION64_PATH").filter(|value| !is_ours(value)) {
+        note(
+            format!("CUDA_INJECTION64_PATH={value}"),
+            "that tool takes CUPTI in cuInit, before ncclscope asks: NCCL's calls and the proxy are recorded, GPU kernels are not",
+            "unset it, or join the two files afterwards (docs/beside-nsight.md)",
+        );
+    }
+    if let Some(value) = facts.variable("NSYS_PROFILING_SESSION_ID") {
+        note(
+            format!("NSYS_PROFILING_SESSION_ID={value}"),
+            "Nsight Systems profiles this shell and holds CUPTI: NCCL's calls and the proxy are recorded, GPU kernels are not",
+            "join the two files afterwards (docs/beside-nsight.md)",
+        );
+    }
+    if let Some(value) = facts.variable("KINETO_USE_DAEMON").filter(|value| *value != "0") {
+        note(
+            format!("KINETO_USE_DAEMON={value}"),
+            "a daemon may start PyTorch's profiler at any time; it sees no GPU while ncclscope has CUPTI",
+            "NCCLSCOPE_CUPTI=0 leaves CUPTI to it",
+        );
+    }
+    if facts.variable("TEARDOWN_CUPTI") == Some("0") {
+        note(
+            "TEARDOWN_CUPTI=0".into(),
+            "PyTorch keeps CUPTI once its profiler had it, and ncclscope does not get it back",
+            "unset it",
+        );
+    }
+    if let Some(value) = facts.variable("NVTX_INJECTION64_PATH").filter(|value| !value.contains("libcupti")) {
+        note(
+            format!("NVTX_INJECTION64_PATH={value}"),
+            "NVTX ranges go to that tool, and are not in the trace",
+            "unset it where NCCLSCOPE_NVTX=1 is wanted",
+        );
+    }
+    for (path, line) in &facts.nccl_files {
+        note(
+            format!("{} has {line}", path.display()),
+            "it holds for programs that ncclscope run has not started",
+            "the environment goes before the file: nothing, with ncclscope run",
+        );
+    }
+    for complaint in &facts.complaints {
+        all.push(Finding::new(Grade::Note, "settings", complaint.clone()).advise("ncclscope settings lists them"));
+    }
+    if let Some(value) = facts.variable("NCCL_PROFILER_PLUGIN").filter(|value| !is_ours(value)) {
+        all.push(
+            Finding::new(Grade::Problem, "environment", format!("NCCL_PROFILER_PLUGIN={value}"))
+                .so("NCCL loads that and not ncclscope; ncclscope run keeps what is set")
+                .advise("unset it, or ncclscope run --replace"),
+        );
+    }
+    if facts.switched_off {
+        all.push(
+            Finding::new(Grade::Problem, "settings", "they switch the recording off")
+                .advise("unset NCCLSCOPE_ENABLE and NCCLSCOPE_PRESET"),
+        );
+    }
+    if all.is_empty() {
+        all.push(Finding::new(Grade::Ok, "environment", "no other profiler, no other plugin, no bad setting"));
+    }
+    all
+}
+
+/// What NCCL wants of shared memory for a few ranks, roughly: below it, it is known to fail in containers.
+const SHARED_MEMORY: u64 = 256 << 20;
+/// What ncclscope reserves of addresses.
+const ADDRESSES: u64 = 200 << 20;
+
+fn room(facts: &Facts) -> Vec<Finding> {
+    let output = &facts.output;
+    let folder = output.folder.display();
+    let mut all = Vec::new();
+    if let Some(refused) = &output.refused {
+        all.push(
+            Finding::new(Grade::Problem, "output", format!("traces cannot be written: {refused}"))
+                .advise("ncclscope run --output FOLDER, or NCCLSCOPE_OUTPUT"),
+        );
+    } else {
+        let size = names::size;
+        let free = output.free.map_or_else(|| "an unknown amount".into(), size);
+        let found = format!("{folder}, {free} free");
+        all.push(match output.free {
+            Some(free) if free < output.min_free => Finding::new(Grade::Problem, "output", found)
+                .so(format!("recording stops where less than {} are free", size(output.min_free)))
+                .advise("ncclscope run --output FOLDER, or a smaller NCCLSCOPE_MIN_FREE"),
+            Some(free) if free < output.min_free + output.max_size => Finding::new(Grade::Note, "output", found)
+                .so(format!(
+                    "a trace may grow to {} a process; recording stops where less than {} are free",
+                    size(output.max_size),
+                    size(output.min_free)
+                ))
+                .advise("--max-size, or another --output"),
+            _ => Finding::new(Grade::Ok, "output", found),
+        });
+    }
+    match facts.shared_memory {
+        Some(free) if free < SHARED_MEMORY => all.push(
+            Finding::new(Grade::Note, "/dev/shm", format!("{} free", names::size(free)))
+                .so("NCCL itself may not start its ranks there")
+                .advise("docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir of medium Memory"),
+        ),
+        Some(free) => all.push(Finding::new(Grade::Ok, "/dev/shm", format!("{} free", names::size(free)))),
+        None => all.push(Finding::new(Grade::Note, "/dev/shm", "is not there").so("NCCL goes without shared memory")),
+    }
+    if let Some(limit) = facts.address_limit {
+        let short = limit < ADDRESSES;
+        let finding = Finding::new(
+            if short { Grade::Problem } else { Grade::Note },
+            "limits",
+            format!("a process may have {} of addresses (ulimit -v)", names::size(limit)),
+        );
+        all.push(
+            finding.so(format!("ncclscope reserves up to {}", names::size(ADDRESSES))).advise("ulimit -v unlimited"),
+        );
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine on which all is well.
+    fn well() -> Facts {
+        let mut facts = Facts { version: "0.1.0", library: Some("/opt/n/libncclscope.so".into()), ..Facts::default() };
+        facts.driver.kernel = Some("580.65.06".into());
+        facts.driver.library = Some("/usr/lib/libcuda.so.1".into());
+        facts.driver.gpus = vec!["NVIDIA H200".into(); 8];
+        facts.cupti = vec![copy_of_cupti(13)];
+        facts.nccl = vec![copy_of_nccl("2.28.9+cuda13.0")];
+        facts.output.free = Some(1 << 40);
+        (facts.output.max_size, facts.output.min_free) = (2 << 30, 1 << 30);
+        facts.shared_memory = Some(1 << 34);
+        facts
+    }
+
+    fn copy_of_cupti(major: u32) -> CuptiCopy {
+        let path = format!("/v/libcupti.so.{major}").into();
+        CuptiCopy { path, by: "a toolkit".into(), major, version: None, is_13_2: false }
+    }
+
+    fn copy_of_nccl(release: &str) -> NcclCopy {
+        NcclCopy { path: "/v/libnccl.so.2".into(), by: "Python".into(), release: Some(release.into()) }
+    }
+
+    #[track_caller]
+    fn assert_found(change: impl FnOnce(&mut Facts), grade: Grade, words: &str) {
+        let mut facts = well();
+        change(&mut facts);
+        let mut out = Vec::new();
+        let all = findings(&facts);
+        all.iter().try_for_each(|finding| finding.print(&mut out)).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        let found = all.iter().find(|finding| {
+            let mut out = Vec::new();
+            finding.print(&mut out).unwrap();
+            String::from_utf8(out).unwrap().contains(words)
+        });
+        assert_eq!(found.map(|found| found.grade), Some(grade), "{words}: {said}");
+    }
+
+    #[test]
+    fn where_all_is_well_nothing_else_is_said() {
+        let all = findings(&well());
+        assert!(all.iter().all(|finding| finding.grade == Grade::Ok), "{all:?}");
+        assert_found(|_| (), Grade::Ok, "580.65.06, 8 x NVIDIA H200");
+        assert_found(|_| (), Grade::Ok, "2.28.9, profiler interface v5: /v/libnccl.so.2");
+    }
+
+    #[test]
+    fn a_machine_without_a_gpu_has_no_problem() {
+        let none = |facts: &mut Facts| facts.driver = Default::default();
+        assert_found(none, Grade::Note, "no NVIDIA driver");
+        let mut facts = well();
+        none(&mut facts);
+        (facts.cupti, facts.nccl) = (vec![], vec![]);
+        assert!(findings(&facts).iter().all(|finding| finding.grade != Grade::Problem));
+    }
+
+    #[test]
+    fn what_keeps_it_from_recording_is_a_problem() {
+        let problem = |change: fn(&mut Facts), words| assert_found(change, Grade::Problem, words);
+        problem(
+            |it| (it.library, it.library_fault) = (None, Some("there is no libncclscope.so".into())),
+            "there is no libncclscope.so",
+        );
+        problem(|it| it.library_fault = Some("GLIBC_2.28 not found".into()), "cannot be loaded: GLIBC_2.28 not found");
+        problem(
+            |it| it.driver.refused = vec!["/dev/nvidia0: Permission denied".into()],
+            "/dev/nvidia0: Permission denied",
+        );
+        problem(|it| it.nccl = vec![copy_of_nccl("2.21.5+cuda12.4")], "profiler plugins came with 2.23");
+        problem(
+            |it| it.environment = vec![("NCCL_PROFILER_PLUGIN".into(), "other".into())],
+            "NCCL_PROFILER_PLUGIN=other",
+        );
+        problem(|it| it.switched_off = true, "switch the recording off");
+        problem(|it| it.output.refused = Some("/x: Read-only file system".into()), "traces cannot be written: /x");
+        problem(|it| it.output.free = Some(1 << 20), "recording stops where less than 1 GiB");
+        problem(|it| it.address_limit = Some(100 << 20), "100 MiB of addresses");
+    }
+
+    #[test]
+    fn what_costs_a_part_is_a_note() {
+        let note = |change: fn(&mut Facts), words| assert_found(change, Grade::Note, words);
+        fn set(it: &mut Facts, name: &str, value: &str) {
+            it.environment = vec![(name.into(), value.into())];
+        }
+        note(|it| it.nccl.push(copy_of_nccl("2.21.5+cuda12.4")), "profiler plugins came with 2.23");
+        note(|it| it.nccl = vec![copy_of_nccl("2.27.7+cuda12.9")], "NCCL 2.27.7 can crash with it");
+        note(|it| it.nccl = vec![copy_of_nccl("2.27.3+cuda12.9")], "takes no path in NCCL_PROFILER_PLUGIN");
+        note(|it| it.nccl = vec![copy_of_nccl("2.99.1+cuda14.0")], "newer than any that was tried, 2.32.3");
+        note(|it| it.nccl = vec![], "no libnccl.so.2");
+        note(|it| it.cupti = vec![], "no libcupti.so.12 or .13");
+        note(|it| it.driver.kernel = Some("535.1".into()), "the driver is of CUDA 12");
+        note(|it| it.cupti[0].is_13_2 = true, "overflows the stack");
+        note(
+            |it| it.cupti_users = vec![super::super::facts::User { pid: 7, name: "nsys".into(), is_recorded: false }],
+            "nsys (pid 7)",
+        );
+        note(|it| set(it, "CUDA_INJECTION64_PATH", "/x/nsys.so"), "CUDA_INJECTION64_PATH=/x/nsys.so");
+        note(|it| set(it, "KINETO_USE_DAEMON", "1"), "a daemon may start PyTorch's profiler");
+        note(
+            |it| it.nccl_files = vec![("/etc/nccl.conf".into(), "NCCL_PROFILER_PLUGIN=x".into())],
+            "/etc/nccl.conf has NCCL_PROFILER_PLUGIN=x",
+        );
+        note(|it| it.complaints = vec!["NCCLSCOPE_PRESTE is not a setting".into()], "NCCLSCOPE_PRESTE");
+        note(|it| it.shared_memory = Some(64 << 20), "--shm-size");
+        note(|it| it.output.free = Some(2 << 30), "a trace may grow to 2 GiB");
+    }
+
+    #[test]
+    fn our_own_variables_are_no_conflict() {
+        let ours = [("NCCL_PROFILER_PLUGIN", "libncclscope.so"), ("CUDA_INJECTION64_PATH", "/opt/n/libncclscope.so")];
+        let mut facts = well();
+        facts.environment = ours.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        assert!(findings(&facts).iter().all(|finding| finding.grade == Grade::Ok));
+    }
+}

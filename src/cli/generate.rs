@@ -1,0 +1,24 @@
+//! What the archive has beside the program: completions for shells, and manual pages. By clap's own generators.
+
+use std::fs;
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::Arguments;
+
+/// Writes them into a folder: `completions/` and `man/`.
+pub(super) fn run(folder: &Path) -> Result<(), String> {
+    let failed = |error| format!("failed to write to {}: {error}", folder.display());
+    let (completions, man) = (folder.join("completions"), folder.join("man"));
+    let write = || {
+        fs::create_dir_all(&completions)?;
+        fs::create_dir_all(&man)?;
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            clap_complete::generate_to(shell, &mut Arguments::command(), "ncclscope", &completions)?;
+        }
+        clap_mangen::generate_to(Arguments::command(), &man)
+    };
+    write().map_err(failed)
+}

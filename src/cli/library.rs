@@ -1,0 +1,72 @@
+//! Where the library is that NCCL loads, and `ncclscope lib`, which says so.
+
+use std::env;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Its name, and its SONAME.
+pub(super) const NAME: &str = "libncclscope.so";
+
+pub(super) fn print(out: &mut dyn Write) -> Result<(), String> {
+    let library = find()?;
+    writeln!(out, "{}", library.display()).map_err(|error| format!("failed to write: {error}"))
+}
+
+/// The library that belongs to this program.
+///
+/// # Errors
+///
+/// Where it was looked for, and how to get it.
+pub(super) fn find() -> Result<PathBuf, String> {
+    let program = env::current_exe().map_err(|error| format!("failed to find this program: {error}"))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = places(folder);
+    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+        format!(
+            "there is no {NAME} beside {}. The wheel and the archive have both; cargo install builds the program only. In the source,\n  \
+             cargo build --release --lib --no-default-features && cp target/release/{NAME} {}/\n\
+             puts it there; --library names one that is elsewhere",
+            program.display(),
+            folder.display()
+        )
+    })
+}
+
+/// Where it may be, for a program in this folder: beside it, as built and in the archive, or in a Python package, as a wheel installs both.
+fn places(folder: &Path) -> Vec<PathBuf> {
+    let mut places = vec![folder.join(NAME)];
+    let Some(prefix) = folder.parent() else { return places };
+    places.push(prefix.join("lib/ncclscope").join(NAME));
+    // pip install --target.
+    places.push(prefix.join("ncclscope").join(NAME));
+    let mut pythons: Vec<PathBuf> = ["lib", "lib64", "local/lib"]
+        .iter()
+        .flat_map(|lib| std::fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten())
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
+        .map(|entry| entry.path())
+        .collect();
+    pythons.sort();
+    let packages = |python: &PathBuf| ["site-packages", "dist-packages"].map(|it| python.join(it).join("ncclscope"));
+    places.extend(pythons.iter().flat_map(packages).map(|package| package.join(NAME)));
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_found_where_wheels_and_archives_put_it() {
+        for place in ["bin/", "lib/ncclscope/", "ncclscope/", "lib/python3.12/site-packages/ncclscope/"] {
+            let root = std::env::temp_dir()
+                .join(format!("ncclscope-library-{}", std::process::id()))
+                .join(place.replace('/', "-"));
+            let file = root.join(place).join(NAME);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, "").unwrap();
+            let found = places(&root.join("bin")).into_iter().find(|place| place.is_file());
+            assert_eq!(found, Some(file), "{place}");
+            std::fs::remove_dir_all(root).unwrap();
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! `ncclscope run`: a job with the library loaded into it, and what became of the recording.
+//!
+//! The job's environment is made here, and nothing else of it is touched. Where a launcher started several of us, only the one of rank 0
+//! stays to say what became of it; the others become the job itself. The one that stays is as good as not there: what is sent to it
+//! reaches the job once, and it ends as the job ends.
+
+mod cause;
+mod launcher;
+mod plan;
+mod processes;
+pub(super) mod signals;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use std::{env, thread};
+
+use clap::{Arg, ArgMatches, Args, FromArgMatches};
+
+use self::cause::Evidence;
+use self::launcher::Launcher;
+use self::plan::Plan;
+use self::processes::Processes;
+use self::signals::PassingOn;
+use super::{Failure, library};
+use crate::config::{Config, SETTINGS, Setting};
+use crate::sys::{self, job};
+use crate::trace::names;
+use crate::trace::reader::{self, proto::perfetto::protos::track_event::Type};
+
+/// The command line of `ncclscope run`.
+#[derive(Args)]
+pub(super) struct Wish {
+    /// Record from the first kernel on: CUDA loads the library in cuInit too, by CUDA_INJECTION64_PATH
+    #[arg(long)]
+    inject: bool,
+    /// Override NCCL_PROFILER_PLUGIN and CUDA_INJECTION64_PATH where they name something else
+    #[arg(long)]
+    replace: bool,
+    /// Only print what to export, for a script of your own
+    #[arg(long)]
+    print_env: bool,
+    /// The library as the job finds it, where that is not the one of `ncclscope lib`
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+    /// The job: a program, or a launcher with one
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "print_env",
+        value_name = "COMMAND"
+    )]
+    command: Vec<OsString>,
+}
+
+/// The settings as flags: `--max-size 4G` is `NCCLSCOPE_MAX_SIZE=4G`.
+#[derive(Clone, Debug)]
+struct Settings(Vec<(&'static str, String)>);
+
+/// All but the rank, which every process has of its own.
+fn settable() -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().filter(|setting| setting.name != "NCCLSCOPE_RANK")
+}
+
+impl Args for Settings {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        settable().fold(command, |command, setting| {
+            let name = setting.name;
+            let flag = name.trim_start_matches("NCCLSCOPE_").to_ascii_lowercase().replace('_', "-");
+            let mut arg = Arg::new(name)
+                .long(flag)
+                .value_name(setting.values.to_string())
+                .help(format!("{name}: {}", setting.help))
+                .help_heading("Settings")
+                .value_parser(move |value: &str| checked(name, value));
+            if setting.is_switch() {
+                arg = arg.num_args(0..=1).require_equals(true).default_missing_value("1");
+            }
+            command.arg(arg)
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Settings::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Settings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Settings, clap::Error> {
+        let said = settable().filter_map(|it| Some((it.name, matches.get_one::<String>(it.name)?.clone())));
+        Ok(Settings(said.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Settings::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// A value that the library will not complain of: here is somebody who can mend it.
+fn checked(name: &str, value: &str) -> Result<String, String> {
+    let variable = |asked: &str| (asked == name).then(|| value.to_owned());
+    match Config::read(&variable, std::iter::empty()).complaints.first() {
+        None => Ok(value.to_owned()),
+        Some(complaint) => Err(complaint.trim_end_matches("; using the default").to_owned()),
+    }
+}
+
+pub(super) fn run(wish: Wish, out: &mut dyn Write) -> Result<(), Failure> {
+    let variable = |name: &str| env::var(name).ok();
+    let library = match &wish.library {
+        Some(library) => std::path::absolute(library).map_err(|error| format!("{}: {error}", library.display()))?,
+        None => library::find()?,
+    };
+    let here = env::current_dir().map_err(|error| format!("failed to find the current folder: {error}"))?;
+    let rank = launcher::rank_variable(&variable);
+    let launcher = match rank {
+        Some(rank) => launcher::launcher(&sys::host_name(), launcher::ancestor(rank), &variable),
+        None => fresh(&variable),
+    };
+    let asked = plan::Wish { inject: wish.inject, replace: wish.replace, settings: wish.settings.0 };
+    let plan = plan::plan(&asked, &library, &launcher, &here, &|name| env::var_os(name));
+    if wish.print_env {
+        plan.remarks.iter().for_each(|remark| say(remark));
+        return out
+            .write_all(plan::exports(&plan).as_bytes())
+            .map_err(|error| format!("failed to write: {error}").into());
+    }
+
+    let mut command = Command::new(&wish.command[0]);
+    command.args(&wish.command[1..]).envs(plan.variables.iter().map(|(name, value)| (name, value)));
+    let started = |error: io::Error| {
+        eprintln!("ncclscope: failed to start {}: {error}", wish.command[0].display());
+        // As a shell has it.
+        Failure::Exit(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+    };
+    let config = Config::read(&|name| plan.value(name).or_else(|| variable(name)), std::iter::empty());
+    if rank.is_some() && !config.speaks() {
+        return Err(started(command.exec()));
+    }
+    let status = watched(&mut command, &plan, &library, config.is_off(), rank.is_some()).map_err(started)?;
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => job::end_by_signal(signal),
+        (None, Some(0)) => Ok(()),
+        (None, code) => Err(Failure::Exit(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))),
+    }
+}
+
+/// A run that nobody has named.
+fn fresh(variable: &dyn Fn(&str) -> Option<String>) -> Launcher {
+    let now = sys::utc(sys::realtime_ns() / 1_000_000_000);
+    let run = format!("{}-{now}-{}", sys::host_name(), std::process::id());
+    let folder = match crate::config::job(variable) {
+        Some(job) => format!("{job}-{now}"),
+        None => now,
+    };
+    Launcher { run: Some(run), folder }
+}
+
+/// Runs the job to its end, and says what became of the recording. `inner` is whether a launcher has started others like us.
+fn watched(
+    command: &mut Command,
+    plan: &Plan,
+    library: &Path,
+    switched_off: bool,
+    inner: bool,
+) -> io::Result<ExitStatus> {
+    plan.remarks.iter().for_each(|remark| say(remark));
+    let not_loadable = job::try_load(library).err();
+    if let Some(words) = &not_loadable {
+        say(&format!("the job will not be recorded: {words}"));
+    }
+    let not_writable = job::may_write(&plan.output).err();
+    if let Some(words) = &not_writable {
+        say(&format!("the job will not be recorded: the folder of its traces cannot be written: {words}"));
+    }
+    // The folder of a launcher's run is that of all its ranks, and no other run's.
+    let before = if inner { Vec::new() } else { traces(&plan.output) };
+
+    let signals = PassingOn::take();
+    let mut child = job::spawn_bound(command)?;
+    let pid = child.id();
+    signals.lead_to(Some(pid));
+    let (end, ended) = channel::<()>();
+    let looks = thread::Builder::new().name("processes".into()).spawn(move || {
+        let mut processes = Processes::new(Path::new("/proc"), pid);
+        let mut pause = Duration::from_millis(20);
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            processes.look();
+            let longest = if processes.all_well() { Duration::from_secs(10) } else { Duration::from_secs(1) };
+            pause = (pause * 3 / 2).min(longest);
+        }
+        processes.seen()
+    });
+    job::wait_for_end(pid);
+    signals.lead_to(None);
+    let status = child.wait()?;
+    drop(end);
+    let seen = looks.ok().and_then(|looks| looks.join().ok()).unwrap_or_default();
+
+    let evidence = Evidence {
+        not_loadable,
+        other_plugin: plan.other_plugin.as_ref().map(|other| other.to_string_lossy().into_owned()),
+        switched_off,
+        processes: seen,
+        not_writable,
+        empty: 0,
+        signal: status.signal(),
+    };
+    let written: Vec<_> = traces(&plan.output).into_iter().filter(|trace| !before.contains(trace)).collect();
+    account(&written, evidence, library).iter().for_each(|line| say(line));
+    drop(signals);
+    Ok(status)
+}
+
+/// What became of the recording, a line each.
+fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path) -> Vec<String> {
+    let (empty, full): (Vec<&PathBuf>, Vec<&PathBuf>) = written.iter().partition(|trace| is_empty(trace));
+    evidence.empty = empty.len();
+    let mut lines = Vec::new();
+    if full.is_empty() {
+        lines.push(format!("nothing was recorded: {}", cause::cause(&evidence, library)));
+        return lines;
+    }
+    let bytes = full.iter().filter_map(|trace| Some(fs::metadata(trace).ok()?.len())).sum();
+    let traces = if full.len() == 1 { "1 trace".to_owned() } else { format!("{} traces", full.len()) };
+    let mut folders: Vec<PathBuf> = full.iter().filter_map(|trace| trace.parent()).map(shown).collect();
+    folders.dedup();
+    let first = folders.first().cloned().unwrap_or_default();
+    let place = match &folders[..] {
+        [_] => first.display().to_string(),
+        _ => format!("{} and {} more folders", first.display(), folders.len() - 1),
+    };
+    lines.push(format!("{traces}, {}, in {place}", names::size(bytes)));
+    if !empty.is_empty() {
+        lines.push(format!("{} more with nothing in them: their processes were killed within a second", empty.len()));
+    }
+    for (why, pids) in cause::without_library(&evidence.processes, library) {
+        lines.push(format!("not recorded: {}: {why}", cause::processes(&pids)));
+    }
+    let patterns: Vec<String> = folders.iter().map(|it| format!("{}/*.perfetto-trace", quoted(it))).collect();
+    lines.push(format!("next: ncclscope info {}", patterns.join(" ")));
+    lines
+}
+
+/// A path as one would type it here.
+fn shown(path: &Path) -> PathBuf {
+    let here = env::current_dir().unwrap_or_default();
+    match path.strip_prefix(&here) {
+        Ok(inside) if !inside.as_os_str().is_empty() => inside.to_owned(),
+        _ => path.to_owned(),
+    }
+}
+
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "-_=/.,:+@%".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+/// The trace files of a folder with placeholders in its name.
+fn traces(output: &Path) -> Vec<PathBuf> {
+    let has_placeholder = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains('%');
+    let base: PathBuf = output.components().take_while(|part| !has_placeholder(part)).collect();
+    let deep = output.components().count() - base.components().count();
+    let mut folders = vec![(base, deep)];
+    let mut traces = Vec::new();
+    while let Some((folder, deep)) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "perfetto-trace") {
+                traces.push(path);
+            } else if deep > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push((path, deep - 1));
+            }
+        }
+    }
+    traces.sort();
+    traces
+}
+
+/// Whether there is nothing in a trace: no slice, and no last word.
+fn is_empty(trace: &Path) -> bool {
+    /// One that is larger has something.
+    const SMALL: u64 = 1 << 20;
+    if !fs::metadata(trace).is_ok_and(|facts| facts.len() < SMALL) {
+        return false;
+    }
+    let mut is_empty = true;
+    // What cannot be read further is cut off there.
+    let read = reader::read_file::<reader::Error>(trace, |packet| {
+        if let Some(event) = &packet.event {
+            is_empty &= event.r#type() != Type::SliceBegin && event.name != "recording ended";
+        }
+        Ok(())
+    });
+    is_empty && !matches!(read, Err(reader::Error::Io(_)))
+}
+
+fn say(line: &str) {
+    eprintln!("ncclscope: {line}");
+}

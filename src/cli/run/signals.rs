@@ -1,0 +1,161 @@
+//! Signals on their way to the job.
+//!
+//! The job is in our process group, so that what is sent to all of it (by a terminal's Ctrl-C, by a launcher, by `timeout`) reaches the
+//! job by itself, and must not reach it twice. What is sent to us alone, as `kill` and `docker stop` do, is passed on. A sentinel, a
+//! process of ours in the same group that does nothing else, tells the two apart: it got the first and not the second.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use signal_hook::iterator::{Signals, SignalsInfo};
+use signal_hook::low_level::siginfo::Cause;
+
+use crate::sys::job;
+
+/// What would end us and may be meant for the job.
+const PASSED_ON: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM];
+
+/// How long the sentinel may take to tell what it got, and how far apart in time what one sender sent to us and to the group may be.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// The hidden command that is the sentinel.
+pub(in crate::cli) const SENTINEL: &str = "sentinel";
+
+/// Passes signals on, as long as there is somebody to have them.
+pub(super) struct PassingOn {
+    job: Arc<Mutex<Option<u32>>>,
+    sentinel: Option<Child>,
+}
+
+impl PassingOn {
+    /// From now on no signal ends this process that may be meant for the job. Those that are ignored stay so, here and in the job.
+    pub(super) fn take() -> PassingOn {
+        let job = Arc::new(Mutex::new(None));
+        let mut sentinel = sentinel();
+        let heard = sentinel.as_mut().and_then(|sentinel| sentinel.stdout.take()).map(reports);
+        let wanted = PASSED_ON.into_iter().filter(|signal| !job::is_ignored(*signal));
+        if let Ok(mut signals) = SignalsInfo::<WithOrigin>::new(wanted) {
+            let job = Arc::clone(&job);
+            let body = move || {
+                let mut group = Group { reports: heard, latest: Vec::new() };
+                for origin in &mut signals {
+                    // The kernel's own come from the terminal, to the whole group.
+                    if origin.cause != Cause::Kernel && !group.got(origin.signal, Instant::now()) {
+                        let job = job.lock().unwrap_or_else(PoisonError::into_inner);
+                        if let Some(pid) = *job {
+                            job::signal(pid, origin.signal);
+                        }
+                    }
+                }
+            };
+            let _ = thread::Builder::new().name("signals".into()).spawn(body);
+        }
+        PassingOn { job, sentinel }
+    }
+
+    /// The job is this process; `None` when it has ended, and its number may be another's.
+    pub(super) fn lead_to(&self, pid: Option<u32>) {
+        *self.job.lock().unwrap_or_else(PoisonError::into_inner) = pid;
+    }
+}
+
+impl Drop for PassingOn {
+    fn drop(&mut self) {
+        if let Some(sentinel) = &mut self.sentinel {
+            let _ = sentinel.kill();
+            let _ = sentinel.wait();
+        }
+    }
+}
+
+/// What the sentinel tells.
+struct Group {
+    reports: Option<Receiver<i32>>,
+    latest: Vec<(i32, Instant)>,
+}
+
+impl Group {
+    /// Whether a signal that came at this time was for the whole group.
+    fn got(&mut self, signal: i32, came: Instant) -> bool {
+        self.latest.retain(|(_, at)| came.saturating_duration_since(*at) < PATIENCE);
+        loop {
+            if self.latest.iter().any(|(known, _)| *known == signal) {
+                return true;
+            }
+            let left = PATIENCE.saturating_sub(came.elapsed());
+            match self.reports.as_ref().map(|reports| reports.recv_timeout(left)) {
+                Some(Ok(report)) => self.latest.push((report, Instant::now())),
+                None | Some(Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)) => return false,
+            }
+        }
+    }
+}
+
+fn sentinel() -> Option<Child> {
+    let mut command = Command::new(std::env::current_exe().ok()?);
+    command.arg(SENTINEL).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut sentinel = command.spawn().ok()?;
+    // It has said something: it is ready.
+    let mut ready = [0; 1];
+    sentinel.stdout.as_mut()?.read_exact(&mut ready).ok()?;
+    Some(sentinel)
+}
+
+fn reports(from: impl std::io::Read + Send + 'static) -> Receiver<i32> {
+    let (sender, receiver) = channel();
+    let body = move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if let Ok(signal) = line.trim().parse() {
+                let _ = sender.send(signal);
+            }
+        }
+    };
+    let _ = thread::Builder::new().name("sentinel".into()).spawn(body);
+    receiver
+}
+
+/// What the sentinel does: it says each signal that it gets, until nobody listens.
+pub(in crate::cli) fn sentinel_main() -> Result<(), String> {
+    let mut signals = Signals::new(PASSED_ON).map_err(|error| error.to_string())?;
+    let handle = signals.handle();
+    thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        handle.close();
+    });
+    let mut out = std::io::stdout();
+    let mut say = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok();
+    if !say("\n") {
+        return Ok(());
+    }
+    for signal in &mut signals {
+        if !say(&format!("{signal}\n")) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_group_got_is_not_passed_on() {
+        let (sender, reports) = channel();
+        let mut group = Group { reports: Some(reports), latest: Vec::new() };
+        sender.send(SIGTERM).unwrap();
+        assert!(group.got(SIGTERM, Instant::now()));
+        // The same sender's signal to us alone, as timeout(1) sends it too.
+        assert!(group.got(SIGTERM, Instant::now()));
+        assert!(!group.got(SIGUSR1, Instant::now()));
+        let long_after = Instant::now() + 2 * PATIENCE;
+        drop(sender);
+        assert!(!group.got(SIGTERM, long_after));
+    }
+}

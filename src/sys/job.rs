@@ -1,0 +1,118 @@
+//! What `ncclscope run` asks of the system: a job that ends with us, and an end like the job's.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command};
+
+/// Starts a command that is killed when the calling thread ends, however that comes about.
+///
+/// # Errors
+///
+/// Why it cannot be started.
+pub fn spawn_bound(command: &mut Command) -> io::Result<Child> {
+    let parent = std::process::id();
+    let bind = move || {
+        // SAFETY: plain system calls with numbers.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // It may have ended before this took hold.
+            if libc::getppid() as u32 != parent {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes only system calls and allocates nothing.
+    unsafe { command.pre_exec(bind) };
+    command.spawn()
+}
+
+/// Sends a signal to a process; one that is gone gets none.
+pub fn signal(pid: u32, signal: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(pid as libc::pid_t, signal) };
+}
+
+/// Waits for the end of a child that stays there, as a zombie, until it is waited for again.
+pub fn wait_for_end(pid: u32) {
+    loop {
+        // SAFETY: plain memory that the call fills.
+        let result = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, pid, &raw mut info, libc::WEXITED | libc::WNOWAIT)
+        };
+        if result == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
+}
+
+/// Ends this process by a signal, as its child ended, without a second memory image.
+pub fn end_by_signal(signal: i32) -> ! {
+    // SAFETY: calls with numbers, and a signal set that is filled before it is used. Whatever handler there was is not needed any more.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        libc::kill(libc::getpid(), signal);
+        // The first process of a container cannot be ended so.
+        libc::_exit(128 + signal)
+    }
+}
+
+/// Loads our own library, to see whether that can be done here.
+///
+/// # Errors
+///
+/// What the loader says against it.
+pub fn try_load(library: &Path) -> Result<(), String> {
+    let name = CString::new(library.as_os_str().as_bytes()).map_err(|_| "its path has a zero byte".to_owned())?;
+    // SAFETY: a C string. Nothing of ours runs when the library is loaded.
+    if !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }.is_null() {
+        return Ok(());
+    }
+    // SAFETY: after a failure dlerror gives a C string, which is copied before the next call.
+    let error = unsafe { libc::dlerror() };
+    if error.is_null() {
+        return Err("the loader does not say why".into());
+    }
+    // SAFETY: as above.
+    Err(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned())
+}
+
+/// Whether a signal is ignored in this process.
+#[must_use]
+pub fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+/// Whether a folder can be written, or made and written, as far as the system says without a try.
+///
+/// # Errors
+///
+/// What it says against the nearest folder that is there.
+pub fn may_write(folder: &Path) -> Result<(), String> {
+    // A name with a placeholder stands for names that are not there.
+    let there = folder.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+    let say = |error: io::Error| Err(format!("{}: {error}", there.display()));
+    if !there.is_dir() {
+        return say(io::Error::from_raw_os_error(libc::ENOTDIR));
+    }
+    let Ok(name) = CString::new(there.as_os_str().as_bytes()) else { return Ok(()) };
+    // SAFETY: a C string.
+    match unsafe { libc::access(name.as_ptr(), libc::W_OK | libc::X_OK) } {
+        0 => Ok(()),
+        _ => say(io::Error::last_os_error()),
+    }
+}

@@ -371,8 +371,13 @@ fn times(ends: &[Nccl]) -> Option<String> {
     let late =
         most.map(|ns| if ns < 0 { format!("early by at least {}", us(ns)) } else { format!("up to {} late", us(ns)) });
     let known: Vec<String> = early.into_iter().chain(late).collect();
-    let of_nccl =
-        [Nccl::kernels_launch_bracket, Nccl::kernels_graph_node, Nccl::kernels_device_timer, Nccl::kernels_unmatched];
+    let of_nccl = [
+        Nccl::kernels_launch_bracket,
+        Nccl::kernels_graph_node,
+        Nccl::kernels_graph_replay,
+        Nccl::kernels_device_timer,
+        Nccl::kernels_unmatched,
+    ];
     let has_kernels = ends.iter().any(|end| of_nccl.iter().any(|figure| figure(end) > 0));
     match &known[..] {
         [] if has_kernels => Some("nothing that NCCL's threads saw bounds an error of CUPTI's".into()),

@@ -3,6 +3,11 @@
 import contextlib
 import ctypes
 import os
+import time
+import warnings
+
+# Answers of ncclscope_acquire, as in include/ncclscope.h.
+_TAKEN, _UNAVAILABLE, _LATE = 3, 4, 5
 
 
 def _library():
@@ -14,16 +19,35 @@ def _library():
 
 @contextlib.contextmanager
 def cupti_released():
-    """Hands CUPTI, which has one owner in a process, to another profiler while in it. Not to be nested."""
+    """Hands CUPTI, which has one owner in a process, to another profiler while in it. Not to be nested.
+
+    PyTorch gives CUPTI back only with TEARDOWN_CUPTI=1, which is set here unless the variable says otherwise. Where CUPTI does
+    not come back, a RuntimeWarning says so, and the trace has no kernels from there on.
+    """
     library = _library()
     if library is None:
         yield
         return
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
     library.ncclscope_release()
     try:
         yield
     finally:
-        library.ncclscope_acquire()
+        _take_again(library)
+
+
+def _take_again(library, tries=20, pause=0.1):
+    """Whoever had CUPTI may take a moment to give it up."""
+    for left in reversed(range(tries)):
+        answer = library.ncclscope_acquire()
+        if answer not in (_TAKEN, _LATE) or left == 0:
+            break
+        time.sleep(pause)
+    if answer in (_TAKEN, _UNAVAILABLE, _LATE):
+        reason = "another profiler keeps it; PyTorch's does unless TEARDOWN_CUPTI=1 was set before it was first used"
+        if answer != _TAKEN:
+            reason = "the line on stderr says why"
+        warnings.warn(f"ncclscope did not get CUPTI again, so GPU kernels are not recorded: {reason}", RuntimeWarning, stacklevel=4)
 
 
 @contextlib.contextmanager

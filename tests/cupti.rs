@@ -941,6 +941,42 @@ fn python_programs_have_a_context_for_it() {
     assert_eq!(run(&named), "in it\nafter it\n", "with it");
 }
 
+#[test]
+fn python_programs_are_warned_where_cupti_does_not_come_back() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../python");
+    // What the library answers one time after the other, the last one for ever; how often it was asked, and what was warned of.
+    for (answers, set, asked, warned) in [
+        ("[0]", None, 1, ""),
+        ("[3, 5, 3, 0]", None, 4, ""),
+        ("[3]", None, 20, "another profiler keeps it"),
+        ("[4]", None, 1, "the line on stderr says why"),
+        ("[1]", Some("0"), 1, ""),
+    ] {
+        let text = format!(
+            "import os, time, warnings, ncclscope\n\
+             class Library:\n    answers, asked = {answers}, 0\n    def ncclscope_release(self): return 0\n    \
+             def ncclscope_acquire(self):\n        self.asked += 1\n        \
+             return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]\n\
+             library = Library()\nncclscope._library = lambda: library\nncclscope.time.sleep = lambda pause: None\n\
+             with warnings.catch_warnings(record=True) as said:\n    warnings.simplefilter('always')\n    \
+             with ncclscope.cupti_released(): print(os.environ['TEARDOWN_CUPTI'])\n\
+             print(library.asked, *[str(it.message) for it in said])"
+        );
+        let mut command = Command::new("python3");
+        play::clean_environment(&mut command);
+        command.env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONPATH", folder).args(["-c", &text]);
+        command.env_remove("TEARDOWN_CUPTI").envs(set.map(|value| ("TEARDOWN_CUPTI", value)));
+        let result = command.output().unwrap();
+        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+        let said = String::from_utf8(result.stdout).unwrap();
+        let (variable, rest) = said.split_once('\n').unwrap();
+        assert_eq!(variable, set.unwrap_or("1"));
+        let (times, warning) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
+        assert_eq!(times, asked.to_string(), "{answers}");
+        assert!(if warned.is_empty() { warning.is_empty() } else { warning.contains(warned) }, "{answers}: {warning}");
+    }
+}
+
 // ---- injection ----
 
 /// Plays a script in a process into whose CUDA that library is injected; it must end well.

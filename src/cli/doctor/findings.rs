@@ -261,7 +261,7 @@ fn environment(facts: &Facts) -> Vec<Finding> {
         note(
             "TEARDOWN_CUPTI=0".into(),
             "PyTorch keeps CUPTI once its profiler had it, and ncclscope does not get it back",
-            "unset it",
+            "set it to 1",
         );
     }
     if let Some(value) = facts.variable("NVTX_INJECTION64_PATH").filter(|value| !value.contains("libcupti")) {

@@ -93,7 +93,7 @@ pub struct DeviceTimer {
     pub drift_ppm: f64,
     /// The steps in which it advances, in ns.
     pub granularity_ns: u64,
-    /// By how much that rate swings to both sides, in parts per million, in [`SWING_NS`].
+    /// By how much that rate swings to both sides, in parts per million, back and forth in eight seconds.
     #[serde(default)]
     pub wander_ppm: f64,
 }

@@ -109,7 +109,7 @@ fn checked(name: &str, value: &str) -> Result<String, String> {
     let variable = |asked: &str| (asked == name).then(|| value.to_owned());
     match Config::read(&variable, std::iter::empty()).complaints.first() {
         None => Ok(value.to_owned()),
-        Some(complaint) => Err(complaint.trim_end_matches("; using the default").to_owned()),
+        Some(complaint) => Err(complaint.split("; using the default").next().unwrap_or_default().to_owned()),
     }
 }
 

@@ -104,7 +104,7 @@ pub(crate) fn detail(text: fmt::Arguments<'_>) {
     }
 }
 
-/// [`line`], without an allocation.
+/// [`line()`], without an allocation.
 pub(crate) fn formatted(text: fmt::Arguments<'_>) {
     begin();
     if is_forked() {

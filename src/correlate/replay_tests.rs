@@ -116,6 +116,13 @@ fn a_launch_that_was_missed_and_whose_kernel_is_lost_too_is_noticed_by_the_next(
 }
 
 #[test]
+fn where_times_are_wrong_the_operation_is_known_and_the_run_is_open() {
+    // By its time it ran before it was launched and handed over; nothing was missed.
+    let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + "95000 0 kernel 92000 corr=7 node=60\n";
+    check(&input, &said(90, INFERRED));
+}
+
+#[test]
 fn kernels_that_come_in_another_order_are_counted_by_their_launches() {
     let input = TOLD.to_owned()
         + &launch(100, 7)

@@ -170,8 +170,9 @@ impl Runs {
             // Launches that nobody told of.
             _ => (Some(low).filter(|place| place + 1 == high).filter(free), false),
         };
-        // Nothing that NCCL handed over could be it: its graph may be another one by now.
-        if place.is_none() && !(low..high).any(|place| free(&place)) {
+        // Nothing that NCCL handed over could be it: its graph may be another one by now. Where all that is done with graphs was told, it is
+        // the times that are wrong.
+        if !seen.is_whole && place.is_none() && !(low..high).any(|place| free(&place)) {
             return Err(Unmatched::NoGroup);
         }
         let at_least = number(place.map_or(low, |place| place + 1));

@@ -41,7 +41,13 @@ fn info_says_of_a_trace_and_a_capture_what_is_in_them() {
     let [of_trace, of_capture] = [&said["files"][0], &said["files"][1]];
     assert_eq!(of_trace["kind"], "trace");
     assert_eq!(of_trace["bytes"], fs::metadata(&trace).unwrap().len());
-    let operation = json!({"comm": "0000000000000abc", "function": "AllReduce", "count": 2, "bytes": 3 * 4096});
+    let operation = json!({
+        "comm": "0000000000000abc",
+        "function": "AllReduce",
+        "count": 2,
+        "bytes": 3 * 4096,
+        "not_handed_over": 0,
+    });
     assert_eq!(of_trace["operations"], json!([operation]));
     let communicator = json!({
         "comm": "0000000000000abc", "name": "dp", "rank": 1, "ranks": 4, "hosts": 2, "nccl": null, "interface": 7,

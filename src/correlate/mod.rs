@@ -335,7 +335,7 @@ impl Correlator {
         let &Kernel { graph_node, correlation, place, span, .. } = kernel;
         let key = KernelKey { graph_node, correlation, device: place.device, span: Some(span) };
         if graph_node != 0 {
-            self.plans.graph_seen(correlation);
+            self.plans.graph_seen(graph_node, correlation);
         }
         self.plans.claim(key, &|context| self.comms.get(&context)?.device)
     }
@@ -361,7 +361,7 @@ impl Correlator {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
         let key = KernelKey { graph_node, correlation, device: place.device, span: None };
         if graph_node != 0 {
-            self.plans.graph_seen(correlation);
+            self.plans.graph_seen(graph_node, correlation);
         }
         self.matches.implausible += 1;
         let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();

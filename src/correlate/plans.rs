@@ -277,7 +277,7 @@ impl Plans {
                     since = Some(launch.start);
                 }
                 if let Some(captured) = self.captured.get_mut(&launch) {
-                    captured.runs.is_silent();
+                    captured.runs.fall_silent();
                 }
                 Some(Claim::Launch(launch))
             }
@@ -482,8 +482,9 @@ impl Plans {
     }
 
     /// A kernel of the launch of a graph by this call has been seen: the launches before it are done, one runs at a time.
-    pub(super) fn graph_seen(&mut self, correlation: u32) {
-        self.graphs.kernel(correlation);
+    pub(super) fn graph_seen(&mut self, node: u64, correlation: u32) {
+        let is_of_nccl = self.known_graphs.get(&graph_of(node)).is_some();
+        self.graphs.kernel(correlation, is_of_nccl);
     }
 
     /// When the first of those launches was made of which no kernel has been seen, and NCCL tells nothing else.

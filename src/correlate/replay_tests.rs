@@ -116,6 +116,17 @@ fn a_launch_that_was_missed_and_whose_kernel_is_lost_too_is_noticed_by_the_next(
 }
 
 #[test]
+fn a_graph_of_the_application_s_alone_may_be_launched_untold() {
+    // Node 1 of graph 7, which nothing of NCCL's is in.
+    let input = TOLD.to_owned()
+        + "95000 0 kernel 92000 corr=3 node=30064771073 name=sgemm\n"
+        + &launch(100, 7)
+        + &group(100)
+        + &kernel(100, 7);
+    check(&input, &("92000 kernel to 95000 of the application\n".to_owned() + &said(100, &format!("{EXACT} replay 1"))));
+}
+
+#[test]
 fn where_times_are_wrong_the_operation_is_known_and_the_run_is_open() {
     // By its time it ran before it was launched and handed over; nothing was missed.
     let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + "95000 0 kernel 92000 corr=7 node=60\n";

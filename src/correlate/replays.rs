@@ -135,8 +135,8 @@ impl Runs {
         self.told.pop_front()
     }
 
-    /// It is handed over while it is captured.
-    pub(super) fn is_silent(&mut self) {
+    /// It is handed over while it is captured, and not at its replays.
+    pub(super) fn fall_silent(&mut self) {
         self.is_silent = true;
     }
 
@@ -338,15 +338,16 @@ impl Graphs {
         self.lossy = true;
     }
 
-    /// A kernel ran from the launch of a graph by this call: the launches before it are done, one runs at a time.
-    pub(super) fn kernel(&mut self, correlation: u32) {
+    /// A kernel ran from the launch of a graph by this call: the launches before it are done, one runs at a time. `is_of_nccl` is whether there
+    /// is a node of NCCL's in the graph: launches of others need not be told.
+    pub(super) fn kernel(&mut self, correlation: u32, is_of_nccl: bool) {
         match self.launches.get(&correlation) {
             Some(&Replay { graph, index, .. }) => {
                 if let Some(known) = self.graphs.get_mut(&graph) {
                     known.seen = known.seen.max(index + 1);
                 }
             }
-            None => self.missed = true,
+            None => self.missed |= is_of_nccl,
         }
     }
 

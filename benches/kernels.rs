@@ -32,7 +32,7 @@ const KERNELS: u64 = 10_000_000;
 /// Kernels in a buffer of half a mebibyte, and buffers between two flushes.
 const IN_A_BUFFER: u64 = 2_000;
 const BUFFERS: u64 = 20;
-/// Every so manieth kernel is NCCL's.
+/// One kernel in so many is NCCL's.
 const NCCL: u64 = 5;
 /// CUPTI of CUDA 13.0.
 const VERSION: u32 = 130_001;

@@ -71,7 +71,9 @@ const COLLECTIVE: &str = "main init world comm=0xabc rank=0 nranks=4\n\
     main start c world Coll func=AllReduce count=16 datatype=ncclInt8\nmain stop c\nmain finalize world\n";
 
 fn ncclscope() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ncclscope"));
+    // Who starts the tests in the background has a shell that ignores these, and so would the job.
+    let mut command = Command::new("/usr/bin/env");
+    command.arg("--default-signal=INT,QUIT").arg(env!("CARGO_BIN_EXE_ncclscope"));
     play::clean_environment(&mut command);
     command.env_remove("LD_LIBRARY_PATH");
     command
@@ -272,7 +274,7 @@ fn ranks_have_one_run_and_the_first_speaks() {
     let words: Vec<_> = run.get_args().map(|word| format!("'{}'", word.to_string_lossy())).collect();
     let ranks = format!(
         "for rank in 0 1; do RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 '{}' {} 2>said.$rank & echo started $rank $!; done; wait",
-        env!("CARGO_BIN_EXE_ncclscope"),
+        run.get_program().display(),
         words.join(" ")
     );
     let mut shell = Command::new("sh");

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::{Key, REMEMBERED};
 use crate::cupti::decode::Outside;
 
-/// One of the answers: to the how manieth question of its buffer it was new, to which, and the text.
+/// One of the answers: the number of the question of its buffer to which it was new, to which, and the text.
 pub type Answer = (u64, Key, Arc<str>);
 
 /// How a walk through a buffer went.

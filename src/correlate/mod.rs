@@ -900,7 +900,7 @@ impl Correlator {
         (if group.is_none() { parent } else { group }, group_api)
     }
 
-    /// The how manieth run of a captured call begins with a child of `parent`.
+    /// Which run of a captured call begins with a child of `parent`, counted from 1.
     fn replay(&mut self, parent: Handle) -> Option<u32> {
         match self.events.get_mut(parent).map(|known| &mut known.details) {
             Some(Details::Call { captured: true, replays, .. }) => {

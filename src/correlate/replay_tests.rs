@@ -123,7 +123,10 @@ fn a_graph_of_the_application_s_alone_may_be_launched_untold() {
         + &launch(100, 7)
         + &group(100)
         + &kernel(100, 7);
-    check(&input, &("92000 kernel to 95000 of the application\n".to_owned() + &said(100, &format!("{EXACT} replay 1"))));
+    check(
+        &input,
+        &("92000 kernel to 95000 of the application\n".to_owned() + &said(100, &format!("{EXACT} replay 1"))),
+    );
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(super) struct Pool {
 struct Slot {
     /// Bytes that CUPTI wrote.
     valid: AtomicU64,
-    /// The how manieth to be completed.
+    /// Its number in the order of completion.
     number: AtomicU64,
     /// When, in ns of `CLOCK_BOOTTIME`.
     at: AtomicU64,

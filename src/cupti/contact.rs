@@ -41,7 +41,7 @@ pub(super) struct Unheard {
     pub(super) launches: u64,
     /// When that contact was.
     pub(super) since: HostNs,
-    /// The how manieth it was.
+    /// Its number.
     pub(super) contact: u64,
 }
 

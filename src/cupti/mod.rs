@@ -380,8 +380,8 @@ fn start_with(
         }
         if subscription.took_buffers() {
             remarks.push(
-                "another tool had CUPTI's buffers before: a profile that it is taking now, such as torch.profiler's, has \
-                 no kernels from here on"
+                "another tool may have had CUPTI's buffers before: a profile that it is taking now, such as torch.profiler's, \
+                 then has no kernels from here on"
                     .into(),
             );
         }

@@ -83,7 +83,7 @@ pub enum What<'a> {
         comm: Option<&'a Comm>,
         /// The operation.
         operation: &'a Arc<Operation>,
-        /// Graph replays: the how manieth run of the captured call, from 1.
+        /// Graph replays: which run of the captured call, counted from 1.
         replay: Option<u32>,
         /// Why this may not be what it seems.
         doubt: Option<Doubt>,
@@ -409,7 +409,7 @@ pub enum Owner<'a> {
         channels: &'a [(Handle, u8)],
         /// The KernelLaunch, where there was one.
         launch: Option<Handle>,
-        /// Of a captured launch: the how manieth kernel, from 1.
+        /// Of a captured launch: which run of its graph, counted from 1, where that is known.
         replay: Option<u64>,
         /// Broadcasts asked for in the same group, of which NCCL tells nothing: it may carry them too.
         untold: u32,
@@ -669,7 +669,7 @@ pub struct Operation {
     /// Texts behind those words of the event that are not in the table: function, datatype, algorithm,
     /// protocol, variant or sync strategy. Nearly always `None`.
     pub texts: Option<Box<Texts>>,
-    /// Send and receive: how manieth with that peer and direction on this communicator, from 0; or [`Operation::UNNUMBERED`].
+    /// Send and receive: its number among those with that peer and direction on this communicator, from 0; or [`Operation::UNNUMBERED`].
     pub p2p_number: u32,
 }
 

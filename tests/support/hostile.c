@@ -18,22 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct {
-  const char *name;
-  int (*init)(void **context, int *mask);
-  int (*start)(void *context, void **handle, void *descriptor);
-  int (*stop)(void *handle);
-  int (*state)(void *handle, int state, void *arguments);
-  int (*finalize)(void *context);
-} Plugin;
-
-// Of a ProxyOp and its steps only the head matters here; the rest is zero.
-typedef struct {
-  unsigned char type;
-  void *parent;
-  int rank;
-  char body[128];
-} Descriptor;
+#include "plugin.h"
 
 enum { GROUP = 1, PROXY_OP = 8 };
 

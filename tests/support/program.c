@@ -20,6 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "plugin.h"
+
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 static int is_trace(const char *path) {
@@ -233,26 +235,11 @@ static void report(const char *what, int number, int bad) {
   fclose(file);
 }
 
-// Interface v1, which every version of the plugin has.
-typedef struct {
-  const char *name;
-  int (*init)(void **context, int *mask);
-  int (*start)(void *context, void **handle, void *descriptor);
-  int (*stop)(void *handle);
-  int (*state)(void *handle, int state, void *arguments);
-  int (*finalize)(void *context);
-} Plugin;
-
 static Plugin *plugin;
 
 // Uses the plugin as a child of the process that records: 0 where it is answered that nothing is recorded.
 static int use_as_a_child(void) {
-  struct {
-    unsigned char type;
-    void *parent;
-    int rank;
-    char body[128];
-  } group = {.type = 1};
+  Descriptor group = {.type = 1};
   void *context = &group, *handle = &group;
   int mask = 1;
   alarm(20);

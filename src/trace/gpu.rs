@@ -65,7 +65,12 @@ impl Tracks {
     /// A kernel: on its stream, its operations on the track of their communicator, and their bandwidth.
     pub(super) fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
         let (start, end) = (kernel.span.start, kernel.span.end);
-        self.kernels_missing |= matches!(owner, Owner::Unmatched(_));
+        // Of an operation whose hand-over is not known nobody will tell that it ended.
+        self.kernels_missing |= match owner {
+            Owner::Operations { operations, .. } => operations.iter().any(|operation| operation.id.is_none()),
+            Owner::Unmatched(_) => true,
+            Owner::Application => false,
+        };
         let speed = match owner {
             Owner::Operations { comm: Some(comm), operations, .. } if !operations.is_empty() => {
                 counters::bandwidth(comm, operations, end.since(start)).map(|bandwidth| (comm, bandwidth))
@@ -139,8 +144,8 @@ impl Tracks {
             };
             self.args.time_error(kernel.span.error_ns);
             let name = OperationName { operation, prefix: "" };
-            let arrow = [flows::from(operation.id)];
-            let look = Look::new(Category::Run, &name).of(operation.correlation(Some(comm))).with(&arrow);
+            let arrow = Some(operation.id).filter(|id| !id.is_none()).map(flows::from);
+            let look = Look::new(Category::Run, &name).of(operation.correlation(Some(comm))).with(arrow.as_slice());
             self.lanes.whole(family, kernel.span.start, kernel.span.end, &look, &mut self.args);
         }
     }

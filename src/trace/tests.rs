@@ -976,6 +976,25 @@ fn a_kernel_of_hundreds_of_operations_has_them_all() {
 }
 
 #[test]
+fn a_run_that_may_be_any_of_several_has_no_arrow_from_one_of_them() {
+    // Two executable graphs are of one capture, and both hand-overs are before the kernel of either.
+    let input = CAST.to_owned()
+        + "| 1 0 start g GroupApi captured | 1 0 start a CollApi parent=g captured | 1 0 stop a | 2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l
+           3 0 stop l | 3 0 stop g | 4 0 clone 60 of=50 | 4 0 graph 9 | 4 0 clone 61 of=50 | 4 0 graph 10
+           10000 1 start p Group | 10000 1 start x Coll parent=a group=p | 10000 1 stop x | 10000 1 stop p
+           10001 1 start q Group | 10001 1 start y Coll parent=a group=q | 10001 1 stop y | 10001 1 stop q
+           25000 0 kernel 20000 corr=7 node=60 device=0 stream=7 | 35000 0 kernel 30000 corr=8 node=61 device=0 stream=7";
+    let mut tracks = draw(&input);
+    tracks.finish(HostNs(40_000), &Figures::default());
+    let picture = picture(tracks);
+    let runs = picture.events.iter().filter(|event| event.kind == Type::SliceBegin && event.category == "run");
+    let said: Vec<_> = runs.map(|run| (run.args.r#match(), run.args.replay, run.flows.len())).collect();
+    let open = (words::MatchedBy::InferredGraphReplay, None, 0);
+    assert_eq!(said[0], open);
+    assert!(said.iter().all(|(_, replay, flows)| replay.is_some() == (*flows > 0)), "{said:?}");
+}
+
+#[test]
 fn peers_and_channels_beyond_the_limit_share_tracks() {
     let mut input = format!("{CAST} | 0 0 comm D hash=8 rank=0 ranks=2000");
     for peer in 0..1030 {

@@ -6,6 +6,7 @@
 //! for a race. So of its reports only those count in which both sides are [lock-free code](LOCK_FREE). It does not know
 //! fences either.
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -114,7 +115,7 @@ impl Sanitizer {
         call(self.build(place, &folder).args(PLUGIN))?;
         call(self.build(place, &folder).args(host))?;
 
-        let built = folder.join(triple()).join("debug");
+        let built = folder.join(triple(ARCH)).join("debug");
         let output = folder.join("traces");
         // What an earlier run left there; often there is nothing.
         let _ = fs::remove_dir_all(&output);
@@ -145,7 +146,7 @@ impl Sanitizer {
             .env("RUSTFLAGS", format!("{} --cfg sanitize_build -Clink-arg=-rdynamic", self.flags))
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
             // With a target of its own, build scripts stay as they are.
-            .args(["build", "--target", &triple(), "--target-dir"])
+            .args(["build", "--target", &triple(ARCH), "--target-dir"])
             .arg(folder);
         command
     }

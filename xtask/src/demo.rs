@@ -1,7 +1,7 @@
 //! The whole thing on any machine: the real NCCL runs a job on emulated GPUs, with the plugin loaded.
 
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use crate::steps::{self, Failure, Place, call};
@@ -102,19 +102,23 @@ impl Built {
     /// Builds them.
     pub(crate) fn new(place: &Place, profile: Profile) -> Result<Built, Failure> {
         println!("building (a few minutes the first time)");
-        let packages = [
-            "ncclscope",
-            "ncclscope-emulator",
-            "ncclscope-emulator-cupti",
-            "ncclscope-emulator-libcuda",
-            "ncclscope-emulator-nvml",
-        ];
-        let packages = packages.iter().flat_map(|name| ["-p", name]);
-        let (flag, folder) = match profile {
-            Profile::Release => (Some("--release"), "release"),
-            Profile::Debug => (None, "debug"),
+        let mut build = place.cargo();
+        build.args(["build", "--quiet", "--lib", "--bins"]);
+        let folder = match profile {
+            Profile::Release => {
+                let emulated = ["", "-emulator", "-emulator-cupti", "-emulator-libcuda", "-emulator-nvml"];
+                build
+                    .arg("--release")
+                    .args(emulated.iter().flat_map(|name| ["-p".to_owned(), format!("ncclscope{name}")]));
+                "release"
+            }
+            // With the whole workspace, nothing that the tests use is built anew.
+            Profile::Debug => {
+                build.arg("--workspace");
+                "debug"
+            }
         };
-        call(place.cargo().args(["build", "--quiet", "--lib", "--bins"]).args(flag).args(packages))?;
+        call(&mut build)?;
         Ok(Built { folder: place.target.join(folder) })
     }
 
@@ -144,25 +148,31 @@ impl Built {
         scenario: &str,
         seed: Option<&str>,
     ) -> Result<PathBuf, Failure> {
-        let name = Path::new(scenario).file_stem().unwrap_or_default();
-        let output = place.target.join("demo").join(name);
+        let output = place.target.join("demo").join(Path::new(scenario).file_stem().unwrap_or_default());
         let _ = std::fs::remove_dir_all(&output);
         let traces = output.join("trace");
-        let libraries = place.target.join("demo/lib");
-        place_cupti(&self.folder, &libraries)?;
-        let mut job = place.command(self.program("emulator"));
-        job.args(["run", scenario, "--plugin"]).arg(self.program("libncclscope.so"));
-        job.arg("--cupti").arg(&libraries).arg("--nccl").arg(library).arg("--output").arg(&output);
+        let mut job = self.job(place, library, scenario, &output)?;
+        job.arg("--plugin").arg(self.program("libncclscope.so"));
         job.args(seed.iter().flat_map(|seed| ["--seed", seed]));
         job.env("NCCLSCOPE_PRESET", "full");
         call(&mut job)?;
 
-        let joined = output.join(name).with_extension("perfetto-trace");
+        let joined = output.join(output.file_name().unwrap_or_default()).with_extension("perfetto-trace");
         let files = std::fs::read_dir(&traces).map_err(|error| format!("{}: {error}", traces.display()))?;
         let mut files: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
         files.sort();
         call(place.command(self.program("ncclscope")).arg("join").arg("-o").arg(&joined).args(&files))?;
         Ok(joined)
+    }
+
+    /// The command of a scenario's job, with an emulated CUPTI and with the plugin of whoever starts it.
+    pub(crate) fn job(&self, place: &Place, library: &Path, scenario: &str, output: &Path) -> Result<Command, Failure> {
+        let libraries = place.target.join("demo/lib");
+        place_cupti(&self.folder, &libraries)?;
+        let mut job = place.command(self.program("emulator"));
+        job.args(["run", scenario, "--cupti"]).arg(&libraries);
+        job.arg("--nccl").arg(library).arg("--output").arg(output);
+        Ok(job)
     }
 }
 

@@ -36,7 +36,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         return skip("the emulator runs on x86-64 Linux only");
     }
     // With the whole workspace, nothing that its tests use is built anew.
-    call(place.cargo().args(["build", "--quiet", "--workspace", "--bin", "emulator"]))?;
+    call(place.cargo().args(["build", "--quiet", "--workspace", "--bin", "emulator", "--bin", "ncclscope"]))?;
     let emulator = || place.command(place.target.join("debug/emulator"));
     let mut fetch = emulator();
     fetch.arg("fetch").arg(if all { "--all" } else { "--always" });
@@ -52,7 +52,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     let mut tests = place.cargo();
     // `suite` is that for machines with GPUs, on emulated ones.
     tests.args(["test", "--workspace"]);
-    for name in ["e2e", "hangs", "accuracy", "pairs", "queries", "tracks", "suite"] {
+    for name in ["e2e", "hangs", "launchers", "accuracy", "pairs", "queries", "tracks", "suite"] {
         tests.args(["--test", name]);
     }
     // One job at a time: each has more threads than most machines have cores.

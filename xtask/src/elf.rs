@@ -4,8 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use object::Endianness;
-use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_NEEDED, DT_SONAME, FileHeader64, SHT_DYNSYM, STB_LOCAL, STT_OBJECT};
-use object::read::elf::{FileHeader, Sym};
+use object::elf::{
+    DF_1_NODELETE, DT_FLAGS_1, DT_NEEDED, DT_SONAME, FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_OBJECT,
+};
+use object::read::elf::{FileHeader, SectionHeader, Sym};
 
 /// The interface versions that NCCL may look up.
 const INTERFACES: std::ops::RangeInclusive<u32> = 1..=7;
@@ -29,6 +31,8 @@ pub(crate) struct Library {
     pub(crate) exports: Vec<Export>,
     /// The symbol versions it needs, such as `GLIBC_2.28`.
     pub(crate) versions: Vec<String>,
+    /// It has nothing that only a debugger reads.
+    pub(crate) stripped: bool,
 }
 
 /// A symbol that others can find.
@@ -119,6 +123,13 @@ fn parse(data: &[u8]) -> object::read::Result<Library> {
         }
     }
 
+    library.stripped = !sections.iter().any(|section| {
+        let name = sections.section_name(endian, section).unwrap_or_default();
+        let is_debug = name.starts_with(b".debug_") || name.starts_with(b".zdebug_");
+        // What gdb is to load by itself is a few bytes, and loaded with the program.
+        section.sh_type(endian) == SHT_SYMTAB || is_debug && name != b".debug_gdb_scripts"
+    });
+
     let symbols = sections.symbols(endian, data, SHT_DYNSYM)?;
     for symbol in symbols.iter() {
         if !symbol.is_undefined(endian) && symbol.st_bind() != STB_LOCAL {
@@ -151,7 +162,7 @@ mod tests {
         assert!(this.needed.iter().any(|name| name == "libc.so.6"));
         assert!(this.versions.iter().any(|name| name.starts_with("GLIBC_2.")));
         assert_eq!(this.foreign_libraries(), [""; 0]);
-        assert!(!this.stays);
+        assert!(!this.stays && !this.stripped);
     }
 
     #[test]

@@ -6,10 +6,11 @@
 //! FOLDER/ncclscope                 the command line, for its traces
 //! FOLDER/libncclscope.so           the profiler
 //! FOLDER/libncclscope_empty.so     what its cost is compared with
-//! FOLDER/python/                   the suite's programs for PyTorch, and ncclscope.py
+//! FOLDER/python/                   the suite's programs for PyTorch, and our module
 //! FOLDER/lib/                      a libnccl and a libcupti, where they were named
 //! ```
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,7 +28,7 @@ const USAGE: &str = "usage: cargo xtask gpu-bundle [--nccl FILE] [--cupti FILE] 
   --native         built for systems like this one, without Zig";
 
 /// What the bundle may have without NVIDIA's libraries, in bytes.
-const ROOM: u64 = 64 << 20;
+const ROOM: u64 = 20 << 20;
 
 /// What was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -81,7 +82,7 @@ fn bundle(place: &Place, wish: &Wish) -> Result<(), Failure> {
     for (from, to) in [
         ("gpu/run", "run"),
         ("gpu/python/train.py", "python/train.py"),
-        ("python/ncclscope.py", "python/ncclscope.py"),
+        (package::MODULE, package::MODULE),
         ("docs/gpu-suite.md", "README.md"),
     ] {
         own += copy(&place.root.join(from), &folder.join(to))?;
@@ -104,24 +105,26 @@ fn bundle(place: &Place, wish: &Wish) -> Result<(), Failure> {
 
 /// Builds everything; the folder where it is.
 fn build(place: &Place, is_native: bool) -> Result<PathBuf, Failure> {
-    let command = || match is_native {
-        true => {
-            let mut cargo = place.cargo();
-            cargo.args(["build", "--release"]);
-            cargo
-        }
-        false => Tools::of(place).build(place),
+    let command = || {
+        let mut command = match is_native {
+            true => {
+                let mut cargo = place.cargo();
+                cargo.args(["build", "--release"]);
+                cargo
+            }
+            false => Tools::of(place).build(place, ARCH),
+        };
+        // What is exported keeps its names; what only a debugger wants is most of the bytes.
+        command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+        command
     };
     if !is_native {
         package::tools(place)?;
     }
-    // The programs without what a debugger wants, which is half of them.
-    let mut programs = command();
-    programs.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
-    call(programs.args(["--bins", "-p", "ncclscope", "-p", "ncclscope-gpu", "-q"]))?;
+    call(command().args(["--bins", "-p", "ncclscope", "-p", "ncclscope-gpu", "-q"]))?;
     // The plugin last and by itself: with the command line it would carry readers that it has no use for.
     call(command().args(PLUGIN).args(["-p", "ncclscope-gpu-empty"]))?;
-    Ok(if is_native { place.target.join("release") } else { place.target.join(triple()).join("release") })
+    Ok(if is_native { place.target.join("release") } else { place.target.join(triple(ARCH)).join("release") })
 }
 
 /// Copies a file, its permissions included; its size.

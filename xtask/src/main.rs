@@ -35,7 +35,7 @@ usage: cargo xtask CHORE [STEP...]
   gpu-bundle  what a machine with GPUs needs for gpu/run, in one folder, for any Linux since glibc 2.28
   deep      sanitizers and Miri: slower, and more is needed
   pictures  the pictures of docs/, in Perfetto's own user interface; needs Chromium
-  package   the library and the program, for any Linux since glibc 2.28
+  package   a wheel and an archive for any Linux since glibc 2.28, each tried where there is nothing else
 
 Each chore has steps; naming some runs only those:
 ";

@@ -141,9 +141,9 @@ pub(crate) fn call(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// The target that is built for where one must be named: that of this machine.
-pub(crate) fn triple() -> String {
-    format!("{}-unknown-linux-gnu", env::consts::ARCH)
+/// The target that is built for where one must be named.
+pub(crate) fn triple(arch: &str) -> String {
+    format!("{arch}-unknown-linux-gnu")
 }
 
 /// A command as one would type it at the root of the repository.

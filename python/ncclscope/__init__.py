@@ -1,4 +1,4 @@
-"""What a Python program may ask of the ncclscope in its process. Does nothing where ncclscope is not loaded."""
+"""What a Python program may ask of the ncclscope in its process, and where its library is. Does nothing where ncclscope is not loaded."""
 
 import contextlib
 import ctypes
@@ -9,10 +9,26 @@ import warnings
 # Answers of ncclscope_acquire, as in include/ncclscope.h.
 _TAKEN, _UNAVAILABLE, _LATE = 3, 4, 5
 
+_NAME = "libncclscope.so"
+
+
+def plugin_path():
+    """Where the library is that came with this module, for NCCL_PROFILER_PLUGIN; as `ncclscope lib` prints it.
+
+    Raises FileNotFoundError where none came with it.
+    """
+    folder = os.path.dirname(os.path.abspath(__file__))
+    # A wheel installs it beside this file; in the archive it lies beside the folder "python".
+    for place in (folder, os.path.dirname(os.path.dirname(folder))):
+        library = os.path.join(place, _NAME)
+        if os.path.isfile(library):
+            return library
+    raise FileNotFoundError(f"there is no {_NAME} in {folder}; the wheel and the archive have it, `ncclscope lib` prints where another is")
+
 
 def _library():
     try:
-        return ctypes.CDLL("libncclscope.so", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return ctypes.CDLL(_NAME, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
         return None
 

@@ -1,4 +1,4 @@
-"""A small training loop for the suite: DDP or FSDP, ways to end, and PyTorch's own profiler before, after or beside ours.
+"""A small training loop for the suite: DDP, FSDP or operations in a graph, ways to end, and PyTorch's own profiler before, after or beside ours.
 
 The suite starts one process a rank. What this program has to tell goes to the file named by --told.
 """
@@ -15,7 +15,7 @@ import time
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=["ddp", "fsdp"], default="ddp")
+    parser.add_argument("--kind", choices=["ddp", "fsdp", "graph"], default="ddp")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--told", required=True, help="the file for what is told")
     parser.add_argument("--meeting", required=True, help="the file by which the ranks find each other")
@@ -49,7 +49,34 @@ def model_for(torch, kind, device):
     return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=device)
 
 
+def graph(torch, device):
+    """Operations that are captured, with what computes between them, and replayed: a step is a replay."""
+    import torch.distributed as dist
+
+    data = torch.randn(64, 512, device=device)
+    whole = torch.empty(dist.get_world_size() * data.numel(), device=device)
+
+    def work():
+        dist.all_reduce(data)
+        data.mul_(0.5)
+        dist.all_gather_into_tensor(whole, data.view(-1))
+
+    # Connections are made outside of the capture.
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        work()
+    torch.cuda.current_stream().wait_stream(beside)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        work()
+    return captured.replay
+
+
 def trainer(torch, kind, device):
+    if kind == "graph":
+        return graph(torch, device)
     model = model_for(torch, kind, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.randn(64, 512, device=device)

@@ -39,6 +39,12 @@ pub struct Graph(sys::CUgraph);
 #[derive(Clone, Copy, Debug)]
 pub struct Exec(sys::CUgraphExec);
 
+/// CUDA's runtime, as far as it launches graphs: its calls have driver's calls inside of them.
+#[derive(Debug)]
+pub struct Runtime {
+    graph_launch: unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32,
+}
+
 /// What a GPU is.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Description {
@@ -227,21 +233,70 @@ impl Gpu {
         launch(self.spin, stream, &mut [(&raw mut ns).cast()])
     }
 
+    /// The same by `cuLaunchKernelEx`, which runtimes since CUDA 12 use; whether the driver has it.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn spin_ex(&self, stream: Stream, mut ns: u64) -> Result<bool, String> {
+        if !has("cuLaunchKernelEx") {
+            return Ok(false);
+        }
+        let config = sys::CUlaunchConfig {
+            gridDimX: 1,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 1,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream.0,
+            attrs: ptr::null_mut(),
+            numAttrs: 0,
+        };
+        let mut arguments = [(&raw mut ns).cast()];
+        // SAFETY: the argument is that of the kernel, which the driver copies before it returns; no attributes.
+        let result =
+            unsafe { sys::cuLaunchKernelEx(&raw const config, self.spin, arguments.as_mut_ptr(), ptr::null_mut()) };
+        check("cuLaunchKernelEx", result).map(|()| true)
+    }
+
     /// So many readings of the GPU's timer, one right after the other, in ns.
     ///
     /// # Errors
     ///
     /// When the driver refuses.
-    pub fn timer(&self, stream: Stream, mut count: u32) -> Result<Vec<u64>, String> {
+    pub fn timer(&self, stream: Stream, count: u32) -> Result<Vec<u64>, String> {
         let mut readings = vec![0_u64; count as usize];
         let memory = self.memory(size_of_val(&readings[..]))?;
-        let mut address = memory.0;
+        self.timer_into(stream, memory, &mut readings)?;
+        Ok(readings)
+    }
+
+    /// The same by way of memory that has room for them.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn timer_into(&self, stream: Stream, memory: Buffer, readings: &mut [u64]) -> Result<(), String> {
+        let (mut address, mut count) = (memory.0, readings.len() as u32);
         launch(self.readings, stream, &mut [(&raw mut address).cast(), (&raw mut count).cast()])?;
         stream.synchronize()?;
-        let bytes = size_of_val(&readings[..]);
+        let bytes = size_of_val(readings);
         // SAFETY: both are so long.
-        check("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(readings.as_mut_ptr().cast(), memory.0, bytes) })?;
-        Ok(readings)
+        check("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(readings.as_mut_ptr().cast(), memory.0, bytes) })
+    }
+
+    /// Bytes of its memory that are free; `None` where the driver does not say.
+    #[must_use]
+    pub fn free_memory(&self) -> Option<u64> {
+        if !has("cuMemGetInfo_v2") {
+            return None;
+        }
+        let (mut free, mut all) = (0, 0);
+        // SAFETY: both places are writable.
+        let result = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut all) };
+        (result == sys::CUresult::CUDA_SUCCESS).then_some(free as u64)
     }
 }
 
@@ -251,6 +306,37 @@ fn launch(function: sys::CUfunction, stream: Stream, arguments: &mut [*mut c_voi
     // SAFETY: the arguments are those of the kernel in `kernels.ptx`; the driver copies them before it returns.
     let result = unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream.0, arguments.as_mut_ptr(), none) };
     check("cuLaunchKernel", result)
+}
+
+impl Runtime {
+    /// Loads it.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be loaded.
+    pub fn load(path: &std::path::Path) -> Result<Runtime, String> {
+        // SAFETY: the file is a libcudart, by the suite's word, and is never closed.
+        let library = unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string())?;
+        // SAFETY: the type is that of CUDA's header.
+        let graph_launch =
+            unsafe { library.get::<unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32>(b"cudaGraphLaunch\0") };
+        let graph_launch = *graph_launch.map_err(|error| error.to_string())?;
+        std::mem::forget(library);
+        Ok(Runtime { graph_launch })
+    }
+
+    /// Launches a graph.
+    ///
+    /// # Errors
+    ///
+    /// When the runtime refuses.
+    pub fn launch(&self, exec: Exec, stream: Stream) -> Result<(), String> {
+        // SAFETY: both live as long as the process; the runtime's handles are the driver's.
+        match unsafe { (self.graph_launch)(exec.0.cast(), stream.0.cast()) } {
+            0 => Ok(()),
+            code => Err(format!("cudaGraphLaunch: {code}")),
+        }
+    }
 }
 
 impl Stream {

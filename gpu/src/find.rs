@@ -63,6 +63,8 @@ pub struct Machine {
     pub nccl: Vec<Found>,
     /// The libcupti, best first.
     pub cupti: Vec<Found>,
+    /// The runtime.
+    pub cudart: Option<Found>,
     /// PyTorch.
     pub torch: Option<Torch>,
     /// The compiler of a toolkit.
@@ -100,7 +102,9 @@ impl Machine {
         let all = |names: &[&str], first: Option<Found>| -> Vec<Found> {
             let bundled = own.iter().map(|folder| (folder.join("lib"), "beside this program".to_owned()));
             let places: Vec<_> = bundled.chain(folders.iter().cloned()).collect();
-            first.into_iter().chain(names.iter().flat_map(|name| every(&places, name))).collect()
+            let mut known = BTreeSet::new();
+            let found = first.into_iter().chain(names.iter().flat_map(|name| every(&places, name)));
+            found.filter(|it| known.insert(it.path.canonicalize().unwrap_or_else(|_| it.path.clone()))).collect()
         };
         let nvcc_folders: Vec<_> = paths("PATH").map(|folder| (folder, "PATH".to_owned())).collect();
         let toolkits = toolkits().into_iter().map(|folder| (folder.join("bin"), "a toolkit".to_owned()));
@@ -110,6 +114,7 @@ impl Machine {
             driver_version: read("/sys/module/nvidia/version"),
             nccl: all(&["libnccl.so.2"], said(&wanted.nccl)),
             cupti: all(&["libcupti.so.13", "libcupti.so.12"], said(&wanted.cupti)),
+            cudart: all(&["libcudart.so.13", "libcudart.so.12"], None).into_iter().next(),
             nvcc: every(&nvcc_folders, "nvcc").into_iter().next(),
             nvrtc: all(&["libnvrtc.so.13", "libnvrtc.so.12"], None).into_iter().next(),
             plugin: said(&wanted.plugin).or_else(|| mine("libncclscope.so")),
@@ -149,6 +154,7 @@ impl fmt::Display for Machine {
             ),
             ("libnccl", one(self.nccl.first())),
             ("libcupti", one(self.cupti.first())),
+            ("libcudart", one(self.cudart.as_ref())),
             ("PyTorch", torch),
             ("nvcc", one(self.nvcc.as_ref())),
             ("nvrtc", one(self.nvrtc.as_ref())),
@@ -185,6 +191,7 @@ fn folders(torch: Option<&Torch>) -> Vec<(PathBuf, String)> {
             "nvidia/cu13/lib",
             "nvidia/cuda_cupti/lib",
             "nvidia/cuda_nvrtc/lib",
+            "nvidia/cuda_runtime/lib",
             "torch/lib",
             "../..",
         ];
@@ -229,7 +236,9 @@ fn loader_cache() -> Vec<PathBuf> {
     let said = programs.iter().find_map(|program| Command::new(program).arg("-p").output().ok());
     let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let wanted = said.lines().filter(|line| {
-        ["libcuda.so", "libnccl.so", "libcupti.so", "libnvrtc.so"].iter().any(|name| line.contains(name))
+        ["libcuda.so", "libnccl.so", "libcupti.so", "libnvrtc.so", "libcudart.so"]
+            .iter()
+            .any(|name| line.contains(name))
     });
     wanted.filter_map(|line| Some(Path::new(line.split(" => ").nth(1)?).parent()?.to_owned())).collect()
 }

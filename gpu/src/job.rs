@@ -16,7 +16,7 @@ pub struct Job {
     pub name: String,
     /// One program a process, with its arguments and variables.
     pub processes: Vec<Process>,
-    /// After which everything is killed.
+    /// What it may take: in time for that, everything is killed.
     pub limit: Duration,
 }
 
@@ -46,6 +46,16 @@ pub struct Ended {
     pub took: Duration,
 }
 
+/// The median; sorts. 0 of nothing.
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[count / 2],
+        count => f64::midpoint(values[count / 2 - 1], values[count / 2]),
+    }
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
@@ -62,8 +72,9 @@ pub enum How {
 /// How long the others may go on once a process has failed.
 const GRACE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(10);
-/// How long a process that was killed may take to go.
-const LAST_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a process that was killed may take to go: so much earlier it is killed, and at most this share of the limit.
+const LAST_PATIENCE: Duration = Duration::from_secs(3);
+const SHARE: u32 = 4;
 
 /// Where the traces of a job are, in its folder.
 pub const TRACES: &str = "trace";
@@ -89,10 +100,11 @@ impl Job {
             if running.iter().any(|it| !matches!(it.how, None | Some(How::Status(0)))) {
                 failed.get_or_insert_with(Instant::now);
             }
-            if began.elapsed() > self.limit || failed.is_some_and(|at| at.elapsed() > GRACE) {
+            let patience = LAST_PATIENCE.min(self.limit / SHARE);
+            if began.elapsed() > self.limit - patience || failed.is_some_and(|at| at.elapsed() > GRACE) {
                 running.iter_mut().for_each(Running::kill);
             }
-            if began.elapsed() > self.limit + LAST_PATIENCE {
+            if began.elapsed() > self.limit {
                 // Not even that ended it: it is inside the driver for good.
                 break;
             }
@@ -113,6 +125,13 @@ impl Job {
 }
 
 impl Ended {
+    /// Whether a process was killed because it took too long, and not because of another.
+    #[must_use]
+    pub fn took_too_long(&self) -> bool {
+        let is_end = |how: &How| matches!(how, How::Killed | How::Status(0));
+        self.how.contains(&How::Killed) && self.how.iter().all(is_end)
+    }
+
     /// Whether every process ended with status 0.
     #[must_use]
     pub fn is_well(&self) -> bool {
@@ -130,6 +149,13 @@ impl Ended {
         let last = log.lines().rev().find(says).unwrap_or("it said nothing");
         let last: String = last.chars().take(200).collect();
         format!("process {number} {}: {last}", self.how[number])
+    }
+
+    /// The median of a list of figures that rank 0 told.
+    #[must_use]
+    pub fn median(&self, name: &str) -> Option<f64> {
+        let series = self.told.first()?.as_ref()?.series.get(name).filter(|series| !series.is_empty())?;
+        Some(median(&mut series.clone()))
     }
 
     /// A figure that rank 0 told.
@@ -260,7 +286,7 @@ mod tests {
         let script = "sleep 1000 & echo $! > child; wait";
         let script = format!("cd {}; {script}", folder.path().display());
         let ended = job("hangs", &[&script], Duration::from_millis(300)).run(folder.path()).unwrap();
-        assert_eq!(ended.how, [How::Killed]);
+        assert!(ended.how == [How::Killed] && ended.took_too_long());
         let child = fs::read_to_string(folder.path().join("child")).unwrap();
         let state = || fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
         let gone = || state().is_empty() || state().contains(") Z ");
@@ -276,5 +302,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ended = job("one", &["exit 3", "sleep 1000"], Duration::from_secs(600)).run(folder.path()).unwrap();
         assert_eq!(ended.how, [How::Status(3), How::Killed]);
+        assert!(!ended.took_too_long());
     }
 }

@@ -4,7 +4,8 @@
 //!  gpu/run ─► suite ─► find        what the machine has: driver, libnccl, libcupti, PyTorch, a toolkit
 //!               │ ├──► job ─────► workload, workload, ...   one process a rank, watched, killed at a limit
 //!               │ └──► trace       what the profiler's traces say, held against what the workloads asked for
-//!               └────► report      one row a question, in Markdown and JSON
+//!               ├────► report      one row a question, in Markdown and JSON
+//!               └────► home        the folder that is brought home: the report, and an archive of what jobs left
 //! ```
 //!
 //! Nothing that a workload does ends the suite: one that fails, crashes or hangs is a row. The process of the suite itself never touches
@@ -12,6 +13,7 @@
 
 pub mod cuda;
 pub mod find;
+pub mod home;
 pub mod job;
 pub mod nccl;
 pub mod report;

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
 
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
 use crate::cuda::Stream;
 
@@ -151,8 +151,21 @@ impl Nccl {
     ///
     /// When it cannot be loaded, or lacks a function.
     pub fn load(path: &Path) -> Result<Nccl, String> {
+        Nccl::load_with(path, RTLD_GLOBAL)
+    }
+
+    /// Loads a library beside one that is loaded: their functions are not those of each other.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be loaded, or lacks a function.
+    pub fn load_beside(path: &Path) -> Result<Nccl, String> {
+        Nccl::load_with(path, RTLD_LOCAL | libc::RTLD_DEEPBIND)
+    }
+
+    fn load_with(path: &Path, flags: c_int) -> Result<Nccl, String> {
         // SAFETY: the file is a libnccl, by the suite's word; its initialisers are NCCL's.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | flags) };
         let library = library.map_err(|error| format!("failed to load {}: {error}", path.display()))?;
         let functions = Functions::find(&library).map_err(|reason| format!("{}: {reason}", path.display()))?;
         // SAFETY: nccl.h gives the function this type.

@@ -1,9 +1,7 @@
 //! The report: what the machine is, one row a question, and every job with its traces; as JSON and as Markdown.
 
-use std::fmt::Write;
-use std::path::Path;
-
 use serde::Serialize;
+use std::fmt::Write;
 
 use crate::cuda::Description;
 use crate::find::Machine;
@@ -64,7 +62,7 @@ pub struct JobRun {
     pub seconds: f64,
     /// How it ended, if not well.
     pub why: String,
-    /// Its traces, below the folder of the report.
+    /// Its traces, below the folder of jobs.
     pub traces: Vec<String>,
     /// Bytes of them.
     pub bytes: u64,
@@ -97,6 +95,10 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The jobs.
     pub jobs: Vec<JobRun>,
+    /// The job that runs, and for how many seconds; none at the end.
+    pub running: Option<(String, f64)>,
+    /// Files of jobs that the archive beside this report has no room for.
+    pub left_out: Vec<String>,
 }
 
 /// The format of [`Report`].
@@ -107,18 +109,6 @@ impl Report {
     #[must_use]
     pub fn count(&self, state: State) -> usize {
         self.rows.iter().filter(|row| row.state == state).count()
-    }
-
-    /// Writes `report.json` and `report.md`.
-    ///
-    /// # Errors
-    ///
-    /// When there is no room for them.
-    pub fn write(&self, folder: &Path) -> Result<(), String> {
-        let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
-        let written = std::fs::write(folder.join("report.json"), json);
-        let written = written.and_then(|()| std::fs::write(folder.join("report.md"), self.markdown()));
-        written.map_err(|error| format!("failed to write the report to {}: {error}", folder.display()))
     }
 
     /// As people read it.
@@ -134,6 +124,9 @@ impl Report {
             self.seconds,
             if self.quick { ", the short form" } else { "" }
         );
+        if let Some((job, seconds)) = &self.running {
+            let _ = writeln!(text, "**It has not come to its end: the job {job} has run for {seconds:.0} s.**\n");
+        }
         if self.emulated {
             text.push_str("**The GPUs were emulated: no figure here is that of a real one.**\n\n");
         }
@@ -184,6 +177,9 @@ impl Report {
                 cell(&job.why)
             );
         }
+        if !self.left_out.is_empty() {
+            let _ = write!(text, "\nFiles that the archive has no room for: {}.\n", self.left_out.join(", "));
+        }
         text.push_str("\n## What was found\n\n```\n");
         let _ = write!(text, "{machine}");
         text.push_str("```\n");
@@ -225,10 +221,16 @@ mod tests {
             layout: "one".into(),
             rows: vec![row("a", "1", State::Ok), row("a", "2", State::NotOk), row("b", "3", State::NotRun)],
             jobs: Vec::new(),
+            running: Some(("a-job".into(), 3.2)),
+            left_out: vec!["a-job/trace/x".into()],
         };
         let text = report.markdown();
         assert!(text.contains("1 ok, 1 not ok, 1 not run; 1 s, the short form."), "{text}");
         assert!(text.contains("emulated"), "{text}");
+        assert!(
+            text.contains("the job a-job has run for 3 s") && text.contains("no room for: a-job/trace/x."),
+            "{text}"
+        );
         assert_eq!(text.matches("\n## a\n").count(), 1);
         assert!(text.contains("| 2 | does it \\| hold? | 3 of 4 | **not ok** | because |"), "{text}");
     }

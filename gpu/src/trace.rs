@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use ncclscope::correlate::is_nccl;
+use ncclscope::collect::input::remark;
+use ncclscope::model::activity::is_nccl;
 use ncclscope::trace::reader::proto::ncclscope::{Function, MatchedBy};
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
 use ncclscope::trace::reader::{self, Nccl, Packet};
@@ -29,6 +30,8 @@ pub struct Seen {
     pub last_word: Option<Nccl>,
     /// What the recording said of itself, a sentence each.
     pub notes: Vec<String>,
+    /// When CUPTI was taken again, the last time, in ns of the trace's clock.
+    pub acquired: Option<i64>,
     /// Why it could not be read to its end.
     pub fault: Option<String>,
     /// Bytes of the file.
@@ -127,6 +130,12 @@ impl Seen {
         reader.seen.fault = read.err().map(|fault| format!("{}: {fault}", path.display()));
         reader.seen.bytes = std::fs::metadata(path).map_or(0, |file| file.len());
         reader.finish()
+    }
+
+    /// Kernels of NCCL's that began since CUPTI was taken again; `None` where it was not.
+    #[must_use]
+    pub fn kernels_since_acquired(&self) -> Option<usize> {
+        self.acquired.map(|acquired| self.nccl().filter(|kernel| kernel.span.0 > acquired).count())
     }
 
     /// Kernels of NCCL's.
@@ -396,12 +405,15 @@ impl Reader {
                     self.slice(&name, &category, (begin, time), &nccl);
                 }
             }
-            Type::Instant => self.instant(event.name, event.nccl()),
+            Type::Instant => self.instant(event.name, time, event.nccl()),
             _ => {}
         }
     }
 
-    fn instant(&mut self, name: &str, nccl: Nccl) {
+    fn instant(&mut self, name: &str, time: i64, nccl: Nccl) {
+        if name == remark::TAKEN_AGAIN {
+            self.seen.acquired = Some(time);
+        }
         match name {
             "communicator init" => self.seen.communicators.push(nccl.comm()),
             "recording ended" => self.seen.last_word = Some(nccl),
@@ -547,6 +559,16 @@ mod tests {
         assert_eq!(Agreement::of(&reference, &run("AllReduce:4 Recv:8+Send:8 AllReduce:12")), same(3, 3, 0));
         assert_eq!(Agreement::of(&reference, &run("AllReduce:4 ? AllReduce:12")), same(2, 2, 1));
         assert_eq!(Agreement::of(&reference, &run("AllReduce:12 Send:8+Recv:8 AllReduce:4")), same(3, 1, 0));
+    }
+
+    #[test]
+    fn kernels_of_before_cupti_came_back_are_none_of_after_it() {
+        let kernel = |begin| Kernel { span: (begin, begin + 1), method: UNMATCHED.into(), ..Kernel::default() };
+        let seen = |acquired| Seen { kernels: vec![kernel(4), kernel(6)], acquired, ..Seen::default() };
+        assert_eq!(
+            [None, Some(5), Some(7)].map(|acquired| seen(acquired).kernels_since_acquired()),
+            [None, Some(1), Some(0)]
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use ncclscope_tests::play;
 use serde_json::Value;
@@ -14,11 +15,12 @@ use tempfile::TempDir;
 const NCCL: &str = "2.32.3";
 
 /// Rows of the whole suite, in their order.
-const ROWS: &str = "collectives alone shared groups communicators graphs graphs-channels overlap injected injected-graphs \
-    injected-kernels capture bracket external timer bracket-external bracket-timer external-timer channels globaltimer \
-    correlation external-all external-single graph-ids bound-1s drift empty light standard full no-cupti memory exit-return \
-    exit-panic exit-at-once exit-abort exit-terminated fork-before fork-after ddp fsdp ddp-injected py-no-destroy py-at-once \
-    py-exception py-terminated py-fork-before py-fork-after profiler-before profiler-after profiler-lent kineto lost";
+const ROWS: &str = "collectives alone shared groups communicators graphs graphs-channels overlap injected attach-late \
+    injected-graphs lent second-nccl injected-kernels capture bracket external timer bracket-external bracket-timer external-timer \
+    channels launches graph-ids clock-raw clock-given late hung pool globaltimer correlation external-all external-single other-cupti kinds \
+    bound-1s drift empty light standard full no-cupti application memory exit-return exit-hung exit-panic exit-at-once exit-abort \
+    exit-terminated fork-before fork-after ddp py-graph fsdp ddp-injected py-no-destroy py-at-once py-exception py-terminated \
+    py-fork-before py-fork-after profiler-before profiler-after profiler-lent profiler-kept profiler-daemon kineto lost";
 
 /// A suite that has run.
 struct Run {
@@ -51,34 +53,70 @@ fn built(name: &str) -> PathBuf {
 #[track_caller]
 fn suite(words: &[&str], variables: &[(&str, &str)]) -> Run {
     let folder = tempfile::tempdir().unwrap();
-    let libraries = libraries(folder.path());
+    let output = command(folder.path(), words, variables).output().unwrap();
+    println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    Run::read(output.status.code(), folder)
+}
+
+/// The suite, with all that it wants in a folder; where neither part of the first minutes is asked for, the short form.
+#[track_caller]
+fn command(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Command {
+    let libraries = libraries(folder);
     let nccl = emulator::wheel::Release::named(NCCL).unwrap().path();
     assert!(nccl.is_file(), "{} is not there; `cargo xtask e2e` fetches it", nccl.display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-emulated"));
     play::clean_environment(&mut command);
-    command.args(["suite", "--quick", "--clock-seconds", "1"]);
+    command.args(["suite", "--clock-seconds", "1"]);
+    if !words.contains(&"--first") {
+        command.arg("--quick");
+    }
     if !words.contains(&"--python") {
         command.args(["--python", "/nowhere/python3"]);
     }
-    command.arg("--output").arg(folder.path().join("report")).arg("--nccl").arg(nccl);
+    command.arg("--output").arg(folder.join("report")).arg("--nccl").arg(nccl);
     command.arg("--driver").arg(&libraries).arg("--cupti").arg(libraries.join("libcupti.so.13"));
     if !words.contains(&"--plugin") {
         command.arg("--plugin").arg(play::plugin_path().unwrap());
     }
     command.arg("--empty").arg(built("libncclscope_empty.so"));
     command.env("NCCLSCOPE_MIN_FREE", "0").envs(variables.iter().copied()).args(words);
-    let output = command.output().unwrap();
-    println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let text = std::fs::read_to_string(folder.path().join("report/report.json")).expect("a report");
-    let report: Value = serde_json::from_str(&text).unwrap();
-    let told = report["rows"].as_array().unwrap();
-    let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
-    let rows = told.iter().map(|row| (text(row, "name"), ["state", "figure", "why"].map(|name| text(row, name))));
-    let order = told.iter().map(|row| text(row, "name")).collect();
-    Run { status: output.status.code(), rows: rows.collect(), order, report, folder }
+    command
 }
 
 impl Run {
+    #[track_caller]
+    fn read(status: Option<i32>, folder: TempDir) -> Run {
+        let text = std::fs::read_to_string(folder.path().join("report/report.json")).expect("a report");
+        let report: Value = serde_json::from_str(&text).unwrap();
+        let told = report["rows"].as_array().unwrap();
+        let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+        let rows = told.iter().map(|row| (text(row, "name"), ["state", "figure", "why"].map(|name| text(row, name))));
+        let (rows, order) = (rows.collect(), told.iter().map(|row| text(row, "name")).collect());
+        Run { status, rows, order, report, folder }
+    }
+
+    /// The names of the files in the archive, as another program reads it.
+    #[track_caller]
+    fn archive(&self) -> Vec<String> {
+        let archive = self.folder.path().join("report").join(ncclscope_gpu::home::ARCHIVE);
+        let listed = Command::new("tar").arg("-tzf").arg(archive).output().unwrap();
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// What is brought home is a few files, none of them large or in a folder of its own.
+    #[track_caller]
+    fn check_output(&self) {
+        let files: Vec<_> = std::fs::read_dir(self.folder.path().join("report")).unwrap().map(Result::unwrap).collect();
+        assert!(files.len() <= 8, "{files:?}");
+        for file in files {
+            let facts = file.metadata().unwrap();
+            assert!(facts.is_file() && facts.len() <= 16 << 20, "{file:?}");
+        }
+        assert!(self.folder.path().join("report/report.md").is_file());
+        self.archive();
+    }
+
     #[track_caller]
     fn row(&self, name: &str) -> [&str; 3] {
         self.rows.get(name).unwrap_or_else(|| panic!("there is no row {name}")).each_ref().map(String::as_str)
@@ -87,13 +125,16 @@ impl Run {
 
 #[test]
 fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
-    let run = suite(&[], &[]);
+    // More than the short form has, for a machine with other work.
+    let run = suite(&["--minutes", "30"], &[]);
     assert_eq!(run.order, ROWS.split_whitespace().collect::<Vec<_>>());
     for (name, [state, figure, why]) in &run.rows {
         let is_python =
             run.report["rows"].as_array().unwrap().iter().any(|row| row["name"] == **name && row["topic"] == "python");
         match name.as_str() {
             _ if is_python => assert_eq!((state.as_str(), why.as_str()), ("not run", "needs PyTorch"), "{name}"),
+            "other-cupti" => assert_eq!((state.as_str(), why.as_str()), ("not run", "needs a second libcupti")),
+            "second-nccl" => assert_eq!((state.as_str(), why.as_str()), ("not run", "emulated GPUs have one libnccl")),
             // Whether this build writes captures is told, and no more.
             "capture" => assert_ne!(state, "not ok", "{why}"),
             _ => {
@@ -120,20 +161,63 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
     let job = jobs.iter().find(|job| job["name"] == "collectives").unwrap();
     let traces = job["traces"].as_array().unwrap();
     assert_eq!(traces.len(), 2);
-    assert!(traces.iter().all(|path| run.folder.path().join("report").join(path.as_str().unwrap()).is_file()));
+    assert!(traces.iter().all(|path| run.folder.path().join("report-jobs").join(path.as_str().unwrap()).is_file()));
+    assert!(run.archive().contains(&"graph-ids/told-0.json".to_owned()));
+    // What was not asked is said to be so.
+    assert!(
+        run.row("launches")[1].contains("cudaGraphLaunch: unasked (no libcudart was found)"),
+        "{:?}",
+        run.row("launches")
+    );
+    assert!(run.row("graph-ids")[1].contains("lead to the first capture"), "{:?}", run.row("graph-ids"));
+}
+
+#[test]
+fn the_first_ten_minutes_end_in_time_with_all_rows_in_a_few_small_files() {
+    // In which no machine plays all of it: two rows watch clocks for 3 s, and two wait for kernels of 2 and 4 s.
+    let run = suite(&["--first", "--minutes", "0.18"], &[]);
+    assert!(run.report["seconds"].as_f64().unwrap() < 10.8);
+    assert!(run.rows.values().all(|row| row[0] != "not ok"), "{:?}", run.rows);
+    // The first is what everything rests on, and what had no time is told.
+    assert_eq!(run.order[..2], ["launches", "graph-ids"]);
+    let late = run.row("profiler-daemon");
+    assert_eq!(late, ["not run", "", "no time left: see --minutes"]);
+    assert_eq!(run.order.len(), 23, "{:?}", run.order);
+    run.check_output();
+}
+
+#[test]
+fn whenever_it_is_killed_there_is_a_report_and_an_archive_that_can_be_read() {
+    for seconds in [2.0, 3.3, 5.1, 9.7] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut running = command(folder.path(), &["--first"], &[]).spawn().unwrap();
+        let report = folder.path().join("report/report.json");
+        while !report.is_file() {
+            assert_eq!(running.try_wait().unwrap(), None, "it ended without a report");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        let run = Run::read(None, folder);
+        assert!(run.report["running"].is_array() || !run.order.is_empty(), "{}", run.report);
+        run.check_output();
+    }
 }
 
 #[test]
 fn without_the_profiler_and_with_a_job_that_hangs_rows_are_not_ok_and_the_suite_goes_on() {
     let empty = built("libncclscope_empty.so");
     let words =
-        ["--plugin", empty.to_str().unwrap(), "--only", "groups,hang,globaltimer", "--hang", "--job-limit", "5"];
+        ["--plugin", empty.to_str().unwrap(), "--only", "groups,hang,globaltimer", "--hang", "--job-limit", "20"];
     let run = suite(&words, &[]);
     assert_eq!(run.order, ["groups", "hang", "globaltimer", "lost"]);
     let [state, _, why] = run.row("groups");
     assert!(state == "not ok" && why.contains("there is no trace"), "{why}");
     let [state, _, why] = run.row("hang");
     assert!(state == "not ok" && why.contains("was killed: it did not end"), "{why}");
+    let jobs = run.report["jobs"].as_array().unwrap();
+    assert!(jobs.iter().all(|job| job["seconds"].as_f64().unwrap() <= 20.0), "{jobs:?}");
     assert_eq!(run.row("globaltimer")[0], "ok");
     assert_eq!(run.status, Some(1));
 }
@@ -153,8 +237,9 @@ fn programs_of_pytorch_are_started_as_ranks_and_judged_by_their_ends_and_traces(
     assert_eq!(run.order, ["ddp", "py-at-once", "py-terminated", "lost"]);
     let [state, _, why] = run.row("ddp");
     assert!(state == "not ok" && why.contains("there is no trace") && why.contains("0 traces of 2 processes"), "{why}");
-    assert_eq!(run.row("py-terminated"), ["not run", "", "left out by --quick"]);
-    let told = std::fs::read_to_string(run.folder.path().join("report/py-at-once/told-1.json")).unwrap();
+    // --quick leaves it out, unless it is named.
+    assert!(run.row("py-terminated")[2].contains("there is no trace"), "{:?}", run.row("py-terminated"));
+    let told = std::fs::read_to_string(run.folder.path().join("report-jobs/py-at-once/told-1.json")).unwrap();
     assert_eq!(told.trim(), "1 of 2 on 0: train.py --exit at-once;");
     let torch = run.report["versions"].as_array().unwrap().iter().find(|version| version[0] == "PyTorch").unwrap();
     assert_eq!(torch[1], "9.9");

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::Suite;
 use crate::cuda::Description;
 use crate::find::Machine;
+use crate::home::Home;
 use crate::job::{Ended, Job, Process, TRACES};
 use crate::report::{JobRun, Row, State};
 use crate::trace::{Seen, Verdict};
@@ -16,10 +17,18 @@ use crate::trace::{Seen, Verdict};
 /// The suite at work.
 pub(super) struct Bench {
     pub(super) suite: Suite,
+    /// Topics and rows that are asked now; all of them where there are none.
+    pub(super) wanted: Vec<String>,
     pub(super) machine: Machine,
     pub(super) gpus: Vec<Description>,
-    pub(super) output: PathBuf,
+    /// The folder of jobs, and that which is brought home.
+    pub(super) jobs_folder: PathBuf,
+    pub(super) home: Home,
     pub(super) began: Instant,
+    /// When everything must have come to its end.
+    end: Option<Instant>,
+    /// A job of this row had less time than jobs have, and needed more.
+    is_cut: bool,
     pub(super) rows: Vec<Row>,
     pub(super) jobs: Vec<JobRun>,
     /// NCCL's version: 23007 is 2.30.7.
@@ -66,6 +75,8 @@ pub(super) struct Plan {
     pub(super) plugin: Plugin,
     pub(super) arguments: Vec<String>,
     pub(super) variables: Vec<(String, String)>,
+    /// Which of the libcupti that were found, best first.
+    pub(super) cupti: usize,
 }
 
 /// A question that is about to be answered.
@@ -88,7 +99,7 @@ pub(super) struct Answer {
 impl Plan {
     pub(super) fn new(name: &str, workload: &'static str, layout: Layout) -> Plan {
         let (arguments, variables) = (Vec::new(), Vec::new());
-        Plan { name: name.into(), workload, layout, plugin: Plugin::Ours, arguments, variables }
+        Plan { name: name.into(), workload, layout, plugin: Plugin::Ours, arguments, variables, cupti: 0 }
     }
 
     pub(super) fn plugin(self, plugin: Plugin) -> Plan {
@@ -139,6 +150,12 @@ impl Answer {
 
 /// The topic of the last row, which is always asked.
 const LOSSES: &str = "losses";
+/// With less time than this no job begins.
+const LEAST: Duration = Duration::from_secs(5);
+/// Time after the last job, for its traces and for the report.
+const CLOSING: Duration = Duration::from_secs(12);
+/// The part of it that is left when the process is ended.
+const LAST: Duration = Duration::from_secs(3);
 
 /// A setting of the shell that is about the machine, not about a job.
 const KEPT: &str = "NCCLSCOPE_MIN_FREE";
@@ -158,13 +175,25 @@ const FOREIGN: [&str; 8] = [
 impl Bench {
     /// Asks a first process what there is.
     pub(super) fn new(suite: Suite, machine: Machine) -> Result<Bench, String> {
-        let output = std::path::absolute(&suite.output).map_err(|error| error.to_string())?;
+        let absolute = |path: &Path| std::path::absolute(path).map_err(|error| error.to_string());
+        let home = absolute(&suite.output)?;
+        let beside = PathBuf::from(format!("{}-jobs", home.display()));
+        let jobs_folder = suite.jobs.as_deref().map_or(Ok(beside), absolute)?;
+        let began = Instant::now();
+        // After the last job its traces are read and the report is written; should that take too long, the process ends all the same.
+        let all = suite.seconds().map(Duration::from_secs_f64);
+        let end = all.map(|all| began + all - (all / 10).min(CLOSING));
+        let home = Home::new(&home, all.map(|all| began + all - (all / 40).min(LAST)))?;
         let mut bench = Bench {
+            wanted: suite.only.clone(),
             suite,
             machine,
             gpus: Vec::new(),
-            output,
-            began: Instant::now(),
+            jobs_folder,
+            home,
+            began,
+            end,
+            is_cut: false,
             rows: Vec::new(),
             jobs: Vec::new(),
             nccl: 0,
@@ -258,9 +287,14 @@ impl Bench {
         Duration::from_secs(self.suite.job_limit)
     }
 
+    /// Whether there is little time.
+    pub(super) fn is_short(&self) -> bool {
+        self.suite.quick || self.suite.first || self.suite.second
+    }
+
     /// How often a workload does what it does.
     pub(super) fn repeats(&self) -> u32 {
-        if self.suite.quick { 5 } else { 25 }
+        if self.is_short() { 5 } else { 25 }
     }
 
     /// The processes of a job, with what surrounds them; `command` gives the program and its arguments for a rank.
@@ -314,7 +348,7 @@ impl Bench {
         if plan.plugin == Plugin::Injected {
             set("CUDA_INJECTION64_PATH", plugin.unwrap_or_default());
         }
-        set("NCCLSCOPE_OUTPUT", self.output.join(&plan.name).join(TRACES).into());
+        set("NCCLSCOPE_OUTPUT", self.jobs_folder.join(&plan.name).join(TRACES).into());
         if let Some(cupti) = self.machine.cupti.first() {
             set("NCCLSCOPE_CUPTI", cupti.path.clone().into());
         }
@@ -325,7 +359,7 @@ impl Bench {
     /// Runs a workload of this program's.
     pub(super) fn run(&mut self, plan: &Plan) -> Result<Ended, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let folder = self.output.join(&plan.name);
+        let folder = self.jobs_folder.join(&plan.name);
         let processes = self.processes(plan, |rank, ranks| {
             let device = if matches!(plan.layout, Layout::Gpus(_)) { rank } else { 0 };
             let mut command: Vec<OsString> = vec![program.clone().into(), "workload".into(), plan.workload.into()];
@@ -336,18 +370,28 @@ impl Bench {
             file("--meeting", &folder);
             file("--result", &folder.join(format!("told-{rank}.json")));
             self.machine.nccl.first().iter().for_each(|found| file("--nccl", &found.path));
-            self.machine.cupti.first().iter().for_each(|found| file("--cupti", &found.path));
+            self.machine.cupti.get(plan.cupti).iter().for_each(|found| file("--cupti", &found.path));
+            self.machine.cudart.iter().for_each(|found| file("--cudart", &found.path));
             command.extend(plan.arguments.iter().map(Into::into));
             command
         });
         self.start(&Job { name: plan.name.clone(), processes, limit: self.limit() })
     }
 
-    /// Runs a job and remembers it.
+    /// Runs a job, as far as there is time, and remembers it.
     pub(super) fn start(&mut self, job: &Job) -> Result<Ended, String> {
-        let ended = job.run(&self.output)?;
+        let rest = self.end.map(|end| end.saturating_duration_since(Instant::now()));
+        let limit = rest.map_or(job.limit, |rest| rest.min(job.limit));
+        if limit < job.limit.min(LEAST) {
+            self.is_cut = true;
+            return Err("no time left".into());
+        }
+        self.home.begins(&job.name);
+        let ended = Job { limit, ..job.clone() }.run(&self.jobs_folder)?;
+        self.home.ends(&job.name, &ended.folder);
+        self.is_cut |= limit < job.limit && ended.took_too_long();
         let bytes = ended.traces.iter().filter_map(|path| path.metadata().ok()).map(|it| it.len()).sum();
-        let below = |path: &PathBuf| path.strip_prefix(&self.output).unwrap_or(path).display().to_string();
+        let below = |path: &PathBuf| path.strip_prefix(&self.jobs_folder).unwrap_or(path).display().to_string();
         self.jobs.push(JobRun {
             name: job.name.clone(),
             seconds: ended.took.as_secs_f64(),
@@ -374,16 +418,18 @@ impl Bench {
 
     /// Answers a question, unless there is no time left.
     pub(super) fn ask(&mut self, question: &Question, jobs: &[&str], answer: impl FnOnce(&mut Bench) -> Answer) {
-        let only = &self.suite.only;
-        let is_wanted = |name: &str| only.is_empty() || only.iter().any(|wanted| wanted == name);
+        let is_wanted = |name: &str| self.wanted.is_empty() || self.is_named(name);
         if !is_wanted(question.topic) && !is_wanted(&question.name) && question.topic != LOSSES {
             return;
         }
-        // The short form keeps its promise.
-        const QUICK_MINUTES: f64 = 4.5;
-        let minutes = self.suite.minutes.or(self.suite.quick.then_some(QUICK_MINUTES));
-        let late = minutes.is_some_and(|minutes| self.began.elapsed().as_secs_f64() > minutes * 60.0);
-        let answer = if late { Answer::not_run("no time left: see --minutes") } else { answer(self) };
+        let is_late = question.topic != LOSSES && self.end.is_some_and(|end| Instant::now() + LEAST > end);
+        self.is_cut = is_late;
+        let answer = if is_late { Answer::not_run("") } else { answer(self) };
+        // What had no time to come to its end says nothing.
+        let answer = match std::mem::take(&mut self.is_cut) {
+            true => Answer::not_run("no time left: see --minutes"),
+            false => answer,
+        };
         let state = match answer.state {
             State::Ok => "ok",
             State::NotOk => "NOT OK",
@@ -405,7 +451,12 @@ impl Bench {
             values: answer.values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         });
         // Whoever ends the suite has what was answered so far. That there is no room is told at the end.
-        let _ = self.report().write(&self.output);
+        let _ = self.home.report(self.report());
+    }
+
+    /// Whether a topic or a row is named among what is wanted.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.wanted.iter().any(|wanted| wanted == name)
     }
 
     /// The last row: what was lost in all traces together.

@@ -8,10 +8,11 @@ const TOPIC: &str = "clocks";
 const STRETCH_NS: i64 = 500_000_000;
 
 pub(super) fn run(bench: &mut Bench) {
-    let usual: &[f64] = if bench.suite.quick { &[1.0, 10.0] } else { &[1.0, 10.0, 60.0] };
+    let usual: &[f64] = if bench.is_short() { &[1.0, 10.0] } else { &[1.0, 10.0, 60.0] };
     let moments = if bench.suite.clock_seconds.is_empty() { usual.to_vec() } else { bench.suite.clock_seconds.clone() };
     let longest = moments.iter().copied().fold(0.0, f64::max);
     let plan = Plan::new("clocks", "clocks", bench.several()).full().with("seconds", longest + 1.0);
+    let plan = plan.set("NCCLSCOPE_CAPTURE", "1");
     let mut watched: Option<Result<Vec<Seen>, Answer>> = None;
     let mut watch = |bench: &mut Bench| -> Result<Vec<Seen>, Answer> {
         watched

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::bench::{Answer, Bench, Layout, Plan, Plugin, Question};
-use crate::job::Ended;
+use crate::job::{Ended, median};
 
 const TOPIC: &str = "costs";
 
@@ -24,8 +24,8 @@ const COMPARED: [Compared; 5] = [
 ];
 
 pub(super) fn run(bench: &mut Bench) {
-    let cycles = bench.suite.cost_cycles.unwrap_or(if bench.suite.quick { 1 } else { 5 });
-    let batches = if bench.suite.quick { 10 } else { 30 };
+    let cycles = bench.suite.cost_cycles.unwrap_or(if bench.is_short() { 1 } else { 5 });
+    let batches = if bench.is_short() { 10 } else { 30 };
     let mut memory: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for (name, plugin, settings, what) in COMPARED {
         let text =
@@ -59,6 +59,7 @@ pub(super) fn run(bench: &mut Bench) {
             compare(&a, &b)
         });
     }
+    application(bench, cycles);
     let question =
         Question::new(TOPIC, "memory", "how much more memory a process has at its peak with preset standard");
     bench.ask(&question, &[], |_| {
@@ -69,6 +70,49 @@ pub(super) fn run(bench: &mut Bench) {
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         let more = mib(median(&mut b) - median(&mut a));
         Answer::ok(format!("{more:+.1} MiB ({:.0} MiB without)", mib(median(&mut a)))).value("mib", more)
+    });
+}
+
+/// What the application's own kernels cost more where the profiler is injected: by themselves, and as nodes of a graph.
+fn application(bench: &mut Bench, cycles: u32) {
+    let text = "what a launch of the application's own kernel costs more with the profiler injected, and a node of a graph of 1000";
+    bench.ask(&Question::new(TOPIC, "application", text), &[], |bench| {
+        if let Some(why) = bench.no_cupti() {
+            return Answer::not_run(why);
+        }
+        let repeats = if bench.is_short() { 10 } else { 100 };
+        let mut runs: [Vec<Ended>; 2] = Default::default();
+        for cycle in 0..cycles {
+            for (order, is_b) in [false, true, true, false].into_iter().enumerate() {
+                let which = if is_b { "ours" } else { "none" };
+                let name = format!("cost-application-{cycle}-{order}-{which}");
+                let plan = Plan::new(&name, "kernel-cost", Layout::Alone).with("repeats", repeats);
+                let plan = plan.plugin(if is_b { Plugin::Injected } else { Plugin::None });
+                match bench.run(&plan) {
+                    Ok(ended) if ended.is_well() => {
+                        drop(bench.read(&ended));
+                        ended.traces.iter().for_each(|trace| drop(std::fs::remove_file(trace)));
+                        runs[usize::from(is_b)].push(ended);
+                    }
+                    Ok(ended) => return Answer::not_ok(ended.why()),
+                    Err(why) => return Answer::not_ok(why),
+                }
+            }
+        }
+        let of = |name: &str, which: usize| -> Vec<f64> {
+            runs[which].iter().filter_map(|ended| ended.median(name)).collect()
+        };
+        let part = |name: &str, what: &str| {
+            let (more, text) = difference(&of(name, 0), &of(name, 1));
+            (more, format!("{what} {text}"))
+        };
+        let (launch, launch_text) = part("eager_launch_ns", "launch");
+        let (whole, whole_text) = part("eager_whole_ns", "with its execution");
+        let (node, node_text) = part("graph_whole_ns", "each node of a graph");
+        Answer::ok(format!("{launch_text}; {whole_text}; {node_text}"))
+            .value("launch_ns", launch)
+            .value("whole_ns", whole)
+            .value("node_ns", node)
     });
 }
 
@@ -83,9 +127,8 @@ struct Sample {
 impl Sample {
     fn add(&mut self, ended: &Ended) {
         let Some(Some(told)) = ended.told.first() else { return };
-        let series = |name: &str| told.series.get(name).map(|it| median(&mut it.clone()));
-        self.launch.extend(series("launch_ns"));
-        self.whole.extend(series("whole_ns"));
+        self.launch.extend(ended.median("launch_ns"));
+        self.whole.extend(ended.median("whole_ns"));
         self.memory.extend(told.figures.get("memory_peak"));
     }
 }
@@ -112,16 +155,6 @@ fn difference(a: &[f64], b: &[f64]) -> (f64, String) {
     };
     let percent = 100.0 * more / middle_a.max(f64::MIN_POSITIVE);
     (more, format!("{:+.2} us ({percent:+.1} %; {} against {} us)", more / 1000.0, spread(&b), spread(&a)))
-}
-
-/// The median; sorts. 0 of nothing.
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        count if count % 2 == 1 => values[count / 2],
-        count => f64::midpoint(values[count / 2 - 1], values[count / 2]),
-    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ const TOPIC: &str = "exits";
 const PANIC: i32 = 101;
 
 /// A way to end: the workload, how every process must end, whether the trace has its last word, and what it is.
-const WAYS: [(&str, How, bool, &str); 7] = [
+const WAYS: [(&str, How, bool, &str); 8] = [
     ("exit-return", How::Status(0), true, "main returns with everything open"),
+    ("exit-hung", How::Status(0), true, "main returns while a kernel runs that does not end"),
     ("exit-panic", How::Status(PANIC), true, "a panic"),
     ("exit-at-once", How::Status(0), false, "_exit"),
     ("exit-abort", How::Signal(libc::SIGABRT), false, "abort"),

@@ -14,6 +14,7 @@ mod bench;
 mod clocks;
 mod costs;
 mod exits;
+mod first;
 mod matching;
 mod python;
 mod questions;
@@ -36,13 +37,22 @@ pub struct Suite {
     /// The short form, for under five minutes.
     #[arg(long)]
     pub quick: bool,
-    /// The folder for the report, the traces and the logs. What is in it of an earlier run is overwritten.
+    /// The first ten minutes on a GPU, their first part: what decides most, in 280 seconds at most.
+    #[arg(long, conflicts_with_all = ["second", "quick", "only"])]
+    pub first: bool,
+    /// Their second part: what is left of that which matters, in 420 seconds at most.
+    #[arg(long, conflicts_with_all = ["quick", "only"])]
+    pub second: bool,
+    /// The folder for the report and an archive of what jobs left: a few files, none above 16 MiB, whole at every moment.
     #[arg(long, value_name = "FOLDER", default_value = "gpu-report")]
     pub output: PathBuf,
+    /// The folder in which jobs leave traces and logs [default: that of the report, with -jobs at its end]
+    #[arg(long, value_name = "FOLDER")]
+    pub jobs: Option<PathBuf>,
     /// Only these topics, or rows of them: workloads, matching, questions, clocks, costs, exits, python.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Minutes after which nothing more is begun; what is left is told as not run [default: none; with --quick 4.5]
+    /// Minutes after which everything has ended; what is left is told as not run [default: none; with --quick 4.5 if no row is named]
     #[arg(long, value_name = "MINUTES")]
     pub minutes: Option<f64>,
     /// How long clocks are looked at, in seconds [default: 1,10,60; with --quick 1,10]
@@ -52,7 +62,7 @@ pub struct Suite {
     #[arg(long)]
     pub cost_cycles: Option<u32>,
     /// Seconds that one job may take.
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub job_limit: u64,
     /// Where things are.
     #[command(flatten)]
@@ -72,6 +82,29 @@ const MISSING: u8 = 3;
 const USAGE: u8 = 2;
 
 impl Suite {
+    /// Topics and rows, in the order in which they are asked; those of a pass in the suite's own order. Everything where a pass has none.
+    fn passes(&self) -> Vec<Vec<String>> {
+        let passes = match (self.first, self.second) {
+            (true, _) => &first::FIRST[..],
+            (_, true) => &first::SECOND[..],
+            _ => return vec![self.only.clone()],
+        };
+        passes.iter().map(|pass| pass.split_whitespace().map(str::to_owned).collect()).collect()
+    }
+
+    /// Seconds after which everything has ended.
+    fn seconds(&self) -> Option<f64> {
+        // The short form keeps its promise, unless rows are named: they are not to be dropped.
+        const QUICK_MINUTES: f64 = 4.5;
+        let quick = (self.quick && self.only.is_empty()).then_some(QUICK_MINUTES * 60.0);
+        let first = self.first.then_some(first::FIRST_SECONDS).or(self.second.then_some(first::SECOND_SECONDS));
+        let minutes = self.minutes.map(|minutes| minutes * 60.0);
+        match (first, minutes) {
+            (Some(first), Some(minutes)) => Some(first.min(minutes)),
+            _ => minutes.or(first).or(quick),
+        }
+    }
+
     /// Runs it; the program's exit code.
     #[must_use]
     pub fn run(self) -> ExitCode {
@@ -89,7 +122,10 @@ impl Suite {
             }
         };
         say(&format!("{}{:<13} {}\n", bench.machine, "ranks", bench.layout()));
-        TOPICS.iter().for_each(|topic| topic(&mut bench));
+        for wanted in bench.suite.passes() {
+            bench.wanted = wanted;
+            TOPICS.iter().for_each(|topic| topic(&mut bench));
+        }
         bench.lost();
         let named = |name: &String| bench.rows.iter().any(|row| row.topic == name || row.name == *name);
         if let Some(unknown) = bench.suite.only.iter().find(|name| !named(name)) {
@@ -97,7 +133,7 @@ impl Suite {
             return ExitCode::from(USAGE);
         }
         let report = bench.report();
-        if let Err(reason) = report.write(&bench.output) {
+        if let Err(reason) = bench.home.report(report.clone()).and_then(|()| bench.home.finish()) {
             eprintln!("ncclscope-gpu: {reason}");
             return ExitCode::FAILURE;
         }
@@ -106,7 +142,7 @@ impl Suite {
             "\n{ok} ok, {not_ok} not ok, {} not run; {:.0} s\nThe report: {}",
             report.count(State::NotRun),
             report.seconds,
-            bench.output.join("report.md").display()
+            bench.suite.output.join("report.md").display()
         ));
         if not_ok == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
@@ -135,6 +171,8 @@ impl Bench {
             gpus: self.gpus.clone(),
             rows: self.rows.clone(),
             jobs: self.jobs.clone(),
+            running: None,
+            left_out: Vec::new(),
         }
     }
 }

@@ -18,50 +18,118 @@ enum Demand {
     Matched,
     /// The other profiler has CUPTI, and the trace says so.
     Taken,
-    /// What is in our trace is right, and PyTorch's profiler saw kernels while it had CUPTI.
+    /// What is in our trace is right, PyTorch's profiler saw kernels while it had CUPTI, and we have it again afterwards.
     Lent,
+    /// The same, but PyTorch is told to keep CUPTI: we do not have it again, and say so.
+    Kept,
 }
 
-/// A row: its name, the arguments of `train.py`, whether we are injected, how processes end, what is demanded, and what it is.
-type Asked = (&'static str, &'static [&'static str], bool, How, Demand, &'static str);
+/// A row: its name, the arguments of `train.py`, how its processes differ from others, how they end, what is demanded, and what it is.
+type Asked = (&'static str, &'static [&'static str], Way, How, Demand, &'static str);
+
+/// What is around a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// NCCL loads the profiler.
+    Plugin,
+    /// CUDA loads it before.
+    Injected,
+    /// NCCL does, and this variable is set.
+    With(&'static str, &'static str),
+}
 
 const WELL: How = How::Status(0);
 
 /// What the short form leaves out.
-const LONG: [&str; 7] =
-    ["ddp-injected", "py-exception", "py-terminated", "py-fork-before", "profiler-before", "profiler-after", "kineto"];
+const LONG: [&str; 9] = [
+    "ddp-injected",
+    "py-exception",
+    "py-terminated",
+    "py-fork-before",
+    "profiler-before",
+    "profiler-after",
+    "profiler-kept",
+    "profiler-daemon",
+    "kineto",
+];
 
-const ROWS: [Asked; 12] = [
-    ("ddp", &["--kind", "ddp"], false, WELL, Demand::Matched, "training with DDP"),
-    ("fsdp", &["--kind", "fsdp"], false, WELL, Demand::Matched, "training with FSDP"),
+const ROWS: [Asked; 15] = [
+    ("ddp", &["--kind", "ddp"], Way::With("NCCLSCOPE_CAPTURE", "1"), WELL, Demand::Matched, "training with DDP"),
+    (
+        "py-graph",
+        &["--kind", "graph"],
+        Way::Plugin,
+        WELL,
+        Demand::Matched,
+        "operations in a graph of PyTorch's, replayed",
+    ),
+    ("fsdp", &["--kind", "fsdp"], Way::Plugin, WELL, Demand::Matched, "training with FSDP"),
     (
         "ddp-injected",
         &["--kind", "ddp"],
-        true,
+        Way::Injected,
         WELL,
         Demand::Matched,
         "training with DDP, the profiler injected into cuInit",
     ),
-    ("py-no-destroy", &["--exit", "return"], false, WELL, Demand::Matched, "Python ends with everything open"),
-    ("py-at-once", &["--exit", "at-once"], false, WELL, Demand::Matched, "os._exit"),
-    ("py-exception", &["--exit", "exception"], false, How::Status(EXCEPTION), Demand::Matched, "an exception"),
-    ("py-terminated", &["--exit", "terminated"], false, How::Signal(libc::SIGTERM), Demand::Matched, "SIGTERM"),
-    ("py-fork-before", &["--exit", "fork-before"], false, WELL, Demand::Matched, "os.fork before cuInit"),
-    ("py-fork-after", &["--exit", "fork-after"], false, WELL, Demand::Matched, "os.fork after cuInit"),
-    ("profiler-before", &["--profiler", "before"], false, WELL, Demand::Taken, "torch.profiler from before us on"),
-    ("profiler-after", &["--profiler", "after"], false, WELL, Demand::Matched, "torch.profiler while we have CUPTI"),
-    ("profiler-lent", &["--profiler", "lent"], false, WELL, Demand::Lent, "torch.profiler, to which we lend CUPTI"),
+    ("py-no-destroy", &["--exit", "return"], Way::Plugin, WELL, Demand::Matched, "Python ends with everything open"),
+    ("py-at-once", &["--exit", "at-once"], Way::Plugin, WELL, Demand::Matched, "os._exit"),
+    ("py-exception", &["--exit", "exception"], Way::Plugin, How::Status(EXCEPTION), Demand::Matched, "an exception"),
+    ("py-terminated", &["--exit", "terminated"], Way::Plugin, How::Signal(libc::SIGTERM), Demand::Matched, "SIGTERM"),
+    ("py-fork-before", &["--exit", "fork-before"], Way::Plugin, WELL, Demand::Matched, "os.fork before cuInit"),
+    ("py-fork-after", &["--exit", "fork-after"], Way::Plugin, WELL, Demand::Matched, "os.fork after cuInit"),
+    (
+        "profiler-before",
+        &["--profiler", "before"],
+        Way::Plugin,
+        WELL,
+        Demand::Taken,
+        "torch.profiler from before us on",
+    ),
+    (
+        "profiler-after",
+        &["--profiler", "after"],
+        Way::Plugin,
+        WELL,
+        Demand::Matched,
+        "torch.profiler while we have CUPTI",
+    ),
+    (
+        "profiler-lent",
+        &["--profiler", "lent"],
+        Way::Plugin,
+        WELL,
+        Demand::Lent,
+        "torch.profiler, to which we lend CUPTI",
+    ),
+    (
+        "profiler-kept",
+        &["--profiler", "lent"],
+        Way::With("TEARDOWN_CUPTI", "0"),
+        WELL,
+        Demand::Kept,
+        "the same, and PyTorch is told to keep it",
+    ),
+    (
+        "profiler-daemon",
+        &["--kind", "ddp"],
+        Way::With("KINETO_USE_DAEMON", "1"),
+        WELL,
+        Demand::Matched,
+        "training with DDP, where a daemon might start torch.profiler",
+    ),
 ];
 
 pub(super) fn run(bench: &mut Bench) {
-    for (name, arguments, is_injected, must, demand, what) in ROWS {
+    for (name, arguments, way, must, demand, what) in ROWS {
         let text = format!("{what}: does it end as without the profiler, and is every kernel matched");
         bench.ask(&Question::new(TOPIC, name, &text), &[name], |bench| {
             if let Some(why) = left_out(bench, name) {
                 return Answer::not_run(why);
             }
-            let plugin = if is_injected { Plugin::Injected } else { Plugin::Ours };
-            match train(bench, name, plugin, arguments) {
+            let plugin = if way == Way::Injected { Plugin::Injected } else { Plugin::Ours };
+            let variable = if let Way::With(name, value) = way { Some((name, value)) } else { None };
+            match train(bench, name, plugin, variable, arguments) {
                 Ok(ended) => judge(bench, &ended, must, demand),
                 Err(answer) => answer,
             }
@@ -74,7 +142,8 @@ pub(super) fn run(bench: &mut Bench) {
 
 /// Why a row is not asked, if it is not.
 fn left_out(bench: &Bench, name: &str) -> Option<String> {
-    let is_left_out = bench.suite.quick && LONG.contains(&name) && bench.machine.torch.is_some();
+    let is_named = bench.is_named(name);
+    let is_left_out = bench.is_short() && !is_named && LONG.contains(&name) && bench.machine.torch.is_some();
     is_left_out.then(|| "left out by --quick".to_owned())
 }
 
@@ -88,17 +157,29 @@ fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer 
     let child = ended.told.iter().flatten().filter_map(|told| told.figures.get("child"));
     faults.extend(child.filter(|status| **status != 0.0).map(|status| format!("a child ended with {status}")));
     let theirs = ended.figure("profiler_kernels");
-    if demand == Demand::Lent && theirs.unwrap_or(0.0) == 0.0 {
+    if matches!(demand, Demand::Lent | Demand::Kept) && theirs.unwrap_or(0.0) == 0.0 {
         faults.push("torch.profiler saw no kernel".into());
     }
+    let again: Vec<usize> = seen.iter().filter_map(Seen::kernels_since_acquired).collect();
     let theirs = theirs.map(|count| format!("; torch.profiler saw {count}")).unwrap_or_default();
     let figure = format!("{} of {} kernels matched{theirs}", verdict.all_matched(), verdict.kernels);
     match demand {
         Demand::Matched => bench.judge(figure, &verdict, faults),
-        // Kernels that ran while CUPTI was lent are not in our trace; those that are have to be right.
+        // Kernels that ran while CUPTI was lent are not in our trace; those that are have to be right, and there have to be some again.
         Demand::Lent => {
             faults.splice(0..0, verdict.wrongs());
-            Answer::by(figure, &faults)
+            if again.len() < seen.len() {
+                faults.push(format!("CUPTI did not come back in {} processes", seen.len() - again.len()));
+            }
+            let silent = again.iter().filter(|kernels| **kernels == 0).count();
+            faults
+                .extend((silent > 0).then(|| format!("in {silent} processes no kernel came after it was taken again")));
+            Answer::by(format!("{figure}; {} of them after CUPTI came back", again.iter().sum::<usize>()), &faults)
+        }
+        Demand::Kept => {
+            faults.splice(0..0, verdict.wrongs());
+            faults.splice(0..0, taken(&seen));
+            Answer::by(format!("{figure}; CUPTI came back in {} of {} processes", again.len(), seen.len()), &faults)
         }
         Demand::Taken => {
             faults.splice(0..0, taken(&seen));
@@ -118,7 +199,13 @@ fn taken(seen: &[Seen]) -> Vec<String> {
 }
 
 /// Runs `train.py`, a process a rank.
-fn train(bench: &mut Bench, name: &str, plugin: Plugin, arguments: &[&str]) -> Result<Ended, Answer> {
+fn train(
+    bench: &mut Bench,
+    name: &str,
+    plugin: Plugin,
+    variable: Option<(&str, &str)>,
+    arguments: &[&str],
+) -> Result<Ended, Answer> {
     if bench.machine.torch.is_none() {
         return Err(Answer::not_run("needs PyTorch"));
     }
@@ -129,7 +216,10 @@ fn train(bench: &mut Bench, name: &str, plugin: Plugin, arguments: &[&str]) -> R
     // PyTorch has CUPTI in the process already; a second copy cannot trace.
     let plan = plan.set("NCCLSCOPE_CUPTI", "auto").set("MASTER_ADDR", "127.0.0.1").set("PYTHONUNBUFFERED", "1");
     let plan = plan.set("PYTHONPATH", &module().unwrap_or_default().display().to_string());
-    let folder = bench.output.join(name);
+    // Unless the row says otherwise, as PyTorch has it.
+    let plan = ["TEARDOWN_CUPTI", "KINETO_USE_DAEMON"].iter().fold(plan, |plan, name| plan.set(name, ""));
+    let plan = variable.into_iter().fold(plan, |plan, (name, value)| plan.set(name, value));
+    let folder = bench.jobs_folder.join(name);
     let python = bench.suite.wanted.python.clone();
     let repeats = bench.repeats();
     let processes = bench.processes(&plan, |rank, _| {
@@ -143,11 +233,11 @@ fn train(bench: &mut Bench, name: &str, plugin: Plugin, arguments: &[&str]) -> R
     bench.start(&Job { name: name.into(), processes, limit: bench.limit() }).map_err(Answer::not_ok)
 }
 
-/// Where `ncclscope.py` is: in the bundle beside this program, or in the repository.
+/// The folder of our Python module: in the bundle beside this program, or in the repository.
 fn module() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folders = program.ancestors().skip(1).take(5).map(|above| above.join("python"));
-    folders.into_iter().find(|folder| folder.join("ncclscope.py").is_file())
+    folders.into_iter().find(|folder| folder.join("ncclscope/__init__.py").is_file())
 }
 
 /// A step of DDP with nothing, with torch.profiler, and with us.
@@ -158,7 +248,7 @@ fn cost(bench: &mut Bench) -> Answer {
     let mut step = |name: &str, plugin, arguments: &[&str]| {
         let mut arguments = arguments.to_vec();
         arguments.extend(["--timed"]);
-        let ended = train(bench, name, plugin, &arguments)?;
+        let ended = train(bench, name, plugin, None, &arguments)?;
         let figure = ended.figure("step_us").filter(|_| ended.is_well());
         figure.ok_or_else(|| Answer::not_ok(ended.why()))
     };

@@ -10,7 +10,7 @@ const MULTI_RANK: u32 = 23_000;
 pub(super) fn run(bench: &mut Bench) {
     let several = bench.several();
     let repeats = bench.repeats();
-    let most = if bench.suite.quick { 1 << 20 } else { 16 << 20 };
+    let most = if bench.is_short() { 1 << 20 } else { 16 << 20 };
     let plan = |name: &str, workload, layout| Plan::new(name, workload, layout).with("repeats", repeats);
     let all = |name: &str, layout| plan(name, "collectives", layout).with("bytes", most);
     let jobs = [
@@ -20,9 +20,13 @@ pub(super) fn run(bench: &mut Bench) {
         (plan("groups", "groups", several), "groups of several operations"),
         (plan("communicators", "communicators", several), "two communicators on two streams"),
         (plan("graphs", "graphs", several), "a graph, replayed between eager work"),
-        (plan("graphs-channels", "graphs", several).full(), "the same with the GPU's time of channels"),
+        (
+            plan("graphs-channels", "graphs", several).full().set("NCCLSCOPE_CAPTURE", "1"),
+            "the same with the GPU's time of channels",
+        ),
         (plan("overlap", "overlap", several), "compute beside communication"),
         (all("injected", several).plugin(Plugin::Injected), "every operation, the profiler injected into cuInit"),
+        (plan("attach-late", "attach-late", several), "NCCL, and we with it, begins while a kernel runs"),
         (
             plan("injected-graphs", "graphs", several).plugin(Plugin::Injected),
             "graphs, the profiler injected into cuInit",
@@ -38,6 +42,8 @@ pub(super) fn run(bench: &mut Bench) {
             matched(bench, &plan)
         });
     }
+    lent(bench);
+    second(bench);
     kernels(bench);
     capture(bench);
     if bench.suite.hang {
@@ -74,6 +80,52 @@ fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
         verdict.wrong
     );
     bench.judge(figure, &verdict, faults).value("verdict", serde_json::to_value(&verdict).unwrap_or_default())
+}
+
+/// CUPTI is lent in the middle, and taken again.
+fn lent(bench: &mut Bench) {
+    let question = Question::new(
+        TOPIC,
+        "lent",
+        "CUPTI is given up and taken again: are all kernels of before and after matched, and none of the time between",
+    );
+    bench.ask(&question, &["lent"], |bench| {
+        if let Some(why) = bench.no_cupti() {
+            return Answer::not_run(why);
+        }
+        let plan = Plan::new("lent", "lend", bench.several()).with("repeats", bench.repeats());
+        let (ended, seen) = match bench.watch(&plan) {
+            Ok(watched) => watched,
+            Err(why) => return Answer::not_ok(why),
+        };
+        let verdict = Verdict::of(&seen, &ended.told);
+        let mut faults = Vec::new();
+        for call in ["release", "acquire"] {
+            let answers = ended.told.iter().flatten().filter_map(|told| told.figures.get(call));
+            faults.extend(answers.filter(|it| **it != 0.0).map(|it| format!("ncclscope_{call} answered {it}")));
+        }
+        let asked = ended.told.iter().flatten().flat_map(|told| &told.asked).flatten().count();
+        let figure = format!(
+            "{} of {} matched, {} wrong; {asked} groups were asked for while CUPTI was ours",
+            verdict.all_matched(),
+            verdict.kernels,
+            verdict.wrong
+        );
+        bench.judge(figure, &verdict, faults)
+    });
+}
+
+/// Two libraries of NCCL's in one process.
+fn second(bench: &mut Bench) {
+    let text =
+        "two libnccl in one process, one after the other: how many kernels are matched, and is one matched wrongly";
+    bench.ask(&Question::new(TOPIC, "second-nccl", text), &["second-nccl"], |bench| {
+        if bench.is_emulated() {
+            return Answer::not_run("emulated GPUs have one libnccl");
+        }
+        let plan = Plan::new("second-nccl", "second-nccl", bench.several()).with("repeats", bench.repeats());
+        matched(bench, &plan)
+    });
 }
 
 /// A program without NCCL, recorded from `cuInit` on.

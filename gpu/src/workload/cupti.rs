@@ -5,6 +5,7 @@ use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cupti_sys::Cupti;
 use cupti_sys::bindings as sys;
@@ -24,20 +25,24 @@ struct Filled(&'static mut [u64], usize);
 
 /// What callbacks saw, in their order.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     filled: Vec<Filled>,
-    /// Correlation ids of launches.
-    launches: Vec<u32>,
+    /// Correlation ids of launches, of kernels and of graphs.
+    pub(super) launches: Vec<u32>,
+    /// How often each function of the driver began.
+    pub(super) calls: BTreeMap<u32, u32>,
     /// Nodes that were created.
     created: Vec<u64>,
     /// Nodes that were cloned, and what from.
-    cloned: Vec<(u64, u64)>,
+    cloned: BTreeMap<u64, u64>,
 }
 
 static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
+/// Callbacks look at nothing: what is measured is what calling them costs.
+pub(super) static IS_QUIET: AtomicBool = AtomicBool::new(false);
 static API: Mutex<Option<Cupti>> = Mutex::new(None);
 
-fn with_seen<R>(look: impl FnOnce(&mut Seen) -> R) -> R {
+pub(super) fn with_seen<R>(look: impl FnOnce(&mut Seen) -> R) -> R {
     look(SEEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert_default())
 }
 
@@ -60,57 +65,83 @@ fn load(path: &Path) -> Result<Cupti, String> {
     unsafe { Cupti::open(&[&name]) }.map_err(|error| error.to_string())
 }
 
-fn check(what: &str, result: u32) -> Result<(), String> {
+pub(super) fn check(what: &str, result: u32) -> Result<(), String> {
     if result == sys::CUPTI_SUCCESS { Ok(()) } else { Err(format!("{what} gave {result}")) }
+}
+
+/// What a kernel's record says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ran {
+    /// In CUPTI's time.
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) correlation: u32,
+    /// 0 outside of graphs.
+    pub(super) node: u64,
 }
 
 /// What records said.
 #[derive(Default)]
-struct Records {
-    /// Kernels, by correlation id and graph node.
-    kernels: Vec<(u32, u64)>,
+pub(super) struct Records {
+    /// Kernels, in the order of their records.
+    pub(super) kernels: Vec<Ran>,
     /// External ids, by correlation id.
     external: BTreeMap<u32, u64>,
 }
 
 /// A subscription with a GPU to try it on.
-struct Trial {
-    api: Cupti,
-    version: u32,
-    gpu: Gpu,
-    stream: Stream,
+pub(super) struct Trial {
+    pub(super) tap: Tap,
+    pub(super) subscriber: sys::CUpti_SubscriberHandle,
+    pub(super) gpu: Gpu,
+    pub(super) stream: Stream,
 }
+
+/// What gives records, on whichever thread.
+#[derive(Clone, Copy)]
+pub(super) struct Tap {
+    pub(super) api: Cupti,
+    version: u32,
+}
+
+/// Functions of the driver that launch kernels or graphs, and one that changes a graph. Old releases and drivers lack some.
+const CALLS: [u32; 8] = [
+    sys::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
+    sys::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
+    sys::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
+    sys::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
+    sys::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch,
+    sys::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz,
+    sys::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate,
+    UPDATE,
+];
+const UPDATE: u32 = sys::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2;
 
 impl Trial {
     /// Subscribes, and asks for kernels alone.
     fn begin(workload: &Workload) -> Result<Trial, String> {
-        let path = workload.cupti.as_deref().ok_or("no libcupti was named")?;
-        crate::cuda::start()?;
-        let version = version(path)?;
-        let api = load(path)?;
-        *API.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(api);
-        let mut subscriber = std::ptr::null_mut();
-        // SAFETY: places are writable; the functions live as long as the process.
-        unsafe {
-            check("cuptiSubscribe", (api.cuptiSubscribe)(&raw mut subscriber, Some(on_event), std::ptr::null_mut()))?;
-            check("cuptiActivityRegisterCallbacks", (api.cuptiActivityRegisterCallbacks)(Some(lend), Some(take)))?;
-            let launch = sys::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel;
-            let domain = sys::CUPTI_CB_DOMAIN_DRIVER_API;
-            check("cuptiEnableCallback", (api.cuptiEnableCallback)(1, subscriber, domain, launch))?;
-            for id in [sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED] {
-                let domain = sys::CUPTI_CB_DOMAIN_RESOURCE;
-                check("cuptiEnableCallback", (api.cuptiEnableCallback)(1, subscriber, domain, id))?;
-            }
-        }
-        let gpu = workload.open_gpu()?;
-        let trial = Trial { api, version, stream: gpu.stream()?, gpu };
+        let trial = Trial::subscribe(workload)?;
         trial.enable(sys::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)?;
         Ok(trial)
     }
 
-    fn enable(&self, kind: u32) -> Result<(), String> {
+    /// Subscribes before there is a context.
+    pub(super) fn subscribe(workload: &Workload) -> Result<Trial, String> {
+        crate::cuda::start()?;
+        let (tap, subscriber) = subscribe(workload)?;
+        let gpu = workload.open_gpu()?;
+        Ok(Trial { tap, subscriber, stream: gpu.stream()?, gpu })
+    }
+
+    /// Subscribes where there is one.
+    pub(super) fn subscribe_late(workload: &Workload, gpu: Gpu, stream: Stream) -> Result<Trial, String> {
+        let (tap, subscriber) = subscribe(workload)?;
+        Ok(Trial { tap, subscriber, stream, gpu })
+    }
+
+    pub(super) fn enable(&self, kind: u32) -> Result<(), String> {
         // SAFETY: no pointers.
-        check("cuptiActivityEnable", unsafe { (self.api.cuptiActivityEnable)(kind) })
+        check("cuptiActivityEnable", unsafe { (self.tap.api.cuptiActivityEnable)(kind) })
     }
 
     fn launch(&self) -> Result<(), String> {
@@ -118,12 +149,23 @@ impl Trial {
     }
 
     /// All records since the last time.
-    fn records(&self) -> Result<Records, String> {
+    pub(super) fn records(&self) -> Result<Records, String> {
         self.gpu.synchronize()?;
+        check("cuptiActivityFlushAll", self.tap.flush(true))?;
+        Ok(self.tap.returned())
+    }
+}
+
+impl Tap {
+    /// Has CUPTI return what is complete, or everything; its answer.
+    pub(super) fn flush(&self, is_forced: bool) -> u32 {
+        let flag = if is_forced { sys::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED } else { 0 };
         // SAFETY: on no callback's thread.
-        check("cuptiActivityFlushAll", unsafe {
-            (self.api.cuptiActivityFlushAll)(sys::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED)
-        })?;
+        unsafe { (self.api.cuptiActivityFlushAll)(flag) }
+    }
+
+    /// The records that CUPTI has returned since the last time.
+    pub(super) fn returned(&self) -> Records {
         // SAFETY: the function of a library that stays, in a process with a driver.
         let walker = unsafe { Library::new(self.api.cuptiActivityGetNextRecord) };
         let table = Table::new(self.version);
@@ -133,16 +175,42 @@ impl Trial {
             let bytes = unsafe { cupti_sys::records::bytes(buffer.as_ptr().cast(), valid) };
             for record in table.walk(bytes, walker) {
                 if let Some(kernel) = record.view::<Kernel>() {
-                    let id = kernel.get(Kernel::CORRELATION_ID).unwrap_or_default();
-                    records.kernels.push((id, kernel.get(Kernel::GRAPH_NODE_ID).unwrap_or_default()));
+                    records.kernels.push(Ran {
+                        start: kernel.get(Kernel::START).unwrap_or_default(),
+                        end: kernel.get(Kernel::END).unwrap_or_default(),
+                        correlation: kernel.get(Kernel::CORRELATION_ID).unwrap_or_default(),
+                        node: kernel.get(Kernel::GRAPH_NODE_ID).unwrap_or_default(),
+                    });
                 } else if let Some(id) = record.view::<ExternalCorrelation>() {
                     let call = id.get(ExternalCorrelation::CORRELATION_ID).unwrap_or_default();
                     records.external.insert(call, id.get(ExternalCorrelation::EXTERNAL_ID).unwrap_or_default());
                 }
             }
         }
-        Ok(records)
+        records
     }
+}
+
+/// Subscribes, and has callbacks and buffers come. The driver must have been started.
+fn subscribe(workload: &Workload) -> Result<(Tap, sys::CUpti_SubscriberHandle), String> {
+    let path = workload.cupti.as_deref().ok_or("no libcupti was named")?;
+    let version = version(path)?;
+    let api = load(path)?;
+    *API.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(api);
+    let mut subscriber = std::ptr::null_mut();
+    // SAFETY: places are writable; the functions live as long as the process.
+    unsafe {
+        check("cuptiSubscribe", (api.cuptiSubscribe)(&raw mut subscriber, Some(on_event), std::ptr::null_mut()))?;
+        check("cuptiActivityRegisterCallbacks", (api.cuptiActivityRegisterCallbacks)(Some(lend), Some(take)))?;
+        for id in CALLS {
+            (api.cuptiEnableCallback)(1, subscriber, sys::CUPTI_CB_DOMAIN_DRIVER_API, id);
+        }
+        for id in [sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED] {
+            let domain = sys::CUPTI_CB_DOMAIN_RESOURCE;
+            check("cuptiEnableCallback", (api.cuptiEnableCallback)(1, subscriber, domain, id))?;
+        }
+    }
+    Ok((Tap { api, version }, subscriber))
 }
 
 /// How finely the GPU's timer counts.
@@ -179,9 +247,9 @@ pub(super) fn correlation(workload: &Workload, told: &mut Told) -> Result<(), St
     }
     let Records { kernels, .. } = trial.records()?;
     let launches = with_seen(|seen| seen.launches.clone());
-    let records: BTreeSet<u32> = kernels.iter().map(|(id, _)| *id).collect();
+    let records: BTreeSet<u32> = kernels.iter().map(|kernel| kernel.correlation).collect();
     let same = launches.iter().filter(|id| records.contains(id)).count();
-    let in_order = kernels.iter().map(|(id, _)| *id).eq(launches.iter().copied());
+    let in_order = kernels.iter().map(|kernel| kernel.correlation).eq(launches.iter().copied());
     let figures = [
         ("launches", launches.len() as f64),
         ("records", kernels.len() as f64),
@@ -197,7 +265,7 @@ pub(super) fn external(workload: &Workload, is_single: bool, told: &mut Told) ->
     let trial = Trial::begin(workload)?;
     trial.enable(sys::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)?;
     if is_single {
-        let Some(enable) = trial.api.cuptiActivityEnableDriverApi else {
+        let Some(enable) = trial.tap.api.cuptiActivityEnableDriverApi else {
             told.words
                 .insert("absent".into(), "this CUPTI has no cuptiActivityEnableDriverApi, which came with 12.5".into());
             return Ok(());
@@ -210,11 +278,11 @@ pub(super) fn external(workload: &Workload, is_single: bool, told: &mut Told) ->
     }
     for id in 0..u64::from(workload.repeats) {
         // SAFETY: no pointers.
-        check("push", unsafe { (trial.api.cuptiActivityPushExternalCorrelationId)(KIND, 1000 + id) })?;
+        check("push", unsafe { (trial.tap.api.cuptiActivityPushExternalCorrelationId)(KIND, 1000 + id) })?;
         trial.launch()?;
         let mut popped = 0;
         // SAFETY: the number is writable.
-        check("pop", unsafe { (trial.api.cuptiActivityPopExternalCorrelationId)(KIND, &raw mut popped) })?;
+        check("pop", unsafe { (trial.tap.api.cuptiActivityPopExternalCorrelationId)(KIND, &raw mut popped) })?;
     }
     let Records { external, .. } = trial.records()?;
     let launches = with_seen(|seen| seen.launches.clone());
@@ -225,63 +293,64 @@ pub(super) fn external(workload: &Workload, is_single: bool, told: &mut Told) ->
     Ok(())
 }
 
-/// Whether the node that a record names can be followed back to the captured one: at once, through a clone, and after an update.
+/// Kernels of the graph that is captured.
+const NODES: usize = 2;
+
+/// Whether the node that a record names leads back to the kernel that was captured, and to none other: at once, through a copy of the graph,
+/// and after an update, of which it also tells which of the two captures it leads to.
 pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::begin(workload)?;
     let capture = || {
+        let before = with_seen(|seen| seen.created.len());
         trial.stream.begin_capture()?;
-        trial.launch()?;
-        trial.launch()?;
-        trial.stream.end_capture()
+        for _ in 0..NODES {
+            trial.launch()?;
+        }
+        let graph = trial.stream.end_capture()?;
+        Ok::<_, String>((graph, with_seen(|seen| seen.created.split_off(before))))
     };
-    // Of the kernels that came since, those whose node leads back to one that was created.
-    let follow = |told: &mut Told, what: &str| {
-        let Records { kernels, .. } = trial.records()?;
-        let (created, cloned) = with_seen(|seen| (seen.created.clone(), seen.cloned.clone()));
-        let origin: BTreeMap<u64, u64> = cloned.into_iter().collect();
-        let leads_back = |mut node: u64| {
-            // Clones of clones end somewhere.
-            for _ in 0..16 {
-                if created.contains(&node) {
-                    return true;
-                }
-                let Some(before) = origin.get(&node) else { return false };
-                node = *before;
-            }
-            false
-        };
-        let nodes: BTreeSet<u64> = kernels.iter().map(|(_, node)| *node).collect();
-        told.figures.insert(format!("{what}_kernels"), kernels.len() as f64);
-        told.figures.insert(format!("{what}_nodes"), nodes.len() as f64);
-        let followed = kernels.iter().filter(|(_, node)| leads_back(*node)).count();
-        told.figures.insert(format!("{what}_followed"), followed as f64);
-        Ok::<_, String>(())
+    let replay = |exec: crate::cuda::Exec| {
+        (0..workload.repeats).try_for_each(|_| exec.launch(trial.stream))?;
+        let mut kernels = trial.records()?.kernels;
+        kernels.sort_unstable();
+        Ok::<_, String>(kernels)
     };
-    let graph = capture()?;
+    let mut tell = |name: String, value: usize| told.figures.insert(name, value as f64);
+    let mut follow = |what: &str, kernels: &[Ran], created: &[u64]| {
+        let right = with_seen(|seen| followed(kernels, created, &seen.cloned));
+        tell(format!("{what}_kernels"), kernels.len());
+        tell(format!("{what}_nodes"), created.len());
+        tell(format!("{what}_followed"), right);
+    };
+    let (graph, created) = capture()?;
     let exec = graph.instantiate()?;
-    for _ in 0..workload.repeats {
-        exec.launch(trial.stream)?;
-    }
-    follow(told, "captured")?;
+    follow("captured", &replay(exec)?, &created);
     match graph.copy()? {
         None => drop(told.words.insert("cloned".into(), "this driver has no cuGraphClone".into())),
-        Some(copy) => {
-            let exec = copy.instantiate()?;
-            for _ in 0..workload.repeats {
-                exec.launch(trial.stream)?;
-            }
-            follow(told, "cloned")?;
-        }
+        Some(copy) => follow("cloned", &replay(copy.instantiate()?)?, &created),
     }
-    let other = capture()?;
+    let (other, created_later) = capture()?;
     if !exec.update(other)? {
         told.words.insert("updated".into(), "this driver has no cuGraphExecUpdate".into());
         return Ok(());
     }
-    for _ in 0..workload.repeats {
-        exec.launch(trial.stream)?;
-    }
-    follow(told, "updated")
+    let kernels = replay(exec)?;
+    follow("updated", &kernels, &created);
+    follow("renewed", &kernels, &created_later);
+    let updates = with_seen(|seen| seen.calls.get(&UPDATE).copied());
+    told.figures.insert("update_calls".into(), updates.unwrap_or_default().into());
+    Ok(())
+}
+
+/// How many kernels of a graph's replays, in the order in which they ran, have nodes that lead back to those that were created for them.
+fn followed(kernels: &[Ran], created: &[u64], cloned: &BTreeMap<u64, u64>) -> usize {
+    // Clones of clones end somewhere.
+    const GENERATIONS: usize = 16;
+    let leads_to = |node: u64, origin: u64| {
+        std::iter::successors(Some(node), |node| cloned.get(node).copied()).take(GENERATIONS).any(|node| node == origin)
+    };
+    let pairs = kernels.iter().zip(created.iter().cycle());
+    pairs.filter(|(kernel, origin)| leads_to(kernel.node, **origin)).count()
 }
 
 /// `CUpti_CallbackFunc`. These callbacks are few, and nothing is measured meanwhile: it may lock and allocate.
@@ -293,8 +362,13 @@ unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, data: *const
     if domain == sys::CUPTI_CB_DOMAIN_DRIVER_API {
         // SAFETY: the structure of this domain.
         let call = unsafe { &*data.cast::<sys::CUpti_CallbackData>() };
-        if call.callbackSite == sys::CUPTI_API_ENTER {
-            with_seen(|seen| seen.launches.push(call.correlationId));
+        if call.callbackSite == sys::CUPTI_API_ENTER && !IS_QUIET.load(Relaxed) {
+            with_seen(|seen| {
+                *seen.calls.entry(id).or_default() += 1;
+                if ![UPDATE, sys::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate].contains(&id) {
+                    seen.launches.push(call.correlationId);
+                }
+            });
         }
         return;
     }
@@ -341,4 +415,22 @@ unsafe extern "C" fn take(_: sys::CUcontext, _: u32, buffer: *mut u8, size: usiz
     // SAFETY: it was leaked as so many words, and nobody else has it.
     let words = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u64>(), size / 8) };
     with_seen(|seen| seen.filled.push(Filled(words, valid)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_must_lead_to_the_kernel_that_was_captured_at_its_place() {
+        let ran = |nodes: &[u64]| nodes.iter().map(|&node| Ran { node, ..Ran::default() }).collect::<Vec<_>>();
+        let cloned = BTreeMap::from([(20, 10), (21, 11), (30, 20), (31, 21), (99, 98)]);
+        let right = |nodes: &[u64]| followed(&ran(nodes), &[10, 11], &cloned);
+        assert_eq!(right(&[20, 21, 20, 21]), 4);
+        assert_eq!(right(&[30, 31]), 2, "of a copy");
+        assert_eq!(right(&[21, 20]), 0, "those of each other");
+        assert_eq!(right(&[20, 20]), 1);
+        assert_eq!(right(&[99, 0]), 0, "some node, and none");
+        assert_eq!(followed(&ran(&[20]), &[], &cloned), 0);
+    }
 }

@@ -18,6 +18,10 @@ pub(super) fn run(world: &mut World<'_>, mut team: Team, told: &mut Told) -> Res
         wait(child, told);
     }
     team.stream.synchronize()?;
+    if world.workload.name == Name::ExitHung {
+        const FOR_EVER: u64 = 3_600_000_000_000;
+        world.gpu.spin(world.gpu.stream()?, FOR_EVER)?;
+    }
     if matches!(world.workload.name, Name::ExitAtOnce | Name::ExitAbort | Name::ExitTerminated) {
         std::thread::sleep(SETTLED);
     }

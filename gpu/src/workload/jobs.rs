@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::profiler::Profiler;
 use super::world::{Team, World};
 use super::{Name, Told, Workload, cost, exits};
-use crate::nccl::{ELEMENT, Operation};
+use crate::nccl::{ELEMENT, Nccl, Operation};
 
 /// What a collective may be, in every release.
 const COLLECTIVES: [Operation; 5] =
@@ -19,6 +20,10 @@ const SMALL: usize = 1024;
 /// Runs a workload that needs NCCL.
 pub(super) fn run(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let mut world = World::open(workload)?;
+    if workload.name == Name::AttachLate {
+        // A kernel runs when the profiler takes CUPTI. Whether it is recorded is not asked.
+        world.gpu.spin(world.gpu.stream()?, 2_000_000_000)?;
+    }
     let mut team = world.join()?;
     let mut teams = Vec::new();
     match workload.name {
@@ -39,8 +44,12 @@ pub(super) fn run(workload: &Workload, told: &mut Told) -> Result<(), String> {
             teams.extend([other, captured]);
         }
         Name::Clocks => clocks(&mut world, &mut team)?,
+        Name::AttachLate => groups(&mut world, &mut team)?,
+        Name::Lend => teams.extend(lend(&mut world, &mut team, told)?),
+        Name::SecondNccl => groups(&mut world, &mut team)?,
         Name::Cost => cost::run(&mut world, &mut team, told)?,
         Name::ExitReturn
+        | Name::ExitHung
         | Name::ExitAtOnce
         | Name::ExitPanic
         | Name::ExitAbort
@@ -57,7 +66,11 @@ pub(super) fn run(workload: &Workload, told: &mut Told) -> Result<(), String> {
         }
     }
     teams.insert(0, team);
-    world.close(teams, told)
+    world.close(teams, told)?;
+    if workload.name == Name::SecondNccl {
+        second(&mut world, told)?;
+    }
+    Ok(())
 }
 
 /// Kernels of the suite's own, without NCCL.
@@ -167,6 +180,37 @@ fn overlap(world: &mut World<'_>, team: &mut Team, told: &mut Told) -> Result<()
         }
     }
     compute.synchronize()
+}
+
+/// Lends CUPTI to nobody, and takes it again; the communicators of the time without it, and of that after it.
+fn lend(world: &mut World<'_>, team: &mut Team, told: &mut Told) -> Result<[Team; 2], String> {
+    groups(world, team)?;
+    team.stream.synchronize()?;
+    let profiler = Profiler::find()?;
+    told.figures.insert("release".into(), profiler.call(c"ncclscope_release")?.into());
+    let (mut unseen, mut seen) = (world.join()?, world.join()?);
+    // None of its kernels is recorded.
+    unseen.is_known = false;
+    groups(world, &mut unseen)?;
+    unseen.stream.synchronize()?;
+    told.figures.insert("acquire".into(), profiler.call(c"ncclscope_acquire")?.into());
+    groups(world, &mut seen)?;
+    Ok([unseen, seen])
+}
+
+/// Works with another libnccl beside the first, and leaves with it.
+fn second(world: &mut World<'_>, told: &mut Told) -> Result<(), String> {
+    let copy = world.workload.meeting.join(format!("libnccl-{}.so", world.workload.rank));
+    let original = world.workload.nccl.as_deref().ok_or("no libnccl was named")?;
+    std::fs::copy(original, &copy).map_err(|error| format!("failed to copy {}: {error}", original.display()))?;
+    let first = std::mem::replace(&mut world.nccl, Nccl::load_beside(&copy)?);
+    // It is some hundred MiB, and mapped by now.
+    let _ = std::fs::remove_file(&copy);
+    let mut other = world.join()?;
+    groups(world, &mut other)?;
+    world.close(vec![other], told)?;
+    world.nccl = first;
+    Ok(())
 }
 
 fn clocks(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {

@@ -7,6 +7,8 @@ mod cost;
 mod cupti;
 mod exits;
 mod jobs;
+pub(crate) mod probes;
+mod profiler;
 mod world;
 
 use std::collections::BTreeMap;
@@ -45,6 +47,12 @@ pub struct Workload {
     /// The libcupti, where it is asked itself.
     #[arg(long)]
     pub cupti: Option<PathBuf>,
+    /// The libcudart, where it is asked itself.
+    #[arg(long)]
+    pub cudart: Option<PathBuf>,
+    /// How much is asked of CUPTI.
+    #[arg(long, default_value_t = 0)]
+    pub level: usize,
     /// How often.
     #[arg(long, default_value_t = 10)]
     pub repeats: u32,
@@ -89,6 +97,30 @@ pub enum Name {
     ExternalSingle,
     /// Ids of a graph's nodes through capture, clone and update.
     GraphIds,
+    /// What is told of each function that launches kernels or graphs.
+    Launches,
+    /// CUPTI's times of kernels against the GPU's timer.
+    ClockRaw,
+    /// The same, where CUPTI is given a clock when there is a context.
+    ClockGiven,
+    /// Asks CUPTI for kernels while one runs.
+    Late,
+    /// Gives CUPTI up while a kernel runs.
+    Hung,
+    /// Many launches, timed, with so much asked of CUPTI.
+    Kinds,
+    /// Very many kernels of a graph with little memory for CUPTI.
+    Pool,
+    /// Many launches of kernels without NCCL, timed.
+    KernelCost,
+    /// Joins while a kernel runs.
+    AttachLate,
+    /// Lends CUPTI in the middle.
+    Lend,
+    /// Two libnccl in one process.
+    SecondNccl,
+    /// Returns while a kernel runs that will not end.
+    ExitHung,
     /// Returns without destroying anything.
     ExitReturn,
     /// Leaves by `_exit`.
@@ -150,6 +182,13 @@ impl Workload {
             Name::External => cupti::external(self, false, &mut told)?,
             Name::ExternalSingle => cupti::external(self, true, &mut told)?,
             Name::GraphIds => cupti::graph_ids(self, &mut told)?,
+            Name::Launches => probes::launches(self, &mut told)?,
+            Name::ClockRaw => probes::clock(self, false, &mut told)?,
+            Name::ClockGiven => probes::clock(self, true, &mut told)?,
+            Name::Late => probes::late(self, &mut told)?,
+            Name::Hung => probes::hung(self, &mut told)?,
+            Name::Kinds | Name::KernelCost => probes::kinds(self, &mut told)?,
+            Name::Pool => probes::pool(self, &mut told)?,
             Name::Hang => loop {
                 std::thread::park();
             },

@@ -4,4 +4,7 @@ pub mod align;
 pub mod device;
 #[cfg(not(loom))]
 pub mod host;
+#[cfg(feature = "cli")]
+pub mod hosts;
+mod lines;
 pub mod skew;

@@ -71,8 +71,17 @@ impl Bounds {
 }
 
 /// What the kernels of one GPU say together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Skew {
+    known: Known,
+    /// What would be known with kernels that nothing else agrees with yet, and how much later than their channels these begin, where that
+    /// is known.
+    trial: Option<(Known, Option<i64>)>,
+}
+
+/// What some kernels say together.
+#[derive(Clone, Copy, Debug)]
+struct Known {
     /// Of the kernels since the error last changed.
     now: Bounds,
     /// Kernels since then, and those of them that must be off by more than [`SAID`], late and early.
@@ -85,15 +94,70 @@ pub struct Skew {
     before: Option<Bounds>,
 }
 
-impl Default for Skew {
-    fn default() -> Skew {
-        Skew { now: Bounds::NONE, kernels: 0, off: [0; 2], last: None, said: 0, before: None }
+impl Default for Known {
+    fn default() -> Known {
+        Known { now: Bounds::NONE, kernels: 0, off: [0; 2], last: None, said: 0, before: None }
     }
 }
 
 impl Skew {
     /// Takes what one kernel says. The answer is what is certain of the error, when that is new.
-    pub fn add(&mut self, bounds: Bounds) -> Option<Bounds> {
+    ///
+    /// `apart` is how much later than its channels it begins, in ns, where these lie outside of it by what is known of the GPU's timer,
+    /// and 0 where they lie in it. Where CUPTI's times changed, all kernels are apart by the same from there on. One that is apart where
+    /// others are not is matched wrongly, and says nothing.
+    pub fn add(&mut self, bounds: Bounds, apart: Option<i64>) -> Option<Bounds> {
+        let apart_by = apart.filter(|apart| apart.abs() > SAID);
+        let is_alone = apart_by.is_some() || (apart.is_none() && bounds.violation() > SAID && !self.is_off());
+        if !is_alone {
+            self.trial = self.trial.take().and_then(|(mut trial, by)| {
+                trial.add(bounds);
+                (trial.is_suspected() && (by.is_none() || apart.is_none())).then_some((trial, by))
+            });
+            return self.known.add(bounds);
+        }
+        let is_same = |by: Option<i64>| match (by, apart_by) {
+            (Some(by), Some(apart)) => by.abs_diff(apart) <= SAID.unsigned_abs(),
+            (by, apart) => by == apart,
+        };
+        let mut trial = self.trial.take().filter(|(_, by)| is_same(*by)).map_or(self.known, |(trial, _)| trial);
+        let news = trial.add(bounds);
+        if trial.is_off() {
+            self.known = trial;
+        } else {
+            self.trial = Some((trial, apart_by));
+        }
+        news
+    }
+
+    /// Whether a kernel with these bounds must be off by more than goes without saying.
+    #[must_use]
+    pub fn contradicts(&self, bounds: &Bounds) -> bool {
+        self.is_off() || bounds.violation() > SAID
+    }
+
+    /// Whether CUPTI's times are certainly off now.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.known.is_off()
+    }
+
+    /// By how much the times of a kernel with these bounds may be off beyond their error, in ns: as far as anything speaks against
+    /// them.
+    #[must_use]
+    pub fn error_of(&self, bounds: &Bounds) -> i64 {
+        self.known.error_of(bounds)
+    }
+
+    /// Errors that nothing speaks against: of a kernel at some time in the recording.
+    #[must_use]
+    pub fn open(&self) -> Bounds {
+        self.known.before.map_or(self.known.now, |before| before.or(&self.known.now))
+    }
+}
+
+impl Known {
+    fn add(&mut self, bounds: Bounds) -> Option<Bounds> {
         if bounds == Bounds::NONE {
             return None;
         }
@@ -107,7 +171,7 @@ impl Skew {
             // The error changed, or this match is wrong: what follows tells.
             let lasted = (self.kernels >= WITNESSES).then_some(self.now);
             let before = self.before.into_iter().chain(lasted).reduce(|one, other| one.or(&other));
-            *self = Skew { now: bounds, before, last: self.last, said: self.said, ..Skew::default() };
+            *self = Known { now: bounds, before, last: self.last, said: self.said, ..Known::default() };
         }
         self.kernels = self.kernels.saturating_add(1);
         self.off[0] += u32::from(bounds.least > SAID);
@@ -121,36 +185,24 @@ impl Skew {
         found.then_some(self.now)
     }
 
-    /// Whether a kernel with these bounds must be off by more than goes without saying.
-    #[must_use]
-    pub fn contradicts(&self, bounds: &Bounds) -> bool {
-        self.is_off() || bounds.violation() > SAID
-    }
-
-    /// Whether CUPTI's times are certainly off now.
-    #[must_use]
-    pub fn is_off(&self) -> bool {
+    fn is_off(&self) -> bool {
         self.off.iter().any(|kernels| *kernels >= WITNESSES)
     }
 
-    /// By how much the times of a kernel with these bounds may be off beyond their error, in ns: as far as anything speaks against
-    /// them.
-    #[must_use]
-    pub fn error_of(&self, bounds: &Bounds) -> i64 {
+    /// Whether a kernel since the error last changed must be off by more than goes without saying.
+    fn is_suspected(&self) -> bool {
+        self.off != [0; 2]
+    }
+
+    fn error_of(&self, bounds: &Bounds) -> i64 {
         let now = self.now.and(bounds);
-        let known = if now.is_possible() { now } else { *bounds };
+        let known = if now.is_possible() && (self.is_off() || now.violation() <= SAID) { now } else { *bounds };
         match known.violation().max(bounds.violation()) {
             // As much again, because nobody knows how much of it shows.
             little @ 0..=SAID if !self.is_off() => 2 * little,
             // Where nothing bounds it on the other side, what is known is the least.
             violation => known.extent().unwrap_or(violation).max(violation),
         }
-    }
-
-    /// Errors that nothing speaks against: of a kernel at some time in the recording.
-    #[must_use]
-    pub fn open(&self) -> Bounds {
-        self.before.map_or(self.now, |before| before.or(&self.now))
     }
 }
 
@@ -176,7 +228,7 @@ mod tests {
         for place in 0..1_000 {
             let (launched, seen) = (4 * US + place % 7 * MS, 20 * US + place % 11 * 3 * MS);
             let bounds = kernel(place, launched, seen, [-20 * US, 0, 20 * US][place as usize % 3]);
-            assert_eq!(skew.add(bounds), None);
+            assert_eq!(skew.add(bounds, None), None);
             assert!(skew.error_of(&bounds) <= 40 * US);
         }
         assert!(!skew.is_off());
@@ -185,16 +237,18 @@ mod tests {
     #[test]
     fn an_error_that_must_be_there_is_said_once_and_bounded() {
         for off in [-30 * MS, -MS, -100 * US, MS, 5 * MS, 30 * MS] {
-            let mut skew = Skew::default();
+            let (mut skew, mut is_certain) = (Skew::default(), false);
             let mut said = Vec::new();
             for place in 0..100 {
                 // One of ten is launched, and one seen, soon.
                 let (launched, seen) = if place % 10 == 0 { (6 * US, 40 * US) } else { (50 * MS, 60 * MS) };
                 let bounds = kernel(place, launched, seen, off);
-                said.extend(skew.add(bounds));
+                said.extend(skew.add(bounds, None));
                 let error = skew.error_of(&bounds);
-                // From the first that contradicts on, each states it.
-                assert!(error >= off.abs(), "{off}: ± {error} at {place}");
+                // Each that contradicts states it, and from the second on all do.
+                is_certain |= skew.is_off();
+                let states_it = is_certain || bounds.violation() > SAID;
+                assert_eq!(error >= off.abs(), states_it, "{off}: ± {error} at {place}");
             }
             let [bounds] = said[..] else { panic!("{off}: {said:?}") };
             assert!(bounds.least <= off && off <= bounds.most, "{off}: {bounds:?}");
@@ -210,7 +264,7 @@ mod tests {
         for place in 0..100 {
             let off = MS + [-20 * US, 0, 20 * US][place as usize % 3];
             let bounds = kernel(place, 6 * US, 10 * US, off);
-            said += u32::from(skew.add(bounds).is_some());
+            said += u32::from(skew.add(bounds, None).is_some());
             assert!(skew.error_of(&bounds) >= off.abs(), "{place}");
         }
         assert!(said == 1 && skew.is_off(), "{said}: {skew:?}");
@@ -222,9 +276,28 @@ mod tests {
         let mut skew = Skew::default();
         for place in 0..100 {
             let off = if place % 30 == 15 { 700 * MS } else { 0 };
-            assert_eq!(skew.add(kernel(place, 6 * US, 40 * US, off)), None, "{place}");
+            assert_eq!(skew.add(kernel(place, 6 * US, 40 * US, off), None), None, "{place}");
         }
         assert!(!skew.is_off() && skew.open().most < MS, "{skew:?}");
+    }
+
+    #[test]
+    fn kernels_that_their_channels_contradict_one_by_one_are_no_error_of_cuptis() {
+        // The program is far ahead of the GPU: no launch speaks against a kernel that is late.
+        let mut skew = Skew::default();
+        let mut bounds = |place: i64, off: i64, apart: i64| {
+            let bounds = kernel(place, 900 * MS, 40 * US, off);
+            (skew.add(bounds, Some(apart)), skew.is_off())
+        };
+        for place in 0..300 {
+            // Each is apart by something else, or by the same with others between that are not.
+            let off = [0, 300 * US, 2 * MS, 0, 7 * MS, 0, 7 * MS][place as usize % 7];
+            assert_eq!(bounds(place, off, off), (None, false), "{place}");
+        }
+        // All by the same.
+        assert_eq!(bounds(300, 7 * MS, 7 * MS), (None, false));
+        let (Some(Bounds { least, .. }), true) = bounds(301, 7 * MS, 7 * MS + 3 * US) else { panic!("{skew:?}") };
+        assert!((6 * MS..7 * MS).contains(&least), "{least}");
     }
 
     #[test]
@@ -234,7 +307,7 @@ mod tests {
         for place in 0..100 {
             let off = if (40..60).contains(&place) { 2 * MS } else { 0 };
             let bounds = kernel(place, 6 * US, 40 * US, off);
-            said += usize::from(skew.add(bounds).is_some());
+            said += usize::from(skew.add(bounds, None).is_some());
             assert_eq!(skew.error_of(&bounds) >= 2 * MS, (40..60).contains(&place), "{place}");
         }
         assert_eq!(said, 1);
@@ -250,7 +323,7 @@ mod tests {
             for launched in edges {
                 for seen in edges {
                     let bounds = Bounds::of(start, u32::MAX, launched, seen);
-                    skew.add(bounds);
+                    skew.add(bounds, None);
                     let _ = (skew.error_of(&bounds), skew.open(), bounds.violation());
                 }
             }

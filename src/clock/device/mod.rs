@@ -24,13 +24,12 @@
 //! then. So what is near and does not fit is taken for an error of that conversion: nobody can tell on which side of it the truth lies, and
 //! all bounds are widened until they hold both.
 
-mod lines;
 mod step;
 
 use std::collections::VecDeque;
 
-use self::lines::Lines;
 use self::step::Step;
+use super::lines::Lines;
 use crate::model::activity::Span;
 use crate::model::time::{GpuNs, HostNs};
 
@@ -295,6 +294,12 @@ impl DeviceClock {
         self.witnesses.len() >= WITNESSES
     }
 
+    /// Whether it is not decided if the timer was set: what contradicts the newest line may be right.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
     /// The host instant for an instant of the device's clock, and how far off it may be in ns. `None` before the
     /// first pair, and when there is no such instant.
     ///
@@ -449,7 +454,7 @@ impl Piece {
         let length = seconds(bounds.upper_at - bounds.lower_at);
         let highest = (bounds.upper - bounds.lower) as f64 + DRIFT * length;
         let mut piece = Piece {
-            lines: Lines::between(0.0, highest.max(0.0)),
+            lines: Lines::between(0.0, highest.max(0.0), DRIFT),
             origin: bounds.lower_at,
             base: bounds.lower,
             first: bounds.lower_at,

@@ -654,7 +654,7 @@ fn no_numbers_are_too_strange() {
 
 #[test]
 fn widening_holds_every_sum() {
-    let mut lines = Lines::between(0.0, 3_000.0);
+    let mut lines = Lines::between(0.0, 3_000.0, DRIFT);
     assert!(lines.clip(|line| line.at(2.0) + 1_000.0) && lines.clip(|line| 4_000.0 - line.at(2.0)));
     let narrow = lines.clone();
     lines.widen(200.0, 50.0);

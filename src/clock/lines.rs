@@ -1,7 +1,5 @@
 //! Lines of offset over time, and all of them that respect some bounds (pure).
 
-use super::DRIFT;
-
 /// A line of offset over time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Line {
@@ -36,9 +34,9 @@ impl Line {
 }
 
 impl Lines {
-    /// All that are between two offsets at the origin.
-    pub(super) fn between(low: f64, high: f64) -> Lines {
-        let corners = [(low, -DRIFT), (high, -DRIFT), (high, DRIFT), (low, DRIFT)];
+    /// All that are between two offsets at the origin, and drift by at most so much.
+    pub(super) fn between(low: f64, high: f64, drift: f64) -> Lines {
+        let corners = [(low, -drift), (high, -drift), (high, drift), (low, drift)];
         Lines(corners.map(|(offset, drift)| Line { offset, drift }).into())
     }
 
@@ -63,6 +61,21 @@ impl Lines {
         }
         self.0 = kept;
         !self.0.is_empty()
+    }
+
+    /// Keeps those that are among others, too. Whether there are any; else nothing changes.
+    #[cfg(feature = "cli")]
+    pub(super) fn meet(&mut self, others: &Lines) -> bool {
+        let mut both = self.clone();
+        let count = others.0.len();
+        for index in 0..count {
+            let (from, to) = (others.0[index], others.0[(index + 1) % count]);
+            if !both.clip(|corner| from.to(to).cross(from.to(corner))) {
+                return false;
+            }
+        }
+        *self = both;
+        true
     }
 
     /// Leaves at most so many corners. A side is dropped by letting its neighbours run on until they meet, so nothing

@@ -1,0 +1,576 @@
+//! From one host's clock to another's, with an error bound, by the order of what happened on both (pure).
+//!
+//! Each host counts from its own boot, and NTP steers how fast. No clock is believed across hosts, only order: no rank leaves a
+//! collective before the last one has entered it, and nothing is received before it was sent. So each operation of two hosts bounds
+//! the offset of their clocks, from below where one waited for the other, and from above where it was the other way round:
+//!
+//! ```text
+//!   offset   (the reference's time less the host's)
+//!     |   v      v            v   v    upper bounds: the reference had entered when the host left
+//!     |  ______________
+//!     |                \_____________  what is left in between; half of its height is the error
+//!     |    ^    ^         ^    ^       lower bounds: the host had entered when the reference left
+//!     +--------------------------------> the host's time
+//! ```
+//!
+//! Within a second a line holds, but for a small bend; from one second to the next its slope may change by 10 ppm, and
+//! what is known of later seconds holds backwards, too. This is an assumption about clocks that NTP steers. What contradicts it,
+//! or contradicts other operations, is left out, counted and said.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::lines::{Line, Lines};
+use crate::model::time::HostNs;
+
+/// How fast two hosts' clocks may drift apart, in ns per second: NTP slews each by up to half of it.
+const DRIFT: f64 = 1_000_000.0;
+/// How much that may change within a second, in ns per second.
+const CHANGE: f64 = 10_000.0;
+/// How long a line is asked to hold, in seconds; longer where there would be too many.
+const WINDOW: f64 = 1.0;
+/// Windows at most.
+const WINDOWS: f64 = 100_000.0;
+/// Corners kept of what is feasible.
+const CORNERS: usize = 16;
+/// Orders kept of a window and side: the tightest.
+const KEPT: usize = 64;
+/// Orders that are collected before those that matter least go.
+const CROWD: usize = 1 << 16;
+
+/// What came before what, on a reference host and on another one.
+#[derive(Clone, Debug, Default)]
+pub struct Orders {
+    lower: Vec<Bound>,
+    upper: Vec<Bound>,
+    /// How many there were.
+    count: u64,
+}
+
+/// A bound of the offset at a time of the other host, both in ns.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    at: i64,
+    offset: i64,
+}
+
+/// The reference's time less another host's, over the other host's time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offset {
+    /// In the order of time; straight in between.
+    knots: Vec<Knot>,
+    /// Orders that it comes from.
+    pub orders: u64,
+    /// Orders that contradict the others, and were left out.
+    pub contradictions: u64,
+    /// By how much they do at most, in ns. It is in the error.
+    pub contradiction_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Knot {
+    at: i64,
+    offset: i64,
+    error: u64,
+}
+
+/// What all orders up to some window leave.
+struct Fit {
+    lines: Lines,
+    left_out: u64,
+    by: f64,
+}
+
+impl Orders {
+    /// What happened `here`, on the reference, came before what happened `there`, on the other host. It was not earlier than `here`
+    /// says, nor later than `there` does.
+    pub fn here_first(&mut self, here: HostNs, there: HostNs) {
+        self.lower.push(Bound::of(here, there));
+        self.count += 1;
+        if self.lower.len() == CROWD {
+            thin(&mut self.lower, |bound| bound.offset.saturating_neg());
+        }
+    }
+
+    /// What happened `there`, on the other host, came before what happened `here`, on the reference. It was not earlier than `there`
+    /// says, nor later than `here` does.
+    pub fn there_first(&mut self, here: HostNs, there: HostNs) {
+        self.upper.push(Bound::of(here, there));
+        self.count += 1;
+        if self.upper.len() == CROWD {
+            thin(&mut self.upper, |bound| bound.offset);
+        }
+    }
+
+    /// What they leave of the offset; `None` where they bound it on one side only.
+    #[must_use]
+    pub fn solve(mut self) -> Option<Offset> {
+        let origin = self.lower.first()?.offset;
+        let relative = |bound: &Bound| bound.offset.saturating_sub(origin) as f64;
+        let all = || self.lower.iter().chain(&self.upper);
+        let first = all().map(|bound| bound.at).min()?;
+        let length = all().map(|bound| bound.at).max()?.saturating_sub(first) as f64 / 1e9;
+        let room = DRIFT * length + 1.0;
+        // One of each side holds at any time, but for the drift in between.
+        let high = self.upper.iter().map(relative).min_by(f64::total_cmp)? + room;
+        let low = self.lower.iter().map(relative).max_by(f64::total_cmp)? - room;
+
+        let window = (length / WINDOWS).max(WINDOW);
+        let ns = (window * 1e9) as i64;
+        let count = (length / window) as usize + 1;
+        self.lower.sort_unstable_by_key(|bound| bound.at);
+        self.upper.sort_unstable_by_key(|bound| bound.at);
+        let (bend, change) = (CHANGE * window * window / 4.0, CHANGE * window);
+        let (mut lower, mut upper) = (&self.lower[..], &self.upper[..]);
+        let mut windows: Vec<Lines> = Vec::with_capacity(count);
+        let (mut left_out, mut worst) = (0, 0.0_f64);
+        for number in 0..count {
+            let start = first + number as i64 * ns;
+            let sides = [take(&mut lower, start + ns), take(&mut upper, start + ns)];
+            let fit = |lines| fit(lines, sides, |bound| (seconds(bound.at - start), relative(bound)), bend);
+            let mut fitted = match windows.last() {
+                None => fit(Lines::between(low.min(high), high.max(low), DRIFT)),
+                Some(before) => fit(carried(before, window, bend, change)),
+            };
+            if fitted.left_out > 0
+                && let Some(before) = windows.last()
+            {
+                // A clock that NTP set going at another rate.
+                let anew = fit(carried(before, window, DRIFT * window / 4.0, 2.0 * DRIFT));
+                if anew.left_out < fitted.left_out {
+                    fitted = anew;
+                }
+            }
+            left_out += fitted.left_out;
+            worst = worst.max(fitted.by);
+            windows.push(fitted.lines);
+        }
+        for number in (1..count).rev() {
+            let before = carried(&windows[number], -window, bend, change);
+            windows[number - 1].meet(&before);
+        }
+        let slack = bend + worst;
+        Some(Offset {
+            knots: knots(&windows, window, length, slack)
+                .map(|(at, offset, error)| Knot {
+                    at: first.saturating_add((at * 1e9) as i64),
+                    offset: origin.saturating_add(offset as i64),
+                    error: error.ceil() as u64 + 1,
+                })
+                .collect(),
+            orders: self.count,
+            contradictions: left_out,
+            contradiction_ns: worst.ceil() as u64,
+        })
+    }
+}
+
+impl Bound {
+    fn of(here: HostNs, there: HostNs) -> Bound {
+        Bound { at: there.0.cast_signed(), offset: here.0.wrapping_sub(there.0).cast_signed() }
+    }
+}
+
+/// Half of the bounds go: in each stretch of time those that bind least.
+fn thin(bounds: &mut Vec<Bound>, looseness: impl Fn(&Bound) -> i64) {
+    bounds.sort_unstable_by_key(|bound| bound.at);
+    for stretch in bounds.chunks_mut(KEPT) {
+        stretch.sort_unstable_by_key(&looseness);
+    }
+    let mut place = 0;
+    bounds.retain(|_| {
+        place += 1;
+        (place - 1) % KEPT < KEPT / 2
+    });
+}
+
+/// Those before a time, which leave the others.
+fn take<'a>(bounds: &mut &'a [Bound], end: i64) -> &'a [Bound] {
+    let (now, later) = bounds.split_at(bounds.partition_point(|bound| bound.at < end));
+    *bounds = later;
+    now
+}
+
+/// What holds in the next window, or in the one before it where the time is negative.
+fn carried(lines: &Lines, seconds: f64, bend: f64, change: f64) -> Lines {
+    let mut lines = lines.clone();
+    lines.move_to(seconds);
+    lines.widen(2.0 * bend, change);
+    lines.thin(CORNERS);
+    lines
+}
+
+/// The lines that respect bounds; what contradicts all of them is left out.
+fn fit(mut lines: Lines, sides: [&[Bound]; 2], place: impl Fn(&Bound) -> (f64, f64), bend: f64) -> Fit {
+    let (mut left_out, mut by) = (0, 0.0_f64);
+    for (bounds, side) in sides.into_iter().zip([1.0, -1.0]) {
+        for bound in bounds {
+            let (at, offset) = place(bound);
+            let margin = |line: Line| (line.at(at) - offset) * side + bend;
+            let best = lines.0.iter().map(|line| margin(*line)).fold(f64::NEG_INFINITY, f64::max);
+            if best < 0.0 {
+                left_out += 1;
+                by = by.max(-best);
+                continue;
+            }
+            lines.clip(margin);
+        }
+    }
+    lines.thin(CORNERS);
+    Fit { lines, left_out, by }
+}
+
+/// The edges of all windows in seconds, the offset there and its error in ns.
+fn knots(windows: &[Lines], window: f64, length: f64, slack: f64) -> impl Iterator<Item = (f64, f64, f64)> {
+    let mut before: Option<f64> = None;
+    (0..=windows.len()).map(move |number| {
+        let at = (number as f64 * window).min(length);
+        let ends = number.checked_sub(1).map(|last| windows[last].range(at - last as f64 * window));
+        let begins = windows.get(number).map(|next| next.range(0.0));
+        let (low, high) = match (ends, begins) {
+            (Some(one), Some(other)) if one.0.max(other.0) <= one.1.min(other.1) => {
+                (one.0.max(other.0), one.1.min(other.1))
+            }
+            (Some(one), Some(other)) => (one.0.min(other.0), one.1.max(other.1)),
+            (one, other) => one.or(other).unwrap_or_default(),
+        };
+        let middle = f64::midpoint(low, high);
+        // However little is known, time goes on.
+        let offset = before.map_or(middle, |before| middle.clamp(before - DRIFT * window, before + DRIFT * window));
+        before = Some(offset);
+        (at, offset, (offset - low).max(high - offset) + slack)
+    })
+}
+
+fn seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}
+
+impl Offset {
+    /// The offset of a host whose clock is the reference's.
+    #[must_use]
+    pub fn none() -> Offset {
+        Offset { knots: vec![Knot { at: 0, offset: 0, error: 0 }], orders: 0, contradictions: 0, contradiction_ns: 0 }
+    }
+
+    /// The offset at a time of the other host, and how far off it may be, both in ns. Outside of what was seen the clocks may have
+    /// drifted apart.
+    #[must_use]
+    pub fn at(&self, there: HostNs) -> (i64, u64) {
+        let at = there.0 as i64;
+        let next = self.knots.partition_point(|knot| knot.at <= at);
+        let (Some(from), Some(to)) = (next.checked_sub(1).map(|last| self.knots[last]), self.knots.get(next)) else {
+            let nearest = if next == 0 { self.knots[0] } else { self.knots[next - 1] };
+            let away = seconds(at.saturating_sub(nearest.at)).abs();
+            let drifted = if self.knots.len() == 1 { 0.0 } else { DRIFT * away };
+            return (nearest.offset, nearest.error.saturating_add(drifted as u64));
+        };
+        let share = (at - from.at) as f64 / (to.at - from.at) as f64;
+        let offset = from.offset + ((to.offset - from.offset) as f64 * share).round() as i64;
+        let error = from.error as f64 + (to.error as f64 - from.error as f64) * share;
+        (offset, error.ceil() as u64)
+    }
+
+    /// The other host's time as the reference's.
+    #[must_use]
+    pub fn shifted(&self, there: HostNs) -> HostNs {
+        HostNs(there.0.saturating_add_signed(self.at(there).0))
+    }
+
+    /// The least and the greatest error between the first and the last operation, in ns.
+    #[must_use]
+    pub fn errors(&self) -> (u64, u64) {
+        let errors = || self.knots.iter().map(|knot| knot.error);
+        (errors().min().unwrap_or(0), errors().max().unwrap_or(0))
+    }
+
+    /// The same between the same clocks, seen from the other one.
+    fn turned(&self) -> Offset {
+        let turned = |knot: &Knot| Knot {
+            at: knot.at.saturating_add(knot.offset),
+            offset: knot.offset.saturating_neg(),
+            error: knot.error,
+        };
+        Offset { knots: self.knots.iter().map(turned).collect(), ..*self }
+    }
+
+    /// Half of the time the error is smaller.
+    fn middle_error(&self) -> u64 {
+        let mut errors: Vec<u64> = self.knots.iter().map(|knot| knot.error).collect();
+        let middle = errors.len() / 2;
+        *errors.select_nth_unstable(middle).1
+    }
+
+    /// This host's offset to the reference of the host that this one is an offset to.
+    #[must_use]
+    pub fn then(&self, next: &Offset) -> Offset {
+        if *next == Offset::none() {
+            return self.clone();
+        }
+        let mut times: Vec<i64> = self.knots.iter().map(|knot| knot.at).collect();
+        // Where the next one bends, as far as this one reaches.
+        let (first, last) = (times[0], times[times.len() - 1]);
+        let back = |knot: &Knot| {
+            knot.at.saturating_sub(self.at(HostNs(knot.at.saturating_sub(self.knots[0].offset) as u64)).0)
+        };
+        times.extend(next.knots.iter().map(back).filter(|at| (first..last).contains(at)));
+        times.sort_unstable();
+        times.dedup();
+        let knot = |at: i64| {
+            let here = HostNs(at as u64);
+            let ((one, error), (other, more)) = (self.at(here), next.at(self.shifted(here)));
+            Knot { at, offset: one.saturating_add(other), error: error.saturating_add(more) }
+        };
+        Offset {
+            knots: times.into_iter().map(knot).collect(),
+            orders: self.orders.min(next.orders),
+            contradictions: self.contradictions + next.contradictions,
+            contradiction_ns: self.contradiction_ns.max(next.contradiction_ns),
+        }
+    }
+}
+
+/// Puts hosts on the clock of the first one: for each host its offset, `None` where nothing leads to it. `pairs` are orders of a
+/// reference and another host, by their numbers.
+///
+/// Hosts that share no operation are related over others, on the way whose errors are least.
+#[must_use]
+pub fn solve(hosts: usize, pairs: impl IntoIterator<Item = ((usize, usize), Orders)>) -> Vec<Option<Offset>> {
+    let mut links: Vec<Vec<(usize, Offset)>> = vec![Vec::new(); hosts];
+    for ((reference, other), orders) in pairs {
+        if let Some(offset) = orders.solve() {
+            links[other].push((reference, offset.turned()));
+            links[reference].push((other, offset));
+        }
+    }
+    let mut known: Vec<Option<Offset>> = vec![None; hosts];
+    // The nearest first: by the error of its way, its number, and the last step of the way.
+    let mut next = BinaryHeap::from([Reverse((0_u64, 0_usize, None::<(usize, usize)>))]);
+    while let Some(Reverse((error, host, step))) = next.pop() {
+        if host >= hosts || known[host].is_some() {
+            continue;
+        }
+        let offset = match step {
+            None => Offset::none(),
+            Some((before, link)) => match &known[before] {
+                Some(offset) => {
+                    let (_, link) = &links[before][link];
+                    link.then(offset)
+                }
+                None => continue,
+            },
+        };
+        known[host] = Some(offset);
+        for (link, (other, offset)) in links[host].iter().enumerate() {
+            next.push(Reverse((error + offset.middle_error(), *other, Some((host, link)))));
+        }
+    }
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that look random.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, most: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (self.0 >> 33) % most.max(1)
+        }
+    }
+
+    /// A host's clock: its reading at a true time, both in ns. Its rate swings.
+    #[derive(Clone, Copy)]
+    struct Truth {
+        ahead: i64,
+        drift: f64,
+        swing: f64,
+    }
+
+    impl Truth {
+        fn reads(self, time: u64) -> u64 {
+            let seconds = time as f64 / 1e9;
+            // A period of 300 s: the rate changes by less than 0.03 ppm a second for each ppm of the swing.
+            let turn = 300.0 / std::f64::consts::TAU;
+            let away = seconds * self.drift + self.swing * turn * (seconds / turn).sin();
+            time.saturating_add_signed(self.ahead + away as i64)
+        }
+
+        fn at(self, time: u64) -> HostNs {
+            HostNs(self.reads(time))
+        }
+    }
+
+    /// An operation: when each host entered it and left it.
+    fn operation(random: &mut Random, time: u64, slowest: u64, transfer: u64) -> [(u64, u64); 2] {
+        let entered = [0, 1].map(|_| time + random.below(slowest));
+        let leaves = entered[0].max(entered[1]) + transfer;
+        entered.map(|entered| (entered, leaves + random.below(transfer)))
+    }
+
+    fn seen(orders: &mut Orders, clocks: [Truth; 2], [here, there]: [(u64, u64); 2]) {
+        orders.here_first(clocks[0].at(here.0), clocks[1].at(there.1));
+        orders.there_first(clocks[0].at(here.1), clocks[1].at(there.0));
+    }
+
+    const REFERENCE: Truth = Truth { ahead: 7_000_000_000_000, drift: 3_000.0, swing: 0.0 };
+
+    #[test]
+    fn the_true_clock_is_inside_of_the_bound() {
+        for seed in 1..=24 {
+            let random = &mut Random(seed);
+            let other = Truth {
+                ahead: random.below(7_200_000_000_000).cast_signed(),
+                drift: random.below(200_000) as f64 - 100_000.0,
+                swing: random.below(30_000) as f64,
+            };
+            let (mut orders, mut time) = (Orders::default(), 1_000_000_000);
+            let mut times = Vec::new();
+            while time < 61_000_000_000 {
+                seen(&mut orders, [REFERENCE, other], operation(random, time, 2_000_000, 15_000));
+                times.push(time);
+                time += 1 + random.below(10_000_000);
+            }
+            let offset = orders.solve().unwrap();
+            assert_eq!(offset.contradictions, 0, "seed {seed}");
+            for time in times {
+                let there = HostNs(other.reads(time));
+                let (found, error) = offset.at(there);
+                let truth = REFERENCE.reads(time) as i64 - there.0 as i64;
+                assert!(found.abs_diff(truth) <= error, "seed {seed} at {time}: {found} is not {truth} within {error}");
+            }
+            let ((_, most), middle) = (offset.errors(), offset.middle_error());
+            assert!(
+                middle < 25_000 && most < 50_000,
+                "seed {seed}: {middle} and {most} ns, where 15 to 30 us are a transfer's"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_known_reaches_across_a_pause() {
+        let random = &mut Random(3);
+        let other = Truth { ahead: 5_000_000, drift: 40_000.0, swing: 1_000.0 };
+        let mut orders = Orders::default();
+        for second in (0..10).chain(20..30) {
+            for part in 0..50 {
+                let time = (second * 50 + part) * 20_000_000 + 1_000_000_000;
+                seen(&mut orders, [REFERENCE, other], operation(random, time, 100_000, 10_000));
+            }
+        }
+        let offset = orders.solve().unwrap();
+        let mut errors = Vec::new();
+        for second in 1..31 {
+            let there = HostNs(other.reads(second * 1_000_000_000));
+            let truth = REFERENCE.reads(second * 1_000_000_000) as i64 - there.0 as i64;
+            let (found, error) = offset.at(there);
+            assert!(found.abs_diff(truth) <= error, "second {second}: {found} is not {truth} within {error}");
+            errors.push(error);
+        }
+        assert!(errors[14] > 4 * errors[4], "in the pause less is known: {errors:?}");
+        assert!(errors[14] < 1_000_000, "but not nothing: {errors:?}");
+    }
+
+    #[test]
+    fn an_order_that_cannot_be_is_left_out_and_said() {
+        let random = &mut Random(5);
+        let other = Truth { ahead: 0, drift: 0.0, swing: 0.0 };
+        let mut orders = Orders::default();
+        for number in 0..500 {
+            let time = number * 10_000_000 + 1_000_000_000;
+            seen(&mut orders, [other, other], operation(random, time, 50_000, 10_000));
+        }
+        orders.there_first(HostNs(3_500_000_000), HostNs(3_503_000_000));
+        let offset = orders.solve().unwrap();
+        assert_eq!((offset.orders, offset.contradictions), (1001, 1));
+        assert!((2_900_000..3_000_000).contains(&offset.contradiction_ns), "{}", offset.contradiction_ns);
+        let (found, error) = offset.at(HostNs(3_500_000_000));
+        assert!(found.abs() < 20_000 && error > 2_900_000, "{found} within {error}");
+    }
+
+    #[test]
+    fn a_side_alone_says_nothing() {
+        let mut orders = Orders::default();
+        orders.here_first(REFERENCE.at(1_000), REFERENCE.at(2_000));
+        assert_eq!(orders.solve(), None);
+        assert_eq!(Orders::default().solve(), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_going_at_another_rate_is_followed() {
+        let random = &mut Random(8);
+        let at = |rate: f64, time: u64| (time as f64 * rate) as i64;
+        let mut orders = Orders::default();
+        // From the 30th second on NTP slews it by 300 ppm.
+        let reads = |time: u64| {
+            let slewed = time.saturating_sub(31_000_000_000);
+            HostNs(time.saturating_add_signed(at(1e-5, time) + at(3e-4, slewed)))
+        };
+        let times = (0..6_000).map(|number| number * 10_000_000 + 1_000_000_000);
+        for time in times.clone() {
+            let [here, there] = operation(random, time, 100_000, 10_000);
+            orders.here_first(REFERENCE.at(here.0), reads(there.1));
+            orders.there_first(REFERENCE.at(here.1), reads(there.0));
+        }
+        let offset = orders.solve().unwrap();
+        for time in times {
+            let there = reads(time);
+            let truth = REFERENCE.reads(time) as i64 - there.0 as i64;
+            let (found, error) = offset.at(there);
+            assert!(found.abs_diff(truth) <= error, "{time}: {found} is not {truth} within {error}");
+        }
+        assert!(offset.errors().1 < 400_000, "{:?}", offset.errors());
+    }
+
+    #[test]
+    fn hosts_that_share_nothing_are_related_over_others() {
+        let random = &mut Random(9);
+        let clocks = [0, 1, 2, 3].map(|host| Truth {
+            ahead: host * 3_600_000_000_000,
+            drift: host as f64 * 30_000.0,
+            swing: 0.0,
+        });
+        let mut pairs = Vec::new();
+        // In a row, and the third of them from its own side; the fourth shares nothing with any.
+        for (here, there) in [(0, 1), (2, 1)] {
+            let mut orders = Orders::default();
+            for number in 0..1_000 {
+                let times = operation(random, number * 10_000_000 + 1_000_000_000, 50_000, 10_000);
+                seen(&mut orders, [clocks[here], clocks[there]], times);
+            }
+            pairs.push(((here, there), orders));
+        }
+        let offsets = solve(4, pairs);
+        assert_eq!(offsets[0], Some(Offset::none()));
+        assert_eq!(offsets[3], None);
+        for host in [1, 2] {
+            let offset = offsets[host].as_ref().unwrap();
+            for time in (2..10).map(|second| second * 1_000_000_000) {
+                let there = HostNs(clocks[host].reads(time));
+                let (found, error) = offset.at(there);
+                let truth = clocks[0].reads(time) as i64 - there.0 as i64;
+                assert!(found.abs_diff(truth) <= error, "host {host}: {found} is not {truth} within {error}");
+                assert!(error < 30_000 * host as u64, "host {host}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn shifted_times_keep_their_order() {
+        for seed in 1..=20 {
+            let random = &mut Random(seed);
+            let mut orders = Orders::default();
+            // Little is known: from 10 to 500 ms.
+            for number in 0..60 {
+                let times = operation(random, number * 700_000_000 + 1_000_000_000, 500_000_000, 10_000_000);
+                seen(&mut orders, [REFERENCE, Truth { ahead: 0, drift: 90_000.0, swing: 5_000.0 }], times);
+            }
+            let offset = orders.solve().unwrap();
+            let shifted: Vec<u64> = (0..9_000).map(|at| offset.shifted(HostNs(at * 5_000_000)).0).collect();
+            assert!(shifted.is_sorted(), "seed {seed}");
+        }
+    }
+}

@@ -152,6 +152,9 @@ fn files_of_another_boot_or_run_are_refused() {
     replace(&other, host, &elsewhere);
     let reason = join(&[&one, &other]).unwrap_err();
     assert!(reason.contains(&format!("they are of different hosts, {host} and {elsewhere}")), "{reason}");
+    assert!(reason.contains("nothing relates their clocks"), "{reason}");
+    let reason = ncclscope(&["open".as_ref(), one.as_os_str(), other.as_os_str()]).unwrap_err();
+    assert!(reason.contains("are of two clocks; ncclscope join puts them on one"), "{reason}");
     // A container has its own name, and the boot of its host.
     replace(&other, another, boot.trim());
     join(&[&one, &other]).unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use super::Arguments;
@@ -16,9 +16,17 @@ pub(super) fn run(folder: &Path) -> Result<(), String> {
         fs::create_dir_all(&completions)?;
         fs::create_dir_all(&man)?;
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            clap_complete::generate_to(shell, &mut Arguments::command(), "ncclscope", &completions)?;
+            clap_complete::generate_to(shell, &mut shown(), "ncclscope", &completions)?;
         }
-        clap_mangen::generate_to(Arguments::command(), &man)
+        clap_mangen::generate_to(shown(), &man)
     };
     write().map_err(failed)
+}
+
+/// The command line without what is hidden; completions would have that, too.
+fn shown() -> Command {
+    let all = Arguments::command();
+    let about = all.get_about().cloned().unwrap_or_default();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    Command::new("ncclscope").version(env!("CARGO_PKG_VERSION")).about(about).subcommands(commands)
 }

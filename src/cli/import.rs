@@ -23,14 +23,11 @@ use crate::model::word::Word;
 use crate::sys;
 use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Tracks};
+use crate::trace::words::instant;
 use crate::trace::writer::{Clocks, attribute};
 
 /// Packets that are kept in memory before they are written, in bytes.
 const CHUNK: usize = 1 << 20;
-/// The first and the last remark of an imported trace.
-pub(super) const STARTED: &str = "import started";
-pub(super) const ENDED: &str = "import ended";
-
 pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), String> {
     let mut profile = import::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
     if profile.source.tool == Tool::Ncclscope || profile.source.imported {
@@ -161,7 +158,7 @@ impl<'a> Drawing<'a> {
             env!("CARGO_PKG_VERSION"),
             profile.clock.name
         );
-        tracks.note(time, STARTED, &note);
+        tracks.note(time, instant::IMPORT_STARTED, &note);
         let comms: Vec<Comm> = profile.communicators.iter().enumerate().map(|(at, it)| comm(profile, at, it)).collect();
         let own = profile.communicators.iter().zip(&comms).filter(|(communicator, _)| communicator.process == process);
         for (communicator, comm) in own {
@@ -172,7 +169,7 @@ impl<'a> Drawing<'a> {
                 communicator.rank.map(|rank| format!("rank {rank}")),
                 communicator.members.as_ref().map(|members| format!("{WORLD_RANKS}{members}")),
             ];
-            let what = if communicator.hash.is_some() { "communicator" } else { "process group" };
+            let what = if communicator.hash.is_some() { instant::COMM } else { instant::PROCESS_GROUP };
             tracks.note_comm(time, what, comm, &said.into_iter().flatten().collect::<Vec<_>>().join(", "));
         }
         for (&device, name) in &profile.devices {
@@ -183,7 +180,7 @@ impl<'a> Drawing<'a> {
             tracks.ranges_by_pytorch();
         }
         for note in &profile.notes {
-            tracks.note(time, "note of the import", note);
+            tracks.note(time, instant::IMPORT_NOTE, note);
         }
         let mut history = History::endless();
         markers(profile, process).iter().for_each(|marker| history.follow(marker));
@@ -223,7 +220,7 @@ impl<'a> Drawing<'a> {
             self.range(at);
             self.write(CHUNK, file)?;
         }
-        self.tracks.note(HostNs(end as u64), ENDED, "everything that could be read is drawn");
+        self.tracks.note(HostNs(end as u64), instant::IMPORT_ENDED, "everything that could be read is drawn");
         self.write(0, file)
     }
 

@@ -12,17 +12,19 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::Fault;
+use super::colour;
 use super::foreign;
 use super::hang::{self, Hang};
-use super::import::ENDED;
 use super::replay;
 use super::survey::{self, Survey};
 use crate::import::{self, Format};
-use crate::trace::fields::{nccl, track_event::r#type as kind};
+use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
+use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Nccl, Packet};
-use crate::trace::writer::TRACK_BITS;
+use crate::trace::words::instant;
+use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// Says what the files hold, and writes it as JSON where that is asked for.
 pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), String> {
@@ -82,7 +84,10 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
 /// Where the job stands, before all else.
 fn hangs(hangs: &[Hang], out: &mut dyn Write) -> std::io::Result<()> {
     for hang in hangs {
-        let what = if hang.is_certain { "hang         " } else { "waits        " };
+        let what = match hang.is_certain {
+            true => colour::paint(colour::BAD, "hang         "),
+            false => colour::paint(colour::NOTE, "waits        "),
+        };
         writeln!(out, "{what} {hang}")?;
         for line in hang.details() {
             writeln!(out, "              {line}")?;
@@ -138,16 +143,28 @@ impl Info {
         if let Some(descriptor) = packet.track_descriptor()
             && let Some(process) = &descriptor.process
         {
-            let process = format!("{} (pid {})", process.process_name(), process.pid());
+            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
+            let process = format!("{} (pid {})", process.process_name(), told.unwrap_or(process.pid()));
             // A process's further GPUs come after it.
             self.recordings.entry(descriptor.uuid() >> TRACK_BITS).or_insert_with(|| process.clone());
             self.processes.push(process);
         }
-        let Some(event) = &packet.event else { return };
+        let Some(event) = &packet.event else { return self.attributes(packet) };
         match event.kind {
             kind::TYPE_SLICE_BEGIN => self.slice(event),
             kind::TYPE_INSTANT => self.instant(event),
             _ => {}
+        }
+    }
+
+    fn attributes(&mut self, packet: &Packet<'_>) {
+        let has_any = fields(packet.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
+        if has_any && let Ok(packet) = packet.decode() {
+            for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
+                if let Some(host) = said.key().strip_prefix(attribute::HOST_CLOCK) {
+                    self.notes.push(format!("{host}: {}", said.string_value()));
+                }
+            }
         }
     }
 
@@ -175,13 +192,13 @@ impl Info {
     fn instant(&mut self, event: &Event<'_>) {
         let (name, args) = (event.name, event.nccl());
         match name {
-            "communicator init" => self.communicators.push(args),
-            "recording ended" => {
+            instant::COMM_INIT => self.communicators.push(args),
+            instant::ENDED => {
                 self.ended.push(event.track >> TRACK_BITS);
                 self.ends.push(args);
             }
-            ENDED => self.imported.push(event.track >> TRACK_BITS),
-            "recording started" => self.notes.push(args.note().to_owned()),
+            instant::IMPORT_ENDED => self.imported.push(event.track >> TRACK_BITS),
+            instant::STARTED => self.notes.push(args.note().to_owned()),
             _ if args.note.is_some() => self.notes.push(format!("{name}: {}", args.note())),
             _ => {}
         }
@@ -275,10 +292,10 @@ impl Info {
                 true => "it is still running",
                 false => "still running or killed",
             };
-            writeln!(out, "  not closed    {what}, {why}: {names}{more}")?;
+            writeln!(out, "  {}    {what}, {why}: {names}{more}", colour::paint(colour::NOTE, "not closed"))?;
         }
         if let Some(fault) = fault {
-            writeln!(out, "  fault         {fault}")?;
+            writeln!(out, "  {}         {fault}", colour::paint(colour::BAD, "fault"))?;
         }
         Ok(())
     }
@@ -340,6 +357,7 @@ fn kernels(ends: &[Nccl]) -> String {
                 by_order + end.kernels_device_timer() + end.kernels_graph_replay()
             }),
         ),
+        ("of NCCL, whose match NCCL's own times contradict", sum(Nccl::kernels_contradicted)),
         ("of NCCL, unmatched", sum(Nccl::kernels_unmatched)),
         ("of the application", sum(Nccl::kernels_application)),
     ];
@@ -397,12 +415,8 @@ fn channels(ends: &[Nccl]) -> Option<String> {
     ];
     let said: Vec<String> =
         figures.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}")).collect();
-    let (confirmed, contradicted) = (sum(Nccl::kernels_confirmed), sum(Nccl::kernels_contradicted));
-    let kernels = match contradicted {
-        0 => format!("{confirmed} matches of kernels confirmed"),
-        _ => format!("{confirmed} matches of kernels confirmed, {contradicted} contradicted"),
-    };
-    (!said.is_empty()).then(|| format!("{}; {kernels}", said.join("; ")))
+    let confirmed = sum(Nccl::kernels_confirmed);
+    (!said.is_empty()).then(|| format!("{}; {confirmed} matches of kernels confirmed", said.join("; ")))
 }
 
 /// The recording's last word: all is well, or what is not.

@@ -1,18 +1,28 @@
-//! `ncclscope join`: a trace is a run of packets, so traces are joined by writing one after the other; what only all of them know is added.
+//! `ncclscope join`: a trace is a run of packets, so traces of one clock are joined by writing one after the other; what only
+//! all of them know is added. Those of other hosts are written anew, on the clock of the first.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
+mod evidence;
 mod members;
+mod moved;
+mod numbers;
 mod origin;
 
+use self::evidence::Parts;
 use self::members::{Labels, Members};
+use self::moved::Move;
+use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
 use super::beside::{self, Fate, Joined};
+use crate::clock::hosts;
 use crate::import::{self, Format};
+use crate::trace::fields::trace;
 use crate::trace::names;
+use crate::trace::reader::wire::{fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 
 pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), String> {
@@ -38,6 +48,12 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
         _ => return Err("only one file of another tool can be joined at a time".into()),
     };
     let members = Together::look(&own, out)?;
+    if let (Some(theirs), true) = (theirs, members.files.iter().any(|file| file.moved.is_some())) {
+        return Err(format!(
+            "{}: another tool's file is of one host, and these traces are of several; join it with those of its host, and the result with the others",
+            theirs.display()
+        ));
+    }
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
     let failed = |error: io::Error| format!("failed to write {}: {error}", output.display());
     let mut file = super::create(output, false)?;
@@ -83,22 +99,43 @@ fn beside(own: &[&PathBuf], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8
 
 /// Traces that can be one.
 struct Together<'a> {
-    files: Vec<(&'a Path, Extent)>,
-    origins: Vec<Origin>,
+    files: Vec<Whole<'a>>,
+    edits: Edits,
+    /// The boot whose clock they are put on; empty where none says its own.
+    boot: String,
+}
+
+/// A trace, and what becomes of it.
+struct Whole<'a> {
+    path: &'a Path,
+    extent: Extent,
+    origin: Origin,
+    /// Where its times are another host's: how they become those of the first.
+    moved: Option<Move>,
+}
+
+/// What changes in packets that describe tracks.
+struct Edits {
     labels: Labels,
+    numbers: Renumbered,
 }
 
 impl<'a> Together<'a> {
     /// Looks through traces; an error says why they cannot be one.
     fn look(traces: &[&'a PathBuf], out: &mut dyn Write) -> Result<Together<'a>, String> {
-        let (mut files, mut origins) = (Vec::new(), Vec::new());
+        let (mut files, mut origins, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let mut owners: HashMap<u64, usize> = HashMap::new();
-        let mut members = Members::default();
+        let (mut members, mut numbers) = (Members::default(), Numbers::default());
         for (at, path) in traces.iter().enumerate() {
             let mut origin = Origin::of(path);
+            let mut known = Parts::of_one_in(traces.len());
             let extent = super::read_trace(path, |packet| {
                 origin.look(packet);
                 members.look(packet);
+                numbers.look(packet);
+                if let Some(event) = &packet.event {
+                    known.look(event, packet.time.unwrap_or_default());
+                }
                 Ok(())
             })?;
             if extent.unfinished > 0 {
@@ -115,8 +152,10 @@ impl<'a> Together<'a> {
             }
             files.push((path.as_path(), extent));
             origins.push(origin);
+            parts.push(known);
         }
-        if let Some(remark) = origin::judge(&origins)? {
+        let common = origin::judge(&origins)?;
+        if let Some(remark) = &common.remark {
             let _ = writeln!(out, "{remark}");
         }
         let twice = members.twice();
@@ -126,30 +165,138 @@ impl<'a> Together<'a> {
                 "more than one process says that it is rank {twice}: where these files are of several runs, join those of one alone"
             );
         }
-        Ok(Together { files, origins, labels: members.labels() })
+        let moves = moves(&origins, &common.clocks, parts)?;
+        for Move { host, how, .. } in moves.iter().flatten() {
+            let _ = writeln!(out, "{host}: {how}");
+        }
+        let boot = origins.first().and_then(|origin| origin.boots.first().cloned()).unwrap_or_default();
+        let files = files.into_iter().zip(origins).zip(&common.clocks).map(|(((path, extent), origin), clock)| Whole {
+            path,
+            extent,
+            origin,
+            moved: moves[*clock].clone(),
+        });
+        let edits = Edits { labels: members.labels(), numbers: numbers.renumbered() };
+        Ok(Together { files: files.collect(), edits, boot })
     }
 
     /// Copies the traces one after the other; answers how many bytes that was.
     fn copy(&self, output: &mut File) -> Result<u64, String> {
         let mut written = 0;
-        for ((path, extent), origin) in self.files.iter().zip(&self.origins) {
+        for Whole { path, extent, origin, moved } in &self.files {
             let failed = |error: io::Error| format!("failed to copy {}: {error}", path.display());
+            let fault = |error: reader::Error| format!("failed to copy {}: {error}", path.display());
             let source = File::open(path).map_err(failed)?.take(extent.whole);
-            if !self.labels.concern(&origin.tags) {
-                written += io::copy(&mut { source }, output).map_err(failed)?;
-                continue;
+            written += match moved {
+                Some(how) => moved::copy(source, how, &self.boot, |packet| self.edits.packet(packet), output),
+                None if self.edits.concern(origin) => {
+                    let mut bytes = 0;
+                    let copied = blocks::rewritten(
+                        source,
+                        |packets| self.edits.packets(packets),
+                        |packets| {
+                            bytes += packets.len() as u64;
+                            Ok(output.write_all(packets)?)
+                        },
+                    );
+                    copied.map(|_| bytes)
+                }
+                None => io::copy(&mut { source }, output).map_err(reader::Error::Io),
             }
-            blocks::rewritten(
-                source,
-                |packets| self.labels.given_to(packets),
-                |packets| {
-                    written += packets.len() as u64;
-                    Ok(output.write_all(packets)?)
-                },
-            )
-            .map_err(|error: reader::Error| format!("failed to copy {}: {error}", path.display()))?;
+            .map_err(fault)?;
         }
         Ok(written)
+    }
+}
+
+/// For each clock how its times become those of the first one.
+fn moves(origins: &[Origin], clocks: &[usize], parts: Vec<Parts>) -> Result<Vec<Option<Move>>, String> {
+    let count = clocks.iter().max().map_or(0, |last| last + 1);
+    if count < 2 {
+        return Ok(vec![None; count]);
+    }
+    let mut of_clocks: Vec<Parts> = (0..count).map(|_| Parts::of_one_in(count)).collect();
+    for (clock, parts) in clocks.iter().zip(parts) {
+        of_clocks[*clock].merge(parts);
+    }
+    let file = |clock: usize| &origins[clocks.iter().position(|it| *it == clock).unwrap_or_default()];
+    let reference = file(0).host();
+    let mut moves = vec![None];
+    for (clock, offset) in hosts::solve(count, evidence::orders(&of_clocks)).into_iter().enumerate().skip(1) {
+        let (host, inferred) = (file(clock).host(), of_clocks[clock].inferred);
+        let offset = offset.ok_or_else(|| unrelated(file(clock), file(0), inferred))?;
+        let us = |ns: u64| names::duration(ns as f64);
+        let (least, most) = offset.errors();
+        let mut how = format!(
+            "its times are put on the clock of {reference} by the order of {} events on both, to {} at best and {} at worst",
+            offset.orders,
+            us(least),
+            us(most)
+        );
+        if offset.contradictions > 0 {
+            let (count, by) = (offset.contradictions, us(offset.contradiction_ns));
+            how.push_str(&format!("; {count} of these contradict the others, by up to {by}, which is part of it"));
+        }
+        moves.push(Some(Move { offset, host, how }));
+    }
+    Ok(moves)
+}
+
+/// Why a file's clock cannot be put on that of another.
+fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> String {
+    let hosts = match (reference.host(), file.host()) {
+        (one, other) if one == other => format!("{one} was booted between them"),
+        (one, other) => format!("they are of different hosts, {one} and {other}"),
+    };
+    let mut why = format!(
+        "{} and {} have no common clock: {hosts}, and nothing relates their clocks. That takes operations that both took part in, with their \
+         kernels in the traces of both, in which each waited for the other",
+        reference.name(),
+        file.name()
+    );
+    if inferred > 0 {
+        why.push_str(&format!("; {inferred} kernels whose operations are inferred do not count"));
+    }
+    why + ". Join the files of each host alone"
+}
+
+impl Edits {
+    /// Whether anything changes in a file.
+    fn concern(&self, origin: &Origin) -> bool {
+        self.labels.concern(&origin.tags) || self.numbers.concern(&origin.tags)
+    }
+
+    /// Packets one after the other, where one of them changes.
+    fn packets(&self, packets: &[u8]) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        let mut changes = false;
+        for packet in fields(packets) {
+            match self.packet(packet.bytes()) {
+                Some(new) => {
+                    put_bytes(&mut out, trace::PACKET, &new);
+                    changes = true;
+                }
+                None => out.extend_from_slice(packet.raw),
+            }
+        }
+        changes.then_some(out)
+    }
+
+    fn packet(&self, packet: &[u8]) -> Option<Vec<u8>> {
+        let labelled = self.labels.packet(packet);
+        self.numbers.packet(labelled.as_deref().unwrap_or(packet)).or(labelled)
+    }
+}
+
+/// Refuses traces that can only be shown together once they are joined.
+pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), String> {
+    let origins = traces.iter().map(|path| Origin::head(path)).collect::<Result<Vec<_>, _>>()?;
+    let Some((first, others)) = origins.split_first() else { return Ok(()) };
+    match others.iter().find(|other| !origin::one_boot(first, other)) {
+        Some(other) => {
+            Err(format!("{} and {} are of two clocks; ncclscope join puts them on one", first.name(), other.name()))
+        }
+        None => Ok(()),
     }
 }
 

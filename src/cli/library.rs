@@ -33,6 +33,7 @@ pub(super) fn find() -> Result<PathBuf, String> {
 }
 
 /// Where it may be, for a program in this folder: beside it, as built and in the archive, or in a Python package, as a wheel installs both.
+/// Of several Pythons with one folder for programs, that comes first which has this version.
 fn places(folder: &Path) -> Vec<PathBuf> {
     let mut places = vec![folder.join(NAME)];
     let Some(prefix) = folder.parent() else { return places };
@@ -46,8 +47,11 @@ fn places(folder: &Path) -> Vec<PathBuf> {
         .map(|entry| entry.path())
         .collect();
     pythons.sort();
-    let packages = |python: &PathBuf| ["site-packages", "dist-packages"].map(|it| python.join(it).join("ncclscope"));
-    places.extend(pythons.iter().flat_map(packages).map(|package| package.join(NAME)));
+    let modules = |python: &PathBuf| ["site-packages", "dist-packages"].map(|it| python.join(it));
+    let mut modules: Vec<PathBuf> = pythons.iter().flat_map(modules).collect();
+    let installed = concat!("ncclscope-", env!("CARGO_PKG_VERSION"), ".dist-info");
+    modules.sort_by_key(|it| !it.join(installed).is_dir());
+    places.extend(modules.iter().map(|it| it.join("ncclscope").join(NAME)));
     places
 }
 

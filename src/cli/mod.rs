@@ -1,6 +1,7 @@
 //! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage.
 
 mod beside;
+mod colour;
 mod compare;
 mod cut;
 mod doctor;
@@ -13,6 +14,7 @@ mod join;
 mod library;
 mod nccl;
 mod open;
+mod progress;
 mod replay;
 mod run;
 mod survey;
@@ -29,6 +31,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+use self::progress::{Line, Progress};
 use crate::config::{SETTINGS, Setting};
 use crate::import::Format;
 use crate::trace::reader::{self, Extent, Packet};
@@ -111,11 +114,11 @@ enum Command {
         #[arg(short, long)]
         output: PathBuf,
     },
-    /// Join the traces of several processes of one host into one file
+    /// Join the traces of several processes of a job into one file
     ///
-    /// They must share a clock, as processes of one host since its boot do, and be of one run: with a communicator in
-    /// common, or recorded at one time. Others are refused. A file that was cut off, because its process was killed
-    /// while writing, loses its unfinished last packet.
+    /// They must be of one run: with a communicator in common, or recorded at one time. Processes of one host share a clock. Other hosts are put
+    /// on that of the first file by the order of the operations that they share, and how well is said; where nothing relates them they are
+    /// refused. A file that was cut off, because its process was killed while writing, loses its unfinished last packet.
     ///
     /// One of the files may be of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler): its kernels come under the
     /// operations of ours, on one clock.
@@ -133,7 +136,7 @@ enum Command {
     /// a path that nobody can guess, and once. The link shows the busiest part of the trace with its communicators
     /// pinned. Of a trace of more than 3 million slices a part is proposed: the viewer takes some 12 seconds a million.
     Open {
-        /// Trace files; several, of processes of one host, are shown as one
+        /// Trace files; several that share a clock are shown as one
         #[arg(required = true)]
         traces: Vec<PathBuf>,
         /// A folder with a copy of the viewer, instead of ui.perfetto.dev
@@ -177,6 +180,24 @@ enum Command {
     Sentinel,
 }
 
+impl Command {
+    /// What is said while it works and reads no file; nothing of commands that take no time of their own.
+    fn while_it_works(&self) -> Option<&'static str> {
+        match self {
+            Command::Cut { .. }
+            | Command::Info { .. }
+            | Command::Compare(_)
+            | Command::Import { .. }
+            | Command::Join { .. }
+            | Command::Replay { .. } => Some("working"),
+            // It waits for a browser.
+            Command::Open { .. } => Some(""),
+            Command::Run(_) | Command::Doctor(_) | Command::Lib => None,
+            Command::Settings { .. } | Command::Generate { .. } | Command::Sentinel => None,
+        }
+    }
+}
+
 /// Why a command was not carried out.
 #[derive(Debug)]
 pub enum Failure {
@@ -207,7 +228,13 @@ impl fmt::Display for Failure {
 /// Parses the command line and carries it out.
 #[must_use]
 pub fn main() -> ExitCode {
-    match run(std::env::args_os(), &mut Screen { gone: false }) {
+    colour::decide();
+    let arguments = Arguments::parse();
+    let progress = arguments.command.while_it_works().and_then(Progress::start);
+    let mut screen = Screen { gone: false, below: progress.as_ref().map(Progress::line) };
+    let result = carry_out(arguments.command, &mut screen);
+    drop(progress);
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(error)) => error.exit(),
         Err(Failure::Reason(reason)) => {
@@ -221,11 +248,19 @@ pub fn main() -> ExitCode {
 /// The standard output. Where whoever read it went away (`ncclscope info TRACE | head`), the command still does its work.
 struct Screen {
     gone: bool,
+    /// What is shown meanwhile.
+    below: Option<Line>,
 }
 
 impl Write for Screen {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match if self.gone { Ok(bytes.len()) } else { io::stdout().write(bytes) } {
+        let write = || io::stdout().write(bytes);
+        let written = match &self.below {
+            _ if self.gone => Ok(bytes.len()),
+            Some(line) => line.aside(write),
+            None => write(),
+        };
+        match written {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.gone = true;
                 Ok(bytes.len())
@@ -245,8 +280,11 @@ impl Write for Screen {
 ///
 /// When it is not understood, or cannot be done.
 pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &mut dyn Write) -> Result<(), Failure> {
-    let arguments = Arguments::try_parse_from(words).map_err(Failure::Usage)?;
-    let result = match arguments.command {
+    carry_out(Arguments::try_parse_from(words).map_err(Failure::Usage)?.command, out)
+}
+
+fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
+    let result = match command {
         Command::Run(wish) => return run::run(wish, out),
         Command::Doctor(wish) => {
             return if doctor::run(&wish, out)? { Ok(()) } else { Err(Failure::Exit(1)) };

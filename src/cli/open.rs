@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::cut::{Window, duration};
 use super::hang;
+use super::join;
 use super::survey::Survey;
 use crate::sys;
 use crate::trace::names;
@@ -38,6 +39,9 @@ pub(super) struct Wish {
 }
 
 pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
+    if traces.len() > 1 {
+        join::must_share_clock(traces)?;
+    }
     let survey = Survey::of(traces)?;
     let Some(span) = survey.span else {
         return Err(format!("{}: there is nothing in this trace that could be shown", traces[0].display()));

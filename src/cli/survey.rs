@@ -11,6 +11,7 @@ use crate::trace::fields::{
 };
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Packet};
+use crate::trace::words::{self, Category};
 use crate::trace::writer::TRACK_BITS;
 
 /// What is found in one trace, or in several that are looked at as one.
@@ -285,7 +286,7 @@ impl Survey {
             processes.for_each(|(_, process)| process.ended = Some(*time));
         }
         for track in &of_file.counted {
-            let counts_losses = self.tracks.get(track).is_some_and(|track| track.name == "records dropped");
+            let counts_losses = self.tracks.get(track).is_some_and(|track| track.name == words::track::DROPS);
             if counts_losses && let Some(process) = self.process(*track) {
                 self.processes.entry(process).or_default().is_lossy = true;
             }
@@ -325,35 +326,37 @@ impl Survey {
         match event.kind {
             kind::TYPE_SLICE_BEGIN => {
                 self.slices += 1;
-                let open = match event.category {
-                    "operation" => {
+                let open = match Category::of(event.category) {
+                    Some(Category::Operation) => {
                         track.operations += 1;
                         track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
                         self.operations.push((time, time));
                         track.handed_over.take(event, time);
                         Open::Operation(self.operations.len() - 1)
                     }
-                    "run" => {
+                    Some(Category::Run) => {
                         track.operations += 1;
                         track.runs += 1;
                         track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
                         Open::Run(time.saturating_sub(event.uint(nccl::QUEUED_NS).unwrap_or_default()))
                     }
-                    "kernel" if event.arg(nccl::COMM).is_some() => {
+                    Some(Category::Kernel) if event.arg(nccl::COMM).is_some() => {
                         self.kernels.push((time, time));
                         Open::Kernel(self.kernels.len() - 1)
                     }
-                    "proxy" if event.arg(nccl::STEPS).is_some() => {
+                    Some(Category::Proxy) if event.arg(nccl::STEPS).is_some() => {
                         Open::Work(Box::new(Unfinished::new(Work::Proxy, event, time, self.slices)))
                     }
-                    "api" => {
+                    Some(Category::Api) => {
                         if event.arg(nccl::COMM).is_some() && event.arg(nccl::COUNT).is_some() {
                             let call = Unfinished::new(Work::Call, event, time, self.slices);
                             track.call = Some(call);
                         }
                         Open::Call(time)
                     }
-                    "not done" => Open::Work(Box::new(Unfinished::new(Work::Overdue, event, time, self.slices))),
+                    Some(Category::NotDone) => {
+                        Open::Work(Box::new(Unfinished::new(Work::Overdue, event, time, self.slices)))
+                    }
                     _ => Open::Other,
                 };
                 track.open.push(open);
@@ -410,7 +413,7 @@ impl Survey {
     /// call it otherwise.
     pub(super) fn shown_as(&self, hash: u64) -> BTreeSet<&str> {
         let tracks = self.tracks.values().filter(|track| track.communicators == [hash]);
-        tracks.filter_map(|track| Some(track.name.split_once(" · rank ")?.0)).collect()
+        tracks.filter_map(|track| Some(track.name.split_once(words::track::RANK)?.0)).collect()
     }
 
     /// How long the trace lasts, ns.

@@ -15,8 +15,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::correlate::is_nccl;
-use crate::model::activity::Api;
+use crate::model::activity::{Api, is_nccl};
 
 pub mod kernel_name;
 mod kineto;

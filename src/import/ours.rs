@@ -9,19 +9,27 @@ use super::{
     Process, Profile, Range, Source, Span, Tool, Transfer,
 };
 use crate::model::activity::{Api, CopyKind};
+use crate::model::event::Kind;
 use crate::trace::fields::clock_id;
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::{self, Event, Nccl, Packet, TracePacket};
+use crate::trace::words::{Category, instant, track};
 use crate::trace::writer::{TRACK_BITS, attribute};
 
-/// How a track of carried operations is named after the one of its kernels.
-const OPERATIONS: &str = " · operations";
-const STEPS: &str = "steps";
 /// Categories of slices of which something is made.
-const CATEGORIES: [&str; 8] = ["kernel", "carried", "operation", "api", "proxy", "cuda", "nvtx", "pytorch"];
+const CATEGORIES: [Category; 8] = [
+    Category::Kernel,
+    Category::Carried,
+    Category::Operation,
+    Category::Api,
+    Category::Proxy,
+    Category::Cuda,
+    Category::Nvtx,
+    Category::PyTorch,
+];
 /// What stands before a communicator's members in the remark about it.
 pub(crate) const WORLD_RANKS: &str = "world ranks ";
 
@@ -68,8 +76,8 @@ struct Track {
 struct Open {
     begin: i64,
     name: Arc<str>,
-    /// Empty where nothing is made of it.
-    category: &'static str,
+    /// `None` where nothing is made of it.
+    category: Option<Category>,
     nccl: Nccl,
     correlation: Option<u64>,
     arrows: Vec<u64>,
@@ -160,8 +168,8 @@ impl Reader {
         let uuid = event.track;
         match event.r#type() {
             Type::SliceBegin => {
-                let category = CATEGORIES.into_iter().find(|it| *it == event.category).unwrap_or_default();
-                let nccl = if category.is_empty() { Nccl::default() } else { event.nccl() };
+                let category = Category::of(event.category).filter(|it| CATEGORIES.contains(it));
+                let nccl = if category.is_none() { Nccl::default() } else { event.nccl() };
                 let (correlation, arrows) = (event.correlation, event.flows().collect());
                 let open = Open { begin: time, name: event.shared_name(), category, nccl, correlation, arrows };
                 self.tracks.entry(uuid).or_default().open.push(open);
@@ -181,7 +189,7 @@ impl Reader {
     fn instant(&mut self, uuid: u64, name: &str, time: i64, category: &str, nccl: Nccl) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         match name {
-            "communicator init" | "communicator" | "process group" => {
+            instant::COMM_INIT | instant::COMM | instant::PROCESS_GROUP => {
                 let at = self.communicator(process, nccl.comm(), nccl.comm_name());
                 let communicator = &mut self.profile.communicators[at];
                 communicator.name = nccl.comm_name.clone();
@@ -201,22 +209,22 @@ impl Reader {
                     self.versions.insert(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));
                 }
             }
-            "GPU" => {
+            instant::GPU => {
                 self.profile.devices.insert(nccl.device(), nccl.note().to_owned());
             }
-            "recording started" => {
+            instant::STARTED => {
                 let version = nccl.note().split(';').next().unwrap_or_default().trim_start_matches("ncclscope ");
                 version.clone_into(&mut self.profile.source.version);
                 self.profile.notes.push(nccl.note().to_owned());
             }
-            "import started" => self.profile.notes.push(nccl.note().to_owned()),
-            "note of the import" if self.imported.is_some() => self.profile.notes.push(nccl.note().to_owned()),
-            "recording ended" if nccl.dropped() + nccl.discarded() > 0 => {
+            instant::IMPORT_STARTED => self.profile.notes.push(nccl.note().to_owned()),
+            instant::IMPORT_NOTE if self.imported.is_some() => self.profile.notes.push(nccl.note().to_owned()),
+            instant::ENDED if nccl.dropped() + nccl.discarded() > 0 => {
                 let lost = nccl.dropped() + nccl.discarded();
                 self.profile.processes[process].lost += lost;
                 self.profile.notes.push(format!("{lost} calls of NCCL are not in the trace"));
             }
-            _ if matches!(category, "nvtx" | "pytorch") => {
+            _ if matches!(Category::of(category), Some(Category::Nvtx | Category::PyTorch)) => {
                 let range = self.range(uuid, process, Span { start: time, end: time }, name, &nccl);
                 self.profile.ranges.push(range);
             }
@@ -229,22 +237,22 @@ impl Reader {
         let span = Span { start: open.begin, end: end.max(open.begin) };
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str()).to_owned();
         match open.category {
-            "kernel" if open.nccl.kernel.is_some() => self.kernel(process, &track, span, &open),
-            "kernel" => self.copy(process, span, &open),
-            "carried" => {
+            Some(Category::Kernel) if open.nccl.kernel.is_some() => self.kernel(process, &track, span, &open),
+            Some(Category::Kernel) => self.copy(process, span, &open),
+            Some(Category::Carried) => {
                 let operation = self.operation(process, &open);
-                let of = track.strip_suffix(OPERATIONS).unwrap_or(&track).to_owned();
+                let of = track.strip_suffix(track::OPERATIONS).unwrap_or(&track).to_owned();
                 self.carried.push((process, of, span, operation));
             }
-            "operation" => {
+            Some(Category::Operation) => {
                 self.handover(process, span, &open);
                 let operation = self.operation(process, &open);
                 let operation = &mut self.profile.operations[operation];
                 (operation.call, operation.tid) = (Some(span), open.nccl.tid.map(i64::from));
             }
-            "api" => self.api(uuid, process, span, &open),
-            "proxy" if track.ends_with(STEPS) => self.transfer(uuid, process, span, open, depth),
-            "cuda" => {
+            Some(Category::Api) => self.api(uuid, process, span, &open),
+            Some(Category::Proxy) if track.ends_with(track::STEPS) => self.transfer(uuid, process, span, open, depth),
+            Some(Category::Cuda) => {
                 let tid = open.nccl.tid.map(i64::from).or_else(|| self.thread(uuid));
                 let call = CudaCall {
                     process,
@@ -259,7 +267,7 @@ impl Reader {
                 };
                 self.profile.cuda_calls.push(call);
             }
-            "nvtx" | "pytorch" => {
+            Some(Category::Nvtx | Category::PyTorch) => {
                 let range = self.range(uuid, process, span, &open.name, &open.nccl);
                 self.profile.ranges.push(range);
             }
@@ -282,7 +290,11 @@ impl Reader {
 
     fn range(&self, uuid: u64, process: usize, span: Span, name: &str, nccl: &Nccl) -> Range {
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
-        let domain = nccl.nvtx_domain.as_deref().or_else(|| track.strip_prefix("PyTorch · ")).map(Into::into);
+        let domain = nccl
+            .nvtx_domain
+            .as_deref()
+            .or_else(|| track.strip_prefix(track::PYTORCH)?.strip_prefix(" · "))
+            .map(Into::into);
         Range { process, tid: self.thread(uuid), span, name: name.into(), domain }
     }
 
@@ -297,10 +309,11 @@ impl Reader {
             | MatchedBy::InferredCaptureOrder => How::Inferred,
             MatchedBy::InferredRange => How::Launched,
             MatchedBy::InferredKernelName => How::Named,
-            MatchedBy::Unmatched | MatchedBy::MatchAbsent => How::Unknown,
+            MatchedBy::Contradicted | MatchedBy::Unmatched | MatchedBy::MatchAbsent => How::Unknown,
         };
         let how = if self.imported.is_some() && how == How::Exact { How::Told } else { how };
-        let mut carried = Carried { count: nccl.operations(), operations: Vec::new(), how };
+        let count = if how == How::Unknown { 0 } else { nccl.operations() };
+        let mut carried = Carried { count, operations: Vec::new(), how };
         match carried.count {
             0 => {}
             1 => carried.operations.push(self.operation(process, open)),
@@ -320,14 +333,15 @@ impl Reader {
     }
 
     fn copy(&mut self, process: usize, span: Span, open: &Open) {
-        let kind = match open.nccl.note.as_deref().unwrap_or(&open.name) {
-            "copy host → device" => CopyKind::HostToDevice,
-            "copy device → host" => CopyKind::DeviceToHost,
-            "copy on the device" => CopyKind::DeviceToDevice,
-            "copy to another device" => CopyKind::PeerToPeer,
-            "memset" => CopyKind::Set,
-            _ => CopyKind::Other(0),
-        };
+        let name = open.nccl.note.as_deref().unwrap_or(&open.name);
+        let kinds = [
+            CopyKind::HostToDevice,
+            CopyKind::DeviceToHost,
+            CopyKind::DeviceToDevice,
+            CopyKind::PeerToPeer,
+            CopyKind::Set,
+        ];
+        let kind = kinds.into_iter().find(|kind| names::copy(*kind) == name).unwrap_or(CopyKind::Other(0));
         let (place, correlation, bytes) = (place(&open.nccl), open.nccl.correlation(), open.nccl.bytes);
         self.profile.copies.push(Copy { process, span, place, correlation, bytes, kind });
     }
@@ -336,12 +350,12 @@ impl Reader {
         let Some(tid) = self.thread(uuid) else { return };
         let communicator = self.communicator_of(process, &open.nccl);
         let launch = Launch { process, tid, span, communicator, stream: open.nccl.stream() };
-        let list = match &*open.name {
-            "KernelLaunch" => Some(&mut self.profile.launches),
-            "Group" => Some(&mut self.profile.plans),
-            "GroupApi" => Some(&mut self.profile.groups),
-            _ => None,
-        };
+        let lists = [
+            (Kind::KernelLaunch, &mut self.profile.launches),
+            (Kind::Group, &mut self.profile.plans),
+            (Kind::GroupApi, &mut self.profile.groups),
+        ];
+        let list = lists.into_iter().find(|(kind, _)| kind.name() == &*open.name).map(|(_, list)| list);
         if let Some(list) = list {
             list.push(launch);
         } else if open.nccl.count.is_some() {
@@ -376,9 +390,8 @@ impl Reader {
         let waits = self.waits.remove(&uuid).unwrap_or_default();
         // `dp · send → 4 · steps`.
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
-        let peer =
-            track.trim_end_matches(STEPS).trim_end_matches(" · ").rsplit(' ').next().and_then(|it| it.parse().ok());
-        let is_send = track.contains(" · send → ");
+        let peer = track.trim_end_matches(track::STEPS).rsplit(' ').next().and_then(|it| it.parse().ok());
+        let is_send = track.contains(track::SEND);
         self.profile.transfers.push(Transfer { process, span, bytes: open.nccl.bytes, peer, is_send, waits });
     }
 

@@ -14,6 +14,7 @@ use super::slower::{LEAST, Link, Part, Row as SlowerRow, Slower};
 use super::starts::Starts;
 use super::statistics::Distribution;
 use super::steps::Source;
+use crate::cli::colour;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};
 
@@ -124,6 +125,7 @@ impl Report {
             writeln!(out, "# Comparison\n")?;
         }
         for line in self.answer() {
+            let line = if style == Style::Text { colour::paint(colour::ANSWER, line) } else { line };
             writeln!(out, "{line}\n")?;
         }
         for section in self.sections() {

@@ -11,6 +11,7 @@ use super::change::{self, Change, Pair};
 use super::ranks::{Class, Item, Kind, Rank, Ranks};
 use super::steps::{self, Source, Steps};
 use crate::import::Profile;
+use crate::trace::words::wait;
 
 /// The part of a step from which something in it counts.
 pub(crate) const LEAST: f64 = 0.02;
@@ -322,7 +323,7 @@ fn links(profiles: [&Profile; 2], couples: &[[&Rank; 2]]) -> Vec<Link> {
     let waits = |side: usize| {
         let mut all: BTreeMap<(usize, i32), Vec<f64>> = BTreeMap::new();
         for transfer in profiles[side].transfers.iter().filter(|transfer| transfer.is_send) {
-            let network = transfer.waits.iter().filter(|(what, _)| what == "network wait").map(|(_, ns)| *ns);
+            let network = transfer.waits.iter().filter(|(what, _)| what == wait::NETWORK).map(|(_, ns)| *ns);
             if let (Some(peer), Some(ns)) = (transfer.peer, network.reduce(|all, ns| all + ns)) {
                 all.entry((transfer.process, peer)).or_default().push(ns as f64);
             }

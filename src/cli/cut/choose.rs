@@ -13,6 +13,7 @@ use super::super::survey::Survey;
 use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::reader::Event;
+use crate::trace::words::Category;
 
 /// What is to be kept, in terms of this trace.
 #[derive(Debug, Default)]
@@ -201,7 +202,7 @@ struct Held {
 
 impl Chooser<'_> {
     fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: u64) {
-        let category = event.category;
+        let category = Category::of(event.category);
         let scope = self.scopes.get(&event.track).copied().unwrap_or(Scope::Wanted);
         if scope == Scope::Left {
             return;
@@ -213,7 +214,8 @@ impl Chooser<'_> {
         }
         let around = self.open.get(&event.track).and_then(|open| open.last());
         let is_left_out = self.filter.no_steps
-            && (category == "net" || category == "proxy" && event.arg(nccl::STEP).is_some())
+            && (category == Some(Category::Net)
+                || category == Some(Category::Proxy) && event.arg(nccl::STEP).is_some())
             || around.is_some_and(|around| around.is_left_out);
         let wanted = self.filter.communicators.as_ref();
         let is_wanted = !is_left_out
@@ -261,8 +263,8 @@ impl Chooser<'_> {
     }
 
     /// Whether what an instant says holds from there on, or for the whole recording.
-    fn is_lasting(&mut self, event: &Event<'_>, category: &str) -> bool {
-        let is_first = category == "ncclscope" && self.begun.insert(event.track);
+    fn is_lasting(&mut self, event: &Event<'_>, category: Option<Category>) -> bool {
+        let is_first = category == Some(Category::Ncclscope) && self.begun.insert(event.track);
         // Other tools know of no interface.
         let is_init = [nccl::INTERFACE, nccl::RANKS].iter().any(|number| event.arg(*number).is_some());
         let introduces = event.uint(nccl::COMM).filter(|_| is_init);

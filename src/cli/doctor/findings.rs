@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::facts::{CuptiCopy, Facts, NcclCopy};
-use crate::cli::nccl;
-use crate::releases;
+use crate::cli::{colour, nccl};
+use crate::releases::{self, FAULTS, Fault, FaultId};
 use crate::trace::names;
 
 /// How much it matters.
@@ -52,11 +52,11 @@ impl Finding {
 
     pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let word = match self.grade {
-            Grade::Ok => "ok",
-            Grade::Note => "note",
-            Grade::Problem => "PROBLEM",
+            Grade::Ok => colour::paint(colour::GOOD, "ok      "),
+            Grade::Note => colour::paint(colour::NOTE, "note    "),
+            Grade::Problem => colour::paint(colour::BAD, "PROBLEM "),
         };
-        writeln!(out, "{word:<8} {:<14} {}", self.about, self.found)?;
+        writeln!(out, "{word} {:<14} {}", self.about, self.found)?;
         for (mark, text) in [("so", &self.follows), ("do", &self.advice)] {
             if let Some(text) = text {
                 writeln!(out, "{:<23} {mark}: {text}", "")?;
@@ -156,6 +156,7 @@ fn cupti(facts: &Facts) -> Vec<Finding> {
                 .advise("pip install nvidia-cuda-cupti-cu12 (CUDA 13: nvidia-cuda-cupti), or NCCLSCOPE_CUPTI=/path/of/libcupti.so"),
         );
     }
+    all.extend(cupti_faults(&facts.cupti));
     for user in &facts.cupti_users {
         let who = format!("{} (pid {}) has it loaded now", user.name, user.pid);
         all.push(match user.is_recorded {
@@ -166,6 +167,29 @@ fn cupti(facts: &Facts) -> Vec<Finding> {
         });
     }
     all
+}
+
+/// What is known against these copies of CUPTI, and matters.
+fn cupti_faults(copies: &[CuptiCopy]) -> Vec<Finding> {
+    // Nothing follows from the one, and the other is told where the copy is.
+    let is_told = |fault: &Fault| !matches!(fault.id, FaultId::NullBuffer | FaultId::Crash);
+    FAULTS
+        .iter()
+        .filter(|fault| is_told(fault))
+        .filter_map(|fault| {
+            let mut of: Vec<String> = Vec::new();
+            for name in copies.iter().filter_map(|copy| copy.version.as_deref()) {
+                let had = releases::cupti_faults(name).find(|(other, _)| other.id == fault.id);
+                let Some((_, is_certain)) = had else { continue };
+                let text = if is_certain { name.to_owned() } else { format!("{name}, perhaps") };
+                if !of.contains(&text) {
+                    of.push(text);
+                }
+            }
+            let found = format!("{}: {} ({})", of.join("; "), fault.what, fault.source);
+            (!of.is_empty()).then(|| Finding::new(Grade::Note, "CUPTI's faults", found).so(fault.follows))
+        })
+        .collect()
 }
 
 fn nccl(facts: &Facts) -> Vec<Finding> {
@@ -453,6 +477,15 @@ mod tests {
         note(|it| it.cupti = vec![], "no libcupti.so.12 or .13");
         note(|it| it.driver.kernel = Some("535.1".into()), "the driver is of CUDA 12");
         note(|it| it.cupti[0].is_13_2 = true, "overflows the stack");
+        fn cupti(it: &mut Facts, versions: &[&str]) {
+            let copy = |version: &&str| CuptiCopy { version: Some((*version).into()), ..copy_of_cupti(13) };
+            it.cupti = versions.iter().map(copy).collect();
+        }
+        note(|it| cupti(it, &["13.0.85", "2025.3.1"]), "13.0.85; 2025.3.1: after some 25 million kernels of graphs");
+        note(|it| cupti(it, &["13.0.85", "2025.3.1"]), "13.0.85, perhaps: it deadlocks when it is told to stop");
+        note(|it| cupti(it, &["12.9.79"]), "so: record long jobs in parts");
+        note(|it| cupti(it, &["12.9.79"]), "a kernel may have the name of one that was in its place before");
+        note(|it| cupti(it, &["12.9.79"]), "so: with NCCLSCOPE_CUPTI_CLOCK=boottime");
         note(
             |it| it.cupti_users = vec![super::super::facts::User { pid: 7, name: "nsys".into(), is_recorded: false }],
             "nsys (pid 7)",
@@ -466,6 +499,17 @@ mod tests {
         note(|it| it.complaints = vec!["NCCLSCOPE_PRESTE is not a setting".into()], "NCCLSCOPE_PRESTE");
         note(|it| it.shared_memory = Some(64 << 20), "--shm-size");
         note(|it| it.output.free = Some(2 << 30), "a trace may grow to 2 GiB");
+    }
+
+    #[test]
+    fn faults_that_a_cupti_does_not_have_are_not_told() {
+        let mut facts = well();
+        for (version, told) in [("13.5.25", 0), ("13.4.92", 2), ("12.3.101", 4)] {
+            facts.cupti[0].version = Some(version.into());
+            let of: Vec<_> = findings(&facts).into_iter().filter(|it| it.about == "CUPTI's faults").collect();
+            assert_eq!(of.len(), told, "{version}: {of:?}");
+            assert!(of.iter().all(|fault| fault.follows.is_some()));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::super::survey::Work;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED};
 use super::{BEYOND, Hang, LISTED, Missing, PAIRS, PATIENCE_NS};
+use crate::trace::words::{track, wait};
 
 /// What the job stands on: first what nothing else explains, then by time.
 pub(super) fn judge(job: &Job) -> Vec<Hang> {
@@ -195,9 +196,9 @@ impl Job {
         let mut links: BTreeMap<(u32, &str, bool), (u64, u64)> = BTreeMap::new();
         for (member, track, phase, since) in &self.transfers {
             let Member { hash: of, rank, .. } = self.members[*member];
-            let (age, is_send) = (self.age(*member, *since), track.contains(" · send "));
+            let (age, is_send) = (self.age(*member, *since), track.contains(track::SEND));
             let peer = track.split(' ').skip_while(|word| !["→", "←"].contains(word)).nth(1);
-            let tells = matches!((is_send, phase.as_str()), (true, "network wait") | (false, "GPU wait"));
+            let tells = matches!((is_send, phase.as_str()), (true, wait::NETWORK) | (false, wait::GPU));
             if let Some(peer) = peer.filter(|_| of == hash && tells && age >= PATIENCE_NS) {
                 let (count, oldest) = links.entry((rank, peer, is_send)).or_default();
                 (*count, *oldest) = (*count + 1, age.max(*oldest));

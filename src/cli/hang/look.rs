@@ -9,10 +9,11 @@ use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
 use super::{LAG_NS, PATIENCE_NS};
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::Event;
+use crate::trace::words::{self, Category};
 
 /// `world · rank 3 of 8 · handed over`: the communicator, the rank and the ranks.
 fn placed(track: &str) -> Option<(&str, u32, u32)> {
-    let (label, rest) = track.split_once(" · rank ")?;
+    let (label, rest) = track.split_once(words::track::RANK)?;
     let rest = rest.split(" · ").next()?;
     let (rank, ranks) = rest.split_once(" of ")?;
     Some((label, rank.parse().ok()?, ranks.parse().ok()?))
@@ -115,7 +116,7 @@ fn moved(survey: &Survey) -> HashMap<(u64, &str), u64> {
 
 /// The communicator of `dp · send → 4 · steps`.
 fn proxy_label(track: &str) -> &str {
-    let cut = [" · send ", " · receive "].iter().find_map(|arrow| track.split_once(arrow));
+    let cut = [words::track::SEND, words::track::RECEIVE].iter().find_map(|arrow| track.split_once(arrow));
     cut.map_or(track, |(label, _)| label)
 }
 
@@ -153,16 +154,16 @@ impl Look<'_> {
                         open.get_mut(&event.track).and_then(Vec::pop);
                     }
                 }
-                kind::TYPE_SLICE_BEGIN => match event.category {
-                    "api" => {
+                kind::TYPE_SLICE_BEGIN => match Category::of(event.category) {
+                    Some(Category::Api) => {
                         self.called(event, time);
                         calls.entry(event.track).or_default().push((event.name.to_owned(), time));
                     }
-                    "proxy" if event.arg(nccl::STEPS).is_none() => {
+                    Some(Category::Proxy) if event.arg(nccl::STEPS).is_none() => {
                         transfers.entry(event.track).or_default().push((event.name.to_owned(), time));
                     }
-                    "operation" => self.handed_over(event, time),
-                    "run" => self.ran(event),
+                    Some(Category::Operation) => self.handed_over(event, time),
+                    Some(Category::Run) => self.ran(event),
                     _ => {}
                 },
                 _ => {}

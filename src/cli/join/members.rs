@@ -7,10 +7,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::super::cut::Ranks;
 use super::super::survey;
-use crate::trace::fields::{trace, trace_packet, track_descriptor};
+use crate::trace::fields::{trace_packet, track_descriptor};
 use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};
 use crate::trace::reader::{Nccl, Packet};
+use crate::trace::words::instant;
 use crate::trace::writer::TRACK_BITS;
 
 /// What stands between the parts of a track's name.
@@ -44,7 +45,7 @@ impl Members {
             self.ranks.insert(descriptor.uuid() >> TRACK_BITS, rank);
         }
         if let Some(event) = packet.event
-            && event.name == "communicator init"
+            && event.name == instant::COMM_INIT
             && let Nccl { comm: Some(hash), comm_name: None, rank: Some(rank), ranks: Some(size), nodes, .. } =
                 event.nccl()
         {
@@ -111,24 +112,8 @@ impl Labels {
         marks.iter().any(|mark| self.0.contains_key(mark))
     }
 
-    /// Packets one after the other, with the new labels in the names of their tracks; nothing where none changes.
-    pub(super) fn given_to(&self, packets: &[u8]) -> Option<Vec<u8>> {
-        let mut out = Vec::new();
-        let mut changes = false;
-        for packet in fields(packets) {
-            match self.packet(packet.bytes()) {
-                Some(new) => {
-                    put_bytes(&mut out, trace::PACKET, &new);
-                    changes = true;
-                }
-                None => out.extend_from_slice(packet.raw),
-            }
-        }
-        changes.then_some(out)
-    }
-
     /// A packet that describes a track whose name changes.
-    fn packet(&self, packet: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn packet(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let descriptor = fields(packet).find(|field| field.number == trace_packet::TRACK_DESCRIPTOR)?.bytes();
         let part = |number| fields(descriptor).find(|field| field.number == number);
         let uuid = part(track_descriptor::UUID)?.uint();
@@ -157,7 +142,7 @@ impl Labels {
 }
 
 /// A message with something else in one of its fields.
-fn replaced(message: &[u8], number: u32, value: &[u8]) -> Vec<u8> {
+pub(super) fn replaced(message: &[u8], number: u32, value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len() + value.len());
     for field in fields(message) {
         if field.number == number { put_bytes(&mut out, number, value) } else { out.extend_from_slice(field.raw) }

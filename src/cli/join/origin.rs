@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::super::foreign::utc;
-use super::super::import::STARTED;
+use super::super::read_trace;
 use crate::config;
 use crate::import::knowledge::duration;
 use crate::trace::fields::clock_id;
 use crate::trace::reader::{Event, Packet, TracePacket};
+use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// By how much the wall clock may be set while a job runs, in ns, where only the host's name says that a boot is the same; and where nothing does.
@@ -26,7 +27,7 @@ pub(super) struct Origin {
     /// The marks of its processes.
     pub(super) tags: BTreeSet<u64>,
     hosts: BTreeSet<String>,
-    boots: BTreeSet<String>,
+    pub(super) boots: BTreeSet<String>,
     /// What names its run.
     runs: BTreeSet<String>,
     /// Unknown where it says nothing of how it was made.
@@ -53,6 +54,24 @@ enum Kind {
 impl Origin {
     pub(super) fn of(path: &Path) -> Origin {
         Origin { path: path.to_owned(), ..Origin::default() }
+    }
+
+    /// What the beginning of a file says of its clock.
+    pub(super) fn head(path: &Path) -> Result<Origin, String> {
+        let mut origin = Origin::of(path);
+        let read = read_trace(path, |packet| {
+            origin.look(packet);
+            // The rest of the file has nothing to add.
+            if origin.tells_clock() { Err(String::new()) } else { Ok(()) }
+        });
+        match read {
+            Err(reason) if !origin.tells_clock() => Err(reason),
+            _ => Ok(origin),
+        }
+    }
+
+    fn tells_clock(&self) -> bool {
+        !self.boots.is_empty() && self.to_utc.is_some()
     }
 
     /// Takes the next packet.
@@ -99,20 +118,20 @@ impl Origin {
         self.span = Some((first.min(time), last.max(time)));
         match event.name {
             // What another tool saw beside a recording is on the recording's clock.
-            "recording started" => self.kind = Some(Kind::Recorded),
-            STARTED => drop(self.kind.get_or_insert(Kind::ImportedBefore)),
-            "communicator init" => {
+            instant::STARTED => self.kind = Some(Kind::Recorded),
+            instant::IMPORT_STARTED => drop(self.kind.get_or_insert(Kind::ImportedBefore)),
+            instant::COMM_INIT => {
                 self.communicators.extend(event.nccl().comm.filter(|hash| *hash != 0));
             }
             _ => {}
         }
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn host(&self) -> String {
+    pub(super) fn host(&self) -> String {
         self.hosts.iter().cloned().collect::<Vec<_>>().join(", ")
     }
 
@@ -128,36 +147,62 @@ impl Origin {
     }
 
     fn overlaps(&self, other: &Origin) -> bool {
+        // Of two boots, by the wall clocks, which are not far apart.
+        let apart = match (self.to_utc, other.to_utc) {
+            (Some(here), Some(there)) if !one_boot(self, other) => there.saturating_sub(here),
+            _ => 0,
+        };
         match (self.span, other.span) {
-            (Some((first, last)), Some((begin, end))) => first <= end && begin <= last,
+            (Some((first, last)), Some((begin, end))) => {
+                first <= end.saturating_add(apart) && begin.saturating_add(apart) <= last
+            }
             // Who says nothing contradicts nothing.
             _ => true,
         }
     }
 }
 
-/// Whether files can be joined; a remark on how well, where there is one to make.
+/// What files have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Common {
+    /// For each file the number of its clock, counted from 0 in the order of the files.
+    pub(super) clocks: Vec<usize>,
+    /// How well their times fit together, where there is something to say.
+    pub(super) remark: Option<String>,
+}
+
+/// Which files share a clock, if they are of one run.
 ///
 /// # Errors
 ///
-/// Why they cannot: no common clock, or several runs.
-pub(super) fn judge(files: &[Origin]) -> Result<Option<String>, String> {
-    let [first, others @ ..] = files else { return Ok(None) };
-    if others.is_empty() {
-        return Ok(None);
+/// Why they cannot be joined: no clock that could be related to the others', or several runs.
+pub(super) fn judge(files: &[Origin]) -> Result<Common, String> {
+    let mut clocks: Vec<usize> = Vec::new();
+    let mut firsts: Vec<&Origin> = Vec::new();
+    for file in files {
+        let mut known = None;
+        for (number, first) in firsts.iter().enumerate() {
+            if known.is_none() && one_clock(first, file)? {
+                known = Some(number);
+            }
+        }
+        clocks.push(known.unwrap_or_else(|| {
+            firsts.push(file);
+            firsts.len() - 1
+        }));
     }
-    for file in others {
-        one_clock(first, file)?;
+    if files.len() > 1 {
+        one_run(files)?;
     }
-    one_run(files)?;
-    let imported = first.kind == Some(Kind::Imported);
-    Ok(imported.then(|| {
+    let imported = files.len() > 1 && files[0].kind == Some(Kind::Imported);
+    let remark = imported.then(|| {
         "the times of imported files are put together by the wall clocks of their hosts, and how far these were apart is not known".into()
-    }))
+    });
+    Ok(Common { clocks, remark })
 }
 
-/// Whether two files share a clock.
-fn one_clock(one: &Origin, other: &Origin) -> Result<(), String> {
+/// Whether two files share a clock; an error where they do not, and nothing could relate their clocks either.
+fn one_clock(one: &Origin, other: &Origin) -> Result<bool, String> {
     let refused = |why: String| Err(format!("{} and {} have no common clock: {why}", one.name(), other.name()));
     for file in [one, other] {
         if file.kind == Some(Kind::ImportedBefore) {
@@ -170,7 +215,7 @@ fn one_clock(one: &Origin, other: &Origin) -> Result<(), String> {
     let is_imported = |file: &&Origin| file.kind == Some(Kind::Imported);
     let imported: Vec<&Origin> = [one, other].into_iter().filter(is_imported).collect();
     match imported[..] {
-        [] => one_boot(one, other).or_else(refused),
+        [] => Ok(one_boot(one, other)),
         [imported] => refused(format!(
             "{} was imported from another tool's file; where that is of the same run, join the tool's own file, and the launches put it on our \
              clock",
@@ -178,36 +223,26 @@ fn one_clock(one: &Origin, other: &Origin) -> Result<(), String> {
         )),
         _ => match imported.iter().find(|file| file.to_utc.is_none()) {
             Some(file) => refused(format!("the file that {} was imported from does not say when it was", file.name())),
-            None if !one.hosts.is_empty() && !other.hosts.is_empty() && one.hosts.is_disjoint(&other.hosts) => refused(
-                format!("they are of different hosts, {} and {}, which cannot be merged yet", one.host(), other.host()),
-            ),
-            None => Ok(()),
+            None if !one.hosts.is_empty() && !other.hosts.is_empty() && one.hosts.is_disjoint(&other.hosts) => {
+                refused(format!(
+                    "they are of different hosts, {} and {}, and imported files do not say what relates their clocks",
+                    one.host(),
+                    other.host()
+                ))
+            }
+            None => Ok(true),
         },
     }
 }
 
-/// Whether two recordings are of one boot.
-fn one_boot(one: &Origin, other: &Origin) -> Result<(), String> {
-    let same_host = !one.hosts.is_disjoint(&other.hosts);
-    let advice = "join the files of one host and boot; hosts cannot be merged yet";
+/// Whether two recordings are of one boot, and of one clock: a time namespace may give containers of one boot several.
+pub(super) fn one_boot(one: &Origin, other: &Origin) -> bool {
+    let apart = one.to_utc.zip(other.to_utc).map_or(0, |(offset, of_other)| offset.abs_diff(of_other));
     if !one.boots.is_empty() && !other.boots.is_empty() {
-        return match one.boots.is_disjoint(&other.boots) {
-            false => Ok(()),
-            true if same_host => Err(format!("{} was booted between them; {advice}", one.host())),
-            true => Err(format!("they are of different hosts, {} and {}; {advice}", one.host(), other.host())),
-        };
+        return !one.boots.is_disjoint(&other.boots) && apart <= SET_NS as u64;
     }
-    let (Some(offset), Some(of_other)) = (one.to_utc, other.to_utc) else { return Ok(()) };
-    let apart = offset.abs_diff(of_other);
-    if apart <= if same_host { SET_NS } else { STEERED_NS } as u64 {
-        return Ok(());
-    }
-    Err(format!(
-        "their clocks began {} apart, on {} and {}, and not both say since which boot; {advice}",
-        duration(apart as f64),
-        one.host(),
-        other.host()
-    ))
+    let same_host = !one.hosts.is_disjoint(&other.hosts);
+    apart <= if same_host { SET_NS } else { STEERED_NS } as u64
 }
 
 /// Whether files are of one run.
@@ -296,40 +331,48 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_boot_are_joined_and_others_refused() {
-        for (other, why) in [
-            (changed(|_| ()), None),
+    fn files_of_one_boot_share_a_clock() {
+        for (other, same) in [
+            (changed(|_| ()), true),
             // Containers and emulated hosts have names of their own.
-            (changed(|it| it.hosts = ["node2".into()].into()), None),
-            (changed(|it| it.boots = ["b2".into()].into()), Some("node1 was booted between them")),
-            (
-                changed(|it| (it.boots, it.hosts) = (["b2".into()].into(), ["node2".into()].into())),
-                Some("they are of different hosts, node1 and node2"),
-            ),
+            (changed(|it| it.hosts = ["node2".into()].into()), true),
+            (changed(|it| it.boots = ["b2".into()].into()), false),
+            (changed(|it| (it.boots, it.hosts) = (["b2".into()].into(), ["node2".into()].into())), false),
+            (changed(|it| it.to_utc = Some(1_030_000_000_000)), true),
+            (changed(|it| it.to_utc = Some(4_600_000_000_000)), false),
             // From before the boot was in the file.
-            (changed(|it| it.boots.clear()), None),
-            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000))), None),
-            (
-                changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(2_000_000_000_000))),
-                Some("their clocks began 1000 s apart, on node1 and node1"),
-            ),
+            (changed(|it| it.boots.clear()), true),
+            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000))), true),
+            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(2_000_000_000_000))), false),
             (
                 changed(|it| {
                     (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000));
                     it.hosts = ["node2".into()].into();
                 }),
-                Some("their clocks began 30.0 s apart, on node1 and node2"),
+                false,
             ),
         ] {
-            let judged = judge(&[recorded("a"), other.clone()]);
-            match why {
-                None => assert_eq!(judged, Ok(None), "{other:?}"),
-                Some(why) => {
-                    let reason = judged.expect_err(why);
-                    assert!(reason.starts_with("a and b have no common clock: ") && reason.contains(why), "{reason}");
-                }
-            }
+            let alike = changed(|it| it.communicators = [7].into());
+            let other = Origin { communicators: [7].into(), ..other };
+            let common = judge(&[alike.clone(), other.clone(), alike]).unwrap();
+            assert_eq!(common.clocks, if same { [0, 0, 0] } else { [0, 1, 0] }, "{other:?}");
         }
+    }
+
+    #[test]
+    fn times_of_two_boots_are_compared_by_the_wall_clock() {
+        let booted = |change: fn(&mut Origin)| {
+            changed(|it| {
+                // It was booted 5000 s later, and recorded at the same time.
+                it.boots = ["b2".into()].into();
+                it.to_utc = Some(6_000_000_000_000);
+                it.span = Some((-4_990_000_000_000, -4_985_000_000_000));
+                change(it);
+            })
+        };
+        assert_eq!(judge(&[recorded("a"), booted(|_| ())]).unwrap().clocks, [0, 1]);
+        let days_later = booted(|it| it.span = recorded("a").span);
+        assert!(judge(&[recorded("a"), days_later]).unwrap_err().contains("not recorded at one time"));
     }
 
     #[test]
@@ -372,7 +415,7 @@ mod tests {
         ] {
             let judged = judge(&[a, b]);
             match why {
-                None => assert_eq!(judged, Ok(None)),
+                None => assert_eq!(judged.unwrap().clocks, [0, 0]),
                 Some(why) => {
                     let reason = judged.expect_err(why);
                     assert!(reason.starts_with("a and b are of two runs: ") && reason.contains(why), "{reason}");
@@ -386,10 +429,14 @@ mod tests {
     fn files_of_one_run_need_not_all_know_each_other() {
         let (mut second, mut third) = (recorded("b"), recorded("c"));
         (second.span, third.span) = (Some((15_000_000_000, 30_000_000_000)), Some((25_000_000_000, 40_000_000_000)));
-        assert_eq!(judge(&[recorded("a"), third.clone(), second]), Ok(None), "what lies between them ties them");
+        assert_eq!(
+            judge(&[recorded("a"), third.clone(), second]).unwrap().clocks,
+            [0; 3],
+            "what lies between them ties them"
+        );
         assert!(judge(&[recorded("a"), third]).is_err());
-        assert_eq!(judge(&[recorded("a")]), Ok(None));
-        assert_eq!(judge(&[]), Ok(None));
+        assert_eq!(judge(&[recorded("a")]).unwrap().clocks, [0]);
+        assert_eq!(judge(&[]), Ok(Common::default()));
     }
 
     #[test]
@@ -401,7 +448,7 @@ mod tests {
             span: Some((10_000_000_000, 20_000_000_000)),
             ..Origin::default()
         };
-        let remark = judge(&[imported("a", Some(0)), imported("b", Some(0))]).unwrap();
+        let remark = judge(&[imported("a", Some(0)), imported("b", Some(0))]).unwrap().remark;
         assert!(remark.is_some_and(|remark| remark.contains("wall clocks")));
         let mut elsewhere = [imported("a", Some(0)), imported("b", Some(0))];
         for (origin, host) in elsewhere.iter_mut().zip(["node1", "node2"]) {

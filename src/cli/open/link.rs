@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::super::hang::Hang;
 use super::super::survey::{Survey, Track};
+use crate::trace::words::{self, Category};
 
 /// Tracks that are pinned: more leave no room for the others.
 const PINNED: usize = 16;
@@ -71,27 +72,31 @@ fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
         command("PinTracksByRegex", &[&format!("^{}$", escaped(&name))]);
     }
     if survey.dropped > 0 {
-        command("PinTracksByRegex", &["^records dropped$"]);
+        command("PinTracksByRegex", &[&format!("^{}$", words::track::DROPS)]);
     }
     if hang.is_some() {
-        command("AddDebugSliceTrack", &[UNFINISHED, "No end seen"]);
+        command("AddDebugSliceTrack", &[&unfinished(), "No end seen"]);
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
     if processes > 1 && !survey.operations.is_empty() {
         let with_runs = with_runs(survey);
         let of_all = survey.tracks.iter().filter(|(_, track)| track.operations > 0);
         let all_run = of_all.map(|(uuid, _)| survey.process(*uuid)).all(|process| with_runs.contains(&process));
-        let category = if all_run { "run" } else { "operation" };
-        command("AddDebugSliceTrack", &[&arrivals(category), "First to last rank"]);
+        let category = if all_run { Category::Run } else { Category::Operation };
+        command("AddDebugSliceTrack", &[&arrivals(category.name()), "First to last rank"]);
     }
     commands
 }
 
 /// What NCCL had not ended when the recording did, or had not been seen to end, one slice an operation.
-const UNFINISHED: &str = "\
-SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category='not done' \
-OR extract_arg(arg_set_id,'nccl.steps') IS NOT NULL) \
-GROUP BY coalesce(extract_arg(arg_set_id,'correlation_id'),id)";
+fn unfinished() -> String {
+    let overdue = Category::NotDone.name();
+    format!(
+        "SELECT min(ts) AS ts, -1 AS dur, name FROM slice WHERE dur=-1 AND (category='{overdue}' \
+         OR extract_arg(arg_set_id,'nccl.steps') IS NOT NULL) \
+         GROUP BY coalesce(extract_arg(arg_set_id,'correlation_id'),id)"
+    )
+}
 
 /// For each operation the time from the first rank that began it to the last one.
 const ARRIVALS: &str = include_str!("arrivals.sql");
@@ -140,7 +145,7 @@ fn pinned(survey: &Survey) -> Vec<String> {
 
 /// By what a communicator's track is sorted: its label, and the rank in it as a number.
 fn by_rank(name: &str) -> (String, u32, String) {
-    let (label, rest) = name.split_once(" · rank ").unwrap_or((name, ""));
+    let (label, rest) = name.split_once(words::track::RANK).unwrap_or((name, ""));
     let rank = rest.split(' ').next().and_then(|rank| rank.parse().ok());
     (label.to_owned(), rank.unwrap_or(u32::MAX), rest.to_owned())
 }
@@ -236,6 +241,16 @@ mod tests {
                 .zip(&names)
                 .all(|(pin, name)| pin.contains(&quoted(&escaped(name)).trim_matches('"').to_owned()))
         );
+    }
+
+    #[test]
+    fn what_is_overdue_is_among_what_has_no_end() {
+        let overdue = |hang| {
+            let commands = commands(&Survey::default(), hang);
+            commands.iter().any(|command| command.contains("No end seen") && command.contains("category='not done'"))
+        };
+        let hang = Hang::default();
+        assert!(overdue(Some(&hang)) && !overdue(None));
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::config::{Config, SETTINGS, Setting};
 use crate::sys::{self, job};
 use crate::trace::names;
 use crate::trace::reader::{self, proto::perfetto::protos::track_event::Type};
+use crate::trace::words::instant;
 
 /// The command line of `ncclscope run`.
 #[derive(Args)]
@@ -215,13 +216,13 @@ fn watched(
         signal: status.signal(),
     };
     let written: Vec<_> = traces(&plan.output).into_iter().filter(|trace| !before.contains(trace)).collect();
-    account(&written, evidence, library).iter().for_each(|line| say(line));
+    account(&written, evidence, library, inner).iter().for_each(|line| say(line));
     drop(signals);
     Ok(status)
 }
 
-/// What became of the recording, a line each.
-fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path) -> Vec<String> {
+/// What became of the recording, a line each. Other ranks of a launcher's may not have ended yet (`inner`).
+fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: bool) -> Vec<String> {
     let (empty, full): (Vec<&PathBuf>, Vec<&PathBuf>) = written.iter().partition(|trace| is_empty(trace));
     evidence.empty = empty.len();
     let mut lines = Vec::new();
@@ -230,7 +231,9 @@ fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path) -> Vec<S
         return lines;
     }
     let bytes = full.iter().filter_map(|trace| Some(fs::metadata(trace).ok()?.len())).sum();
-    let traces = if full.len() == 1 { "1 trace".to_owned() } else { format!("{} traces", full.len()) };
+    let unfinished = inner && !empty.is_empty();
+    let (count, so_far) = if unfinished { (written.len(), " so far") } else { (full.len(), "") };
+    let traces = if count == 1 { "1 trace".to_owned() } else { format!("{count} traces") };
     let mut folders: Vec<PathBuf> = full.iter().filter_map(|trace| trace.parent()).map(shown).collect();
     folders.dedup();
     let first = folders.first().cloned().unwrap_or_default();
@@ -238,8 +241,8 @@ fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path) -> Vec<S
         [_] => first.display().to_string(),
         _ => format!("{} and {} more folders", first.display(), folders.len() - 1),
     };
-    lines.push(format!("{traces}, {}, in {place}", names::size(bytes)));
-    if !empty.is_empty() {
+    lines.push(format!("{traces}, {}{so_far}, in {place}", names::size(bytes)));
+    if !empty.is_empty() && !unfinished {
         lines.push(format!("{} more with nothing in them: their processes were killed within a second", empty.len()));
     }
     for (why, pids) in cause::without_library(&evidence.processes, library) {
@@ -297,7 +300,7 @@ fn is_empty(trace: &Path) -> bool {
     // What cannot be read further is cut off there.
     let read = reader::read_file::<reader::Error>(trace, |packet| {
         if let Some(event) = &packet.event {
-            is_empty &= event.r#type() != Type::SliceBegin && event.name != "recording ended";
+            is_empty &= event.r#type() != Type::SliceBegin && event.name != instant::ENDED;
         }
         Ok(())
     });

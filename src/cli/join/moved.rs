@@ -1,0 +1,145 @@
+//! Copies a trace onto another host's clock: all of its times are shifted, and nothing else changes.
+
+use std::io::{Read, Write};
+
+use rustc_hash::FxHashMap;
+
+use crate::clock::hosts::Offset;
+use crate::model::time::HostNs;
+use crate::trace::fields::{clock_id, clock_snapshot, trace, trace_attributes, trace_packet};
+use crate::trace::reader::blocks::packed;
+use crate::trace::reader::wire::{Field, fields, put_bytes, put_uint};
+use crate::trace::reader::{self, Packet};
+use crate::trace::writer::attribute;
+
+/// Packets that are compressed together, in bytes.
+const CHUNK: usize = 256 << 10;
+
+/// How the times of a host become those of another.
+#[derive(Clone)]
+pub(super) struct Move {
+    /// What is added to them.
+    pub(super) offset: Offset,
+    /// The host, and in words how and how well its times were put on the other's clock.
+    pub(super) host: String,
+    pub(super) how: String,
+}
+
+/// Copies a trace whose times are moved, and in which `edit` may change packets that describe tracks. Its times are of the boot `boot`
+/// then, and it says so.
+pub(super) fn copy(
+    source: impl Read + Send,
+    how: &Move,
+    boot: &str,
+    edit: impl Fn(&[u8]) -> Option<Vec<u8>>,
+    output: &mut dyn Write,
+) -> Result<u64, reader::Error> {
+    let mut copier = Copier { how, boot, clocks: FxHashMap::default(), pending: Vec::new() };
+    let mut written = 0;
+    let mut flush = |pending: &mut Vec<u8>| -> Result<(), reader::Error> {
+        if !pending.is_empty() {
+            let packet = packed(pending)?;
+            output.write_all(&packet)?;
+            written += packet.len() as u64;
+            pending.clear();
+        }
+        Ok(())
+    };
+    reader::read(source, |packet| {
+        copier.packet(packet, &edit);
+        if copier.pending.len() >= CHUNK { flush(&mut copier.pending) } else { Ok(()) }
+    })?;
+    flush(&mut copier.pending)?;
+    Ok(written)
+}
+
+struct Copier<'a> {
+    how: &'a Move,
+    boot: &'a str,
+    /// What the delta clock of each sequence reads in the copy.
+    clocks: FxHashMap<u64, u64>,
+    pending: Vec<u8>,
+}
+
+impl Copier<'_> {
+    fn packet(&mut self, packet: &Packet<'_>, edit: impl Fn(&[u8]) -> Option<Vec<u8>>) {
+        let edited = packet.descriptor.and_then(|_| edit(packet.raw));
+        let raw = edited.as_deref().unwrap_or(packet.raw);
+        let mut out = Vec::with_capacity(raw.len() + 8);
+        // A packet's own snapshot holds for its own time.
+        for field in fields(raw).filter(|field| field.number == trace_packet::CLOCK_SNAPSHOT) {
+            put_bytes(&mut out, field.number, &self.snapshot(packet.sequence, field.bytes()));
+        }
+        if let Some(time) = packet.time {
+            let time = self.how.offset.shifted(HostNs(time)).0;
+            if packet.is_delta {
+                let clock = self.clocks.entry(packet.sequence).or_default();
+                put_uint(&mut out, trace_packet::TIMESTAMP, time.saturating_sub(*clock));
+                *clock = time.max(*clock);
+            } else {
+                put_uint(&mut out, trace_packet::TIMESTAMP, time);
+                put_uint(&mut out, trace_packet::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
+            }
+        }
+        for field in fields(raw) {
+            match field.number {
+                trace_packet::TIMESTAMP | trace_packet::TIMESTAMP_CLOCK_ID | trace_packet::CLOCK_SNAPSHOT => {}
+                trace_packet::TRACE_ATTRIBUTES => put_bytes(&mut out, field.number, &self.attributes(field.bytes())),
+                _ => out.extend_from_slice(field.raw),
+            }
+        }
+        put_bytes(&mut self.pending, trace::PACKET, &out);
+    }
+
+    /// Of the clocks at one instant those that the copy has: the trace's and the sequence's own.
+    fn snapshot(&mut self, sequence: u64, snapshot: &[u8]) -> Vec<u8> {
+        let uint = |clock: &Field<'_>, number| {
+            fields(clock.bytes()).find(|field| field.number == number).map_or(0, |field| field.uint())
+        };
+        let clocks = || fields(snapshot).filter(|field| field.number == clock_snapshot::CLOCKS);
+        let id = |clock: &Field<'_>| uint(clock, clock_snapshot::clock::CLOCK_ID);
+        let boottime = clocks().find(|clock| id(clock) == clock_id::BOOTTIME);
+        let boottime = boottime.map_or(0, |clock| uint(&clock, clock_snapshot::clock::TIMESTAMP));
+        let shifted = self.how.offset.shifted(HostNs(boottime)).0;
+        let mut out = Vec::new();
+        for clock in clocks() {
+            let is_delta = uint(&clock, clock_snapshot::clock::IS_INCREMENTAL) != 0;
+            let time = match id(&clock) {
+                clock_id::BOOTTIME => shifted,
+                // Those of the other host are related to its own clock.
+                clock_id::MONOTONIC | clock_id::REALTIME => continue,
+                _ if is_delta => shifted,
+                _ => uint(&clock, clock_snapshot::clock::TIMESTAMP),
+            };
+            let mut moved = Vec::new();
+            put_uint(&mut moved, clock_snapshot::clock::CLOCK_ID, id(&clock));
+            put_uint(&mut moved, clock_snapshot::clock::TIMESTAMP, time);
+            if is_delta {
+                put_uint(&mut moved, clock_snapshot::clock::IS_INCREMENTAL, 1);
+                self.clocks.insert(sequence, shifted);
+            }
+            put_bytes(&mut out, clock_snapshot::CLOCKS, &moved);
+        }
+        out
+    }
+
+    fn attributes(&self, attributes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let say = |out: &mut Vec<u8>, key: &str, value: &str| {
+            let mut said = Vec::new();
+            put_bytes(&mut said, trace_attributes::attribute::KEY, key.as_bytes());
+            put_bytes(&mut said, trace_attributes::attribute::STRING_VALUE, value.as_bytes());
+            put_bytes(out, trace_attributes::ATTRIBUTE, &said);
+        };
+        for said in fields(attributes) {
+            let key = fields(said.bytes()).find(|field| field.number == trace_attributes::attribute::KEY);
+            if key.is_some_and(|key| key.bytes() == attribute::BOOT.as_bytes()) {
+                say(&mut out, attribute::BOOT, self.boot);
+                say(&mut out, &format!("{}{}", attribute::HOST_CLOCK, self.how.host), &self.how.how);
+            } else {
+                out.extend_from_slice(said.raw);
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,122 @@
+//! Processes of one number: each host counts its own, each container from 1, and Perfetto takes what has one number for one process.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::members::replaced;
+use crate::trace::fields::{process_descriptor, thread_descriptor, trace_packet, track_descriptor};
+use crate::trace::names;
+use crate::trace::reader::Packet;
+use crate::trace::reader::wire::{fields, put_bytes, put_uint};
+use crate::trace::writer::TRACK_BITS;
+
+/// Linux gives no greater number than this to a process. Above it are further GPUs of a process, as this times the GPU.
+const SYSTEM: u64 = 1 << 22;
+
+/// The numbers that processes have, by process mark.
+#[derive(Default)]
+pub(super) struct Numbers(BTreeMap<u64, BTreeSet<u64>>);
+
+/// New numbers, by process mark and old number.
+#[derive(Default)]
+pub(super) struct Renumbered(HashMap<(u64, u64), u64>);
+
+impl Numbers {
+    /// Takes the next packet of a file.
+    pub(super) fn look(&mut self, packet: &Packet<'_>) {
+        let Some(descriptor) = packet.track_descriptor() else { return };
+        if let Some(process) = &descriptor.process
+            && let Ok(pid) = u64::try_from(process.pid())
+        {
+            self.0.entry(descriptor.uuid() >> TRACK_BITS).or_default().insert(pid % SYSTEM);
+        }
+    }
+
+    /// New ones for those that an earlier process has.
+    pub(super) fn renumbered(&self) -> Renumbered {
+        let mut taken: BTreeSet<u64> = self.0.values().flatten().copied().collect();
+        let mut free = (1..SYSTEM).rev();
+        let (mut seen, mut new) = (BTreeSet::new(), HashMap::new());
+        for (mark, pids) in &self.0 {
+            for pid in pids.iter().filter(|pid| !seen.insert(**pid)) {
+                if let Some(other) = free.find(|other| taken.insert(*other)) {
+                    new.insert((*mark, *pid), other);
+                }
+            }
+        }
+        Renumbered(new)
+    }
+}
+
+impl Renumbered {
+    pub(super) fn concern(&self, marks: &BTreeSet<u64>) -> bool {
+        self.0.keys().any(|(mark, _)| marks.contains(mark))
+    }
+
+    /// A packet that describes a process or a thread whose process has another number now. A process says which one it has on its host.
+    pub(super) fn packet(&self, packet: &[u8]) -> Option<Vec<u8>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let descriptor = fields(packet).find(|field| field.number == trace_packet::TRACK_DESCRIPTOR)?.bytes();
+        let mark = fields(descriptor).find(|field| field.number == track_descriptor::UUID)?.uint() >> TRACK_BITS;
+        let what =
+            [(track_descriptor::PROCESS, process_descriptor::PID), (track_descriptor::THREAD, thread_descriptor::PID)];
+        let (field, number) =
+            what.iter().find_map(|(what, pid)| Some((fields(descriptor).find(|it| it.number == *what)?, *pid)))?;
+        let pid = fields(field.bytes()).find(|field| field.number == number)?.uint();
+        let new = self.0.get(&(mark, pid % SYSTEM))? + pid / SYSTEM * SYSTEM;
+        let mut out = Vec::new();
+        for part in fields(field.bytes()) {
+            if part.number == number { put_uint(&mut out, number, new) } else { out.extend_from_slice(part.raw) }
+        }
+        if field.number == track_descriptor::PROCESS && pid < SYSTEM {
+            put_bytes(&mut out, process_descriptor::PROCESS_LABELS, names::pid_on_its_host(pid).as_bytes());
+        }
+        Some(replaced(packet, trace_packet::TRACK_DESCRIPTOR, &replaced(descriptor, field.number, &out)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_that_are_taken_change() {
+        let numbers = Numbers(BTreeMap::from([
+            (1, BTreeSet::from([1, SYSTEM - 1])),
+            (2, BTreeSet::from([1, 7])),
+            (3, BTreeSet::from([1])),
+        ]));
+        let Renumbered(new) = numbers.renumbered();
+        assert_eq!(new, HashMap::from([((2, 1), SYSTEM - 2), ((3, 1), SYSTEM - 3)]));
+    }
+
+    #[test]
+    fn a_process_its_threads_and_its_gpus_are_renumbered_alike() {
+        use crate::trace::reader::TracePacket;
+        use crate::trace::reader::proto::perfetto::protos::{ProcessDescriptor, ThreadDescriptor, TrackDescriptor};
+        use prost::Message as _;
+
+        let renumbered = Renumbered(HashMap::from([((2, 7), 100)]));
+        let described = |mark: u64, process: Option<i32>, thread: Option<i32>| {
+            let descriptor = TrackDescriptor {
+                uuid: Some(mark << TRACK_BITS | 5),
+                process: process.map(|pid| ProcessDescriptor { pid: Some(pid), ..Default::default() }),
+                thread: thread.map(|pid| ThreadDescriptor { pid: Some(pid), tid: Some(7), ..Default::default() }),
+                ..Default::default()
+            };
+            let packet = TracePacket { track_descriptor: Some(descriptor), ..Default::default() };
+            let new = renumbered.packet(&packet.encode_to_vec())?;
+            TracePacket::decode(&new[..]).unwrap().track_descriptor
+        };
+        let process = described(2, Some(7), None).unwrap().process.unwrap();
+        assert_eq!((process.pid(), &process.process_labels[..]), (100, &["pid 7 on its host".to_owned()][..]));
+        assert_eq!(names::told_pid(&process.process_labels[0]), Some(7));
+        let gpu = described(2, Some(3 << 22 | 7), None).unwrap().process.unwrap();
+        assert_eq!((gpu.pid(), gpu.process_labels.len()), (3 << 22 | 100, 0));
+        let thread = described(2, None, Some(7)).unwrap().thread.unwrap();
+        assert_eq!((thread.pid(), thread.tid()), (100, 7));
+        assert_eq!(described(1, Some(7), None), None, "another process");
+        assert_eq!(described(2, Some(8), None), None, "another number");
+    }
+}

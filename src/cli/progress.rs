@@ -1,0 +1,142 @@
+//! How far a command has come: a line on stderr, where that is a terminal, once it has taken a second.
+//!
+//! No command knows of it. How much of a file is read can be seen from outside, by where its descriptor stands; so it is looked for there. What is read
+//! without moving one (SQLite) is named without a share.
+
+use std::fs;
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// What takes no longer is not worth a line.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it is looked at.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A line that is there until this is dropped.
+pub(super) struct Progress {
+    line: Line,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where it is shown.
+#[derive(Clone)]
+pub(super) struct Line {
+    bar: ProgressBar,
+    is_shown: Arc<AtomicBool>,
+}
+
+impl Progress {
+    /// Begins to watch this process, where somebody sees it. `otherwise` is said while no file is read.
+    pub(super) fn start(otherwise: &'static str) -> Option<Progress> {
+        if !io::stderr().is_terminal() {
+            return None;
+        }
+        let line = Line { bar: ProgressBar::new(0), is_shown: Arc::default() };
+        let shown = line.clone();
+        let (stop, stopped) = channel::<()>();
+        let watch = move || {
+            let mut pause = PATIENCE;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                shown.is_shown.store(true, Ordering::Relaxed);
+                shown.show(reading(), otherwise);
+                pause = PERIOD;
+            }
+        };
+        let thread = thread::Builder::new().name("progress".into()).spawn(watch).ok()?;
+        Some(Progress { line, stop: Some(stop), thread: Some(thread) })
+    }
+
+    pub(super) fn line(&self) -> Line {
+        self.line.clone()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+        if self.line.is_shown.load(Ordering::Relaxed) {
+            self.line.bar.finish_and_clear();
+        }
+    }
+}
+
+impl Line {
+    /// Lets something else be written to the terminal.
+    pub(super) fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+        if self.is_shown.load(Ordering::Relaxed) { self.bar.suspend(write) } else { write() }
+    }
+
+    fn show(&self, reading: Option<Reading>, otherwise: &'static str) {
+        let template =
+            |template| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        match reading {
+            Some(Reading { name, at, size }) if at > 0 => {
+                self.bar.set_message(name);
+                self.bar.set_style(template("reading {msg} {bar:30} {percent} %"));
+                self.bar.set_length(size);
+                self.bar.set_position(at);
+            }
+            reading => {
+                self.bar.set_style(template("{msg}"));
+                self.bar.set_message(reading.map_or_else(|| otherwise.into(), |it| format!("reading {}", it.name)));
+            }
+        }
+        self.bar.tick();
+    }
+}
+
+/// A file that is being read.
+#[derive(Debug, PartialEq, Eq)]
+struct Reading {
+    name: String,
+    at: u64,
+    size: u64,
+}
+
+/// The largest file that this process has open for reading, and how much of it is read.
+fn reading() -> Option<Reading> {
+    let entries = fs::read_dir("/proc/self/fd").ok()?.flatten();
+    let files = entries.filter_map(|entry| {
+        let number: u32 = entry.file_name().to_str()?.parse().ok().filter(|number| *number > 2)?;
+        let facts = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
+        let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        // The last octal digit of `flags` says for what it is open.
+        let is_read = of("flags:")?.ends_with('0');
+        let name = fs::read_link(entry.path()).ok()?.file_name()?.to_string_lossy().into_owned();
+        is_read.then_some(Reading { name, at: of("pos:")?.parse().ok()?, size: facts.len() })
+    });
+    files.max_by_key(|file| file.size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Seek as _, SeekFrom};
+
+    #[test]
+    fn how_much_of_a_file_is_read_is_seen_from_outside() {
+        let path = std::env::temp_dir().join(format!("ncclscope-progress-{}", std::process::id()));
+        // Larger than whatever the other tests read, and nothing on the disk.
+        fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
+        let mut file = fs::File::open(&path).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        assert_eq!(reading(), Some(Reading { name: name.clone(), at: 0, size: 1 << 42 }));
+        file.seek(SeekFrom::Start(1 << 40)).unwrap();
+        assert_eq!(reading(), Some(Reading { name: name.clone(), at: 1 << 40, size: 1 << 42 }));
+        drop(file);
+        let written = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        assert_ne!(reading().map(|it| it.name), Some(name), "what is written is not read");
+        drop(written);
+        fs::remove_file(&path).unwrap();
+    }
+}

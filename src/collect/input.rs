@@ -6,6 +6,7 @@ use crate::cupti::intake::{Source, Standing};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::time::HostNs;
 use crate::trace::tracks::{ProcessInfo, Stages};
+pub use crate::trace::words::remark;
 use crate::trace::writer::Clocks;
 
 /// What a recording knows when it begins.
@@ -29,28 +30,6 @@ pub struct Begin {
     pub capture: Option<String>,
     /// The first reading of the recorder's clock and the host's.
     pub first: Pair,
-}
-
-/// Remarks that say what will be known from there on.
-pub mod remark {
-    /// CUPTI was given up: no kernels come of what is launched now.
-    pub const RELEASED: &str = "CUPTI released";
-    /// CUPTI is ours, for the first time in this process.
-    pub const TAKEN: &str = "CUPTI taken";
-    /// CUPTI is ours again.
-    pub const TAKEN_AGAIN: &str = "CUPTI taken again";
-    /// CUPTI tells of launches and returns nothing of them: another tool has its buffers. From the time of the remark on.
-    pub const SILENT: &str = "CUPTI silent";
-    /// It returns what it records again.
-    pub const HEARD: &str = "CUPTI heard again";
-    /// CUPTI is being given up: buffers that come now may hold kernels that have not ended. Not drawn.
-    pub const GIVES_UP: &str = "CUPTI gives up";
-    /// Its times of kernels cannot be true from here on.
-    pub const SPOILT: &str = "kernel times bad";
-    /// They can again.
-    pub const SOUND: &str = "kernel times good again";
-    /// CUPTI was made to return its buffers, also those with kernels that had not ended. Its buffers come before it.
-    pub const FORCED: &str = "CUPTI flushed by force";
 }
 
 /// One thing that the pipeline is told. CUPTI's buffers have a call of their own, [`super::pipeline::Pipeline::buffer`].

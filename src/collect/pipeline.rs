@@ -25,6 +25,7 @@ use crate::model::timeline::{ChannelChecks, Matches};
 use crate::releases::{self, FaultId};
 use crate::trace::not_done::Evidence;
 use crate::trace::tracks::{Figures, Tracks};
+use crate::trace::words::instant;
 
 /// Bytes of packets that make a chunk; Perfetto wants compressed packets below 512 KiB.
 pub const CHUNK: usize = 192 << 10;
@@ -80,7 +81,7 @@ impl Pipeline {
         begin.complaints.iter().for_each(|complaint| tracks.note(clocks.boottime, "bad setting", complaint));
         let attributes: Vec<_> = begin.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         tracks.attributes(&attributes);
-        tracks.note(clocks.boottime, "recording started", &begin.first_words);
+        tracks.note(clocks.boottime, instant::STARTED, &begin.first_words);
         if let Some(file) = &begin.capture {
             let text =
                 format!("all that this recording reads is kept in {file}, from which ncclscope replay makes it again");
@@ -506,5 +507,49 @@ impl Pipeline {
             launches_lost: ending.lost_launches,
         };
         tracks.finish(now, &figures);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlate::tests::{Player, tag};
+    use crate::cupti::decode::Asked;
+    use crate::trace::tracks::ProcessInfo;
+    use crate::trace::writer::Clocks;
+
+    /// When a launch of a graph was made of which no kernel has been seen, where CUPTI of this version was lent before.
+    fn unseen_after_cupti_was_lent(version: u32) -> Option<HostNs> {
+        let pair = Pair { ticks: Ticks(0), host: HostNs(0), error_ns: 0 };
+        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+        let process = ProcessInfo { pid: 1, name: String::new(), labels: Vec::new(), rank: None, world_size: None };
+        let mut pipeline = Pipeline::new(&Begin {
+            tag: tag(),
+            clocks,
+            process,
+            stages: None,
+            complaints: Vec::new(),
+            attributes: Vec::new(),
+            first_words: String::new(),
+            capture: None,
+            first: pair,
+        });
+        pipeline.take(&Input::Kernels(Source { version, asked: Asked { calls: false, markers: false }, failures: 0 }));
+        for name in [remark::RELEASED, remark::TAKEN_AGAIN] {
+            pipeline.take(&Input::Note { time: HostNs(5), name, text: "" });
+        }
+        let mut player = Player::new();
+        player.correlator = pipeline.correlator;
+        let input =
+            "0 0 comm C hash=7 rank=0 ranks=2 interface=7 | 10 0 start l KernelLaunch | 12 0 node 70 in=l | 13 0 stop l
+            14 0 clone 71 of=70 | 14 0 graph 9 | 20 0 graph 9 corr=2";
+        player.play(input, &mut |_, _| {});
+        player.correlator.unseen_launch()
+    }
+
+    #[test]
+    fn launches_of_graphs_are_waited_for_unless_their_kernels_may_name_others() {
+        assert_eq!(unseen_after_cupti_was_lent(130_100), None);
+        assert_eq!(unseen_after_cupti_was_lent(130_101), Some(HostNs(20)));
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::tests::Player;
 use super::*;
-use crate::model::timeline::{Flaw, Timing};
+use crate::model::timeline::{Flaw, Owner, Timing, Unmatched};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -56,6 +56,8 @@ struct World {
     one_gpu: bool,
     /// By how much CUPTI's times are late, from each of these plans on.
     skews: Vec<(usize, i64)>,
+    /// Plans whose kernel has the correlation id of the next one's, and the other way round.
+    swapped: Vec<usize>,
 }
 
 /// A world of so many plans on one communicator, 300 us apart on average.
@@ -77,6 +79,7 @@ fn world(seed: u64, plans: usize) -> World {
         devices: true,
         one_gpu: false,
         skews: Vec::new(),
+        swapped: Vec::new(),
     }
 }
 
@@ -108,8 +111,17 @@ struct Said {
     errors: HashMap<u64, u32>,
     /// What was said of CUPTI's times: late by at least and at most so much.
     off: Vec<(i64, i64)>,
+    /// When the kernels began whose match was contradicted after it was said.
+    contradicted: Vec<u64>,
     matches: Matches,
     checks: crate::model::timeline::ChannelChecks,
+}
+
+impl Said {
+    /// How many matches were contradicted, by the account of all.
+    fn contradicted(&self) -> u64 {
+        *self.matches.clone().by(Method::Contradicted)
+    }
 }
 
 impl World {
@@ -167,7 +179,12 @@ impl World {
             let skew = self.skews.iter().rev().find(|(from, _)| n >= *from).map_or(0, |(_, skew)| *skew);
             let [start, end] = plan.kernel.map(|time| time.wrapping_add_signed(skew));
             let place = format!("device={} stream={}", self.device(plan.comm), plan.comm + 7);
-            kernels.push((end, format!("{end} 0 kernel {start} corr={} {place}", n + 1)));
+            let launch = match n {
+                _ if self.swapped.contains(&n) => n + 2,
+                _ if n > 0 && self.swapped.contains(&(n - 1)) => n,
+                _ => n + 1,
+            };
+            kernels.push((end, format!("{end} 0 kernel {start} corr={launch} {place}")));
         }
         kernels.sort_by_key(|(end, _)| *end);
         let mut script = format!("{} 0 thread 100 python3\n{} 1 thread 200 NCCL\n", BEGIN - 9, BEGIN - 9);
@@ -214,6 +231,7 @@ impl World {
             }
             What::TimerStep { by, .. } => said.steps.push(by),
             What::TimesOff { least, most, .. } => said.off.push((least, most)),
+            What::Contradicted { .. } => said.contradicted.push(entry.time.0),
             _ => {}
         });
         said.matches = player.correlator.matches();
@@ -272,7 +290,7 @@ fn channels_are_where_they_truly_were_within_the_stated_error() {
         assert!(error <= 4000, "the bound after a second is {error} ns");
         assert_eq!(said.checks.kernels_confirmed, 6000);
         assert_eq!(said.checks.inside_kernel, 12_000);
-        assert_eq!((said.checks.implausible, said.checks.unreliable, said.checks.kernels_contradicted), (0, 0, 0));
+        assert_eq!((said.checks.implausible, said.checks.unreliable, said.contradicted()), (0, 0, 0));
         assert!(said.steps.is_empty() && said.off.is_empty(), "{:?} {:?}", said.steps, said.off);
         assert_eq!(said.matches.mistimed, 0);
         let [Some(least), Some(most)] = said.matches.cupti_off else { panic!("{:?}", said.matches) };
@@ -295,7 +313,7 @@ fn times_of_cuptis_that_cannot_be_are_said_and_their_error_is_stated() {
         );
         // The matches are right; that their times agree with the channels' proves nothing.
         assert_eq!(said.matches.matched[0], 1500);
-        assert_eq!((said.checks.kernels_confirmed, said.checks.kernels_contradicted), (0, 0), "{skew}");
+        assert_eq!((said.checks.kernels_confirmed, said.contradicted()), (0, 0), "{skew}");
         assert!(said.matches.mistimed >= 1490, "{}", said.matches.mistimed);
         for (start, error) in &said.errors {
             assert!(u64::from(*error) >= skew.unsigned_abs(), "{skew}: ± {error} at {start}");
@@ -329,7 +347,7 @@ fn small_errors_of_cuptis_conversion_are_no_news() {
         let said = world.play();
         assert!(said.off.is_empty() && said.steps.is_empty(), "{skew}: {:?} {:?}", said.off, said.steps);
         assert_eq!((said.matches.mistimed, said.checks.contradictions), (0, 0), "{skew}");
-        assert_eq!((said.checks.kernels_contradicted, said.checks.implausible), (0, 0), "{skew}");
+        assert_eq!((said.contradicted(), said.checks.implausible), (0, 0), "{skew}");
     }
 }
 
@@ -562,4 +580,65 @@ fn a_timer_that_is_set_is_noticed() {
     world.check_times(&said, |n, _| (1490..1510).contains(&n));
     assert!(said.checks.implausible < 10, "{:?}", said.checks);
     assert_eq!(world.right(&said), 3000);
+    // The kernels that tell of it are no less certain for that.
+    assert_eq!(matched_by(&world, &said, Method::Bracket).len(), 3000);
+    assert_eq!((said.contradicted(), said.contradicted.len()), (0, 0));
+}
+
+/// The kernels that are said to be matched by a method, by the number of their plan.
+fn matched_by(world: &World, said: &Said, method: Method) -> Vec<usize> {
+    let is = |(_, plan): &(usize, &Plan)| said.kernels[&plan.kernel[0]].is_ok_and(|(by, _)| by == method);
+    world.plans.iter().enumerate().filter(is).map(|(n, _)| n).collect()
+}
+
+#[test]
+fn kernels_that_swap_their_launches_are_not_called_exact() {
+    for seed in 0..5 {
+        let mut world = world(seed, 600);
+        // In the middle, twice in a row, and the last of all.
+        world.swapped = vec![100, 200, 202, 598];
+        let wrong = [100, 101, 200, 201, 202, 203, 598, 599];
+        let said = world.play();
+        assert_eq!(matched_by(&world, &said, Method::Contradicted), wrong, "seed {seed}");
+        assert_eq!(matched_by(&world, &said, Method::Bracket).len(), 592);
+        assert_eq!((said.contradicted(), said.matches.matched[0]), (8, 592));
+        assert!(said.contradicted.is_empty() && said.off.is_empty() && said.steps.is_empty(), "{said:?}");
+        assert_eq!(said.matches.mistimed, 0);
+    }
+}
+
+#[test]
+fn kernels_that_swap_launches_made_before_both_are_found_by_their_channels() {
+    for seed in 0..5 {
+        let mut world = world(seed, 600);
+        world.swapped = vec![100, 200, 202, 400];
+        let wrong = [100, 101, 200, 201, 202, 203, 400, 401];
+        // The program runs ahead of the GPU.
+        for (n, plan) in world.plans.iter_mut().enumerate() {
+            plan.launched = BEGIN + n as u64 * 10 * US;
+        }
+        let said = world.play();
+        assert_eq!(matched_by(&world, &said, Method::Contradicted), wrong, "seed {seed}");
+        assert_eq!((said.contradicted(), said.matches.matched[0]), (8, 592));
+        assert!(said.contradicted.is_empty() && said.off.is_empty() && said.steps.is_empty(), "{said:?}");
+    }
+}
+
+#[test]
+fn what_contradicts_a_kernel_that_was_drawn_is_said() {
+    let mut world = world(6, 600);
+    world.swapped = vec![300];
+    for (n, plan) in world.plans.iter_mut().enumerate() {
+        plan.launched = BEGIN + n as u64 * 10 * US;
+        // NCCL's thread was away for so long that the kernel is drawn before it sees the channels.
+        if n >= 299 {
+            plan.seen.iter_mut().flatten().for_each(|seen| *seen += 2 * FLUSH);
+        }
+    }
+    let said = world.play();
+    assert_eq!(matched_by(&world, &said, Method::Bracket).len(), 600);
+    let mut contradicted = said.contradicted.clone();
+    contradicted.sort_unstable();
+    assert_eq!(contradicted, [300, 301].map(|n| world.plans[n].kernel[0]));
+    assert_eq!((said.contradicted(), said.matches.matched[0]), (2, 598));
 }

@@ -30,7 +30,7 @@ use crate::clock::device::{Contradiction, DeviceClock, Pair};
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
-use crate::model::timeline::{ChannelChecks, Doubt, Flaw, Operation, Timing, Unmatched};
+use crate::model::timeline::{ChannelChecks, Doubt, Flaw, Method, Operation, Timing, Unmatched};
 use crate::model::word::Word;
 
 /// Plans remembered, for samples and kernels that come late.
@@ -56,6 +56,9 @@ const OPEN_NS: u64 = 1_000_000_000;
 const RECORD_ERROR_NS: u32 = 500;
 /// How far the timers of two processors of one GPU may be apart, in ns, with room to spare.
 const ASIDE_NS: u64 = 1_024;
+/// How far CUPTI's conversion of a GPU's timer may be off from one kernel to another, in ns, and to spare. Channels that lie outside of
+/// their kernel by less do not contradict it.
+const CONVERSION_NS: u64 = 50_000;
 /// The most that a timer may drift, in parts per million, and to spare.
 const DRIFT_PPM: u64 = 400;
 /// A time that is not known better is not drawn as the GPU's, in ns.
@@ -114,15 +117,40 @@ struct Run {
     /// The clocks have heard of it.
     told_device: bool,
     told_comm: bool,
-    verdict: Option<bool>,
+    agreement: Agreement,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Ran {
     span: Span,
     place: Place,
+    /// The correlation id of its launch, and its node.
+    key: (u32, u64),
+    /// When it came here.
+    since: HostNs,
+    /// How its match was said, once it was.
+    said: Option<Method>,
     /// NCCL's own times speak against these.
     disputed: bool,
+}
+
+/// What the channels of a plan say of the kernel that was matched to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Agreement {
+    /// Nothing.
+    Unknown,
+    /// They lie outside of it, or the GPU's timer was set: what follows tells.
+    Open,
+    /// They lie in it.
+    Agrees,
+    /// They lie outside of it.
+    Contradicts,
+}
+
+impl Agreement {
+    fn is_decided(self) -> bool {
+        matches!(self, Agreement::Agrees | Agreement::Contradicts)
+    }
 }
 
 /// What one `KernelCh` or `KernelPhase` says at its start.
@@ -166,10 +194,34 @@ struct Newest {
 /// What is certain now, in the order in which it is to be said.
 #[derive(Debug)]
 pub(super) enum Ready {
-    Begin { time: HostNs, context: Handle, facts: Box<Facts>, timing: Timing, unreliable: bool },
-    End { time: HostNs, id: Handle, stop: GpuNs, timing: Option<Timing>, doubt: Option<Doubt> },
+    Begin {
+        time: HostNs,
+        context: Handle,
+        facts: Box<Facts>,
+        timing: Timing,
+        unreliable: bool,
+    },
+    End {
+        time: HostNs,
+        id: Handle,
+        stop: GpuNs,
+        timing: Option<Timing>,
+        doubt: Option<Doubt>,
+    },
     Kernel(Box<Kernel>, Result<Adopted, Unmatched>),
-    Step { device: u32, after: HostNs, before: HostNs, by: i64 },
+    /// The match of a kernel that was said by this method.
+    Contradicted {
+        time: HostNs,
+        place: Place,
+        key: (u32, u64),
+        method: Method,
+    },
+    Step {
+        device: u32,
+        after: HostNs,
+        before: HostNs,
+        by: i64,
+    },
 }
 
 /// A plan whose kernel was found by its channels.
@@ -296,7 +348,7 @@ impl Channels {
             kernel: None,
             told_device: false,
             told_comm: false,
-            verdict: None,
+            agreement: Agreement::Unknown,
         };
         if let Some(forgotten) = self.runs.insert(key, run, RUNS) {
             self.forgotten(forgotten);
@@ -442,8 +494,37 @@ impl Channels {
             && run.kernel.is_none()
         {
             let disputed = self.disputed.contains(&kernel.place.device);
-            run.kernel = Some(Ran { span: kernel.span, place: kernel.place, disputed });
+            let &Kernel { span, place, correlation, graph_node, .. } = kernel;
+            run.kernel = Some(Ran { span, place, key: (correlation, graph_node), since: now, said: None, disputed });
             self.look_at(group, now, false);
+        }
+    }
+
+    /// How much later than its channels a kernel begins that may be this plan's, where these lie outside of it, in ns; 0 where they lie
+    /// in it. `None` where that is not known.
+    pub(super) fn apart(&self, group: Handle, kernel: &Kernel) -> Option<i64> {
+        let run = self.runs.get(&group).filter(|run| run.open == 0 && !self.is_distrusted(run))?;
+        let clock = self.by_device.get(&kernel.place.device).filter(|clock| clock.is_settled())?;
+        let [start, stop] = run.stamps(|sample| sample.is_sound() && self.is_reliable(run, sample))?;
+        let ((start, start_error), (end, end_error)) =
+            (clock.to_host_unless_set(start)?, clock.to_host_unless_set(stop)?);
+        let is_inside = is_inside(kernel.span, [start, end], start_error.max(end_error) + clock.step());
+        Some(if is_inside { 0 } else { kernel.span.start.0 as i64 - start.0 as i64 })
+    }
+
+    /// What a plan's channels say of its kernel. Where that is open it stays so, unless `is_last`.
+    pub(super) fn agreement(&mut self, group: Handle, is_last: bool) -> Agreement {
+        let Some((age, mut run)) = self.runs.take(&group) else { return Agreement::Unknown };
+        self.agree(&mut run, is_last);
+        let agreement = run.agreement;
+        self.runs.put_back(group, age, run);
+        agreement
+    }
+
+    /// The match of a plan's kernel was said: who contradicts it later has to be said, too.
+    pub(super) fn said(&mut self, group: Handle, method: Method) {
+        if let Some(ran) = self.runs.get_mut(&group).and_then(|run| run.kernel.as_mut()) {
+            ran.said = Some(method);
         }
     }
 
@@ -481,7 +562,8 @@ impl Channels {
             }
             self.look_at(key, now, false);
             if let Some(run) = self.runs.get_mut(&key) {
-                run.waiting = run.samples.iter().any(|sample| sample.drawn != Drawn::Whole);
+                let is_open = run.agreement == Agreement::Open;
+                run.waiting = is_open || run.samples.iter().any(|sample| sample.drawn != Drawn::Whole);
                 if run.waiting {
                     self.waiting.push(key);
                 } else {
@@ -612,7 +694,46 @@ impl Channels {
                 self.draw(&mut run, index);
             }
         }
+        let is_late = run.kernel.is_some_and(|ran| now.since(ran.since) >= HOLD_NS);
+        self.agree(&mut run, last || is_late);
         self.runs.put_back(key, age, run);
+    }
+
+    /// Holds the channels of a plan against its kernel. Where they lie outside, either is another's, or the GPU's timer was set: the
+    /// kernels that follow tell.
+    fn agree(&mut self, run: &mut Run, is_last: bool) {
+        if run.agreement.is_decided() {
+            return;
+        }
+        let Some(agrees) = self.are_inside(run, is_last) else { return };
+        let is_open = !agrees && !is_last && self.clock_of_device(run).is_some_and(DeviceClock::is_undecided);
+        run.agreement = match (agrees, is_open) {
+            (true, _) => Agreement::Agrees,
+            (false, true) => Agreement::Open,
+            (false, false) => Agreement::Contradicts,
+        };
+        self.checks.kernels_confirmed += u64::from(agrees);
+        if run.agreement == Agreement::Contradicts
+            && let Some(Ran { span, place, key, said: Some(method), .. }) = run.kernel
+        {
+            self.ready.push_back(Ready::Contradicted { time: span.start, place, key, method });
+        }
+    }
+
+    /// Whether the channels of a plan lie in its kernel, where that can be said.
+    fn are_inside(&self, run: &Run, is_last: bool) -> Option<bool> {
+        let Ran { span, .. } = Channels::kernel_of(run).filter(|_| run.open == 0 && !self.is_distrusted(run))?;
+        if self.is_disputed(run) {
+            return None;
+        }
+        let [start, stop] = run.stamps(|sample| sample.is_sound() && self.is_reliable(run, sample))?;
+        let is_settled = self.clock_of_device(run).is_some_and(DeviceClock::is_settled);
+        let ((start, start_error), (end, end_error)) = (self.at(run, start).ok()?, self.at(run, stop).ok()?);
+        let error = start_error.max(end_error);
+        let agrees = is_inside(span, [start, end], error);
+        let contradicts = !is_inside(span, [start, end], error + CONVERSION_NS);
+        // Before the timer is known, a kernel agrees with what it says itself.
+        (agrees != contradicts && (is_settled || (is_last && agrees))).then_some(agrees)
     }
 
     /// Gives the clocks what a plan says about them, once it is complete.
@@ -639,7 +760,7 @@ impl Channels {
             clock.add(Pair { host, device: device_stamps });
         }
         if !run.told_device
-            && let Some(Ran { span, place, disputed }) = run.kernel
+            && let Some(Ran { span, place, disputed, .. }) = run.kernel
         {
             run.told_device = true;
             if !self.is_distrusted(run) && !disputed {
@@ -733,8 +854,7 @@ impl Channels {
         let error = start_error.max(end_error);
         match Channels::kernel_of(run) {
             Some(Ran { span, .. }) => {
-                let room = error + u64::from(span.error_ns);
-                if start.0 + room < span.start.0 || end.0 > span.end.0 + room {
+                if !is_inside(span, [start, end], error) {
                     return Err(Flaw::OutsideKernel);
                 }
                 let [(start, start_error), (end, end_error)] = [start, end].map(|time| inside(span, time, error));
@@ -746,20 +866,8 @@ impl Channels {
         }
     }
 
-    /// Counts whether the channels of a kernel agree with its match.
-    fn verdict(&mut self, run: &mut Run, fits: bool) {
-        let before = run.verdict;
-        let after = before.unwrap_or(true) && fits;
-        run.verdict = Some(after);
-        if before != Some(after) {
-            self.checks.kernels_confirmed -= u64::from(before == Some(true));
-            self.checks.kernels_confirmed += u64::from(after);
-            self.checks.kernels_contradicted += u64::from(!after);
-        }
-    }
-
     /// Counts what was found of a sample that ended.
-    fn count(&mut self, run: &mut Run, index: usize, judged: Result<(), Flaw>) {
+    fn count(&mut self, run: &Run, index: usize, judged: Result<(), Flaw>) {
         match judged {
             Ok(()) if Channels::kernel_of(run).is_some() => self.checks.inside_kernel += 1,
             Ok(()) => self.checks.without_kernel += 1,
@@ -776,11 +884,6 @@ impl Channels {
                     *since = run.number.min(*since);
                 }
             }
-        }
-        match judged {
-            Ok(()) if Channels::kernel_of(run).is_some() => self.verdict(run, true),
-            Err(Flaw::OutsideKernel) => self.verdict(run, false),
-            _ => {}
         }
     }
 
@@ -824,6 +927,12 @@ impl Run {
         let these = || self.samples.iter().filter(&of);
         Some([these().map(|sample| sample.facts.start).min()?, these().map(|sample| sample.stop).max()?])
     }
+}
+
+/// Whether what ran from and to these times, off by at most `error`, can have run in a kernel.
+fn is_inside(kernel: Span, [start, end]: [HostNs; 2], error: u64) -> bool {
+    let room = error + u64::from(kernel.error_ns);
+    start.0 + room >= kernel.start.0 && end.0 <= kernel.end.0 + room
 }
 
 /// A time that is off by at most `error` and lies in a kernel: in the middle of what both leave open, as far as the kernel is drawn there,

@@ -4,6 +4,7 @@
 
 use super::tests::{PID, Player, tag};
 use super::*;
+use crate::model::activity::is_nccl;
 
 /// What is said of the kernels of a scenario, one line each, and what was counted.
 #[track_caller]
@@ -515,7 +516,10 @@ fn an_external_id_names_the_launch_before_and_after_its_kernel() {
          41 0 kernel 16 corr=2 | 42 0 kernel 26 corr=3 | 50 0 id lD corr=3 | 50 0 id lB corr=2 | 51 0 id lB corr=2",
     );
     assert_eq!(said, [exact(40, "A", 100), exact(42, "D", 300), exact(41, "B", 200)]);
-    assert_eq!((matches.matched, matches.foreign_ids, matches.without_kernel), ([0, 3, 0, 0, 0, 0, 0, 0, 0, 0], 1, 0));
+    assert_eq!(
+        (matches.matched, matches.foreign_ids, matches.without_kernel),
+        ([0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1, 0)
+    );
     // A kernel does not wait for ever, and only one that is NCCL's.
     let unmatched = "kernel to 40 unmatched: its launch was not seen";
     let (said, _) = played("40 0 kernel 6 corr=1 | 41 0 kernel 7 corr=1 | 50 0 id lA corr=1");

@@ -7,10 +7,13 @@
 mod adopt;
 mod bounded;
 mod channels;
+mod doubted;
 mod external;
 mod history;
+mod kernels;
 mod known;
 mod plans;
+mod proxy;
 mod ranges;
 mod replays;
 mod times;
@@ -22,39 +25,37 @@ use rustc_hash::FxHashMap;
 
 use self::bounded::Bounded;
 use self::channels::{Adopted, Channels, Facts, Ready};
+use self::doubted::Doubted;
 use self::external::Waiting;
 pub(crate) use self::history::History;
 #[cfg(feature = "cli")]
 pub(crate) use self::history::step_of;
+use self::kernels::Carried;
 use self::known::{Details, Known, Table, Work};
-use self::plans::{Found, KernelKey, Plans};
+use self::plans::Plans;
+use self::proxy::{Connection, PENDING_OPS, connection};
 use self::ranges::Ranges;
 use crate::clock::skew::Skew;
-use crate::model::activity::{self, Activity, Kernel};
+use crate::model::activity::Activity;
 use crate::model::event::{self, Body, Event, Kind, Record};
 use crate::model::ids::{Handle, ProcessTag, RingId};
 use crate::model::state;
 use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::{
-    Around, Channel, Comm, CopyOf, Doubt, Doubts, Entry, Matches, Method, Moment, Operation, Owner, ProxyOp, Texts,
-    Thread, ThreadId, Unmatched, What,
+    Channel, Comm, Doubt, Doubts, Entry, Matches, Method, Moment, Operation, Texts, Thread, ThreadId, What,
 };
 use crate::model::word::Word;
 
-/// The newest proxy operations, of which it is looked at the end which never showed progress; of an older one that is told at once.
-const PENDING_OPS: usize = 16 << 10;
-/// Connections of the network that are remembered.
-const CONNECTIONS: usize = 16 << 10;
 /// Communicators remembered after their end, for events that come late.
 const ENDED_COMMS: usize = 256;
-/// The release from which on NCCL tells nothing of broadcasts, unless NCCL_ALLGATHERV_ENABLE=0.
-const SILENT_BROADCASTS: u32 = 22_900;
 /// Communicators, peers and directions whose sends and receives are counted.
 const PEERS: usize = 28 << 10;
 /// Collectives of the copy engines remembered, and calls that queued copies for them.
 const COPY_ENGINE: usize = 7 << 10;
 
 /// Joins records to a timeline.
+///
+/// It has more than twenty fields because a record may touch any of them: what has rules of its own has a type of its own.
 #[derive(Debug)]
 pub struct Correlator {
     tag: ProcessTag,
@@ -86,6 +87,8 @@ pub struct Correlator {
     channels: Channels,
     /// CUPTI's times of kernels against NCCL's own, by GPU.
     skews: FxHashMap<u32, Skew>,
+    /// Kernels whose own times speak against their match.
+    doubted: Vec<Doubted>,
     /// The newest interface that a communicator uses.
     interface: u8,
     /// When something last moved in a communicator: the proxy, or a channel.
@@ -93,28 +96,6 @@ pub struct Correlator {
     doubts: Doubts,
     matches: Matches,
     last: HostNs,
-}
-
-/// What proxy operations queue for: communicator, channel, peer, and whether they send.
-type Connection = (Handle, u8, i32, bool);
-
-/// Operations of one connection that still queue.
-struct Queue {
-    first: Handle,
-    count: u64,
-    taken: u64,
-}
-
-/// What a kernel carried.
-struct Carried<'a> {
-    context: Handle,
-    group: Handle,
-    operations: &'a [Arc<Operation>],
-    launch: Handle,
-    replay: Option<u64>,
-    /// Of a captured launch: where its graph was launched.
-    replayed: Option<Moment>,
-    untold: u32,
 }
 
 /// Where entries go: `now` is the time of the record at hand.
@@ -158,6 +139,7 @@ impl Correlator {
             history: History::default(),
             channels: Channels::default(),
             skews: FxHashMap::default(),
+            doubted: Vec::new(),
             interface: 0,
             moved: FxHashMap::default(),
             doubts: Doubts::default(),
@@ -277,6 +259,7 @@ impl Correlator {
         match activity {
             Activity::Kernel(kernel) => {
                 self.kernel(kernel, sink);
+                self.say_decided(self.last, false, sink);
                 self.say_ready(sink);
             }
             Activity::Copy(copy) => self.copy(copy, sink),
@@ -304,70 +287,6 @@ impl Correlator {
             Activity::Untimed(kernel) => self.untimed(kernel, sink),
             Activity::Implausible => self.matches.implausible += 1,
             Activity::Context(_) | Activity::Stream(_) => {}
-        }
-    }
-
-    /// A copy, which may be one of a collective of the copy engines.
-    fn copy(&mut self, copy: &activity::Copy, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let (queued_by, method) = match copy.graph_node {
-            0 => (self.copying.get(&copy.correlation).copied(), Method::Bracket),
-            node => (self.plans.captured_at(node), Method::GraphNode),
-        };
-        let of = queued_by.and_then(|id| self.copy_engine.get(&id));
-        let of = of.map(|(context, operation)| CopyOf { comm: self.comms.get(context), operation, method });
-        sink(&Entry { time: copy.span.start, what: What::Copy { copy, of } });
-    }
-
-    fn kernel(&mut self, kernel: &Kernel, sink: &mut dyn FnMut(&Entry<'_>)) {
-        match self.claim(kernel) {
-            // Of others nobody would know what they wait for.
-            Err(Unmatched::NoLaunch) if self.waiting.expects() && is_nccl(&kernel.name) => {
-                if let Some(other) = self.waiting.push(kernel, self.last.max(kernel.span.end)) {
-                    self.claimed(&other, Err(Unmatched::NoLaunch), sink);
-                }
-                self.give_up_waiting(self.last, sink);
-            }
-            claimed => self.claimed(kernel, claimed, sink),
-        }
-    }
-
-    fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
-        let &Kernel { graph_node, correlation, place, span, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device, span: Some(span) };
-        if graph_node != 0 {
-            self.plans.graph_seen(graph_node, correlation);
-        }
-        self.plans.claim(key, &|context| self.comms.get(&context)?.device)
-    }
-
-    /// A kernel that had not ended when CUPTI had to return its record: it is claimed, because no other record will come.
-    fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
-        self.matches.unfinished += 1;
-        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
-        let what = match &found {
-            Some(Found { context, operations, replay, replayed, .. }) => {
-                let launched = replayed.map(|moment| moment.time);
-                What::Unfinished { kernel, comm: self.comms.get(context), operations, replay: replay.zip(launched) }
-            }
-            None => What::Unfinished { kernel, comm: None, operations: &[], replay: None },
-        };
-        sink(&Entry { time: self.last, what });
-    }
-
-    /// A kernel that has ended at some time: it is claimed, so that nobody waits for another record.
-    fn untimed(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
-        if graph_node != 0 {
-            self.plans.graph_seen(graph_node, correlation);
-        }
-        self.matches.implausible += 1;
-        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
-        self.matches.untimed += u64::from(found.is_some() || is_nccl(&kernel.name));
-        if let Some(Found { context, operations, .. }) = &found {
-            sink(&Entry { time: self.last, what: What::Untimed { comm: self.comms.get(context), operations } });
         }
     }
 
@@ -414,76 +333,6 @@ impl Correlator {
         }
     }
 
-    fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let kernel = &self.with_error(kernel, claimed.as_ref().ok(), sink);
-        match claimed {
-            Ok(Found { method, context, operations, group, launch, replay, replayed, stream, untold, .. }) => {
-                let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };
-                self.matched(kernel, method, &carried, sink);
-                self.channels.kernel(group, context, stream, kernel, self.last);
-            }
-            Err(reason) if is_nccl(&kernel.name) => {
-                if !self.channels.adopt(kernel, reason, self.last) {
-                    self.unmatched(kernel, reason, sink);
-                }
-            }
-            Err(_) => {
-                self.matches.application += 1;
-                sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner: Owner::Application } });
-            }
-        }
-    }
-
-    /// A call was made while an external id was pushed on its thread. Its kernel may have come before.
-    fn external_id(&mut self, id: Handle, correlation: u32, sink: &mut dyn FnMut(&Entry<'_>)) {
-        if !id.is_from(self.tag) {
-            self.matches.foreign_ids += 1;
-            return;
-        }
-        self.plans.external_id(correlation, id);
-        if let Some(kernel) = self.waiting.take(correlation) {
-            let claimed = self.claim(&kernel);
-            self.claimed(&kernel, claimed, sink);
-            self.say_ready(sink);
-        }
-    }
-
-    /// Kernels that have waited long enough have no owner.
-    fn give_up_waiting(&mut self, now: HostNs, sink: &mut dyn FnMut(&Entry<'_>)) {
-        while let Some(kernel) = self.waiting.give_up(now) {
-            self.claimed(&kernel, Err(Unmatched::NoLaunch), sink);
-        }
-    }
-
-    fn matched(&mut self, kernel: &Kernel, method: Method, carried: &Carried<'_>, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let index = Method::ALL.iter().position(|it| *it == method).unwrap_or_default();
-        self.matches.matched[index] += 1;
-        let &Carried { context, group, operations, launch, replay, replayed, untold } = carried;
-        let comm = self.comms.get(&context);
-        // Before, each is told at some time.
-        let untold = if comm.is_some_and(|comm| comm.version >= SILENT_BROADCASTS) { untold } else { 0 };
-        let launch = Some(launch).filter(|launch| !launch.is_none());
-        let channels = &self.channels.sampled(group);
-        let around = &self.around(operations, replay.is_some(), replayed);
-        let owner = Owner::Operations { method, comm, operations, around, channels, launch, replay, untold };
-        sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner } });
-    }
-
-    /// What the program was in when it asked for these, or launched the graph that they are in.
-    fn around(&self, operations: &[Arc<Operation>], is_replay: bool, replayed: Option<Moment>) -> Vec<Around> {
-        if !self.history.has_threads() {
-            return Vec::new();
-        }
-        let asked = |operation: &Arc<Operation>| if is_replay { replayed } else { operation.asked };
-        let around = |operation| asked(operation).map_or(Around::default(), |moment| self.history.around(moment));
-        operations.iter().map(around).collect()
-    }
-
-    fn unmatched(&mut self, kernel: &Kernel, reason: Unmatched, sink: &mut dyn FnMut(&Entry<'_>)) {
-        self.matches.unmatched += 1;
-        sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner: Owner::Unmatched(reason) } });
-    }
-
     /// Says what became certain about channels, and about kernels by their channels.
     fn say_ready(&mut self, sink: &mut dyn FnMut(&Entry<'_>)) {
         while let Some(ready) = self.channels.next_ready() {
@@ -508,6 +357,11 @@ impl Correlator {
                 Ready::Step { device, after, before, by } => {
                     (*after, What::TimerStep { device: *device, before: *before, by: *by })
                 }
+                &Ready::Contradicted { time, place, key: (correlation, graph_node), method } => {
+                    *self.matches.by(method) -= 1;
+                    *self.matches.by(Method::Contradicted) += 1;
+                    (time, What::Contradicted { place, correlation, graph_node })
+                }
                 Ready::Kernel(kernel, Err(reason)) => {
                     self.unmatched(kernel, *reason, sink);
                     continue;
@@ -529,6 +383,7 @@ impl Correlator {
     pub fn advance(&mut self, now: HostNs, sink: &mut dyn FnMut(&Entry<'_>)) {
         self.give_up_waiting(now, sink);
         self.channels.advance(now);
+        self.say_decided(now, false, sink);
         self.say_ready(sink);
     }
 
@@ -538,6 +393,7 @@ impl Correlator {
         for marker in self.ranges.finish() {
             sink(&Entry { time: marker.time, what: What::Range { marker: &marker, end: None, is_open: true } });
         }
+        self.say_decided(self.last, true, sink);
         self.channels.finish(self.last);
         self.say_ready(sink);
         let out = &mut Out { now: self.last, sink };
@@ -715,38 +571,6 @@ impl Correlator {
         }
     }
 
-    fn start_step(&mut self, mut known: Known, id: Handle, op: Handle, step: i32, out: &mut Out<'_>) {
-        self.show_progress(op, out);
-        // Steps come with the context of their operation, which with PXN is foreign: the operation decides.
-        known.context = self.events.get(op).map_or(known.context, |op| op.context);
-        self.moved.insert(known.context, out.now);
-        // A receive that the network refused is started again: the same transfer under another handle.
-        let open = match self.events.get_mut(op).map(|known| &mut known.details) {
-            Some(Details::ProxyOp { steps, .. }) => match steps.iter_mut().find(|(number, _)| *number == step) {
-                Some((_, handle)) => Some(std::mem::replace(handle, id)),
-                None => {
-                    steps.push((step, id));
-                    None
-                }
-            },
-            _ => None,
-        };
-        known.details = match open.and_then(|open| self.events.get(open)).map(|known| &known.details) {
-            Some(&Details::Step { first, starts, phase, .. }) => {
-                Details::Step { op, step, first, starts: starts + 1, phase }
-            }
-            _ => {
-                let proxy = self.events.get(op).and_then(|known| self.proxy_op(known));
-                out.say(What::StepBegin { id, op, thread: known.thread, step, proxy });
-                Details::Step { op, step, first: id, starts: 1, phase: u16::MAX }
-            }
-        };
-        if let Some(open) = open {
-            self.events.close(open);
-        }
-        self.events.insert(id, known);
-    }
-
     fn stop(&mut self, id: Handle, out: &mut Out<'_>) {
         let Some(known) = find(&mut self.events, self.tag, &mut self.doubts, id) else { return };
         if known.stops > 0 {
@@ -799,17 +623,6 @@ impl Correlator {
         self.events.close(id);
     }
 
-    /// Ends the steps of an operation that is done. NCCL 2.24 to 2.26 stops only the first of several receives that it finds done in one
-    /// turn (src/transport/net.cc, recvProxyProgress: the step's number is taken before the loop).
-    fn end_steps(&mut self, open: &[(i32, Handle)], out: &mut Out<'_>) {
-        for &(_, step) in open {
-            if let Some(&Details::Step { first, starts, .. }) = self.events.get(step).map(|known| &known.details) {
-                out.say(What::StepEnd { id: first, starts, stopped: false });
-            }
-            self.events.close(step);
-        }
-    }
-
     fn state(&mut self, id: Handle, number: u16, argument: u64, steps: i32, out: &mut Out<'_>) {
         let Some(known) = find(&mut self.events, self.tag, &mut self.doubts, id) else { return };
         let (thread, context) = (known.thread, known.context);
@@ -853,14 +666,6 @@ impl Correlator {
                 marks[1].get_or_insert(out.now);
             }
             _ => self.doubts.unknown_types += 1,
-        }
-    }
-
-    /// A step of the proxy shows that the GPU had begun with its operation.
-    fn saw_work_of(&mut self, step: Handle, now: HostNs) {
-        let Some(&Details::Step { op, .. }) = self.events.get(step).map(|known| &known.details) else { return };
-        if let Some(&Details::ProxyOp { parent, .. }) = self.events.get(op).map(|known| &known.details) {
-            self.work(parent, |work| work.seen = Some(work.seen.map_or(now, |seen| seen.min(now))));
         }
     }
 
@@ -934,101 +739,6 @@ impl Correlator {
         operation
     }
 
-    fn proxy_op(&self, known: &Known) -> Option<ProxyOp<'_>> {
-        let Details::ProxyOp { op, parent, doubt, .. } = known.details else { return None };
-        Some(ProxyOp {
-            event: op,
-            comm: self.comms.get(&known.context),
-            operation: self.events.operation(parent),
-            doubt,
-        })
-    }
-
-    /// The first sign of progress of a proxy operation: it is drawn from here on.
-    fn show_progress(&mut self, op: Handle, out: &mut Out<'_>) {
-        let Some(known) = self.events.get_mut(op) else { return };
-        let Details::ProxyOp { op: facts, begun, taken, .. } = &mut known.details else { return };
-        // One that was told to be silent, or to queue when its communicator ended, stays so.
-        if known.stops > 0 || std::mem::replace(begun, true) {
-            return;
-        }
-        let (was_taken, connection) = (*taken, connection(known.context, facts));
-        if self.connections.get(&connection).is_none() {
-            self.connections.insert(connection, (), CONNECTIONS);
-            self.take_pending(connection, out);
-        }
-        if let Some(known) = self.events.get(op)
-            && let Some(proxy) = self.proxy_op(known)
-        {
-            let queued_ns = out.now.since(known.start);
-            out.say(What::ProxyOpBegin { id: op, thread: known.thread, proxy, queued_ns, was_taken });
-        }
-    }
-
-    /// Says of the proxy operations (of one communicator) that never showed progress why that is: they still queue, or NCCL does not report
-    /// of their transport.
-    fn give_up_pending(&mut self, context: Option<Handle>, out: &mut Out<'_>) {
-        let mut queues: Vec<Queue> = Vec::new();
-        let mut places = FxHashMap::default();
-        for op in std::mem::take(&mut self.pending) {
-            let Some((connection, taken, by_network)) = self.is_pending(op) else { continue };
-            if context.is_some_and(|context| context != connection.0) {
-                self.pending.push_back(op);
-                continue;
-            }
-            if by_network {
-                let place = *places.entry(connection).or_insert_with(|| {
-                    queues.push(Queue { first: op, count: 0, taken: 0 });
-                    queues.len() - 1
-                });
-                queues[place].count += 1;
-                queues[place].taken += u64::from(taken);
-            } else {
-                self.say_silent(op, out);
-            }
-            self.events.close(op);
-        }
-        for Queue { first, count, taken, .. } in queues {
-            if let Some(known) = self.events.get(first)
-                && let Some(proxy) = self.proxy_op(known)
-            {
-                let (thread, queued_ns) = (known.thread, out.now.since(known.start));
-                let given_up = if context.is_some() { taken } else { 0 };
-                out.say(What::ProxyOpsQueued { thread, proxy, queued_ns, count, given_up });
-            }
-        }
-    }
-
-    /// A connection turns out to be the network's: what was taken for it before queues.
-    fn take_pending(&mut self, connection: Connection, out: &mut Out<'_>) {
-        let queues = |op: &Handle| self.is_pending(*op).is_some_and(|(of, taken, _)| of == connection && !taken);
-        let queued: Vec<Handle> = self.pending.iter().copied().filter(queues).collect();
-        for op in queued {
-            if let Some(Known { thread, details: Details::ProxyOp { taken, .. }, .. }) = self.events.get_mut(op) {
-                *taken = true;
-                out.say(What::ProxyOpTaken { thread: *thread });
-            }
-        }
-    }
-
-    /// Of a proxy operation that showed no progress yet: its connection, whether it was told to be taken, and whether it is the network's.
-    fn is_pending(&self, op: Handle) -> Option<(Connection, bool, bool)> {
-        let known = self.events.get(op).filter(|known| known.stops == 0)?;
-        let Details::ProxyOp { op, begun: false, taken, .. } = &known.details else { return None };
-        let connection = connection(known.context, op);
-        Some((connection, *taken, *taken || self.connections.get(&connection).is_some()))
-    }
-
-    /// Says of one proxy operation that nothing came of it.
-    fn say_silent(&mut self, op: Handle, out: &mut Out<'_>) {
-        if let Some(known) = self.events.get(op)
-            && let Some(proxy) = self.proxy_op(known)
-        {
-            out.say_at(known.start, What::ProxyOpNever { thread: known.thread, proxy });
-            self.doubts.silent_proxy_ops += 1;
-        }
-    }
-
     /// The text behind a word, whether NCCL's or recorded; `None` where there is none.
     fn text(&self, word: Word) -> Option<Box<str>> {
         match word {
@@ -1037,11 +747,6 @@ impl Correlator {
             _ => word.spelling().map(Into::into).or_else(|| self.texts.get(&word).cloned()),
         }
     }
-}
-
-/// What a proxy operation queues for.
-fn connection(context: Handle, op: &event::ProxyOp) -> Connection {
-    (context, op.channel, op.peer, op.send.is_set())
 }
 
 /// The event behind a handle that NCCL passed back; counts why there is none.
@@ -1060,18 +765,6 @@ fn find<'t>(events: &'t mut Table, tag: ProcessTag, doubts: &mut Doubts, id: Han
 fn miscounts(comm: &Comm, event: &Event, replay: Option<u32>) -> bool {
     let to_itself = matches!(event, Event::P2p(p2p) if p2p.peer == comm.rank);
     comm.version < 23_100 && (replay.is_some() || to_itself)
-}
-
-/// Whether a kernel is one of NCCL's or of its sister's for AMD's GPUs, RCCL, by its name: mangled, plain, or demangled with its return type.
-#[must_use]
-pub fn is_nccl(name: &str) -> bool {
-    let plain = match name.strip_prefix("_Z") {
-        Some(mangled) => mangled.trim_start_matches(|digit: char| digit.is_ascii_digit()),
-        None => name.strip_prefix("void ").unwrap_or(name),
-    };
-    ["ncclDevKernel", "ncclSymkDevKernel", "ncclSymDevKernel", "ncclKernel", "rcclGenericKernel", "mscclKernel"]
-        .iter()
-        .any(|it| plain.starts_with(it))
 }
 
 /// Whether an event is a call on a host thread, which nests with the others there.

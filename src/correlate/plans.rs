@@ -55,8 +55,8 @@ pub(super) struct Plans {
     captured: Bounded<Handle, Launch>,
     /// What a launching call's correlation id claims.
     claims: Bounded<u32, Claim>,
-    /// The captured launch behind a node of a graph.
-    nodes: Bounded<u64, Handle>,
+    /// What is behind a node of a graph.
+    nodes: Bounded<u64, Node>,
     /// Graphs with such a node.
     known_graphs: Bounded<u64, ()>,
     /// The launch that ended last on a thread, until something else begins there.
@@ -95,8 +95,17 @@ pub(super) struct KernelKey {
     pub(super) correlation: u32,
     /// Where it ran.
     pub(super) device: u32,
-    /// When; `None` for one that had not ended.
+    /// When; `None` for one that had not ended, or whose times are off.
     pub(super) span: Option<Span>,
+}
+
+/// A node of a graph.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// The captured launch.
+    launch: Handle,
+    is_clone: bool,
+    is_cloned: bool,
 }
 
 #[derive(Debug)]
@@ -171,6 +180,7 @@ enum Claim {
 }
 
 /// Who owns a kernel.
+#[derive(Debug)]
 pub(super) struct Found {
     pub(super) method: Method,
     pub(super) context: Handle,
@@ -209,9 +219,11 @@ impl Plans {
         self.kernels_expected = true;
     }
 
-    /// From here on kernels of graphs may name another launch of a graph than their own: these say nothing of which run it is.
+    /// From here on kernels of graphs may name another launch of a graph than their own: these say nothing of which run it is, nor of
+    /// which launches have none.
     pub(super) fn distrust_graph_launches(&mut self) {
         self.graphs.distrust();
+        self.unseen.retain(|(_, it)| !matches!(it, Unseen::Graph(..)));
     }
 
     /// A KernelLaunch begins.
@@ -433,11 +445,11 @@ impl Plans {
         if let Some(captured) = self.launches.remove(&launch) {
             self.captured.insert(launch, captured, CAPTURED);
         }
-        self.insert_node(node, launch);
+        self.insert_node(node, launch, false);
     }
 
-    fn insert_node(&mut self, node: u64, launch: Handle) {
-        self.nodes.insert(node, launch, NODES);
+    fn insert_node(&mut self, node: u64, launch: Handle, is_clone: bool) {
+        self.nodes.insert(node, Node { launch, is_clone, is_cloned: false }, NODES);
         if !launch.is_none() {
             self.known_graphs.insert(graph_of(node), (), CAPTURED);
         }
@@ -450,9 +462,10 @@ impl Plans {
             self.unseen.retain(|(_, it)| !matches!(it, Unseen::Graph(other, _) if *other == graph));
             return;
         }
-        let index = self.graphs.launched(graph, correlation, asked, now);
         // Where nothing of NCCL's was captured, nothing of it can hang in a graph.
-        if self.captured.len() > 0 {
+        if let Some(index) = self.graphs.launched(graph, correlation, asked, now)
+            && self.captured.len() > 0
+        {
             self.unseen(now, Unseen::Graph(graph, index));
         }
     }
@@ -509,16 +522,19 @@ impl Plans {
 
     /// What was open when the original of a node was made.
     pub(super) fn captured_at(&self, node: u64) -> Option<Handle> {
-        self.nodes.get(&node).copied()
+        self.nodes.get(&node).map(|node| node.launch)
     }
 
-    /// A node was cloned.
+    /// A node was cloned. A clone that is cloned itself is in no executable graph: it is a child graph's, or that of a graph's clone.
     pub(super) fn node_cloned(&mut self, node: u64, original: u64) {
-        if let Some(&launch) = self.nodes.get(&original) {
-            self.insert_node(node, launch);
-            if let Some(captured) = self.captured.get_mut(&launch) {
-                captured.runs.cloned();
-            }
+        let Some(original) = self.nodes.get_mut(&original) else { return };
+        let is_first = !std::mem::replace(&mut original.is_cloned, true);
+        let Node { launch, is_clone, .. } = *original;
+        self.insert_node(node, launch, true);
+        if !(is_clone && is_first)
+            && let Some(captured) = self.captured.get_mut(&launch)
+        {
+            captured.runs.cloned();
         }
     }
 
@@ -538,7 +554,7 @@ impl Plans {
                 Some(()) => Unmatched::UntoldNode,
                 None => Unmatched::UnknownNode,
             };
-            let launch = *self.nodes.get(&kernel.graph_node).ok_or(unknown)?;
+            let launch = self.captured_at(kernel.graph_node).ok_or(unknown)?;
             return self.run(launch, Method::GraphNode, &kernel);
         }
         // An id is used by one kernel only, unless it is that of a graph's launch.

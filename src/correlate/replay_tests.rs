@@ -1,6 +1,8 @@
 //! Which run of a graph a kernel is: where launches are counted, and where they are not.
 
 use super::kernel_tests::check;
+use super::tests::Player;
+use crate::model::time::HostNs;
 
 /// A captured call, with the node 50 that it recorded, cloned to 60, in the executable graph 9. NCCL hands over each run.
 const TOLD: &str = "
@@ -75,6 +77,43 @@ fn where_nccl_is_silent_and_cupti_was_lent_the_run_is_left_open() {
     let input =
         SILENT.to_owned() + &launch(100, 7) + &kernel(100, 7) + "150000 0 lent\n" + &launch(400, 8) + &kernel(400, 8);
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(400, INFERRED)));
+}
+
+#[test]
+fn where_kernels_may_name_another_launch_their_runs_come_from_times_alone() {
+    // Each kernel names the launch of the other. That at 400 says nothing by its time either.
+    let input = TOLD.to_owned()
+        + &launch(100, 7)
+        + &group(100)
+        + &kernel(100, 7)
+        + "150000 0 distrust\n"
+        + &launch(200, 8)
+        + &group(200)
+        + &launch(300, 9)
+        + &group(300)
+        + &kernel(200, 9)
+        + &kernel(300, 8);
+    let expected = said(100, &format!("{EXACT} replay 1"))
+        + &said(200, &format!("{INFERRED} replay 2"))
+        + &said(300, &format!("{INFERRED} replay 3"));
+    check(&input, &expected);
+    // Where NCCL is silent there are no times to go by.
+    let input = SILENT.to_owned() + "50000 0 distrust\n" + &launch(100, 7) + &launch(200, 8) + &kernel(100, 8);
+    check(&input, &said(100, INFERRED));
+}
+
+#[test]
+fn where_kernels_may_name_another_launch_none_is_waited_for() {
+    let mut player = Player::new();
+    player.correlator.expect_kernels();
+    let mut unseen = |input: &str| {
+        player.play(input, &mut |_, _| {});
+        player.correlator.unseen_launch()
+    };
+    assert_eq!(unseen(&(SILENT.to_owned() + &launch(100, 7))), Some(HostNs(100_000)));
+    assert_eq!(unseen("150000 0 distrust"), None);
+    assert_eq!(unseen(&launch(200, 8)), None);
+    assert_eq!(unseen(&(kernel(100, 8) + &kernel(200, 7))), None);
 }
 
 #[test]
@@ -174,4 +213,141 @@ fn the_runs_of_two_graphs_of_one_capture_are_told_apart_by_time_alone() {
         + "205000 0 kernel 202000 corr=8 node=61\n"
         + &kernel(100, 7);
     check(&input, &(said(200, &format!("{INFERRED} replay 2")) + &said(100, &format!("{INFERRED} replay 1"))));
+}
+
+#[test]
+fn a_child_graph_and_a_clone_of_a_graph_are_no_further_executable_graphs() {
+    // What was captured is cloned into a child graph, of whose graph an executable one is made.
+    let nested = TOLD.replace("clone 60 of=50", "clone 55 of=50 | 4 0 clone 60 of=55");
+    let played = launch(100, 7) + &group(100) + &kernel(100, 7) + &launch(200, 8) + &group(200) + &kernel(200, 8);
+    let said_as = |how| said(100, &format!("{how} replay 1")) + &said(200, &format!("{how} replay 2"));
+    check(&(nested.clone() + &played), &said_as(EXACT));
+    // Of two executable graphs the count of one's launches is not that of the runs.
+    check(&(nested + "5 0 clone 70 of=55\n" + &played), &said_as(INFERRED));
+    let beside = TOLD.replace("clone 60 of=50", "clone 60 of=50 | 4 0 clone 55 of=50 | 4 0 clone 70 of=55");
+    check(&(beside + &played), &said_as(INFERRED));
+}
+
+/// Two executable graphs of one capture, which may run beside each other: node 61 is in graph 10.
+fn two_graphs() -> String {
+    TOLD.to_owned() + "5000 0 clone 61 of=50 | 5000 0 graph 10\n"
+}
+
+#[test]
+fn a_kernel_that_may_be_several_runs_is_none_of_them() {
+    // Both runs had been handed over when the kernels began.
+    let input = two_graphs()
+        + &launch(100, 7)
+        + &group(100)
+        + "101000 0 graph 10 corr=8\n"
+        + &group(101)
+        + "109000 0 kernel 104000 corr=8 node=61 | 110000 0 kernel 105000 corr=7 node=60\n";
+    let expected = format!("104000 kernel to 109000 {INFERRED}: AllReduce 1\n")
+        + &format!("105000 kernel to 110000 {INFERRED}: AllReduce 1\n");
+    check(&input, &expected);
+}
+
+#[test]
+fn a_kernel_that_begins_after_that_of_a_run_is_a_later_one() {
+    // The kernel of the first run is lost, and nobody tells of the third one's launch.
+    let input = two_graphs()
+        + &launch(100, 7)
+        + &group(100)
+        + "120000 0 graph 10 corr=8\n"
+        + &group(120)
+        + "124000 0 kernel 122000 corr=8 node=61\n"
+        + &group(130)
+        + "143000 0 kernel 140000 corr=9 node=60\n";
+    let expected = format!("122000 kernel to 124000 {INFERRED} replay 2: AllReduce 1\n")
+        + &format!("140000 kernel to 143000 {INFERRED} replay 3: AllReduce 1\n");
+    check(&input, &expected);
+}
+
+#[test]
+fn a_run_has_one_kernel() {
+    let input = two_graphs()
+        + &launch(100, 7)
+        + &group(100)
+        + &kernel(100, 7)
+        + "100000 0 graph 10 corr=8\n"
+        + "110000 0 kernel 101500 corr=8 node=61\n";
+    let expected =
+        said(100, &format!("{INFERRED} replay 1")) + &format!("101500 kernel to 110000 {INFERRED}: AllReduce 1\n");
+    check(&input, &expected);
+}
+
+#[test]
+fn after_cupti_was_lent_a_kernel_for_which_nothing_is_handed_over_may_carry_something_else() {
+    let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + &kernel(100, 7) + "150000 0 lent\n";
+    let input = input + &launch(200, 8) + &kernel(200, 8);
+    let unmatched = "202000 kernel to 205000 unmatched: NCCL handed over no operation for its launch\n";
+    check(&input, &(said(100, &format!("{EXACT} replay 1")) + unmatched));
+}
+
+#[test]
+fn where_records_are_lost_the_number_of_a_run_that_its_time_tells_is_not_known() {
+    let input = TOLD.to_owned() + "50000 0 records-lost\n" + &launch(100, 7) + &group(100) + &kernel(100, 7);
+    check(&input, &said(100, INFERRED));
+}
+
+/// A kernel outside of graphs that by CUPTI ran 100 us before its launch at this time.
+fn early(at: u64) -> String {
+    format!(
+        "{at}000 0 start e{at} KernelLaunch | {at}000 0 launch corr={at} in=e{at} | {at}000 0 stop e{at}
+         {at}000 0 start q{at} Group | {at}000 0 start y{at} Coll group=q{at} count=5 | {at}000 0 stop y{at}
+         {at}000 0 stop q{at} | {}000 0 kernel {}000 corr={at}\n",
+        at - 90,
+        at - 100
+    )
+}
+
+#[test]
+fn times_that_are_off_do_not_tell_the_run_of_a_graph() {
+    // The kernel of the run at 500 is told 100 us early.
+    let run = "350000 0 lent\n".to_owned() + &group(400) + &group(500) + "405000 0 kernel 402000 corr=8 node=60\n";
+    check(&(TOLD.to_owned() + &run), &said(400, &format!("{INFERRED} replay 1")));
+    let eager =
+        |at: u64| format!("{at}000 kernel to {}000 exact (launch bracket) C by e{}: AllReduce 5\n", at + 10, at + 100);
+    let input = TOLD.to_owned() + &early(200) + &early(300) + &run;
+    check(&input, &(eager(200) + &eager(100) + &said(400, INFERRED)));
+}
+
+#[test]
+fn a_graph_does_not_run_beside_itself() {
+    // The run at 104 was handed over while this kernel ran: then it is not the one before, and not that one either.
+    let input =
+        TOLD.to_owned() + "50000 0 lent\n" + &group(100) + &group(104) + "108000 0 kernel 102000 corr=8 node=60\n";
+    check(&input, "102000 kernel to 108000 unmatched: NCCL handed over no operation for its launch");
+}
+
+#[test]
+fn replays_hand_over_the_launches_of_a_group_in_their_order() {
+    let capture = TOLD
+        .replace("| 1 0 stop a", "| 1 0 stop a | 1 0 start b CollApi parent=g count=2 captured | 1 0 stop b")
+        .replace("| 3 0 stop g", "| 3 0 start k KernelLaunch parent=g | 3 0 node 51 in=k | 3 0 stop k | 3 0 stop g")
+        .replace("clone 60 of=50", "clone 60 of=50 | 4 0 clone 61 of=51");
+    let run = |at: u64, corr: u32| {
+        let (first, second, begin, end) = (at + 5, at + 9, at + 2, at + 6);
+        let second_group =
+            group(at).replace(&format!("p{at}"), &format!("q{at}")).replace(&format!("x{at}"), &format!("y{at}"));
+        launch(at, corr)
+            + &group(at)
+            + &second_group.replace("parent=a", "parent=b").replace("count=1", "count=2")
+            + &format!(
+                "{first}000 0 kernel {begin}000 corr={corr} node=60\n{second}000 0 kernel {end}000 corr={corr} node=61\n"
+            )
+    };
+    let said = |at: u64, replay: u32| {
+        said(at, &format!("{EXACT} replay {replay}"))
+            + &format!("{}000 kernel to {}000 exact (graph node) C by k replay {replay}: AllReduce 2\n", at + 6, at + 9)
+    };
+    check(&(capture + &run(100, 7) + &run(200, 8)), &(said(100, 1) + &said(200, 2)));
+}
+
+#[test]
+fn a_group_of_another_communicator_hands_over_nothing_for_a_launch() {
+    let input = "0 0 start l KernelLaunch in=C | 0 0 launch corr=5 in=l | 1 0 stop l
+        2 0 start p Group in=D | 2 0 start x Coll in=D group=p count=9 | 3 0 stop x | 3 0 stop p
+        9000 0 kernel 4000 corr=5\n";
+    check(input, "4000 kernel to 9000 unmatched: NCCL handed over no operation for its launch");
 }

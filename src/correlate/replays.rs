@@ -85,7 +85,7 @@ pub(super) struct Replay {
 /// What is known of a kernel beside its node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// When it ran; `None` for one that had not ended.
+    /// When it ran; `None` for one that had not ended, or whose times are off.
     pub(super) span: Option<Span>,
     /// The launch of its graph.
     launched: Option<Replay>,
@@ -165,7 +165,7 @@ impl Runs {
         let (place, is_exact) = match counted.map(place_of) {
             // It is too long ago, or NCCL did not tell of it.
             Some(None) => (None, false),
-            Some(Some(place)) if (low..high).contains(&place) => (Some(place).filter(free), seen.is_whole),
+            Some(Some(place)) if (low..high).contains(&place) => (Some(place).filter(free), true),
             Some(_) if !seen.has_gaps => (None, false),
             // Launches that nobody told of.
             _ => (Some(low).filter(|place| place + 1 == high).filter(free), false),
@@ -305,8 +305,14 @@ impl Graphs {
         self.graphs.insert(graph, known, GRAPHS);
     }
 
-    /// An executable graph is launched; the answer is which launch of it that is.
-    pub(super) fn launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>, time: HostNs) -> u64 {
+    /// An executable graph is launched; the answer is which launch of it that is, where a kernel can be known to be of it.
+    pub(super) fn launched(
+        &mut self,
+        graph: u64,
+        correlation: u32,
+        asked: Option<Moment>,
+        time: HostNs,
+    ) -> Option<u64> {
         let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
         let index = known.launched;
         known.launched += 1;
@@ -314,10 +320,10 @@ impl Graphs {
         let is_whole = !self.lent.iter().any(|lent| (known.made..=time).contains(lent));
         let is_changed = known.is_changed;
         if self.distrusts {
-            return index;
+            return None;
         }
         self.launches.insert(correlation, Replay { graph, index, asked, time, is_whole, is_changed }, LAUNCHES);
-        index
+        Some(index)
     }
 
     /// CUPTI is given up then: nobody tells what is done with graphs.

@@ -28,10 +28,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::*;
-use crate::model::activity::{Place, Span};
+use crate::model::activity::{self, Kernel, Place, Span};
 use crate::model::event::{CommInit, Flag, Net, Network};
 use crate::model::time::Ticks;
-use crate::model::timeline::{Flaw, Timing};
+use crate::model::timeline::{Around, CopyOf, Flaw, Owner, ProxyOp, Timing};
 
 pub(crate) const PID: i32 = 4711;
 
@@ -158,6 +158,14 @@ impl Player {
             }
             if let ["lent"] = what {
                 self.correlator.lent(time);
+                continue;
+            }
+            if let ["distrust"] = what {
+                self.correlator.distrust_graph_launches();
+                continue;
+            }
+            if let ["records-lost"] = what {
+                self.correlator.lost();
                 continue;
             }
             if let ["advance"] = what {
@@ -507,6 +515,7 @@ pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -
             };
             format!("kernel to {} {owner}", kernel.span.end.0)
         }
+        What::Contradicted { correlation, .. } => format!("kernel of {correlation} contradicted"),
         What::TimesOff { device, least, most } => format!("times of {device} late by {least} to {most}"),
         What::TimerStep { device, before, by } => format!("timer of {device} set by {by} before {}", before.0),
         What::Copy { copy, of } => {
@@ -1444,6 +1453,7 @@ impl Rules {
             | What::HostFunction(_)
             | What::Device(_)
             | What::Overhead(_)
+            | What::Contradicted { .. }
             | What::TimesOff { .. }
             | What::TimerStep { .. } => {}
         }

@@ -8,21 +8,23 @@ use crate::model::time::HostNs;
 use crate::model::timeline::{Entry, Method, What};
 
 impl Correlator {
-    /// A kernel with the error that its times have, by all that is known now.
+    /// A kernel with the error that its times have, by all that is known now; and whether the host's times of its launch and work speak
+    /// against its match, unless CUPTI's are off, which others do not say yet.
     pub(super) fn with_error(
         &mut self,
         kernel: &Kernel,
         found: Option<&Found>,
         sink: &mut dyn FnMut(&Entry<'_>),
-    ) -> Kernel {
+    ) -> (Kernel, bool) {
         let device = kernel.place.device;
         let bounds = found.map_or(Bounds::NONE, |found| self.bounds_of(kernel, found));
+        let apart = found.and_then(|found| self.channels.apart(found.group, kernel));
         let skew = self.skews.entry(device).or_default();
-        let news = skew.add(bounds);
-        let contradicts = skew.contradicts(&bounds);
+        let news = skew.add(bounds, apart);
+        let (contradicts, is_off) = (skew.contradicts(&bounds), skew.is_off());
         let error = skew.error_of(&bounds);
         if found.is_some() {
-            self.matches.mistimed += u64::from(contradicts);
+            self.matches.mistimed += u64::from(is_off);
             self.channels.dispute(device, contradicts);
         }
         if let Some(Bounds { least, most }) = news {
@@ -32,7 +34,7 @@ impl Correlator {
         let error = u32::try_from(error).unwrap_or(u32::MAX).saturating_add(self.channels.conversion(device));
         let mut kernel = kernel.clone();
         kernel.span.error_ns = kernel.span.error_ns.saturating_add(error);
-        kernel
+        (kernel, contradicts && !is_off)
     }
 
     /// What NCCL's own times say of CUPTI's for a kernel, where it is certain whose it is.

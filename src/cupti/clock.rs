@@ -13,7 +13,11 @@
 //! constant, and every reading encloses it. When no constant fits any more, the wall clock was set: a time from
 //! around that moment may be meant before or after the step, or lie on the line that CUPTI drew across it; it gets an error
 //! that covers all three.
+//!
+//! A CUPTI that was given `CLOCK_BOOTTIME` may keep the wall clock for the GPU's times (`crate::releases`, `LatchedClock`), and tell nobody. The two
+//! are decades apart, so each such time says itself which it is.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use crate::model::time::HostNs;
@@ -82,6 +86,8 @@ pub enum Change {
 #[derive(Debug, Default)]
 pub struct CuptiClock {
     segments: VecDeque<Segment>,
+    /// A time was the wall clock's, though CUPTI says that its clock is `CLOCK_BOOTTIME`.
+    is_latched: Cell<bool>,
 }
 
 /// A stretch of time in which one rule holds.
@@ -104,8 +110,13 @@ enum Rule {
         /// How far CUPTI was seen outside of its brackets.
         slack: i64,
     },
-    /// It is `CLOCK_BOOTTIME`, seen outside of its brackets by as much.
-    Boottime { slack: i64 },
+    /// It is `CLOCK_BOOTTIME`, seen outside of its brackets by as much; or, of the GPU, the wall clock.
+    Boottime {
+        slack: i64,
+        /// The wall clock less `CLOCK_BOOTTIME` lies between these; where it was set, those of before and after.
+        low: i64,
+        high: i64,
+    },
     /// It is another clock: a straight line from each reading to the next.
     Line(VecDeque<Pair>),
 }
@@ -175,13 +186,21 @@ impl CuptiClock {
         let asked = !matches!(domain, Domain::Unknown);
         let had_one = !self.segments.is_empty();
         let (rule, change) = match (self.segments.back_mut().map(|it| &mut it.rule), domain) {
-            (Some(Rule::Line(_) | Rule::Boottime { .. }), Domain::Unknown) => return None,
-            (Some(Rule::Boottime { slack }), Domain::Boottime(outside)) => {
-                *slack = outside.max(*slack);
-                self.confirm(now, asked);
+            (Some(Rule::Line(_)), Domain::Unknown) => return None,
+            (Some(Rule::Boottime { slack, low: lowest, high: highest }), Domain::Unknown | Domain::Boottime(_)) => {
+                // Whether CUPTI would follow where the wall clock is set is not known.
+                let fits = low <= *highest && high >= *lowest;
+                (*lowest, *highest) = match fits {
+                    true => (low.max(*lowest), high.min(*highest)),
+                    false => (low.min(*lowest), high.max(*highest)),
+                };
+                if let Domain::Boottime(outside) = domain {
+                    *slack = outside.max(*slack);
+                    self.confirm(now, asked);
+                }
                 return None;
             }
-            (_, Domain::Boottime(slack)) => (Rule::Boottime { slack }, Change::Boottime),
+            (_, Domain::Boottime(slack)) => (Rule::Boottime { slack, low, high }, Change::Boottime),
             (Some(Rule::Wall { low: lowest, high: highest, slack }), Domain::Unknown | Domain::Wall(_)) => {
                 if low <= *highest && high >= *lowest {
                     *lowest = low.max(*lowest);
@@ -242,12 +261,21 @@ impl CuptiClock {
         match self.segments.back() {
             // Nearly always.
             Some(only) if self.segments.len() == 1 => {
-                let meant = only.candidate(stamp)?;
+                let meant = only.candidate(stamp, now)?;
                 let plausible = meant.1 >= only.first - BEFORE && meant.0 <= now + AHEAD;
+                if plausible && matches!(only.rule, Rule::Boottime { .. }) && stamp > now + AHEAD {
+                    self.is_latched.set(true);
+                }
                 if plausible { instant(meant) } else { None }
             }
             _ => self.by_all_segments(stamp, now),
         }
+    }
+
+    /// Whether a time was seen to be the wall clock's, though CUPTI says that its clock is `CLOCK_BOOTTIME`.
+    #[must_use]
+    pub fn is_latched(&self) -> bool {
+        self.is_latched.get()
     }
 
     #[cold]
@@ -263,7 +291,7 @@ impl CuptiClock {
             if is_late(&range, until) {
                 break;
             }
-            let Some(meant) = segment.candidate(stamp) else { continue };
+            let Some(meant) = segment.candidate(stamp, now) else { continue };
             let from = previous.map_or(segment.first - BEFORE, |previous| segment.begin(previous));
             if meant.1 >= from && meant.0 <= until {
                 range.include(meant);
@@ -271,7 +299,7 @@ impl CuptiClock {
             // A line across the step that separates two segments of the wall clock.
             if let Some(previous) = previous
                 && let (Rule::Wall { .. }, Rule::Wall { .. }) = (&previous.rule, &segment.rule)
-                && let Some(before) = previous.candidate(stamp)
+                && let Some(before) = previous.candidate(stamp, now)
                 && !is_late(&range, segment.first + BEND)
             {
                 let low = before.0.min(meant.0).max(previous.last - BEND);
@@ -298,16 +326,18 @@ impl Segment {
         if both_wall { previous.last } else { previous.checked - CONVERTED_LATE }
     }
 
-    /// The first and last host instant that a stamp can mean by this segment's rule.
-    fn candidate(&self, stamp: i64) -> Option<(i64, i64)> {
+    /// The first and last host instant that a stamp can mean by this segment's rule, if it is not later than `now`.
+    fn candidate(&self, stamp: i64, now: i64) -> Option<(i64, i64)> {
+        let of_wall = |low: i64, high: i64, slack: i64| {
+            let from = stamp.checked_sub(high)?.checked_sub(slack)?;
+            let until = stamp.checked_sub(low)?.checked_add(slack)?;
+            // An instant before the host's start is none, and this keeps all sums that follow in range.
+            (from >= 0 && until <= i64::MAX / 2).then_some((from, until))
+        };
         match &self.rule {
-            Rule::Wall { low, high, slack } => {
-                let from = stamp.checked_sub(*high)?.checked_sub(*slack)?;
-                let until = stamp.checked_sub(*low)?.checked_add(*slack)?;
-                // An instant before the host's start is none, and this keeps all sums that follow in range.
-                (from >= 0 && until <= i64::MAX / 2).then_some((from, until))
-            }
-            Rule::Boottime { slack } => {
+            Rule::Wall { low, high, slack } => of_wall(*low, *high, *slack),
+            Rule::Boottime { low, high, .. } if stamp > now + AHEAD => of_wall(*low, *high, 0),
+            Rule::Boottime { slack, .. } => {
                 let plausible = (0..=i64::MAX / 2).contains(&stamp);
                 plausible.then_some((stamp - slack - ROUNDING, stamp + slack + ROUNDING))
             }
@@ -589,12 +619,32 @@ mod tests {
         for truth in [9_500_000_000, 11_900_000_000, 12 * SECOND] {
             assert_within(&clock, truth, 12 * SECOND, truth, 11);
         }
-        assert_eq!(clock.to_host(Stamp(EPOCH + 11 * SECOND), HostNs(12 * SECOND)), None);
+        assert_eq!(clock.to_host(Stamp(EPOCH + 13 * SECOND), HostNs(12 * SECOND)), None);
+        assert!(!clock.is_latched());
         // Given up, CUPTI tells the wall clock's time. What it recorded before comes late.
         assert_eq!(clock.add(&wall(13 * SECOND, EPOCH)), Some(Change::Wall));
         assert_within(&clock, 12_900_000_000, 14 * SECOND, 12_900_000_000, 11);
         assert_within(&clock, EPOCH + 13_500_000_000, 14 * SECOND, 13_500_000_000, 101);
         assert_eq!(clock.add(&ours(15 * SECOND, EPOCH)), Some(Change::Boottime));
+    }
+
+    #[test]
+    fn the_gpu_s_times_may_keep_the_wall_clock_where_cupti_says_it_has_ours() {
+        let ours = |at: u64, offset: u64| reading(at, offset, Some(0));
+        let mut clock = CuptiClock::default();
+        clock.add(&ours(10 * SECOND, EPOCH));
+        assert_within(&clock, EPOCH + 10 * SECOND, 11 * SECOND, 10 * SECOND, 101);
+        assert!(clock.is_latched());
+        // What is told on the host has the clock that was given.
+        assert_within(&clock, 10_500_000_000, 11 * SECOND, 10_500_000_000, 11);
+        for stamp in [EPOCH, EPOCH + 8 * SECOND, EPOCH + 12 * SECOND, 2 * EPOCH] {
+            assert_eq!(clock.to_host(Stamp(stamp), HostNs(11 * SECOND)), None, "{stamp}");
+        }
+        // Whether it follows where the wall clock is set is not known.
+        clock.add(&reading(12 * SECOND, EPOCH - 3_000_000, None));
+        for truth in [EPOCH + 12 * SECOND, EPOCH - 3_000_000 + 12 * SECOND] {
+            assert_within(&clock, truth, 13 * SECOND, 12 * SECOND, 1_600_000);
+        }
     }
 
     #[test]

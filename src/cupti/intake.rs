@@ -10,6 +10,7 @@ use super::decode::{Asked, Decoder, Outside, Times};
 use super::{Losses, Note, error_name};
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
+use crate::releases::{self, FaultId};
 
 /// Whose records come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct Intake {
     clock: CuptiClock,
     decoder: Decoder,
     standing: Standing,
+    /// What CUPTI's `cuptiGetVersion` answers.
+    version: u32,
     notes: Vec<Note>,
     /// What was said already.
     said: Said,
@@ -62,6 +65,7 @@ pub struct Intake {
 #[derive(Default)]
 struct Said {
     foreign: bool,
+    latched: bool,
     discarded: bool,
     failures: u64,
     failed_flushes: bool,
@@ -76,6 +80,7 @@ impl Intake {
             clock: CuptiClock::default(),
             decoder: Decoder::new(source.version, source.asked),
             standing: Standing { failures: source.failures, ..Standing::default() },
+            version: source.version,
             notes: Vec::new(),
             said: Said { failures: source.failures, ..Said::default() },
         }
@@ -124,6 +129,16 @@ impl Intake {
     ) {
         let times = Times { clock: &self.clock, now };
         self.decoder.decode(bytes, walker, outside, times, sink);
+        if self.clock.is_latched() && !std::mem::replace(&mut self.said.latched, true) {
+            let mut text = String::from(
+                "CUPTI keeps the wall clock for the GPU's times, though it was given CLOCK_BOOTTIME and says that it has it. They are taken for \
+                 the wall clock's; NCCLSCOPE_CUPTI_CLOCK=wall asks for no more than that",
+            );
+            if let Some(fault) = releases::cupti_fault(self.version, FaultId::LatchedClock) {
+                text.push_str(&format!(". Known of this release: {} ({})", fault.what, fault.source));
+            }
+            self.notes.push(Note { name: "CUPTI clock", text, aloud: true });
+        }
     }
 
     /// Takes note of what was lost meanwhile, and says what goes wrong, once.

@@ -125,7 +125,7 @@ mod tests {
             let c = CString::new(name).unwrap();
             // SAFETY: a C string.
             assert_eq!(unsafe { is_nccl_kernel(c.as_ptr()) }, nccl, "{name}");
-            assert_eq!(crate::correlate::is_nccl(name), nccl, "the correlator agrees on {name}");
+            assert_eq!(crate::model::activity::is_nccl(name), nccl, "the correlator agrees on {name}");
         }
         // SAFETY: null is allowed.
         assert!(!unsafe { is_nccl_kernel(std::ptr::null()) });

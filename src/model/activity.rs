@@ -95,6 +95,18 @@ pub struct Kernel {
     pub name: Arc<str>,
 }
 
+/// Whether a kernel is one of NCCL's or of its sister's for AMD's GPUs, RCCL, by its name: mangled, plain, or demangled with its return type.
+#[must_use]
+pub fn is_nccl(name: &str) -> bool {
+    let plain = match name.strip_prefix("_Z") {
+        Some(mangled) => mangled.trim_start_matches(|digit: char| digit.is_ascii_digit()),
+        None => name.strip_prefix("void ").unwrap_or(name),
+    };
+    ["ncclDevKernel", "ncclSymkDevKernel", "ncclSymDevKernel", "ncclKernel", "rcclGenericKernel", "mscclKernel"]
+        .iter()
+        .any(|it| plain.starts_with(it))
+}
+
 /// A kernel whose record has no end: CUPTI was made to return it before the kernel had ended, and will not return it
 /// again. Where CUPTI was not made to, the kernel has ended, and the record is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -286,6 +286,15 @@ pub enum What<'a> {
         /// See `least`.
         most: i64,
     },
+    /// What NCCL's own times say contradicts the match of a kernel that was said before. `time` is when that kernel began.
+    Contradicted {
+        /// Where it ran.
+        place: activity::Place,
+        /// CUPTI's id of the call that launched it.
+        correlation: u32,
+        /// The node of its graph, or 0.
+        graph_node: u64,
+    },
     /// A GPU's timer, CUPTI's conversion of it, or the host's clock, was set. `time` is that of the last kernel before.
     TimerStep {
         /// The GPU.
@@ -373,8 +382,6 @@ pub struct ChannelChecks {
     pub unreliable: u64,
     /// Matched kernels whose channels all lie in them.
     pub kernels_confirmed: u64,
-    /// Matched kernels with a channel that does not.
-    pub kernels_contradicted: u64,
     /// Kernels that contradicted what the others say about the GPU's timer.
     pub contradictions: u64,
 }
@@ -442,11 +449,13 @@ pub enum Method {
     Range,
     /// Its own name says so, and it carries nothing else: a collective that a framework wrote itself. Inferred, of files of other tools only.
     KernelName,
+    /// One of these says so, and NCCL's own times say that it cannot be.
+    Contradicted,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Method; 10] = [
+    pub const ALL: [Method; 11] = [
         Method::Bracket,
         Method::External,
         Method::GraphNode,
@@ -457,6 +466,7 @@ impl Method {
         Method::Range,
         Method::KernelName,
         Method::GraphReplay,
+        Method::Contradicted,
     ];
 
     /// As the trace says it.
@@ -473,6 +483,7 @@ impl Method {
             Method::CaptureOrder => "inferred (order of capture)",
             Method::Range => "inferred (range)",
             Method::KernelName => "inferred (kernel's name)",
+            Method::Contradicted => "contradicted",
         }
     }
 }
@@ -539,7 +550,7 @@ impl Unmatched {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matches {
     /// Kernels of NCCL by method, in the order of [`Method::ALL`].
-    pub matched: [u64; 10],
+    pub matched: [u64; 11],
     /// Kernels of NCCL without operations.
     pub unmatched: u64,
     /// Kernels of the application.
@@ -569,6 +580,14 @@ pub struct Matches {
     pub cupti_off: [Option<i64>; 2],
     /// What kernel channels say about them.
     pub channels: ChannelChecks,
+}
+
+impl Matches {
+    /// The kernels that were matched by a method.
+    pub fn by(&mut self, method: Method) -> &mut u64 {
+        let index = Method::ALL.iter().position(|it| *it == method).unwrap_or_default();
+        &mut self.matched[index]
+    }
 }
 
 /// A host thread of this process: a number that no other thread of the trace has.

@@ -1,0 +1,83 @@
+//! Kernels whose own times speak against their match: it is said once that is decided.
+//!
+//! Two things cannot be: that a kernel begins before its launch or after NCCL's threads saw its work, and that its channels ran outside of
+//! it. Then either the match is another kernel's, or a clock is wrong: CUPTI's times are off, or the GPU's timer was set. Of a clock the
+//! kernels that follow say the same, and the match stands. Where they do not, it is contradicted.
+
+use super::Correlator;
+use super::channels::Agreement;
+use super::kernels::Carried;
+use super::plans::Found;
+use crate::clock::skew::Skew;
+use crate::model::activity::Kernel;
+use crate::model::ids::Handle;
+use crate::model::time::HostNs;
+use crate::model::timeline::{Entry, Method};
+
+/// How long a kernel waits for others that tell, in ns.
+const PATIENCE_NS: u64 = 4_000_000_000;
+/// How many wait at most.
+const WAITING: usize = 1024;
+
+/// A kernel that waits.
+#[derive(Debug)]
+pub(super) struct Doubted {
+    kernel: Kernel,
+    found: Found,
+    since: HostNs,
+    /// The host's times speak against it, not its channels.
+    by_host: bool,
+}
+
+impl Correlator {
+    /// Says a kernel with what it carried, or has it wait. `by_host` is whether the host's times of its launch and work cannot be.
+    pub(super) fn owned(&mut self, kernel: &Kernel, found: Found, by_host: bool, sink: &mut dyn FnMut(&Entry<'_>)) {
+        self.channels.kernel(found.group, found.context, found.stream, kernel, self.last);
+        let is_open = by_host || self.channels.agreement(found.group, false) == Agreement::Open;
+        if !is_open || self.doubted.len() >= WAITING {
+            return self.decided(kernel, found, by_host, sink);
+        }
+        self.doubted.push(Doubted { kernel: kernel.clone(), found, since: self.last, by_host });
+    }
+
+    /// Says the kernels of which it is decided whether their match stands: all of them, if `is_last`.
+    pub(super) fn say_decided(&mut self, now: HostNs, is_last: bool, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let mut index = 0;
+        while let Some(Doubted { kernel, found, since, by_host }) = self.doubted.get(index) {
+            let is_last = is_last || now.since(*since) >= PATIENCE_NS;
+            let waits = match by_host {
+                true => !self.are_times_off(kernel.place.device),
+                false => self.channels.agreement(found.group, is_last) == Agreement::Open,
+            };
+            if waits && !is_last {
+                index += 1;
+                continue;
+            }
+            let Doubted { kernel, found, by_host, .. } = self.doubted.remove(index);
+            self.decided(&kernel, found, by_host, sink);
+        }
+    }
+
+    /// Says a kernel with what it carried, and whether that is contradicted.
+    fn decided(&mut self, kernel: &Kernel, found: Found, by_host: bool, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let Found { method, context, operations, group, launch, replay, replayed, untold, .. } = found;
+        let are_times_off = by_host && self.are_times_off(kernel.place.device);
+        self.matches.mistimed += u64::from(are_times_off);
+        let is_contradicted = match by_host {
+            true => !are_times_off,
+            false => self.channels.agreement(group, false) == Agreement::Contradicts,
+        };
+        // Nothing leads to it from what may be another's.
+        let (method, launch) = if is_contradicted { (Method::Contradicted, Handle::NONE) } else { (method, launch) };
+        let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };
+        self.matched(kernel, method, &carried, sink);
+        if !is_contradicted {
+            self.channels.said(group, method);
+        }
+    }
+
+    /// Whether CUPTI's times of a GPU's kernels are certainly off.
+    pub(super) fn are_times_off(&self, device: u32) -> bool {
+        self.skews.get(&device).is_some_and(Skew::is_off)
+    }
+}

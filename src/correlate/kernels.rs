@@ -1,0 +1,164 @@
+//! Kernels and copies: what they carried, by how they were launched.
+
+use std::sync::Arc;
+
+use super::Correlator;
+use super::plans::{Found, KernelKey};
+use crate::model::activity::{self, Kernel, is_nccl};
+use crate::model::ids::Handle;
+use crate::model::time::HostNs;
+use crate::model::timeline::{Around, CopyOf, Entry, Method, Moment, Operation, Owner, Unmatched, What};
+
+/// The release from which on NCCL tells nothing of broadcasts, unless NCCL_ALLGATHERV_ENABLE=0.
+const SILENT_BROADCASTS: u32 = 22_900;
+
+/// What a kernel carried.
+pub(super) struct Carried<'a> {
+    pub(super) context: Handle,
+    pub(super) group: Handle,
+    pub(super) operations: &'a [Arc<Operation>],
+    pub(super) launch: Handle,
+    pub(super) replay: Option<u64>,
+    /// Of a captured launch: where its graph was launched.
+    pub(super) replayed: Option<Moment>,
+    pub(super) untold: u32,
+}
+
+impl Correlator {
+    /// A copy, which may be one of a collective of the copy engines.
+    pub(super) fn copy(&mut self, copy: &activity::Copy, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let (queued_by, method) = match copy.graph_node {
+            0 => (self.copying.get(&copy.correlation).copied(), Method::Bracket),
+            node => (self.plans.captured_at(node), Method::GraphNode),
+        };
+        let of = queued_by.and_then(|id| self.copy_engine.get(&id));
+        let of = of.map(|(context, operation)| CopyOf { comm: self.comms.get(context), operation, method });
+        sink(&Entry { time: copy.span.start, what: What::Copy { copy, of } });
+    }
+
+    pub(super) fn kernel(&mut self, kernel: &Kernel, sink: &mut dyn FnMut(&Entry<'_>)) {
+        match self.claim(kernel) {
+            // Of others nobody would know what they wait for.
+            Err(Unmatched::NoLaunch) if self.waiting.expects() && is_nccl(&kernel.name) => {
+                if let Some(other) = self.waiting.push(kernel, self.last.max(kernel.span.end)) {
+                    self.claimed(&other, Err(Unmatched::NoLaunch), sink);
+                }
+                self.give_up_waiting(self.last, sink);
+            }
+            claimed => self.claimed(kernel, claimed, sink),
+        }
+    }
+
+    fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
+        let &Kernel { graph_node, correlation, place, span, .. } = kernel;
+        // Where CUPTI's times are off, they do not tell which run of its graph it is.
+        let span = Some(span).filter(|_| !self.are_times_off(place.device));
+        let key = KernelKey { graph_node, correlation, device: place.device, span };
+        if graph_node != 0 {
+            self.plans.graph_seen(graph_node, correlation);
+        }
+        self.plans.claim(key, &|context| self.comms.get(&context)?.device)
+    }
+
+    /// A kernel that had not ended when CUPTI had to return its record: it is claimed, because no other record will come.
+    pub(super) fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
+        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
+        self.matches.unfinished += 1;
+        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
+        let what = match &found {
+            Some(Found { context, operations, replay, replayed, .. }) => {
+                let launched = replayed.map(|moment| moment.time);
+                What::Unfinished { kernel, comm: self.comms.get(context), operations, replay: replay.zip(launched) }
+            }
+            None => What::Unfinished { kernel, comm: None, operations: &[], replay: None },
+        };
+        sink(&Entry { time: self.last, what });
+    }
+
+    /// A kernel that has ended at some time: it is claimed, so that nobody waits for another record.
+    pub(super) fn untimed(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
+        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
+        if graph_node != 0 {
+            self.plans.graph_seen(graph_node, correlation);
+        }
+        self.matches.implausible += 1;
+        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
+        self.matches.untimed += u64::from(found.is_some() || is_nccl(&kernel.name));
+        if let Some(Found { context, operations, .. }) = &found {
+            sink(&Entry { time: self.last, what: What::Untimed { comm: self.comms.get(context), operations } });
+        }
+    }
+
+    fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let (kernel, is_doubted) = &self.with_error(kernel, claimed.as_ref().ok(), sink);
+        match claimed {
+            Ok(found) => self.owned(kernel, found, *is_doubted, sink),
+            Err(reason) if is_nccl(&kernel.name) => {
+                if !self.channels.adopt(kernel, reason, self.last) {
+                    self.unmatched(kernel, reason, sink);
+                }
+            }
+            Err(_) => {
+                self.matches.application += 1;
+                sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner: Owner::Application } });
+            }
+        }
+    }
+
+    /// A call was made while an external id was pushed on its thread. Its kernel may have come before.
+    pub(super) fn external_id(&mut self, id: Handle, correlation: u32, sink: &mut dyn FnMut(&Entry<'_>)) {
+        if !id.is_from(self.tag) {
+            self.matches.foreign_ids += 1;
+            return;
+        }
+        self.plans.external_id(correlation, id);
+        if let Some(kernel) = self.waiting.take(correlation) {
+            let claimed = self.claim(&kernel);
+            self.claimed(&kernel, claimed, sink);
+            self.say_ready(sink);
+        }
+    }
+
+    /// Kernels that have waited long enough have no owner.
+    pub(super) fn give_up_waiting(&mut self, now: HostNs, sink: &mut dyn FnMut(&Entry<'_>)) {
+        while let Some(kernel) = self.waiting.give_up(now) {
+            self.claimed(&kernel, Err(Unmatched::NoLaunch), sink);
+        }
+    }
+
+    pub(super) fn matched(
+        &mut self,
+        kernel: &Kernel,
+        method: Method,
+        carried: &Carried<'_>,
+        sink: &mut dyn FnMut(&Entry<'_>),
+    ) {
+        *self.matches.by(method) += 1;
+        let &Carried { context, group, operations, launch, replay, replayed, untold } = carried;
+        let comm = self.comms.get(&context);
+        // Before, each is told at some time.
+        let untold = if comm.is_some_and(|comm| comm.version >= SILENT_BROADCASTS) { untold } else { 0 };
+        let launch = Some(launch).filter(|launch| !launch.is_none());
+        let channels = if method == Method::Contradicted { &[][..] } else { &self.channels.sampled(group) };
+        let around = &self.around(operations, replay.is_some(), replayed);
+        let owner = Owner::Operations { method, comm, operations, around, channels, launch, replay, untold };
+        sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner } });
+    }
+
+    /// What the program was in when it asked for these, or launched the graph that they are in.
+    fn around(&self, operations: &[Arc<Operation>], is_replay: bool, replayed: Option<Moment>) -> Vec<Around> {
+        if !self.history.has_threads() {
+            return Vec::new();
+        }
+        let asked = |operation: &Arc<Operation>| if is_replay { replayed } else { operation.asked };
+        let around = |operation| asked(operation).map_or(Around::default(), |moment| self.history.around(moment));
+        operations.iter().map(around).collect()
+    }
+
+    pub(super) fn unmatched(&mut self, kernel: &Kernel, reason: Unmatched, sink: &mut dyn FnMut(&Entry<'_>)) {
+        self.matches.unmatched += 1;
+        sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner: Owner::Unmatched(reason) } });
+    }
+}

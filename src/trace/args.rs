@@ -365,6 +365,7 @@ impl Args {
             Method::CaptureOrder => matched_by::inferred_capture_order,
             Method::Range => matched_by::inferred_range,
             Method::KernelName => matched_by::inferred_kernel_name,
+            Method::Contradicted => matched_by::contradicted,
         };
         self.uint(nccl::MATCH, number)
     }
@@ -397,6 +398,12 @@ impl Args {
                     let broadcasts = if *untold == 1 { "a broadcast".into() } else { format!("{untold} broadcasts") };
                     self.text(nccl::DOUBT, &format!("may carry {broadcasts} too: NCCL tells nothing of these"));
                 }
+                if *method == Method::Contradicted {
+                    self.text(
+                        nccl::DOUBT,
+                        "NCCL's times of what it carried do not fit its own: the match or a time is wrong",
+                    );
+                }
                 self.matched_by(*method)
                     .of_comm(*comm)
                     .uint(nccl::OPERATIONS, operations.len() as u64)
@@ -425,14 +432,12 @@ impl Args {
             cupti_off: [least, most],
             channels: _,
         } = *matches;
+        for (method, count) in Method::ALL.into_iter().zip(matched) {
+            if let Some(field) = count_of(method) {
+                self.uint(field, count);
+            }
+        }
         for (field, value) in [
-            (nccl::KERNELS_LAUNCH_BRACKET, matched[0]),
-            (nccl::KERNELS_EXTERNAL_ID, matched[1]),
-            (nccl::KERNELS_GRAPH_NODE, matched[2]),
-            (nccl::KERNELS_CALL_BRACKET, matched[3]),
-            (nccl::KERNELS_THREAD_ORDER, matched[4]),
-            (nccl::KERNELS_DEVICE_TIMER, matched[5]),
-            (nccl::KERNELS_GRAPH_REPLAY, matched[9]),
             (nccl::KERNELS_UNMATCHED, unmatched),
             (nccl::KERNELS_APPLICATION, application),
             (nccl::LAUNCHES_WITHOUT_KERNEL, without_kernel),
@@ -466,7 +471,6 @@ impl Args {
             implausible,
             unreliable,
             kernels_confirmed,
-            kernels_contradicted,
             contradictions,
         } = *channels;
         for (field, value) in [
@@ -476,7 +480,6 @@ impl Args {
             (nccl::CHANNELS_IMPLAUSIBLE, implausible),
             (nccl::CHANNELS_UNRELIABLE, unreliable),
             (nccl::KERNELS_CONFIRMED, kernels_confirmed),
-            (nccl::KERNELS_CONTRADICTED, kernels_contradicted),
             (nccl::TIMER_CONTRADICTIONS, contradictions),
         ] {
             self.uint(field, value);
@@ -511,6 +514,21 @@ impl Args {
             self.uint(field, value);
         }
         self
+    }
+}
+
+/// The argument that counts the kernels matched so, where a recording can have any.
+fn count_of(method: Method) -> Option<u32> {
+    match method {
+        Method::Bracket => Some(nccl::KERNELS_LAUNCH_BRACKET),
+        Method::External => Some(nccl::KERNELS_EXTERNAL_ID),
+        Method::GraphNode => Some(nccl::KERNELS_GRAPH_NODE),
+        Method::GraphReplay => Some(nccl::KERNELS_GRAPH_REPLAY),
+        Method::ApiBracket => Some(nccl::KERNELS_CALL_BRACKET),
+        Method::ThreadOrder => Some(nccl::KERNELS_THREAD_ORDER),
+        Method::DeviceTimer => Some(nccl::KERNELS_DEVICE_TIMER),
+        Method::Contradicted => Some(nccl::KERNELS_CONTRADICTED),
+        Method::CaptureOrder | Method::Range | Method::KernelName => None,
     }
 }
 

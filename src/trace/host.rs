@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::canvas::Canvas;
 use super::fields::nccl;
 use super::lanes::{FamilyId, Look, Placing};
 use super::names::Text;
-use super::tracks::Tracks;
-use super::writer::{Category, Form, Place, Track};
+use super::threads::Threads;
+use super::words::{Category, track};
+use super::writer::Track;
 use crate::model::activity::{Api, CudaCall, Marker};
 use crate::model::time::HostNs;
 
@@ -36,11 +38,8 @@ pub(super) struct Host {
 }
 
 /// The tracks of a thread, each made with the first thing drawn on it.
-#[derive(Default)]
 struct Families {
     parent: Option<Track>,
-    /// The thread's own track was made here: NCCL had not been called on it.
-    is_new: bool,
     /// Calls, by whose functions they are.
     calls: FxHashMap<Api, FamilyId>,
 }
@@ -50,118 +49,108 @@ impl Host {
     fn marked(&self) -> (Category, &'static str, &'static str) {
         match self.by_pytorch {
             false => (Category::Nvtx, "NVTX", "Ranges that the program marks by NVTX, by CUPTI."),
-            true => (Category::PyTorch, "PyTorch", "Operators and annotations, by PyTorch's profiler."),
+            true => (Category::PyTorch, track::PYTORCH, "Operators and annotations, by PyTorch's profiler."),
         }
     }
 
-    /// The track of a thread that CUPTI's records named before its first call of NCCL's; once.
-    pub(super) fn take_track(&mut self, tid: i32) -> Option<Track> {
-        let families = self.threads.get_mut(&tid).filter(|families| families.is_new)?;
-        families.is_new = false;
-        families.parent
-    }
-}
-
-impl Tracks {
     /// A call into CUDA.
-    pub(super) fn cuda_call(&mut self, call: &CudaCall) {
-        let (start, end) = (call.span.start, call.span.end);
-        let families = self.host_thread(call.tid, &call.thread, start);
-        let (parent, known) = (families.parent, families.calls.get(&call.api).copied());
-        let (rank, description) = match call.api {
-            Api::Runtime => (1, "Calls into CUDA, by CUPTI."),
-            Api::Driver => (2, "Calls into CUDA, by CUPTI."),
-            Api::Hip => (3, "Calls into HIP."),
-        };
-        let placing = Placing { parent, rank, description };
-        let name = call.api.name();
-        let family = known.unwrap_or_else(|| match parent {
-            Some(_) => self.lanes.family(name.into(), placing, LANES),
-            None => self.lanes.shared_family(format!("{name} · other threads"), placing),
+    pub(super) fn cuda_call(&mut self, canvas: &mut Canvas, threads: &mut Threads, call: &CudaCall) {
+        let families = self.thread(canvas, threads, call.tid, &call.thread, call.span.start);
+        let parent = families.parent;
+        let family = *families.calls.entry(call.api).or_insert_with(|| {
+            let (rank, description) = match call.api {
+                Api::Runtime => (1, "Calls into CUDA, by CUPTI."),
+                Api::Driver => (2, "Calls into CUDA, by CUPTI."),
+                Api::Hip => (3, "Calls into HIP."),
+            };
+            let placing = Placing { parent, rank, description };
+            let name = call.api.name();
+            match parent {
+                Some(_) => canvas.lanes.family(name.into(), placing, LANES),
+                None => canvas.lanes.shared_family(format!("{name} · other threads"), placing),
+            }
         });
-        self.host_thread(call.tid, &call.thread, start).calls.insert(call.api, family);
-        self.args.clear().nonzero(nccl::CORRELATION, u64::from(call.correlation)).time_error(call.span.error_ns);
+        canvas.args.clear().nonzero(nccl::CORRELATION, u64::from(call.correlation)).time_error(call.span.error_ns);
         if call.result != 0 {
-            self.args.uint(nccl::RESULT, u64::from(call.result));
+            canvas.args.uint(nccl::RESULT, u64::from(call.result));
         }
         if parent.is_none() {
-            self.args.int(nccl::TID, call.tid);
+            canvas.args.int(nccl::TID, call.tid);
         }
-        self.lanes.whole(family, start, end, &Look::new(Category::Cuda, &Text(&call.name)), &mut self.args);
+        canvas.whole(family, (call.span.start, call.span.end), &Look::new(Category::Cuda, &Text(&call.name)));
     }
 
     /// From here on ranges are those that PyTorch's profiler recorded: its operators, and what the program marked with it.
-    pub fn ranges_by_pytorch(&mut self) {
-        self.host.by_pytorch = true;
+    pub(super) fn ranges_by_pytorch(&mut self) {
+        self.by_pytorch = true;
     }
 
     /// A range of NVTX, or a mark. Ranges are drawn when they have ended, inner ones first.
-    pub(super) fn range(&mut self, marker: &Marker, end: Option<HostNs>, is_open: bool) {
-        let family = self.ranges_of(marker);
-        self.args.clear().time_error(marker.error_ns);
-        if let Some(domain) = marker.domain.as_ref().filter(|_| !self.host.by_pytorch) {
-            self.args.text(nccl::NVTX_DOMAIN, domain);
+    pub(super) fn range(
+        &mut self,
+        canvas: &mut Canvas,
+        threads: &mut Threads,
+        marker: &Marker,
+        end: Option<HostNs>,
+        is_open: bool,
+    ) {
+        let family = self.ranges_of(canvas, threads, marker);
+        canvas.args.clear().time_error(marker.error_ns);
+        if let Some(domain) = marker.domain.as_ref().filter(|_| !self.by_pytorch) {
+            canvas.args.text(nccl::NVTX_DOMAIN, domain);
         }
-        if self.lanes.is_shared(family)
+        if canvas.lanes.is_shared(family)
             && let Some(tid) = marker.tid
         {
-            self.args.int(nccl::TID, tid);
+            canvas.args.int(nccl::TID, tid);
         }
         if is_open {
-            self.args.text(nccl::DOUBT, "no end before that of the recording: begin only");
+            canvas.args.text(nccl::DOUBT, "no end before that of the recording: begin only");
         }
-        let (name, category) = (Text(&marker.name), self.host.marked().0);
+        let (name, category) = (Text(&marker.name), self.marked().0);
         match end {
-            Some(end) => self.lanes.nested(family, marker.time, end, &Look::new(category, &name), &mut self.args),
-            None => self.lanes.instant(family, marker.time, category, &name, &self.args),
+            Some(end) => canvas.nested(family, (marker.time, end), &Look::new(category, &name)),
+            None => canvas.instant(family, marker.time, category, &name),
         }
     }
 
-    fn ranges_of(&mut self, marker: &Marker) -> FamilyId {
+    fn ranges_of(&mut self, canvas: &mut Canvas, threads: &mut Threads, marker: &Marker) -> FamilyId {
         let (parent, key) = match marker.tid {
             Some(tid) => {
-                let key = self.host_thread_key(tid);
-                (self.host_thread(tid, &marker.thread, marker.time).parent, key)
+                let key = self.key(canvas, tid);
+                (self.thread(canvas, threads, tid, &marker.thread, marker.time).parent, key)
             }
-            None => (self.process(), PROCESS),
+            None => (canvas.processes.track(), PROCESS),
         };
-        let crowded = self.host.ranges.len() >= DOMAINS + THREADS || !self.lanes.is_roomy();
+        let crowded = self.ranges.len() >= DOMAINS + THREADS || !canvas.lanes.is_roomy();
         let domain = marker.domain.clone().filter(|_| !crowded);
-        if let Some(&family) = self.host.ranges.get(&(key, domain.clone())) {
-            return family;
-        }
-        let (_, word, description) = self.host.marked();
-        let name = domain.as_ref().map_or_else(|| word.to_owned(), |domain| format!("{word} · {domain}"));
-        let placing = Placing { parent, rank: 0, description };
-        let family = match key {
-            OTHERS => self.lanes.shared_family(name, placing),
-            _ => self.lanes.family(name, placing, RANGE_LANES),
-        };
-        self.host.ranges.insert((key, domain), family);
-        family
+        let (_, word, description) = self.marked();
+        *self.ranges.entry((key, domain)).or_insert_with_key(|(key, domain)| {
+            let name = domain.as_ref().map_or_else(|| word.to_owned(), |domain| format!("{word} · {domain}"));
+            let placing = Placing { parent, rank: 0, description };
+            canvas.family(name, placing, Some(RANGE_LANES).filter(|_| *key != OTHERS))
+        })
     }
 
     /// Where the tracks of a thread are found.
-    fn host_thread_key(&self, tid: i32) -> i32 {
-        let full = self.host.threads.len() >= THREADS || !self.lanes.is_roomy();
-        if full && !self.host.threads.contains_key(&tid) { OTHERS } else { tid }
+    fn key(&self, canvas: &Canvas, tid: i32) -> i32 {
+        let full = self.threads.len() >= THREADS || !canvas.lanes.is_roomy();
+        if full && !self.threads.contains_key(&tid) { OTHERS } else { tid }
     }
 
     /// The tracks of a thread, below its own.
-    fn host_thread(&mut self, tid: i32, name: &str, time: HostNs) -> &mut Families {
-        let key = self.host_thread_key(tid);
-        if !self.host.threads.contains_key(&key) {
-            let mut families = Families::default();
-            if key != OTHERS {
-                families.parent = self.track_of_tid(tid, time);
-                if families.parent.is_none() {
-                    let form = Form::Thread { pid: self.pid, tid, name };
-                    families.parent = self.lanes.writer.track(form, Place::default());
-                    families.is_new = true;
-                }
-            }
-            self.host.threads.insert(key, families);
-        }
-        self.host.threads.entry(key).or_default()
+    fn thread(
+        &mut self,
+        canvas: &mut Canvas,
+        threads: &mut Threads,
+        tid: i32,
+        name: &str,
+        time: HostNs,
+    ) -> &mut Families {
+        let key = self.key(canvas, tid);
+        self.threads.entry(key).or_insert_with(|| {
+            let parent = if key == OTHERS { None } else { threads.track_of(canvas, tid, name, time) };
+            Families { parent, calls: FxHashMap::default() }
+        })
     }
 }

@@ -11,7 +11,8 @@ use rustc_hash::FxHashMap;
 use super::args::Args;
 use super::fields::nccl;
 use super::names::Fixed;
-use super::writer::{Category, Extra, Form, Name, Place, Sequence, Track, Writer};
+use super::words::Category;
+use super::writer::{Extra, Form, Name, Place, Sequence, Track, Writer};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 

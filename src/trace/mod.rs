@@ -1,9 +1,22 @@
 //! The Perfetto writer (pure, up to the byte sink), and the reader that the command line and tests use.
 //!
 //! [`wire`] is protobuf's encoding, [`writer`] Perfetto's packets, [`args`] our typed arguments, [`names`] the
-//! wording; `lanes` spreads what overlaps, and [`tracks`] decides what is drawn where.
+//! wording, [`words`] what of it readers look for; `lanes` spreads what overlaps, and [`tracks`] decides what is drawn where. Each kind of track has a state and
+//! a file of its own, which draws on the `canvas`:
+//!
+//! ```text
+//!   canvas       lanes, the arguments of an event, `processes` with their GPUs
+//!   threads      calls of host threads            host       calls into CUDA and ranges below them
+//!   comms        operations, with `outstanding`   not_done   those that are overdue
+//!   proxy        operations and transfers         channels   those whose kernel is not known
+//!   gpu          kernels and copies by stream     stages     kernels as Perfetto's render stages
+//!   recording    what the recording says of itself
+//! ```
 
 pub mod args;
+mod canvas;
+mod channels;
+mod comms;
 mod counters;
 pub mod fields;
 mod flows;
@@ -13,12 +26,16 @@ mod lanes;
 pub mod names;
 pub mod not_done;
 mod outstanding;
+mod processes;
 mod proxy;
 #[cfg(feature = "cli")]
 pub mod reader;
+mod recording;
 mod stages;
+mod threads;
 pub mod tracks;
 pub mod wire;
+pub mod words;
 pub mod writer;
 
 #[cfg(all(test, feature = "cli"))]

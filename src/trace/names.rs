@@ -7,12 +7,25 @@ use std::sync::Arc;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
+use super::words::{track, wait};
 use super::writer::Name;
 use crate::model::activity::CopyKind;
 use crate::model::event::Event;
 use crate::model::state;
 use crate::model::timeline::{Comm, Operation};
 use crate::model::word::Word;
+
+/// The label of a process that has another number in a trace of several hosts than on its own: `pid 7 on its host`.
+#[cfg(feature = "cli")]
+pub fn pid_on_its_host(pid: u64) -> String {
+    format!("pid {pid} on its host")
+}
+
+/// The number in such a label.
+#[cfg(feature = "cli")]
+pub fn told_pid(label: &str) -> Option<i32> {
+    label.strip_prefix("pid ")?.strip_suffix(" on its host")?.parse().ok()
+}
 
 /// A text that is the same for all events of its kind.
 pub struct Fixed<'a>(pub &'a str);
@@ -277,7 +290,7 @@ fn group_name(name: &str) -> &str {
 #[must_use]
 pub fn comm(short: &str, comm: &Comm) -> String {
     match (comm.rank, comm.ranks) {
-        (rank, ranks) if rank >= 0 && ranks >= 0 => format!("{short} · rank {rank} of {ranks}"),
+        (rank, ranks) if rank >= 0 && ranks >= 0 => format!("{short}{}{rank} of {ranks}", track::RANK),
         _ => short.to_owned(),
     }
 }
@@ -327,10 +340,10 @@ pub fn copy(kind: CopyKind) -> &'static str {
 #[must_use]
 pub fn step_phase(number: u16) -> &'static str {
     match number {
-        state::PROXY_STEP_SEND_GPU_WAIT | state::PROXY_STEP_RECV_GPU_WAIT => "GPU wait",
-        state::PROXY_STEP_SEND_PEER_WAIT => "peer wait",
-        state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_WAIT => "network wait",
-        state::PROXY_STEP_RECV_FLUSH_WAIT => "flush wait",
+        state::PROXY_STEP_SEND_GPU_WAIT | state::PROXY_STEP_RECV_GPU_WAIT => wait::GPU,
+        state::PROXY_STEP_SEND_PEER_WAIT => wait::PEER,
+        state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_WAIT => wait::NETWORK,
+        state::PROXY_STEP_RECV_FLUSH_WAIT => wait::FLUSH,
         _ => "unknown wait",
     }
 }

@@ -1,12 +1,19 @@
 //! The network proxy: a group of tracks a progress thread, with its state, its counters, and its operations and transfers by peer.
 
+use rustc_hash::FxHashMap;
+
+use super::canvas::{Canvas, FAMILIES, LANES};
+use super::comms::Comms;
 use super::counters::{Counter, Gauge};
 use super::fields::nccl;
 use super::flows;
-use super::lanes::{FamilyId, Lanes, Look, Placing};
+use super::lanes::{FamilyId, Look, Placing};
 use super::names::{self, Fixed, ProxyOpName, QueuedName, StepName};
-use super::tracks::{FAMILIES, HostThread, LANES, Tracks};
-use super::writer::{Category, Form, Place, Track, Unit};
+use super::processes;
+use super::threads::Threads;
+use super::words::{Category, track};
+use super::writer::{Place, Track, Unit};
+use crate::model::event::Net;
 use crate::model::ids::Handle;
 use crate::model::state;
 use crate::model::time::HostNs;
@@ -21,15 +28,35 @@ const OTHER_THREADS: ThreadId = ThreadId(u32::MAX);
 /// Transfers that are counted as under way.
 const OPEN_STEPS: usize = 14 << 10;
 
+/// The proxy's tracks.
+pub(super) struct Proxy {
+    group: Option<Track>,
+    threads: FxHashMap<ThreadId, ProxyThread>,
+    /// Progress threads that got tracks of their own so far.
+    own: usize,
+    /// Operations, and transfers.
+    peers: FxHashMap<PeerKey, [FamilyId; 2]>,
+    /// Transfers under way: their thread, and the bytes that are in flight.
+    steps: FxHashMap<Handle, (ThreadId, i64)>,
+}
+
+/// A moment, and what is drawn with: what the proxy does is named by its threads and its communicators.
+pub(super) struct At<'a> {
+    pub(super) time: HostNs,
+    pub(super) canvas: &'a mut Canvas,
+    pub(super) threads: &'a Threads,
+    pub(super) comms: &'a mut Comms,
+}
+
 /// The tracks of a progress thread.
-pub(super) struct ProxyThread {
-    pub(super) group: Option<Track>,
-    pub(super) state: FamilyId,
-    pub(super) net: FamilyId,
+struct ProxyThread {
+    group: Option<Track>,
+    state: FamilyId,
+    net: FamilyId,
     /// Idle or active.
-    pub(super) base: Option<u16>,
+    base: Option<u16>,
     /// Asleep or taking in operations.
-    pub(super) inner: Option<u16>,
+    inner: Option<u16>,
     /// Transfers under way, and bytes handed to the network and not acknowledged; made with the first transfer.
     in_flight: Option<[Gauge; 2]>,
     /// Operations that were taken and have shown no progress; made with the first.
@@ -37,211 +64,237 @@ pub(super) struct ProxyThread {
 }
 
 impl ProxyThread {
-    fn new(lanes: &mut Lanes, parent: Option<Track>, id: ThreadId, thread: Option<&HostThread>) -> ProxyThread {
-        let (name, tid) = thread.map_or(("", 0), |thread| (thread.name.as_str(), thread.tid));
+    fn new(canvas: &mut Canvas, parent: Option<Track>, id: ThreadId, thread: Option<(i32, &str)>) -> ProxyThread {
+        let (tid, name) = thread.unwrap_or((0, ""));
         // NCCL names its threads only when NCCL_SET_THREAD_NAME=1, and then from outside, after their start: at its
         // first event a progress thread can still have the name of the service thread that made it (seen with
         // 2.30.7), which itself reports nothing.
         let named = name.starts_with("NCCL") && !name.starts_with("NCCL Service");
         let name = if named { name } else { "proxy thread" };
         let name = if id == OTHER_THREADS { "other threads".into() } else { format!("{name} ({tid})") };
-        let place = Place { parent, rank: Some(id.0 & u32::MAX >> 1), orders_children: true, ..Place::default() };
-        let group = lanes.writer.track(Form::Plain { name: &name }, place);
+        let group = processes::group(canvas.writer(), parent, &name, id.0 & u32::MAX >> 1, "");
         let description = "What the thread does: idle or active, asleep, taking in operations.";
-        let state = lanes.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
+        let state = canvas.lanes.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
         let description = "Events that the network plugin reported.";
         let place = Placing { parent: group, rank: u32::MAX >> 1, description };
-        let net = lanes.family("network events".into(), place, LANES);
+        let net = canvas.lanes.family("network events".into(), place, LANES);
         ProxyThread { group, state, net, base: None, inner: None, in_flight: None, queued: None }
     }
 }
 
 /// What operations and transfers are sorted by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct PeerKey {
+struct PeerKey {
     thread: ThreadId,
     context: Handle,
     peer: i32,
     send: bool,
 }
 
-impl Tracks {
+impl Proxy {
+    pub(super) fn new(canvas: &mut Canvas) -> Proxy {
+        Proxy {
+            group: canvas.group("Proxy", 3, "What NCCL's network proxy does, one group a progress thread."),
+            threads: FxHashMap::default(),
+            own: 0,
+            peers: FxHashMap::default(),
+            steps: FxHashMap::default(),
+        }
+    }
+
+    /// The group of all progress threads.
+    pub(super) fn group(&self) -> Option<Track> {
+        self.group
+    }
+
+    /// The group of a progress thread.
+    pub(super) fn group_of(&self, thread: ThreadId) -> Option<Track> {
+        self.threads.get(&thread)?.group
+    }
+
+    /// The progress threads that did anything.
+    pub(super) fn threads(&self) -> impl Iterator<Item = ThreadId> {
+        self.threads.keys().copied()
+    }
+
+    /// What was open on a thread that has ended, ends with it.
+    pub(super) fn ended(&mut self, canvas: &mut Canvas, thread: ThreadId, time: HostNs) {
+        if let Some(proxy) = self.threads.get_mut(&thread) {
+            let open = usize::from(proxy.base.take().is_some()) + usize::from(proxy.inner.take().is_some());
+            for _ in 0..open {
+                canvas.lanes.pop(proxy.state, time, &[]);
+            }
+        }
+    }
+
+    /// A thread that ended long ago is not known any more.
+    pub(super) fn forget(&mut self, thread: ThreadId) {
+        self.threads.remove(&thread);
+    }
+
     /// A proxy operation makes progress for the first time.
-    pub(super) fn proxy_op(&mut self, id: Handle, thread: ThreadId, time: HostNs, proxy: &ProxyOp<'_>, queued_ns: u64) {
-        let [family, _] = self.peer(thread, proxy);
-        self.args.clear().proxy_op(proxy).by_network().uint(nccl::QUEUED_NS, queued_ns);
-        let correlation = proxy.operation.and_then(|operation| operation.correlation(proxy.comm));
-        let name = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
-        let arrow = proxy.operation.map(|operation| flows::to_proxy(operation.id, proxy.event.channel));
+    pub(super) fn begin(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, op: &ProxyOp<'_>, queued_ns: u64) {
+        let [family, _] = self.peer(at, thread, op);
+        at.canvas.args.clear().proxy_op(op).by_network().uint(nccl::QUEUED_NS, queued_ns);
+        let correlation = op.operation.and_then(|operation| operation.correlation(op.comm));
+        let name = ProxyOpName { operation: op.operation, channel: op.event.channel };
+        let arrow = op.operation.map(|operation| flows::to_proxy(operation.id, op.event.channel));
         let look = Look::new(Category::Proxy, &name).of(correlation).with(arrow.as_slice());
-        self.lanes.begin(family, id, time, &look, &mut self.args);
+        at.canvas.begin(family, id, at.time, &look);
     }
 
     /// Operations of one connection that still queue, as an instant: the first of them, and how many more.
-    pub(super) fn proxy_queue(
-        &mut self,
-        thread: ThreadId,
-        time: HostNs,
-        proxy: &ProxyOp<'_>,
-        queued_ns: u64,
-        count: u64,
-    ) {
-        let [family, _] = self.peer(thread, proxy);
-        self.args.clear().proxy_op(proxy).by_network();
-        self.args.uint(nccl::QUEUED_NS, queued_ns).uint(nccl::OPERATIONS, count);
-        let first = ProxyOpName { operation: proxy.operation, channel: proxy.event.channel };
+    pub(super) fn queue(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>, queued_ns: u64, count: u64) {
+        let [family, _] = self.peer(at, thread, op);
+        at.canvas.args.clear().proxy_op(op).by_network();
+        at.canvas.args.uint(nccl::QUEUED_NS, queued_ns).uint(nccl::OPERATIONS, count);
+        let first = ProxyOpName { operation: op.operation, channel: op.event.channel };
         let name = QueuedName { first, more: count.saturating_sub(1) };
-        self.lanes.instant(family, time, Category::Proxy, &name, &self.args);
+        at.canvas.instant(family, at.time, Category::Proxy, &name);
     }
 
     /// An operation of which NCCL reports nothing more.
-    pub(super) fn silent_proxy_op(&mut self, thread: ThreadId, time: HostNs, proxy: &ProxyOp<'_>) {
-        let [family, _] = self.peer(thread, proxy);
+    pub(super) fn silent(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>) {
+        let [family, _] = self.peer(at, thread, op);
         let note =
             "NCCL started this operation and reported nothing more of it, as it does for every transport but NET";
-        self.args.clear().proxy_op(proxy).text(nccl::NOTE, note);
+        at.canvas.args.clear().proxy_op(op).text(nccl::NOTE, note);
         let name = Fixed("proxy operation without progress");
-        self.lanes.instant(family, time, Category::Proxy, &name, &self.args);
+        at.canvas.instant(family, at.time, Category::Proxy, &name);
     }
 
     /// A transfer begins.
-    pub(super) fn step(&mut self, id: Handle, thread: ThreadId, time: HostNs, step: i32, proxy: Option<&ProxyOp<'_>>) {
-        let family = match proxy {
-            Some(proxy) => self.peer(thread, proxy)[1],
-            None => self.orphans(thread),
+    pub(super) fn step(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, step: i32, op: Option<&ProxyOp<'_>>) {
+        let family = match op {
+            Some(op) => self.peer(at, thread, op)[1],
+            None => self.orphans(at, thread),
         };
-        self.args.clear().int(nccl::STEP, step);
-        if let Some(proxy) = proxy {
-            self.args.uint(nccl::CHANNEL, u64::from(proxy.event.channel));
-            if self.lanes.is_shared(family) {
-                self.args.int(nccl::PEER, proxy.event.peer).of_comm(proxy.comm);
+        at.canvas.args.clear().int(nccl::STEP, step);
+        if let Some(op) = op {
+            at.canvas.args.uint(nccl::CHANNEL, u64::from(op.event.channel));
+            if at.canvas.lanes.is_shared(family) {
+                at.canvas.args.int(nccl::PEER, op.event.peer).of_comm(op.comm);
             }
         }
-        let operation = proxy.and_then(|proxy| proxy.operation);
-        let correlation = operation.and_then(|operation| operation.correlation(proxy?.comm));
+        let operation = op.and_then(|op| op.operation);
+        let correlation = operation.and_then(|operation| operation.correlation(op?.comm));
         let name = StepName { step: i64::from(step), operation };
         let look = Look::new(Category::Proxy, &name).of(correlation);
-        self.lanes.begin(family, id, time, &look, &mut self.args);
+        at.canvas.begin(family, id, at.time, &look);
         if self.steps.len() < OPEN_STEPS {
             self.steps.insert(id, (thread, 0));
-            self.in_flight(thread, time, [1, 0]);
+            self.in_flight(at, thread, [1, 0]);
         }
     }
 
     /// A transfer waits for something else from here on.
-    pub(super) fn step_phase(&mut self, id: Handle, time: HostNs, state: u16, bytes: Option<u64>) {
-        self.args.clear();
+    pub(super) fn step_phase(&mut self, at: &mut At<'_>, id: Handle, state: u16, bytes: Option<u64>) {
+        at.canvas.args.clear();
         if let Some(bytes) = bytes {
-            self.args.uint(nccl::BYTES, bytes);
+            at.canvas.args.uint(nccl::BYTES, bytes);
         }
-        self.lanes.phase(id, time, names::step_phase(state), &self.args);
+        at.canvas.lanes.phase(id, at.time, names::step_phase(state), &at.canvas.args);
         if state == state::PROXY_STEP_SEND_WAIT
             && let Some((thread, sent)) = self.steps.get_mut(&id)
         {
             let (thread, more) = (*thread, (bytes.unwrap_or_default() as i64).wrapping_sub(*sent));
             *sent = sent.wrapping_add(more);
-            self.in_flight(thread, time, [0, more]);
+            self.in_flight(at, thread, [0, more]);
         }
     }
 
     /// A transfer is done.
-    pub(super) fn step_end(&mut self, id: Handle, time: HostNs, starts: u32, stopped: bool) {
-        self.args.clear();
+    pub(super) fn step_end(&mut self, at: &mut At<'_>, id: Handle, starts: u32, stopped: bool) {
+        at.canvas.args.clear();
         if !stopped {
-            self.args.text(nccl::DOUBT, "no stop: ended with its operation");
+            at.canvas.args.text(nccl::DOUBT, "no stop: ended with its operation");
         }
         if starts > 1 {
-            self.args.uint(nccl::STARTS, u64::from(starts));
+            at.canvas.args.uint(nccl::STARTS, u64::from(starts));
         }
-        self.lanes.end(id, time, &self.args);
+        at.canvas.end(id, at.time);
         if let Some((thread, sent)) = self.steps.remove(&id) {
-            self.in_flight(thread, time, [-1, sent.wrapping_neg()]);
+            self.in_flight(at, thread, [-1, sent.wrapping_neg()]);
         }
     }
 
     /// Writes what the counters of progress threads held back.
-    pub(super) fn flush_gauges(&mut self) {
-        let gauges = self.proxies.values_mut().flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued));
-        gauges.for_each(|gauge| gauge.flush(&mut self.lanes.writer));
+    pub(super) fn flush(&mut self, canvas: &mut Canvas) {
+        let gauges = self.threads.values_mut().flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued));
+        gauges.for_each(|gauge| gauge.flush(canvas.writer()));
     }
 
     /// Where a progress thread is drawn: as itself, or together with others.
-    fn proxy_place(&self, id: ThreadId) -> ThreadId {
-        let is_roomy = self.progress_threads < OWN_PROGRESS_THREADS && self.lanes.is_roomy();
-        if is_roomy || self.proxies.contains_key(&id) { id } else { OTHER_THREADS }
+    fn place(&self, at: &At<'_>, id: ThreadId) -> ThreadId {
+        let is_roomy = self.own < OWN_PROGRESS_THREADS && at.canvas.lanes.is_roomy();
+        if is_roomy || self.threads.contains_key(&id) { id } else { OTHER_THREADS }
     }
 
-    pub(super) fn proxy_thread(&mut self, id: ThreadId) -> &mut ProxyThread {
-        let id = self.proxy_place(id);
-        let Tracks { proxies, threads, lanes, proxy_group, progress_threads, .. } = self;
-        proxies.entry(id).or_insert_with(|| {
-            *progress_threads += 1;
-            ProxyThread::new(lanes, *proxy_group, id, threads.get(&id))
+    fn thread(&mut self, at: &mut At<'_>, id: ThreadId) -> &mut ProxyThread {
+        let id = self.place(at, id);
+        self.threads.entry(id).or_insert_with(|| {
+            self.own += 1;
+            ProxyThread::new(at.canvas, self.group, id, at.threads.get(id))
         })
     }
 
     /// A progress thread has so much more under way: transfers, and bytes in the hands of the network.
-    fn in_flight(&mut self, thread: ThreadId, time: HostNs, change: [i64; 2]) {
-        self.proxy_thread(thread);
-        let thread = self.proxy_place(thread);
-        let Tracks { lanes, proxies, .. } = self;
-        let Some(proxy) = proxies.get_mut(&thread) else { return };
+    fn in_flight(&mut self, at: &mut At<'_>, thread: ThreadId, change: [i64; 2]) {
+        let proxy = self.thread(at, thread);
         let gauges = proxy.in_flight.get_or_insert_with(|| {
             let description = "Changes within 10 us are left out.";
             let mut gauge = |name, unit| {
                 let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
-                Gauge::new(Counter::new(&mut lanes.writer, name, unit, place, time))
+                Gauge::new(Counter::new(at.canvas.writer(), name, unit, place, at.time))
             };
             [gauge("steps in flight", Unit::Named("steps")), gauge("bytes in flight", Unit::Bytes)]
         });
         for (gauge, change) in gauges.iter_mut().zip(change).filter(|(_, change)| *change != 0) {
-            gauge.add(&mut lanes.writer, time, change);
+            gauge.add(at.canvas.writer(), at.time, change);
         }
     }
 
     /// A progress thread has so many more operations that were taken and have shown no progress.
-    pub(super) fn queued(&mut self, thread: ThreadId, time: HostNs, change: i64) {
-        self.proxy_thread(thread);
-        let thread = self.proxy_place(thread);
-        let Tracks { lanes, proxies, .. } = self;
-        let Some(proxy) = proxies.get_mut(&thread) else { return };
+    pub(super) fn queued(&mut self, at: &mut At<'_>, thread: ThreadId, change: i64) {
+        let proxy = self.thread(at, thread);
         let gauge = proxy.queued.get_or_insert_with(|| {
             let description = "Operations of the network that the thread took and has not begun: those of one connection wait for each \
                                other. Changes within 10 us are left out.";
             let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
-            Gauge::new(Counter::new(&mut lanes.writer, "operations queued", Unit::Named("operations"), place, time))
+            let unit = Unit::Named("operations");
+            Gauge::new(Counter::new(at.canvas.writer(), "operations queued", unit, place, at.time))
         });
-        gauge.add(&mut lanes.writer, time, change);
+        gauge.add(at.canvas.writer(), at.time, change);
     }
 
     /// The tracks of a peer and direction: operations and steps.
-    fn peer(&mut self, thread: ThreadId, proxy: &ProxyOp<'_>) -> [FamilyId; 2] {
-        let thread = self.proxy_place(thread);
+    fn peer(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>) -> [FamilyId; 2] {
+        let thread = self.place(at, thread);
         let mut key = PeerKey {
             thread,
-            context: proxy.comm.map_or(Handle::NONE, |comm| comm.context),
-            peer: proxy.event.peer,
-            send: proxy.event.send.is_set(),
+            context: op.comm.map_or(Handle::NONE, |comm| comm.context),
+            peer: op.event.peer,
+            send: op.event.send.is_set(),
         };
         if let Some(&families) = self.peers.get(&key) {
             return families;
         }
-        let label = proxy.comm.map(|comm| self.comm_label(comm));
-        if self.peers.len() >= FAMILIES || !self.lanes.is_roomy() || label == Some(None) {
+        let label = op.comm.map(|comm| at.comms.label(at.canvas, comm));
+        if self.peers.len() >= FAMILIES || !at.canvas.lanes.is_roomy() || label == Some(None) {
             key = PeerKey { thread, context: Handle::NONE, peer: -1, send: key.send };
             if let Some(&families) = self.peers.get(&key) {
                 return families;
             }
         }
-        let parent = self.proxy_thread(thread).group;
-        let (direction, arrow) = if key.send { ("send", '→') } else { ("receive", '←') };
+        let parent = self.thread(at, thread).group;
+        let (direction, arrow) = if key.send { (track::SEND, '→') } else { (track::RECEIVE, '←') };
         let name = match label.flatten() {
-            _ if key.peer < 0 => format!("other peers · {direction}"),
-            Some(label) => format!("{label} · {direction} {arrow} {}", key.peer),
-            None => format!("for another process · {direction} {arrow} {}", key.peer),
+            _ if key.peer < 0 => format!("other peers{}", direction.trim_end()),
+            Some(label) => format!("{label}{direction}{arrow} {}", key.peer),
+            None => format!("for another process{direction}{arrow} {}", key.peer),
         };
         let number = self.peers.len() as u32;
-        let comm_rank = proxy.comm.map_or(0x3fff, |comm| comm.number.min(0x3ffe));
+        let comm_rank = op.comm.map_or(0x3fff, |comm| comm.number.min(0x3ffe));
         let rank = if key.peer < 0 {
             (u32::MAX >> 2) + number
         } else {
@@ -249,76 +302,80 @@ impl Tracks {
         };
         let description =
             "Operations while the progress thread works on them; how long each queued before is an argument.";
-        let mut family = |name: String, place, lanes| match key.peer < 0 {
-            true => self.lanes.shared_family(name, place),
-            false => self.lanes.family(name, place, lanes),
-        };
+        let mut family = |name, place, lanes| at.canvas.family(name, place, Some(lanes).filter(|_| key.peer >= 0));
         let operations = family(name.clone(), Placing { parent, rank, description }, PEER_LANES);
         let description = "Transfers, each divided by what it waits for: the GPU, the peer, the network, a flush.";
-        let steps = family(format!("{name} · steps"), Placing { parent, rank: rank + 1, description }, LANES);
+        let steps = family(name + track::STEPS, Placing { parent, rank: rank + 1, description }, LANES);
         self.peers.insert(key, [operations, steps]);
         [operations, steps]
     }
 
     /// Steps whose operation is not known.
-    fn orphans(&mut self, thread: ThreadId) -> FamilyId {
-        let thread = self.proxy_place(thread);
+    fn orphans(&mut self, at: &mut At<'_>, thread: ThreadId) -> FamilyId {
+        let thread = self.place(at, thread);
         let key = PeerKey { thread, context: Handle::NONE, peer: -2, send: false };
         if let Some(&[family, _]) = self.peers.get(&key) {
             return family;
         }
-        let parent = self.proxy_thread(thread).group;
+        let parent = self.thread(at, thread).group;
         let place = Placing { parent, rank: u32::MAX >> 2, description: "Transfers of operations that are not known." };
-        let family = self.lanes.family("unknown operations · steps".into(), place, LANES);
+        let family = at.canvas.lanes.family("unknown operations".to_owned() + track::STEPS, place, LANES);
         self.peers.insert(key, [family; 2]);
         family
     }
 
+    /// What the progress thread does from here on.
     pub(super) fn control(
         &mut self,
+        at: &mut At<'_>,
         thread: ThreadId,
-        time: HostNs,
         comm: Option<&Comm>,
         now: u16,
         appended: Option<u32>,
     ) {
-        if self.proxy_place(thread) == OTHER_THREADS {
+        if self.place(at, thread) == OTHER_THREADS {
             // What several threads do at a time does not nest.
-            self.lanes.missing += 1;
+            at.canvas.lanes.missing += 1;
             return;
         }
-        self.args.clear().of_comm(comm);
-        let proxy = self.proxy_thread(thread);
-        let (family, base, inner) = (proxy.state, proxy.base, proxy.inner);
+        at.canvas.args.clear().of_comm(comm);
+        let proxy = self.thread(at, thread);
+        let (family, time) = (proxy.state, at.time);
         match now {
-            state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE if base == Some(now) => {}
+            state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE if proxy.base == Some(now) => {}
             state::PROXY_CTRL_IDLE | state::PROXY_CTRL_ACTIVE => {
-                for _ in 0..usize::from(inner.is_some()) + usize::from(base.is_some()) {
-                    self.lanes.pop(family, time, &[]);
+                for _ in 0..usize::from(proxy.inner.is_some()) + usize::from(proxy.base.is_some()) {
+                    at.canvas.lanes.pop(family, time, &[]);
                 }
                 let name = if now == state::PROXY_CTRL_IDLE { "idle" } else { "active" };
-                self.lanes.push(family, time, name, &self.args);
-                let proxy = self.proxy_thread(thread);
+                at.canvas.lanes.push(family, time, name, &at.canvas.args);
                 (proxy.base, proxy.inner) = (Some(now), None);
             }
             state::PROXY_CTRL_SLEEP | state::PROXY_CTRL_APPEND => {
-                if inner.is_some() {
-                    self.lanes.pop(family, time, &[]);
+                if proxy.inner.is_some() {
+                    at.canvas.lanes.pop(family, time, &[]);
                 }
                 let name = if now == state::PROXY_CTRL_SLEEP { "sleep" } else { "append" };
-                self.lanes.push(family, time, name, &self.args);
-                self.proxy_thread(thread).inner = Some(now);
+                at.canvas.lanes.push(family, time, name, &at.canvas.args);
+                proxy.inner = Some(now);
             }
             // The end of what began one number before.
-            _ if inner == Some(now - 1) => {
-                self.args.clear();
+            _ if proxy.inner == Some(now - 1) => {
+                at.canvas.args.clear();
                 if let Some(appended) = appended {
-                    self.args.uint(nccl::APPENDED, u64::from(appended));
+                    at.canvas.args.uint(nccl::APPENDED, u64::from(appended));
                 }
-                self.lanes.pop(family, time, self.args.bytes());
-                self.proxy_thread(thread).inner = None;
+                at.canvas.lanes.pop(family, time, at.canvas.args.bytes());
+                proxy.inner = None;
             }
             _ => {}
         }
+    }
+
+    /// The network reports something on a progress thread.
+    pub(super) fn net(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, net: &Net) {
+        let family = self.thread(at, thread).net;
+        at.canvas.args.clear().net(net);
+        at.canvas.begin(family, id, at.time, &Look::new(Category::Net, &Fixed("network event")));
     }
 }

@@ -5,11 +5,11 @@
 
 use rustc_hash::FxHashMap;
 
+use super::canvas::Canvas;
 use super::fields::gpu_render_stage_event::{self as stage, compute_kernel_launch, dim3, extra_compute_arg};
 use super::fields::interned_gpu_render_stage_specification::{self as specification, render_stage_category};
 use super::fields::{interned_data, interned_graphics_context as graphics_context, trace_packet};
 use super::names::{CarriedName, KernelName};
-use super::tracks::Tracks;
 use super::wire::Buf;
 use super::writer::{Name, Sequence};
 use crate::model::activity::{Kernel, Place, Span};
@@ -35,29 +35,28 @@ pub enum Stages {
 /// The render stages of a trace.
 pub(super) struct RenderStages {
     sequence: Sequence,
-    pub(super) stages: Stages,
+    stages: Stages,
     contexts: FxHashMap<u32, u32>,
     queues: FxHashMap<Place, u32>,
     kinds: FxHashMap<(u64, u64), u32>,
     events: u64,
 }
 
-impl Tracks {
-    /// From here on kernels are drawn as render stages.
-    pub fn draw_render_stages(&mut self, stages: Stages) {
-        self.stages = self.lanes.writer.plain_sequence().map(|sequence| RenderStages {
-            sequence,
+impl RenderStages {
+    /// `None` where the file has as many sequences as it may have.
+    pub(super) fn new(canvas: &mut Canvas, stages: Stages) -> Option<RenderStages> {
+        Some(RenderStages {
+            sequence: canvas.writer().plain_sequence()?,
             stages,
             contexts: FxHashMap::default(),
             queues: FxHashMap::default(),
             kinds: FxHashMap::default(),
             events: 0,
-        });
+        })
     }
 
     /// A kernel as a render stage; whether that is all that is drawn of it on its stream.
-    pub(super) fn render_stage(&mut self, kernel: &Kernel, owner: &Owner<'_>) -> bool {
-        let Some(mut stages) = self.stages.take() else { return false };
+    pub(super) fn kernel(&mut self, canvas: &mut Canvas, kernel: &Kernel, owner: &Owner<'_>) -> bool {
         let carried = match owner {
             Owner::Operations { operations, .. } if !operations.is_empty() => Some(CarriedName { operations }),
             _ => None,
@@ -69,15 +68,15 @@ impl Tracks {
             name.write(&mut text);
             text
         };
-        let tag = self.lanes.writer.tag().bits();
+        let tag = canvas.writer().tag().bits();
         let mut interned = Buf::new();
-        let context = stages.context(tag, self.pid, kernel.place.context, &mut interned);
-        let queue = stages.queue(tag, self.who(), kernel.place, &mut interned);
-        let kind = stages.kind((name.key(), own.key()), text, &kernel.name, &mut interned);
-        stages.events += 1;
-        let event = u64::from(tag) << EVENT_BITS | stages.events & ((1 << EVENT_BITS) - 1);
+        let context = self.context(tag, canvas.processes.pid, kernel.place.context, &mut interned);
+        let queue = self.queue(tag, &canvas.processes.who, kernel.place, &mut interned);
+        let kind = self.kind((name.key(), own.key()), text, &kernel.name, &mut interned);
+        self.events += 1;
+        let event = u64::from(tag) << EVENT_BITS | self.events & ((1 << EVENT_BITS) - 1);
         let span = kernel.span;
-        self.lanes.writer.render_stage(stages.sequence, span.start, |out| {
+        canvas.writer().render_stage(self.sequence, span.start, |out| {
             if !interned.is_empty() {
                 out.bytes_field(trace_packet::INTERNED_DATA, interned.bytes());
             }
@@ -95,13 +94,9 @@ impl Tracks {
                 out.message(stage::LAUNCH, |out| launch(out, kernel, owner));
             });
         });
-        let alone = stages.stages == Stages::Alone;
-        self.stages = Some(stages);
-        alone
+        self.stages == Stages::Alone
     }
-}
 
-impl RenderStages {
     fn context(&mut self, tag: u32, pid: i32, context: u32, interned: &mut Buf) -> u32 {
         let number = tag << NUMBERS.trailing_zeros() | context & (NUMBERS - 1);
         self.contexts.entry(context & (NUMBERS - 1)).or_insert_with(|| {
@@ -214,7 +209,7 @@ mod tests {
     use crate::model::timeline::{Entry, What};
     use crate::trace::reader::proto::perfetto::protos::GpuRenderStageEvent;
     use crate::trace::reader::{self, TracePacket};
-    use crate::trace::tracks::ProcessInfo;
+    use crate::trace::tracks::{ProcessInfo, Tracks};
     use crate::trace::writer::Clocks;
 
     const PLACE: Place = Place { device: 1, context: 7, stream: 13 };

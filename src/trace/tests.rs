@@ -4,255 +4,32 @@
 //! [`Picture`] is compared by are: a track, deeper the deeper it lies, and on it `BEGIN..END NAME` for a slice,
 //! `BEGIN.. NAME` for one without end, `TIME NAME` for an instant, `TIME = VALUE` for a counter.
 
+mod arguments;
+mod damage;
+mod picture;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use ncclscope_tests::perfetto::{self, Check};
 use prost::Message as _;
 
+use self::picture::{Drawn, Picture};
 use super::args::Args;
-use super::fields::{EXTENSION, nccl};
+use super::fields::{self, EXTENSION, nccl};
 use super::names::{Fixed, StepName, Text};
 use super::reader::proto::ncclscope as words;
 use super::reader::proto::perfetto::protos::{TracePacket, TrackDescriptor, track_event::Type};
 use super::reader::{self, Error, Nccl};
 use super::tracks::{Figures, ProcessInfo, Tracks};
-use super::writer::{Category, Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer};
+use super::words::Category;
+use super::writer::{Clocks, Extra, Form, Name, Place, Sequence, Track, Unit, Writer};
 use crate::correlate::Correlator;
 use crate::correlate::tests::{PID, Player, Random, Records, tag};
 use crate::model::activity::{Edge, Marker};
 use crate::model::time::HostNs;
-use crate::model::timeline::{Entry, What};
+use crate::model::timeline::{Entry, Matches, Method, What};
 use crate::model::word::Word;
-
-/// Id of the delta clock.
-const DELTA: u32 = 64;
-const BOOTTIME: u32 = 6;
-
-/// A trace as a reader understands it.
-#[derive(Default)]
-struct Picture {
-    /// In the order of their description.
-    tracks: Vec<TrackDescriptor>,
-    /// In the order of the file.
-    events: Vec<Drawn>,
-}
-
-/// An event with everything resolved.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Drawn {
-    kind: Type,
-    track: u64,
-    time: u64,
-    category: String,
-    name: String,
-    correlation: Option<u64>,
-    flows: Vec<u64>,
-    value: Option<i64>,
-    args: Nccl,
-}
-
-/// What a sequence of packets has said so far.
-#[derive(Default)]
-struct Stream {
-    time: u64,
-    track: u64,
-    names: HashMap<u64, String>,
-    categories: HashMap<u64, String>,
-}
-
-impl Picture {
-    /// Reads a trace, and panics at whatever Perfetto would drop or misplace.
-    fn read(bytes: &[u8]) -> Picture {
-        let mut picture = Picture::default();
-        let mut streams = HashMap::new();
-        reader::decoded(bytes, |packet| picture.packet(packet, &mut streams)).expect("a whole trace");
-        picture
-    }
-
-    fn packet(&mut self, packet: TracePacket, streams: &mut HashMap<u32, Stream>) {
-        let sequence = packet.trusted_packet_sequence_id();
-        assert!(sequence > 0 && sequence < 1 << 31, "sequence id {sequence}");
-        if packet.sequence_flags() == 1 {
-            assert!(streams.insert(sequence, Stream::default()).is_none(), "sequence {sequence} begins once");
-        }
-        let stream = streams.get_mut(&sequence).expect("a sequence begins with a cleared state");
-        for clock in packet.clock_snapshot.iter().flat_map(|snapshot| &snapshot.clocks) {
-            if clock.clock_id() == DELTA {
-                assert!(clock.is_incremental());
-                stream.time = clock.timestamp();
-            }
-        }
-        if let Some(defaults) = &packet.trace_packet_defaults {
-            assert_eq!(defaults.timestamp_clock_id(), DELTA);
-            stream.track = defaults.track_event_defaults.as_ref().expect("a default track").track_uuid();
-        }
-        for entry in packet.interned_data.iter().flat_map(|data| &data.event_names) {
-            assert!(stream.names.insert(entry.iid(), entry.name().to_owned()).is_none(), "a name is defined once");
-        }
-        for entry in packet.interned_data.iter().flat_map(|data| &data.event_categories) {
-            stream.categories.insert(entry.iid(), entry.name().to_owned());
-        }
-        if let Some(track) = &packet.track_descriptor
-            // The root is no track; it says how processes are ordered.
-            && track.uuid() != 0
-        {
-            assert!(self.track(track.uuid()).is_none(), "track {} is described once", track.uuid());
-            assert!(track.parent_uuid.is_none_or(|parent| self.track(parent).is_some()), "parents come first");
-            self.tracks.push(track.clone());
-        }
-        let Some(event) = &packet.track_event else { return };
-        let time = match packet.timestamp_clock_id {
-            Some(clock) => {
-                assert_eq!(clock, BOOTTIME);
-                packet.timestamp()
-            }
-            None => {
-                stream.time += packet.timestamp();
-                stream.time
-            }
-        };
-        let name = match event.name_iid {
-            Some(iid) => stream.names.get(&iid).expect("a name is defined before its use").clone(),
-            None => event.name().to_owned(),
-        };
-        let category = |iid: &u64| stream.categories.get(iid).expect("a category is defined before its use").clone();
-        let drawn = Drawn {
-            kind: event.r#type(),
-            track: event.track_uuid.unwrap_or(stream.track),
-            time,
-            category: event.category_iids.iter().map(category).collect(),
-            name,
-            correlation: event.correlation_id,
-            flows: event.flow_ids.clone(),
-            value: event.counter_value,
-            args: event.nccl.clone().unwrap_or_default(),
-        };
-        let track = self.track(drawn.track).expect("tracks are described before their events");
-        assert_eq!(track.counter.is_some(), drawn.kind == Type::Counter, "counters are on tracks of their own");
-        self.events.push(drawn);
-    }
-
-    fn track(&self, uuid: u64) -> Option<&TrackDescriptor> {
-        self.tracks.iter().find(|track| track.uuid() == uuid)
-    }
-
-    fn count(&self, kind: Type) -> u64 {
-        self.events.iter().filter(|event| event.kind == kind).count() as u64
-    }
-
-    /// Slices without end.
-    fn open(&self) -> u64 {
-        self.count(Type::SliceBegin) - self.count(Type::SliceEnd)
-    }
-
-    /// Holds every track to what makes its slices nest as they were meant to: begins and ends in order of time,
-    /// no end without a begin, one slice at a time in a lane, and only a phase inside it.
-    fn check_nesting(&self) {
-        const INNER: &[&str] = &[
-            "GPU wait",
-            "peer wait",
-            "network wait",
-            "flush wait",
-            "posted",
-            "remote FIFO wait",
-            "transmitted",
-            "received",
-            "done",
-            "sleep",
-            "append",
-        ];
-        let mut tracks: HashMap<u64, (u64, u32)> = HashMap::new();
-        // By track, the begin of the last operation that a kernel carried; of those that found no lane, all have the same span.
-        let mut carried: HashMap<u64, u64> = HashMap::new();
-        for event in &self.events {
-            let is_thread = self.track(event.track).is_some_and(|track| track.thread.is_some());
-            let (last, depth) = tracks.entry(event.track).or_default();
-            if event.kind == Type::SliceBegin && event.category == "run" {
-                let before = carried.insert(event.track, event.time);
-                if before == Some(event.time) && *last > event.time {
-                    (*last, *depth) = (event.time, 0);
-                }
-            }
-            if matches!(event.kind, Type::SliceBegin | Type::SliceEnd) {
-                assert!(event.time >= *last, "after {last}: {:?} {} at {}", event.kind, event.name, event.time);
-                *last = event.time;
-            }
-            match event.kind {
-                Type::SliceBegin => {
-                    *depth += 1;
-                    let fits = *depth == 1 || *depth == 2 && INNER.contains(&event.name.as_str());
-                    assert!(is_thread || fits, "depth {depth} in a lane: {} at {}", event.name, event.time);
-                }
-                Type::SliceEnd => {
-                    assert!(*depth > 0, "ends nothing: at {}", event.time);
-                    *depth -= 1;
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// The tracks on which something is drawn, as lines.
-    fn lines(&self) -> String {
-        let mut lines = String::new();
-        for root in self.tracks.iter().filter(|track| track.parent_uuid.is_none()) {
-            self.write_track(root, 0, &mut lines);
-        }
-        lines.trim_end().to_owned()
-    }
-
-    fn write_track(&self, track: &TrackDescriptor, depth: usize, lines: &mut String) {
-        let at = lines.len();
-        let indent = "  ".repeat(depth);
-        let name = match (&track.process, &track.thread) {
-            (Some(process), _) => process.process_name(),
-            (_, Some(thread)) => thread.thread_name(),
-            _ => track.name(),
-        };
-        let _ = writeln!(lines, "{indent}{name}");
-        let before = lines.len();
-        for line in self.slices(track.uuid()) {
-            let _ = writeln!(lines, "{indent}  {line}");
-        }
-        let mut children: Vec<_> = self.tracks.iter().filter(|it| it.parent_uuid == track.uuid).collect();
-        children.sort_by_key(|child| child.sibling_order_rank());
-        for child in children {
-            self.write_track(child, depth + 1, lines);
-        }
-        if lines.len() == before {
-            // Without events it is not drawn.
-            lines.truncate(at);
-        }
-    }
-
-    fn slices(&self, track: u64) -> Vec<String> {
-        let mut lines: Vec<String> = Vec::new();
-        let mut open = Vec::new();
-        for event in self.events.iter().filter(|event| event.track == track) {
-            let Drawn { kind, time, name, args, value, .. } = event;
-            let remark = |text: &Option<String>| text.as_ref().map_or(String::new(), |text| format!(" ({text})"));
-            let remarks = format!("{}{}", remark(&args.doubt), remark(&args.note));
-            match kind {
-                Type::SliceBegin => {
-                    open.push((lines.len(), time.to_string().len()));
-                    lines.push(format!("{time}.. {name}{remarks}"));
-                }
-                Type::SliceEnd => {
-                    let (line, at) = open.pop().expect("checked when nesting was");
-                    lines[line].insert_str(at + 2, &time.to_string());
-                    lines[line].push_str(&remarks);
-                }
-                Type::Counter => match value {
-                    Some(0) => {}
-                    value => lines.push(format!("{time} = {}", value.unwrap_or_default())),
-                },
-                _ => lines.push(format!("{time} {name}{remarks}")),
-            }
-        }
-        lines
-    }
-}
 
 fn clocks(boottime: u64) -> Clocks {
     Clocks { boottime: HostNs(boottime), monotonic: 5, realtime: 7 }
@@ -397,12 +174,7 @@ fn write_something(
             writer.begin(sequence, track, HostNs(at), category, name, &extra);
         }
     }
-    let category = match category {
-        Category::Api => "api",
-        Category::Operation => "operation",
-        _ => "gpu",
-    };
-    (track, Drawn { category: category.into(), name: spelled, ..drawn })
+    (track, Drawn { category: category.name().into(), name: spelled, ..drawn })
 }
 
 #[test]
@@ -436,193 +208,6 @@ fn what_is_taken_piece_by_piece_is_one_trace() {
     });
     let mut whole = draw(scenario);
     assert_eq!(bytes, whole.take());
-}
-
-// ---- our typed arguments ----
-
-/// Google's descriptors, as far as they matter here.
-#[derive(Clone, PartialEq, prost::Message)]
-struct DescriptorSet {
-    #[prost(message, repeated, tag = "1")]
-    file: Vec<FileDescriptor>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct FileDescriptor {
-    #[prost(string, tag = "2")]
-    package: String,
-    #[prost(message, repeated, tag = "4")]
-    messages: Vec<MessageDescriptor>,
-    #[prost(message, repeated, tag = "5")]
-    enums: Vec<EnumDescriptor>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct MessageDescriptor {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, repeated, tag = "2")]
-    fields: Vec<FieldDescriptor>,
-    #[prost(message, repeated, tag = "6")]
-    extensions: Vec<FieldDescriptor>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct FieldDescriptor {
-    #[prost(string, tag = "2")]
-    extendee: String,
-    #[prost(int32, tag = "3")]
-    number: i32,
-    #[prost(string, tag = "6")]
-    type_name: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct EnumDescriptor {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, repeated, tag = "2")]
-    values: Vec<FieldDescriptorOfEnum>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct FieldDescriptorOfEnum {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(int32, tag = "2")]
-    number: i32,
-}
-
-fn descriptor() -> FileDescriptor {
-    let set = DescriptorSet::decode(EXTENSION).expect("a set of descriptors");
-    let [file] = &set.file[..] else { panic!("one file") };
-    file.clone()
-}
-
-#[test]
-fn the_file_carries_the_descriptor_of_our_arguments() {
-    let file = descriptor();
-    assert_eq!(file.package, "ncclscope");
-    let extensions: Vec<_> = file.messages.iter().flat_map(|message| &message.extensions).collect();
-    let [extension] = &extensions[..] else { panic!("one extension") };
-    assert_eq!(extension.number, nccl_field());
-    assert_eq!((&*extension.extendee, &*extension.type_name), (".perfetto.protos.TrackEvent", ".ncclscope.Nccl"));
-
-    let mut writer = Writer::new(tag(), clocks(0));
-    let mut carried = Vec::new();
-    reader::decoded(&writer.take(), |packet| carried.extend(packet.extension_descriptor)).unwrap();
-    assert_eq!(carried.len(), 1);
-    assert_eq!(carried[0].extension_set(), EXTENSION);
-}
-
-fn nccl_field() -> i32 {
-    super::fields::track_event::NCCL as i32
-}
-
-#[test]
-fn the_arguments_lie_in_field_9900() {
-    assert_eq!(nccl_field(), 9900);
-}
-
-#[test]
-fn words_have_the_same_numbers_in_memory_and_in_the_trace() {
-    // Names that an enum needs and NCCL has not.
-    const OWN: &[(&str, Word)] = &[
-        ("FUNCTION_ABSENT", Word::ABSENT),
-        ("DATATYPE_ABSENT", Word::ABSENT),
-        ("ALGORITHM_ABSENT", Word::ABSENT),
-        ("PROTOCOL_ABSENT", Word::ABSENT),
-    ];
-    let mut spelled = 0;
-    // How a kernel was matched, and by what a peer is reached, is ours, not NCCL's.
-    let descriptor = descriptor();
-    let ours = ["MATCH_ABSENT", "TRANSPORT_ABSENT"];
-    let words = descriptor.enums.iter().filter(|it| !ours.contains(&it.values[0].name.as_str()));
-    for value in words.flat_map(|it| &it.values) {
-        if let Some((_, word)) = OWN.iter().find(|(name, _)| *name == value.name) {
-            assert_eq!(value.number, i32::from(word.0), "{}", value.name);
-        } else {
-            let word = Word::known(value.name.as_bytes());
-            assert_eq!(word, Some(Word(value.number as u16)), "{}", value.name);
-            spelled += 1;
-        }
-    }
-    // MC and UC are written as text; all others have a name.
-    let known = (1..Word::FIRST_TEXT.0).filter(|&number| Word(number).spelling().is_some()).count();
-    assert_eq!(spelled, known - 2);
-    // And the reader's types say the same.
-    assert_eq!(words::Function::AllReduce as u16, Word::ALL_REDUCE.0);
-    assert_eq!(words::DataType::NcclFloat32 as u16, Word::FLOAT32.0);
-}
-
-/// What an event says beside its name, in the order of the fields.
-fn arguments(input: &str) -> String {
-    let picture = picture(draw(input));
-    let args = |event: &Drawn| {
-        let all = format!("{:?}", event.args);
-        let set: Vec<String> = all
-            .trim_start_matches("Nccl { ")
-            .split(", ")
-            .filter_map(|field| {
-                let (name, value) = field.split_once(": Some(")?;
-                Some(format!("{name}={}", value.trim_end_matches([' ', '}', ')'])))
-            })
-            .collect();
-        set.join(" ")
-    };
-    let said = picture.events.iter().map(|event| (event, args(event))).filter(|(_, args)| !args.is_empty());
-    said.map(|(event, args)| format!("{}: {args}\n", if event.name.is_empty() { "end" } else { &event.name })).collect()
-}
-
-#[test]
-fn events_say_what_is_known_of_them() {
-    let said = arguments(
-        "0 0 thread 100 python3 | 0 1 thread 200 NCCL | 0 0 text $1 AllShuffle
-         0 0 comm C hash=7 rank=0 ranks=2 nodes=1
-         1 0 start g GroupApi depth=2
-         2 0 state g GROUP_START_API_STOP
-         3 0 start api CollApi parent=g captured count=16
-         4 0 stop api
-         5 0 start ar Coll parent=api seq=3 count=16 func=$1
-         6 0 stop ar
-         7 0 stop g
-        20 1 start p ProxyOp parent=ar peer=1 channel=2 steps=4
-        21 1 start s ProxyStep parent=p step=3
-        22 1 state s PROXY_STEP_SEND_WAIT argument=512
-        23 1 start s2 ProxyStep parent=p step=3
-        24 1 stop s2
-        25 1 stop p
-        30 1 start k KernelCh parent=ar channel=3 gpu=1000
-        31 1 state k KERNEL_CH_STOP argument=1200
-        32 1 stop k
-        33 1 start c ProxyCtrl | 33 1 state c PROXY_CTRL_APPEND | 34 1 state c PROXY_CTRL_APPEND_END argument=6
-        35 1 start n NetPlugin parent=s bytes=100
-        finish",
-    );
-    let expected = unindent(
-        "
-        communicator init: rank=0 comm=7 ranks=2 nodes=1 interface=5 comm_hash=\"0000000000000007\"
-        GroupApi: depth=2 comm=7
-        ncclAllReduce 64 B f32: bytes=64 count=16 datatype=NcclFloat32 function=AllReduce captured=true comm=7
-        AllShuffle 64 B f32: seq=3 bytes=64 count=16 datatype=NcclFloat32 algorithm=Ring protocol=Simple channels=0 \
-            root=0 warps=0 replay=1 reduction=0 comm=7 function_text=\"AllShuffle\" tid=100
-        end: group_start_returned_ns=1
-        AllShuffle 64 B f32 ch 2: seq=3 bytes=64 channel=2 peer=1 steps=4 chunk_bytes=0 comm=7 queued_ns=1 transport=Net
-        step 3 · AllShuffle 64 B f32: channel=2 step=3
-        network wait: bytes=512
-        end: starts=2
-        AllShuffle 64 B f32: channel=3 gpu_start_ns=1000 comm=7 doubt=\"as NCCL saw it: this release may take \
-            the stamps of other operations for its own\"
-        end: gpu_stop_ns=1200
-        append: comm=7
-        end: appended=6
-        network event: net_id=65537 net_type=0 net_device=0 net_work_request=0 net_opcode=0 net_queue_pair=0 \
-            net_length=100",
-    );
-    let said = said.trim_end();
-    // The first are the recording's own.
-    let said = said.split_once("communicator init").map(|(_, rest)| format!("communicator init{rest}")).unwrap();
-    assert!(said == expected, "\n-- said --\n{said}\n-- expected --\n{expected}\n");
 }
 
 // ---- names ----
@@ -858,7 +443,7 @@ fn ranges_keep_their_times_whatever_lies_across_them() {
         let what = What::Range { marker: &marker, end: Some(HostNs(end)), is_open: false };
         tracks.draw(&Entry { time, what });
     }
-    let missing = tracks.lanes.missing;
+    let missing = tracks.canvas.lanes.missing;
     assert!(missing < 300, "{missing}");
     let trace = perfetto::Trace::from_bytes(tracks.take()).unwrap();
     let rows = trace.rows("SELECT name, ts, dur, depth FROM slice WHERE category = 'nvtx'");
@@ -963,7 +548,7 @@ fn a_kernel_of_hundreds_of_operations_has_them_all() {
         of.collect::<Vec<_>>()
     };
     // Each handed over once, with its arrow; and each ran, for as long as the kernel.
-    for (category, time) in [("operation", None), ("run", Some(2_000))] {
+    for (category, time) in [(Category::Operation.name(), None), (Category::Run.name(), Some(2_000))] {
         let begins = begins(category);
         let numbers: std::collections::BTreeSet<u64> = begins.iter().map(|event| event.args.seq()).collect();
         assert_eq!((begins.len(), numbers.len()), (700, 700), "{category:?}");
@@ -987,7 +572,8 @@ fn a_run_that_may_be_any_of_several_has_no_arrow_from_one_of_them() {
     let mut tracks = draw(&input);
     tracks.finish(HostNs(40_000), &Figures::default());
     let picture = picture(tracks);
-    let runs = picture.events.iter().filter(|event| event.kind == Type::SliceBegin && event.category == "run");
+    let runs =
+        picture.events.iter().filter(|event| event.kind == Type::SliceBegin && event.category == Category::Run.name());
     let said: Vec<_> = runs.map(|run| (run.args.r#match(), run.args.replay, run.flows.len())).collect();
     let open = (words::MatchedBy::InferredGraphReplay, None, 0);
     assert_eq!(said[0], open);
@@ -1022,107 +608,4 @@ fn peers_and_channels_beyond_the_limit_share_tracks() {
     assert_eq!((0..5).map(|comm| lanes(&format!("{:08x} · channel", 100 + comm))).sum::<usize>(), 1024);
     // 256 kernels at the same time, and so many lanes for what shares tracks, and one for the rest.
     assert_eq!(lanes("other channels"), 65);
-}
-
-// ---- the reader ----
-
-/// A trace that a recording of some calls made; one packet in it is compressed.
-fn sample() -> Vec<u8> {
-    let mut tracks = draw(&format!("{CAST} | 1 0 start a GroupApi | 2 0 stop a"));
-    let mut bytes = tracks.take();
-    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-    tracks.finish(HostNs(9), &Figures::default());
-    std::io::Write::write_all(&mut encoder, &tracks.take()).unwrap();
-    bytes.extend(compressed(&encoder.finish().unwrap()));
-    bytes
-}
-
-fn compressed(stream: &[u8]) -> Vec<u8> {
-    let packet = TracePacket { compressed_packets: Some(stream.to_vec()), ..TracePacket::default() };
-    reader::Trace { packet: vec![packet] }.encode_to_vec()
-}
-
-#[test]
-fn compressed_packets_are_read_like_others() {
-    let picture = Picture::read(&sample());
-    assert_eq!(picture.events.last().unwrap().name, "recording ended");
-}
-
-#[test]
-fn a_cut_file_reads_to_its_last_whole_packet() {
-    let bytes = sample();
-    let mut packets = Vec::new();
-    let mut at = 0;
-    while at < bytes.len() {
-        let end = (at + 1..=bytes.len()).find(|&end| reader::whole_length(&bytes[..end]) == end).unwrap();
-        packets.push(at..end);
-        at = end;
-    }
-    assert_eq!(reader::whole_length(&bytes), bytes.len());
-    for packet in packets {
-        for cut in packet.clone().skip(1) {
-            let extent = reader::decoded(&bytes[..cut], |_| {}).unwrap();
-            let unfinished = (cut - packet.start) as u64;
-            assert_eq!(extent, reader::Extent { whole: packet.start as u64, unfinished });
-            assert_eq!(reader::whole_length(&bytes[..cut]), packet.start);
-        }
-        reader::decoded(&bytes[..packet.end], |_| {}).unwrap();
-    }
-}
-
-#[test]
-fn what_is_no_trace_is_refused() {
-    for bytes in [&b"this is not a trace"[..], b"\x1f\x8b\x08", b"\0"] {
-        assert!(matches!(reader::decoded(bytes, |_| {}), Err(Error::NotATrace)));
-        assert_eq!(reader::whole_length(bytes), 0);
-    }
-    assert!(reader::decoded(&[], |_| {}).is_ok());
-}
-
-#[test]
-fn a_fault_says_where_it_is_and_what_came_before_is_kept() {
-    let good = sample();
-    let at = good.len() as u64;
-    let count = |bytes: &[u8]| {
-        let mut count = 0;
-        let result = reader::decoded(bytes, |_| count += 1);
-        (count, result)
-    };
-    let (whole, result) = count(&good);
-    result.unwrap();
-    for fault in [
-        b"no packet".to_vec(),
-        // A packet that is no message; a stream that is none; one that ends inside a packet.
-        b"\x0a\x02\x0b\x0b".to_vec(),
-        compressed(b"no zlib stream"),
-        compressed(&deflated(b"\x0a\x20\x08")),
-    ] {
-        let (kept, result) = count(&[&good[..], &fault].concat());
-        let error = result.unwrap_err();
-        assert!(matches!(error, Error::Packet { at: fault, .. } if fault == at), "{error}");
-        assert_eq!(kept, whole);
-    }
-    assert_eq!(reader::whole_length(&[&good[..], b"no packet"].concat()), good.len());
-}
-
-fn deflated(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut encoder, bytes).unwrap();
-    encoder.finish().unwrap()
-}
-
-#[test]
-fn no_bytes_make_the_reader_panic() {
-    let good = sample();
-    let mut random = Random::new(3);
-    for _ in 0..20_000 {
-        let mut bytes = good.clone();
-        for _ in 0..=random.below(4) {
-            let at = random.below(bytes.len() as u64) as usize;
-            bytes[at] = random.next() as u8;
-        }
-        bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
-        let _ = reader::decoded(&bytes, |_| {});
-        assert!(reader::whole_length(&bytes) <= bytes.len());
-    }
 }

@@ -13,6 +13,7 @@ use super::fields::{
     track_descriptor, track_event, track_event_defaults,
 };
 use super::wire::Buf;
+use super::words::Category;
 use crate::model::activity::Device;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
@@ -85,6 +86,8 @@ pub struct Clocks {
 pub mod attribute {
     /// The id of the kernel's boot: one clock since then.
     pub const BOOT: &str = "ncclscope.boot";
+    /// With a host's name behind it: how its times were put on the clock of the boot above, and how well, in words.
+    pub const HOST_CLOCK: &str = "ncclscope.clock.";
     /// What names the run, with the variable that does: `SLURM_JOB_ID=4711`.
     pub const RUN: &str = "ncclscope.run";
     /// The tool whose file was imported.
@@ -513,61 +516,6 @@ impl Writer {
         // packets are, take a byte less. What differs comes first, which compresses better.
         let number = u64::from(number + 1);
         number >> 8 << (8 + ProcessTag::BITS) | u64::from(self.tag.bits()) << 8 | number & 0xff
-    }
-}
-
-/// A fixed word that events are filed under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Category {
-    /// Calls on host threads.
-    Api = 1,
-    /// Operations of a communicator.
-    Operation = 2,
-    /// Work of the proxy.
-    Proxy = 3,
-    /// What the GPU did.
-    Gpu = 4,
-    /// The network below the proxy.
-    Net = 5,
-    /// The recording itself.
-    Ncclscope = 6,
-    /// What ran on the GPU, by CUPTI.
-    Kernel = 7,
-    /// Operations of kernels that carry more than one.
-    Carried = 8,
-    /// What the host did for the GPU, by CUPTI.
-    Host = 9,
-    /// Calls into CUDA, by CUPTI.
-    Cuda = 10,
-    /// Ranges of NVTX, by CUPTI.
-    Nvtx = 11,
-    /// Operations of a communicator while the GPU works on them.
-    Run = 12,
-    /// Operations that should be done and are not known to be.
-    NotDone = 13,
-    /// Ranges of PyTorch's, by its profiler.
-    PyTorch = 14,
-}
-
-impl Category {
-    fn name(self) -> &'static str {
-        match self {
-            Category::Api => "api",
-            Category::Operation => "operation",
-            Category::Proxy => "proxy",
-            Category::Gpu => "gpu",
-            Category::Net => "net",
-            Category::Ncclscope => "ncclscope",
-            Category::Kernel => "kernel",
-            Category::Carried => "carried",
-            Category::Host => "host",
-            Category::Cuda => "cuda",
-            Category::Nvtx => "nvtx",
-            Category::Run => "run",
-            Category::NotDone => "not done",
-            Category::PyTorch => "pytorch",
-        }
     }
 }
 

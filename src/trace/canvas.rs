@@ -1,0 +1,80 @@
+//! What everything is drawn with: the lanes, the arguments of one event at a time, and the processes of the picture.
+
+use super::args::Args;
+use super::lanes::{FamilyId, Lanes, Look, Placing};
+use super::processes::{ProcessInfo, Processes};
+use super::words::Category;
+use super::writer::{Clocks, Name, Track, Writer};
+use crate::model::ids::{Handle, ProcessTag};
+use crate::model::time::HostNs;
+
+/// Lanes of what overlaps in no great number.
+pub(super) const LANES: usize = 32;
+/// Things of one kind that get tracks of their own; the rest share one family, so that the viewer stays usable.
+pub(super) const FAMILIES: usize = 1024;
+
+pub(super) struct Canvas {
+    pub(super) lanes: Lanes,
+    /// Of the event that is drawn next.
+    pub(super) args: Args,
+    pub(super) processes: Processes,
+}
+
+impl Canvas {
+    pub(super) fn new(tag: ProcessTag, clocks: Clocks, process: &ProcessInfo) -> Canvas {
+        let mut writer = Writer::new(tag, clocks);
+        let processes = Processes::new(&mut writer, process);
+        Canvas { lanes: Lanes::new(writer), args: Args::new(), processes }
+    }
+
+    pub(super) fn writer(&mut self) -> &mut Writer {
+        &mut self.lanes.writer
+    }
+
+    /// The group of a GPU's communicators; in the process, where the GPU is not known.
+    pub(super) fn comms_group(&mut self, device: Option<u32>) -> Option<Track> {
+        self.processes.comms(&mut self.lanes.writer, device)
+    }
+
+    /// The group of a GPU's streams.
+    pub(super) fn gpu_group(&mut self, device: Option<u32>) -> Option<Track> {
+        self.processes.gpu(&mut self.lanes.writer, device)
+    }
+
+    /// A group of the process that belongs to no GPU.
+    pub(super) fn group(&mut self, name: &str, rank: u32, description: &str) -> Option<Track> {
+        self.processes.group(&mut self.lanes.writer, name, rank, description)
+    }
+
+    /// A family for one of many: `lanes` of its own, or those that it shares where there are too many.
+    pub(super) fn family(&mut self, name: String, place: Placing, own: Option<usize>) -> FamilyId {
+        match own {
+            Some(lanes) => self.lanes.family(name, place, lanes),
+            None => self.lanes.shared_family(name, place),
+        }
+    }
+
+    /// Begins a slice: see [`Lanes::begin`].
+    pub(super) fn begin(&mut self, family: FamilyId, id: Handle, time: HostNs, look: &Look<'_>) {
+        self.lanes.begin(family, id, time, look, &mut self.args);
+    }
+
+    /// Ends a slice with what [`Canvas::args`] has.
+    pub(super) fn end(&mut self, id: Handle, time: HostNs) {
+        self.lanes.end(id, time, &self.args);
+    }
+
+    /// A slice whose end is known: see [`Lanes::whole`].
+    pub(super) fn whole(&mut self, family: FamilyId, (start, end): (HostNs, HostNs), look: &Look<'_>) {
+        self.lanes.whole(family, start, end, look, &mut self.args);
+    }
+
+    /// A slice whose end is known, around others: see [`Lanes::nested`].
+    pub(super) fn nested(&mut self, family: FamilyId, (start, end): (HostNs, HostNs), look: &Look<'_>) {
+        self.lanes.nested(family, start, end, look, &mut self.args);
+    }
+
+    pub(super) fn instant(&mut self, family: FamilyId, time: HostNs, category: Category, name: &dyn Name) {
+        self.lanes.instant(family, time, category, name, &self.args);
+    }
+}

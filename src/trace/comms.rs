@@ -1,0 +1,347 @@
+//! Communicators: the tracks of their operations while they are handed over and while they run, their bandwidth, and how many are
+//! outstanding.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::args::Args;
+use super::canvas::Canvas;
+use super::counters::{Bandwidth, Counter, Speed};
+use super::fields::nccl;
+use super::flows;
+use super::lanes::{FamilyId, Look, Placing};
+use super::names::{self, Fixed, OperationName};
+use super::outstanding::Outstanding;
+use super::words::{Category, instant, track};
+use super::writer::{Place, Unit, Writer, attribute};
+use crate::model::activity::Span;
+use crate::model::ids::Handle;
+use crate::model::time::HostNs;
+use crate::model::timeline::{Around, Comm, Method, Operation};
+
+/// Lanes of one communicator.
+const LANES: usize = 16;
+/// Communicators that get tracks of their own.
+const OWN: usize = 256;
+/// Finalized communicators that are remembered, for what comes late: more than the correlator remembers.
+const ENDED: usize = 512;
+/// Operations of all communicators that are remembered while they are under way, about: with their facts, and at all where no kernel is
+/// known.
+const REMEMBERED: usize = 16 << 10;
+
+/// The communicators of a trace.
+#[derive(Default)]
+pub(super) struct Comms {
+    pub(super) drawn: FxHashMap<Handle, DrawnComm>,
+    /// Those that were finalized, oldest first.
+    ended: VecDeque<Handle>,
+    /// Short names of communicators with tracks.
+    labels: FxHashSet<String>,
+    /// How many have no tracks of their own, and the tracks of these: while they run, and while they are handed over.
+    pub(super) sharing: u64,
+    others: [Option<FamilyId>; 2],
+    /// As the overview page has it.
+    nccl_version: u32,
+}
+
+pub(super) struct DrawnComm {
+    init: HostNs,
+    /// Who it is, once an operation was handed over.
+    pub(super) comm: Option<Arc<Comm>>,
+    /// Its tracks, once something is drawn on them.
+    family: Option<FamilyId>,
+    /// Its short name, which no other communicator of this process has: equal names would be drawn as one track.
+    label: String,
+    /// Its tracks for what is handed over, likewise.
+    handed_over: Option<FamilyId>,
+    /// Its tracks for what is overdue, likewise.
+    pub(super) not_done: Option<FamilyId>,
+    speed: Option<Speed>,
+    pub(super) outstanding: Outstanding,
+}
+
+/// The tracks of a communicator, in their order.
+#[derive(Clone, Copy)]
+enum Slot {
+    Run,
+    HandedOver,
+    BusBandwidth,
+    AlgorithmBandwidth,
+    Outstanding,
+    NotDone,
+}
+
+impl DrawnComm {
+    fn new(init: HostNs) -> DrawnComm {
+        DrawnComm {
+            init,
+            comm: None,
+            family: None,
+            label: String::new(),
+            handed_over: None,
+            not_done: None,
+            speed: None,
+            outstanding: Outstanding::default(),
+        }
+    }
+
+    /// Writes what its counters held back.
+    fn flush(&mut self, writer: &mut Writer) {
+        self.speed.iter_mut().for_each(|speed| speed.flush(writer));
+        self.outstanding.flush(writer);
+    }
+}
+
+impl Comms {
+    pub(super) fn init(&mut self, canvas: &mut Canvas, time: HostNs, comm: &Comm) {
+        if comm.version > 0 && self.nccl_version != comm.version {
+            self.nccl_version = comm.version;
+            let version = names::nccl_version(comm.version);
+            canvas.writer().attributes(&[(attribute::NCCL_VERSION, &version)]);
+        }
+        self.drawn.entry(comm.context).or_insert(DrawnComm::new(time));
+        // Up to interface v3 the identity comes with the first operation: the track waits for its name.
+        if comm.hash != 0 || comm.interface > 3 {
+            self.family(canvas, time, comm);
+        }
+    }
+
+    pub(super) fn finalize(&mut self, canvas: &mut Canvas, time: HostNs, comm: &Comm) {
+        let family = self.family(canvas, time, comm);
+        canvas.args.clear().comm(comm);
+        canvas.instant(family, time, Category::Operation, &Fixed(instant::COMM_FINALIZE));
+    }
+
+    /// The one that was finalized longest ago is forgotten, so that a job may make as many as it likes.
+    pub(super) fn ended(&mut self, canvas: &mut Canvas, context: Handle) {
+        self.ended.push_back(context);
+        if self.ended.len() > ENDED
+            && let Some(oldest) = self.ended.pop_front()
+            && let Some(mut drawn) = self.drawn.remove(&oldest)
+        {
+            drawn.flush(canvas.writer());
+        }
+    }
+
+    /// Writes what their counters held back.
+    pub(super) fn flush(&mut self, canvas: &mut Canvas) {
+        self.drawn.values_mut().for_each(|drawn| drawn.flush(canvas.writer()));
+    }
+
+    /// A communicator's short name, of one whose track need not be there yet; none where it has no tracks of its own.
+    pub(super) fn label(&mut self, canvas: &mut Canvas, comm: &Comm) -> Option<String> {
+        let init = self.drawn.get(&comm.context).map_or(HostNs(0), |drawn| drawn.init);
+        let family = self.family(canvas, init, comm);
+        let drawn = self.drawn.get(&comm.context).filter(|_| !canvas.lanes.is_shared(family))?;
+        Some(drawn.label.clone())
+    }
+
+    /// The communicator's tracks, with its birth as the first event.
+    pub(super) fn family(&mut self, canvas: &mut Canvas, time: HostNs, comm: &Comm) -> FamilyId {
+        let drawn = self.drawn.entry(comm.context).or_insert(DrawnComm::new(time));
+        if let Some(family) = drawn.family {
+            return family;
+        }
+        let init = drawn.init;
+        let (family, label) = match self.labels.len() < OWN && canvas.lanes.is_roomy() {
+            true => self.own_family(canvas, comm),
+            false => {
+                self.sharing += 1;
+                (self.others(canvas, 0), String::new())
+            }
+        };
+        if let Some(drawn) = self.drawn.get_mut(&comm.context) {
+            (drawn.family, drawn.label) = (Some(family), label);
+        }
+        let mut args = Args::new();
+        args.comm(comm);
+        canvas.lanes.instant(family, init, Category::Operation, &Fixed(instant::COMM_INIT), &args);
+        family
+    }
+
+    /// New tracks of a communicator, and its short name.
+    fn own_family(&mut self, canvas: &mut Canvas, comm: &Comm) -> (FamilyId, String) {
+        let place = Placing {
+            parent: canvas.comms_group(comm.device),
+            rank: rank(comm, Slot::Run),
+            description: "Operations while the GPU works on them: from the start of their kernel to its end, by CUPTI.",
+        };
+        let mut label = names::short_comm(comm, canvas.processes.world());
+        if self.labels.contains(&label) {
+            label = format!("{label} #{}", comm.number);
+        }
+        self.labels.insert(label.clone());
+        (canvas.lanes.family(names::comm(&label, comm), place, LANES), label)
+    }
+
+    /// The tracks of communicators that have none of their own: of their operations while they run, or while they are handed over.
+    fn others(&mut self, canvas: &mut Canvas, which: usize) -> FamilyId {
+        let parent = canvas.comms_group(None);
+        let (name, description) = [
+            (
+                "other communicators",
+                "Operations of communicators that have no tracks of their own, because there are so many, while the GPU works on them. The \
+                 communicator is an argument.",
+            ),
+            (
+                "other communicators · handed over",
+                "The same while NCCL hands them over to the GPU and the proxy, on the host.",
+            ),
+        ][which];
+        *self.others[which].get_or_insert_with(|| {
+            let rank = (u32::MAX >> 2) + which as u32;
+            canvas.lanes.shared_family(name.into(), Placing { parent, rank, description })
+        })
+    }
+
+    /// The tracks of a communicator's operations while they are handed over.
+    pub(super) fn handed_over(&mut self, canvas: &mut Canvas, time: HostNs, comm: &Comm) -> FamilyId {
+        let family = self.family(canvas, time, comm);
+        if canvas.lanes.is_shared(family) {
+            return self.others(canvas, 1);
+        }
+        let parent = canvas.comms_group(comm.device);
+        let drawn = self.drawn.entry(comm.context).or_insert(DrawnComm::new(time));
+        *drawn.handed_over.get_or_insert_with(|| {
+            let place = Placing {
+                parent,
+                rank: rank(comm, Slot::HandedOver),
+                description: "Operations while NCCL hands them over to the GPU and the proxy, on the host.",
+            };
+            let name = names::comm(&drawn.label, comm) + track::HANDED_OVER;
+            canvas.lanes.family(name, place, LANES)
+        })
+    }
+
+    /// The tracks of operations whose communicator is unknown or another process's.
+    pub(super) fn unknown(&mut self, canvas: &mut Canvas) -> FamilyId {
+        let parent = canvas.comms_group(None);
+        let drawn = self.drawn.entry(Handle::NONE).or_insert(DrawnComm::new(HostNs(0)));
+        *drawn.family.get_or_insert_with(|| {
+            let place = Placing { parent, rank: u32::MAX >> 1, description: "Operations of unknown communicators." };
+            canvas.lanes.family("unknown communicator".into(), place, LANES)
+        })
+    }
+
+    /// A communicator's tracks for what is overdue, made with the first.
+    pub(super) fn not_done(
+        &mut self,
+        canvas: &mut Canvas,
+        context: Handle,
+        description: &'static str,
+    ) -> Option<FamilyId> {
+        let drawn = self.drawn.get_mut(&context)?;
+        if drawn.not_done.is_none() {
+            let comm = drawn.comm.as_ref()?;
+            let place =
+                Placing { parent: canvas.comms_group(comm.device), rank: rank(comm, Slot::NotDone), description };
+            let name = names::comm(&drawn.label, comm) + track::NOT_DONE;
+            drawn.not_done = Some(canvas.lanes.family(name, place, LANES));
+        }
+        drawn.not_done
+    }
+
+    /// An operation was handed over: it is outstanding until its kernel has ended. `may_hang`: it may have to be shown.
+    pub(super) fn handed(
+        &mut self,
+        canvas: &mut Canvas,
+        time: HostNs,
+        comm: &Comm,
+        operation: &Arc<Operation>,
+        may_hang: bool,
+    ) {
+        let most = REMEMBERED / self.drawn.len().max(1);
+        if let Some(drawn) = self.drawn.get_mut(&comm.context)
+            && drawn.family.is_some_and(|family| !canvas.lanes.is_shared(family))
+        {
+            if may_hang && drawn.comm.is_none() {
+                drawn.comm = Some(Arc::new(comm.clone()));
+            }
+            drawn.outstanding.begin(operation.id, time, Some(operation).filter(|_| may_hang), most);
+            drawn.outstanding.settle(canvas.writer(), time);
+        }
+    }
+
+    /// An operation's kernel has ended. Whether its communicator has tracks of its own.
+    pub(super) fn done(&mut self, canvas: &mut Canvas, end: HostNs, comm: &Comm, operation: Handle) -> bool {
+        let parent = canvas.comms_group(comm.device);
+        let Some(drawn) = self.drawn.get_mut(&comm.context) else { return false };
+        if drawn.family.is_none_or(|family| canvas.lanes.is_shared(family)) {
+            return false;
+        }
+        if !drawn.outstanding.is_drawn() {
+            let description = "Operations that NCCL was handed and the GPU has not finished, by their kernels. One whose kernel is not known \
+                               counts until a later one has ended.";
+            let place = Place { parent, rank: Some(rank(comm, Slot::Outstanding)), description, ..Place::default() };
+            let name = format!("outstanding · {}", names::comm(&drawn.label, comm));
+            let counter = Counter::new(canvas.writer(), &name, Unit::Named("operations"), place, drawn.init);
+            drawn.outstanding.draw(counter);
+        }
+        drawn.outstanding.end(operation, end);
+        drawn.outstanding.settle(canvas.writer(), end);
+        true
+    }
+
+    /// A kernel of this communicator ran so fast.
+    pub(super) fn sped(&mut self, canvas: &mut Canvas, span: Span, comm: &Comm, bandwidth: Bandwidth) {
+        let family = self.family(canvas, span.start, comm);
+        if canvas.lanes.is_shared(family) {
+            // What its kernels reach is in their arguments.
+            return;
+        }
+        let parent = canvas.comms_group(comm.device);
+        let Some(drawn) = self.drawn.get_mut(&comm.context) else { return };
+        let label = &drawn.label;
+        let writer = canvas.writer();
+        let speed = drawn.speed.get_or_insert_with(|| {
+            let mut counter = |slot, of, description| {
+                let place = Place { parent, rank: Some(rank(comm, slot)), description, ..Place::default() };
+                let name = format!("{of} · {}", names::comm(label, comm));
+                Counter::new(writer, &name, Unit::Named("B/s"), place, span.start)
+            };
+            let algorithm =
+                "Algorithm bandwidth: bytes of the operations, a second of their kernel, as nccl-tests counts.";
+            let bus =
+                "Bus bandwidth: what each link has to carry for them, a second of their kernel, as nccl-tests counts.";
+            Speed::new([
+                counter(Slot::AlgorithmBandwidth, "algbw", algorithm),
+                counter(Slot::BusBandwidth, "busbw", bus),
+            ])
+        });
+        speed.ran(writer, span.start, span.end, bandwidth);
+    }
+}
+
+/// Operations of a communicator while their kernel ran. All of them: who asks for an operation asks for its run.
+pub(super) fn ran(
+    canvas: &mut Canvas,
+    family: FamilyId,
+    span: Span,
+    comm: &Comm,
+    operations: &[Arc<Operation>],
+    around: &[Around],
+    (method, replay): (Method, Option<u64>),
+) {
+    for (place, operation) in operations.iter().enumerate() {
+        canvas.args.clear().operation(operation).of_comm(Some(comm)).matched_by(method).around(around.get(place));
+        match replay {
+            Some(replay) => canvas.args.uint(nccl::REPLAY, replay),
+            // Of an operation in another tool's file this may not be known.
+            None if operation.since == HostNs(0) => &mut canvas.args,
+            // What NCCL says of a replay may be of another one.
+            None => canvas.args.uint(nccl::QUEUED_NS, span.start.since(operation.since)),
+        };
+        canvas.args.time_error(span.error_ns);
+        let name = OperationName { operation, prefix: "" };
+        let arrow = Some(operation.id).filter(|id| !id.is_none() && method != Method::Contradicted).map(flows::from);
+        let look = Look::new(Category::Run, &name).of(operation.correlation(Some(comm))).with(arrow.as_slice());
+        canvas.whole(family, (span.start, span.end), &look);
+    }
+}
+
+/// The place of one of a communicator's tracks among all of them.
+fn rank(comm: &Comm, slot: Slot) -> u32 {
+    comm.number.min(u32::MAX >> 5) << 3 | slot as u32
+}

@@ -1,0 +1,373 @@
+//! Jobs that hang or pause, second by second.
+
+use super::*;
+use crate::model::activity::{Kernel, Place, Span};
+use crate::model::event::{self, Event};
+use crate::model::ids::ProcessTag;
+use crate::model::timeline::{Entry, Method, ThreadId, Unmatched, What};
+use crate::model::word::Word;
+use crate::trace::reader;
+use crate::trace::reader::proto::perfetto::protos::track_event::Type;
+use crate::trace::tracks::{Figures, ProcessInfo, Tracks};
+use crate::trace::writer::Clocks;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A recording in which one communicator's operations are numbered by their handles.
+struct Job {
+    tracks: Tracks,
+    comm: Comm,
+}
+
+impl Job {
+    fn new() -> Job {
+        let process =
+            ProcessInfo { pid: 1, name: "rank 0".into(), labels: Vec::new(), rank: Some(0), world_size: None };
+        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+        let mut tracks = Tracks::new(ProcessTag::from_random(42), clocks, &process);
+        tracks.expect_kernels(true, HostNs(0));
+        let name = Some("dp".into());
+        let (context, number, hash, rank, ranks, nodes) = (Handle(1), 1, 7, 0, 2, 1);
+        let comm =
+            Comm { context, number, hash, name, rank, ranks, nodes, interface: 6, version: 23_007, device: None };
+        Job { tracks, comm }
+    }
+
+    fn operation(number: u64) -> Arc<Operation> {
+        let coll = event::Coll { seq: number, func: Word::ALL_REDUCE, ..event::Coll::default() };
+        let (id, since) = (Handle(number), HostNs(0));
+        Arc::new(Operation { id, since, asked: None, event: Event::Coll(coll), texts: None, p2p_number: 0 })
+    }
+
+    fn draw(&mut self, time: u64, what: What<'_>) {
+        self.tracks.draw(&Entry { time: HostNs(time), what });
+    }
+
+    fn hand_over(&mut self, number: u64, time: u64) {
+        let (id, operation, comm) = (Handle(number), Job::operation(number), self.comm.clone());
+        let (thread, call, comm) = (ThreadId(0), Handle::NONE, Some(&comm));
+        let what = What::OperationBegin { id, thread, call, comm, operation: &operation, replay: None, doubt: None };
+        self.draw(time, what);
+        self.draw(time + 10, What::OperationEnd { id });
+    }
+
+    fn ran(&mut self, number: Option<u64>, end: u64) {
+        let kernel = Kernel {
+            span: Span { start: HostNs(end - 100), end: HostNs(end), error_ns: 0 },
+            place: Place { device: 0, context: 1, stream: 7 },
+            correlation: 0,
+            graph_node: 0,
+            graph: 0,
+            grid: [1; 3],
+            block: [1; 3],
+            name: "ncclDevKernel".into(),
+        };
+        let (operations, comm) = (number.map(Job::operation), self.comm.clone());
+        let owner = match &operations {
+            None => Owner::Unmatched(Unmatched::UnknownNode),
+            Some(operation) => Owner::Operations {
+                method: Method::Bracket,
+                comm: Some(&comm),
+                operations: std::slice::from_ref(operation),
+                around: &[],
+                channels: &[],
+                launch: None,
+                replay: None,
+                untold: 0,
+            },
+        };
+        self.draw(end - 100, What::Kernel { kernel: &kernel, owner });
+    }
+
+    /// A second passes; CUPTI returns at once what it is made to return. Whether it was.
+    fn tick(&mut self, second: u64) -> bool {
+        self.tick_with(second, &|_| None, None)
+    }
+
+    fn tick_with(&mut self, second: u64, done: &dyn Fn(Handle) -> Option<HostNs>, launch: Option<HostNs>) -> bool {
+        let now = HostNs(second * SECOND);
+        let forced = self.tracks.tick(now, now, &Evidence { done, moved: &|_| None, launch });
+        if forced {
+            self.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
+        }
+        forced
+    }
+
+    /// CUPTI says that the kernel of an operation had not ended, or one of the application's.
+    fn had_not_ended(&mut self, correlation: u32, name: &str, number: Option<u64>, replay: Option<(u64, HostNs)>) {
+        let place = Place { device: 0, context: 1, stream: 7 };
+        let kernel = &activity::Unfinished { place, correlation, graph_node: 0, name: name.into() };
+        let (operations, comm) = (number.map(Job::operation), self.comm.clone());
+        let comm = operations.is_some().then_some(&comm);
+        let operations = operations.as_slice();
+        self.draw(0, What::Unfinished { kernel, comm, operations, replay });
+    }
+
+    /// What is said where something is shown.
+    fn begun(&mut self) -> Vec<reader::Nccl> {
+        let mut begun = Vec::new();
+        reader::read(&self.tracks.take()[..], |packet| {
+            let begins =
+                |it: &reader::Event<'_>| it.category == Category::NotDone.name() && it.r#type() == Type::SliceBegin;
+            begun.extend(packet.event.filter(begins).map(|event| event.nccl()));
+            Ok::<_, reader::Error>(())
+        })
+        .expect("a whole trace");
+        begun
+    }
+
+    /// What was shown: number, begin, end, and the doubts of both.
+    fn shown(mut self) -> Vec<(u64, i64, Option<i64>, String)> {
+        self.tracks.finish(HostNs(100 * SECOND), &Figures::default());
+        let (mut shown, mut open) = (Vec::new(), Vec::new());
+        reader::read(&self.tracks.take()[..], |packet| {
+            let (Some(event), Some(time)) = (packet.event, packet.time) else { return Ok(()) };
+            let (nccl, time) = (event.nccl(), time as i64);
+            let doubt = nccl.doubt().to_owned();
+            match event.r#type() {
+                Type::SliceBegin if event.category == Category::NotDone.name() => {
+                    open.push((event.track, shown.len()));
+                    shown.push((nccl.seq(), time, None, doubt));
+                }
+                Type::SliceEnd => {
+                    if let Some(at) = open.iter().position(|(track, _)| *track == event.track) {
+                        let (_, _, end, doubts): &mut (u64, i64, Option<i64>, String) = &mut shown[open.remove(at).1];
+                        *end = Some(time);
+                        doubts.push_str(&doubt);
+                    }
+                }
+                _ => {}
+            }
+            Ok::<_, reader::Error>(())
+        })
+        .expect("a whole trace");
+        shown
+    }
+}
+
+#[test]
+fn what_hangs_is_open_and_what_paused_ends_when_it_did() {
+    let mut job = Job::new();
+    job.hand_over(1, SECOND);
+    job.hand_over(2, 2 * SECOND);
+    assert!(!job.tick(4), "the host goes on");
+    assert!(job.tick(6));
+    assert!(!job.tick(6), "once");
+    job.ran(Some(1), 7 * SECOND);
+    job.ran(Some(2), 8 * SECOND);
+    for second in 8..10 {
+        assert!(!job.tick(second));
+    }
+    // A pause of so long is nothing new; and what ended is known by what came after it.
+    job.hand_over(3, 10 * SECOND);
+    job.hand_over(4, 10 * SECOND + 1);
+    job.hand_over(5, 10 * SECOND + 2);
+    assert!(!job.tick(14));
+    job.ran(Some(4), 14 * SECOND);
+    for second in 15..20 {
+        assert!(!job.tick(second));
+    }
+    assert!(job.tick(20));
+    for second in 21..40 {
+        assert!(!job.tick(second));
+    }
+    let at = |second: u64| (second * SECOND) as i64;
+    let expected = [
+        (1, at(1), Some(at(7)), NOT_SEEN.to_owned()),
+        (2, at(2), Some(at(8)), NOT_SEEN.to_owned()),
+        (5, at(10) + 2, None, NOT_SEEN.to_owned()),
+    ];
+    assert_eq!(job.shown(), expected);
+}
+
+#[test]
+fn what_cupti_is_made_to_return_tells_which_one_hangs() {
+    let mut job = Job::new();
+    for number in 1..20 {
+        job.hand_over(number, SECOND + number);
+    }
+    let now = HostNs(5 * SECOND);
+    assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+    assert!(job.tracks.is_forcing());
+    (1..6).for_each(|number| job.ran(Some(number), SECOND + 100 * number));
+    (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
+    job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
+    assert!(!job.tick(6));
+    let shown = job.shown();
+    assert_eq!(shown.iter().map(|it| it.0).collect::<Vec<_>>(), (6..14).collect::<Vec<_>>());
+    assert!(shown.iter().all(|(_, _, end, doubt)| end.is_none() && doubt == NOT_ENDED), "{shown:?}");
+}
+
+#[test]
+fn a_kernel_of_the_application_before_it_is_named() {
+    let notes = |first: (u32, &str, Option<u64>), second: (u32, &str, Option<u64>)| {
+        let mut job = Job::new();
+        job.comm.device = Some(0);
+        job.hand_over(1, SECOND);
+        let now = HostNs(5 * SECOND);
+        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+        for (correlation, name, number) in [first, second] {
+            job.had_not_ended(correlation, name, number, None);
+        }
+        job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
+        job.tick(6);
+        job.begun().iter().map(|nccl| nccl.note().to_owned()).collect::<Vec<_>>()
+    };
+    let (ours, theirs) = ((8, "ncclDevKernel", Some(1)), |correlation| (correlation, "backward", None));
+    assert_eq!(notes(ours, theirs(7)), ["the GPU had not ended a kernel before it: backward"]);
+    assert_eq!(notes(ours, theirs(9)), [""], "it was launched later");
+}
+
+#[test]
+fn what_the_proxy_and_channels_have_done_is_done() {
+    let mut job = Job::new();
+    for number in 1..4 {
+        job.hand_over(number, SECOND + number);
+    }
+    let until = |last: u64| move |id: Handle| (id.0 <= last).then_some(HostNs(2 * SECOND + id.0));
+    assert!(!job.tick_with(5, &until(3), None), "all of them");
+    assert!(!job.tick_with(6, &until(3), None));
+    job.hand_over(4, 6 * SECOND);
+    job.hand_over(5, 6 * SECOND);
+    assert!(job.tick_with(10, &until(4), None));
+    job.tick_with(11, &until(4), None);
+    let numbers: Vec<u64> = job.shown().iter().map(|shown| shown.0).collect();
+    assert_eq!(numbers, [5]);
+}
+
+#[test]
+fn a_replayed_graph_hangs_in_its_run() {
+    let mut job = Job::new();
+    job.hand_over(1, SECOND);
+    job.ran(Some(1), SECOND + 500);
+    let launched = HostNs(2 * SECOND);
+    assert!(!job.tick_with(3, &|_| None, Some(launched)));
+    let now = HostNs(5 * SECOND);
+    assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: Some(launched) }));
+    for replay in [8, 7, 9] {
+        job.had_not_ended(3, "ncclDevKernel", Some(1), Some((replay, launched)));
+    }
+    job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
+    job.tick(6);
+    job.tick(7);
+    let shown: Vec<_> = job.begun().iter().map(|it| (it.seq(), it.replay, it.doubt().to_owned())).collect();
+    assert_eq!(shown, [(1, Some(7), NOT_ENDED.to_owned())], "the first of them");
+}
+
+#[test]
+fn a_gpu_that_is_busy_with_what_its_host_handed_over_does_not_stand() {
+    for (moved, shown) in [(HostNs(3 * SECOND), 8), (HostNs(4 * SECOND), 0)] {
+        let mut job = Job::new();
+        (1..20).for_each(|number| job.hand_over(number, SECOND + number));
+        let now = HostNs(5 * SECOND);
+        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+        (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
+        job.had_not_ended(30, "ncclDevKernel", Some(30), Some((7, now)));
+        (1..6).for_each(|number| job.ran(Some(number), moved.0));
+        job.tracks.flushed_by_force(now, "kernels that had not ended", moved);
+        // What is lost stays unknown, and is not asked for again; what comes later is followed.
+        (6..20).for_each(|second| assert!(!job.tick(second)));
+        if shown == 0 {
+            job.hand_over(50, 20 * SECOND);
+            (20..26).for_each(|second| assert!(!job.tick(second)));
+            assert!(job.tick(26), "a pause of twice the time");
+            assert!(!job.tick(27));
+        }
+        let numbers: Vec<u64> = job.shown().iter().map(|it| it.0).collect();
+        let expected = if shown > 0 { (6..14).chain([30]).collect() } else { vec![50] };
+        assert_eq!(numbers, expected, "{moved:?}");
+    }
+}
+
+#[test]
+fn where_cupti_does_not_answer_what_is_shown_may_be_done() {
+    let mut job = Job::new();
+    job.hand_over(1, SECOND);
+    let evidence = Evidence { done: &|_| None, moved: &|_| None, launch: None };
+    let wishes: Vec<bool> =
+        (3..9).map(|second| job.tracks.tick(HostNs(second * SECOND), HostNs(second * SECOND), &evidence)).collect();
+    assert_eq!(wishes, [false, true, false, false, false, false]);
+    assert!(job.tracks.is_forcing(), "its answer may still come");
+    assert_eq!(job.shown(), [(1, SECOND as i64, None, NOT_SEEN.to_owned())]);
+}
+
+#[test]
+fn a_job_that_is_well_shows_nothing() {
+    let mut job = Job::new();
+    for number in 1..50 {
+        job.hand_over(number, number * SECOND);
+        job.ran(Some(number), number * SECOND + SECOND / 2);
+        assert!(!job.tick(number + 1));
+    }
+    // Its host runs ahead, and CUPTI returns nothing for long.
+    for number in 50..100 {
+        job.hand_over(number, number * SECOND);
+        assert!(!job.tick(number + 1));
+    }
+    assert_eq!(job.shown(), []);
+}
+
+#[test]
+fn where_no_kernels_are_to_be_had_nothing_hangs() {
+    let mut job = Job::new();
+    job.tracks.expect_kernels(false, HostNs(0));
+    job.hand_over(1, SECOND);
+    assert!(!job.tick(9) && !job.tick(10), "CUPTI is another's");
+
+    let mut job = Job::new();
+    job.comm.interface = 4;
+    job.hand_over(1, SECOND);
+    assert!(!job.tick(9) && !job.tick(10), "it may have been captured");
+
+    let mut job = Job::new();
+    job.ran(None, SECOND);
+    job.hand_over(1, SECOND);
+    assert!(!job.tick(9) && !job.tick(10), "none of its kernels may be matched");
+}
+
+#[test]
+fn where_some_are_missing_it_says_so() {
+    let mut job = Job::new();
+    job.hand_over(1, SECOND);
+    job.ran(Some(1), 2 * SECOND);
+    job.tracks.kernels_lost();
+    job.hand_over(2, 3 * SECOND);
+    job.tick(8);
+    job.tick(9);
+    assert_eq!(job.shown(), [(2, 3 * SECOND as i64, None, MAY_BE_DONE.to_owned())]);
+}
+
+#[test]
+fn what_cannot_be_known_any_more_is_not_left_open() {
+    let end = |job: &mut Job, time| {
+        let comm = job.comm.clone();
+        job.draw(time, What::CommFinalize(&comm));
+    };
+    for (give_up, why) in [
+        (end as fn(&mut Job, u64), "its communicator was finalized"),
+        (|job, time| job.tracks.expect_kernels(false, HostNs(time)), "from here on nothing is known of kernels"),
+    ] {
+        let mut job = Job::new();
+        job.hand_over(1, SECOND);
+        job.tick(4);
+        job.tick(5);
+        give_up(&mut job, 5 * SECOND);
+        job.tick(9);
+        assert_eq!(job.shown(), [(1, SECOND as i64, Some(5 * SECOND as i64), format!("{NOT_SEEN}{why}"))]);
+    }
+}
+
+#[test]
+fn of_very_many_the_first_are_shown() {
+    for known in [0, 1] {
+        let mut job = Job::new();
+        for number in 1..2_000 {
+            job.hand_over(number, SECOND + number);
+        }
+        (1..=known).for_each(|number| job.ran(Some(number), SECOND + 50_000));
+        job.tick(8);
+        job.tick(9);
+        let numbers: Vec<u64> = job.shown().iter().map(|shown| shown.0).collect();
+        assert_eq!(numbers, (known + 1..known + 9).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,205 @@
+//! What a recording says of itself: its begin and end, remarks, losses, what threads cost.
+
+use rustc_hash::FxHashMap;
+
+use super::canvas::Canvas;
+use super::counters::Counter;
+use super::fields::nccl;
+use super::lanes::{FamilyId, Placing};
+use super::names::{self, Fixed};
+use super::proxy::Proxy;
+use super::threads::Threads;
+use super::words::{Category, instant, remark, track};
+use super::writer::{Place, Track, Unit};
+use crate::model::activity::{self, Device};
+use crate::model::time::HostNs;
+use crate::model::timeline::{ChannelChecks, Doubts, Matches};
+
+/// Threads whose time on a processor is drawn.
+const CPU_COUNTERS: usize = 64;
+
+/// The recording's own figures, for its last word.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Calls of NCCL's that were recorded.
+    pub recorded: u64,
+    /// Calls that found no room.
+    pub dropped: u64,
+    /// Calls that were recorded and not written, because the file had reached its size.
+    pub discarded: u64,
+    /// Panics caught in callbacks.
+    pub panics: u64,
+    /// Greatest error of a host time, ns.
+    pub clock_error_ns: u32,
+    /// What was doubtful.
+    pub doubts: Doubts,
+    /// What became of the kernels; none where CUPTI was not in use.
+    pub matches: Option<Matches>,
+    /// What was found of kernel channels, if there were any or kernels.
+    pub channels: Option<ChannelChecks>,
+    /// Launches for which there was no room.
+    pub launches_lost: u64,
+}
+
+impl Figures {
+    /// All that is missing: of NCCL's calls, of launches, and of CUPTI's records.
+    fn lost(&self) -> u64 {
+        let of_nccl = self.dropped + self.discarded + self.launches_lost;
+        of_nccl + self.matches.map_or(0, |it| it.dropped + it.discarded + it.discarded_buffers)
+    }
+}
+
+/// The recording's own tracks.
+pub(super) struct Recording {
+    group: Option<Track>,
+    own: FamilyId,
+    drops: Option<Counter>,
+    /// The time that threads take, by the system's number.
+    cpu: FxHashMap<i32, Option<Counter>>,
+}
+
+impl Recording {
+    /// With nothing dropped at `time`.
+    pub(super) fn new(canvas: &mut Canvas, time: HostNs) -> Recording {
+        let group = canvas.group("ncclscope", 5, "What the recording says of itself: losses, doubts, limits.");
+        let on = Place { parent: group, rank: Some(1), ..Place::default() };
+        let drops = Counter::new(canvas.writer(), track::DROPS, Unit::Named("records"), on, time);
+        let place = Placing { parent: group, rank: 0, description: "Begin, end and remarks of the recording." };
+        let own = canvas.lanes.family("recording".into(), place, 1);
+        let recording = Recording { group, own, drops, cpu: FxHashMap::default() };
+        recording.dropped(canvas, time, 0);
+        recording
+    }
+
+    /// Notes how many records were dropped up to `time`.
+    pub(super) fn dropped(&self, canvas: &mut Canvas, time: HostNs, total: u64) {
+        canvas.lanes.lossy |= total > 0;
+        if let Some(counter) = self.drops {
+            counter.set(canvas.writer(), time, total as i64);
+        }
+    }
+
+    /// A thread took this share of a processor, in percent, since it was last asked.
+    pub(super) fn cpu(
+        &mut self,
+        canvas: &mut Canvas,
+        threads: &Threads,
+        proxy: &Proxy,
+        time: HostNs,
+        (tid, name): (i32, &str),
+        percent: i64,
+    ) {
+        let counter = match self.cpu.get(&tid) {
+            Some(&counter) => counter,
+            None if self.cpu.len() >= CPU_COUNTERS => None,
+            None => {
+                let (name, parent) = match threads.with_number(tid).find_map(|thread| proxy.group_of(thread)) {
+                    Some(group) => ("CPU".to_owned(), Some(group)),
+                    None if name.starts_with("ncclscope") => (format!("CPU · {name}"), self.group),
+                    None => (format!("CPU · {name} ({tid})"), proxy.group()),
+                };
+                let description = "Time on a processor, by the kernel, as a share of the second before.";
+                let place = Place { parent, rank: Some(0), description, ..Place::default() };
+                let counter = Counter::new(canvas.writer(), &name, Unit::Named("%"), place, time);
+                self.cpu.insert(tid, counter);
+                counter
+            }
+        };
+        if let Some(counter) = counter {
+            counter.set(canvas.writer(), time, percent);
+        }
+    }
+
+    /// A remark with the arguments that were gathered.
+    pub(super) fn remark(&self, canvas: &mut Canvas, time: HostNs, name: &str) {
+        canvas.instant(self.own, time, Category::Ncclscope, &Fixed(name));
+    }
+
+    /// A GPU of the process, once.
+    pub(super) fn device(&self, canvas: &mut Canvas, time: HostNs, device: &Device) {
+        if !canvas.processes.found(&mut canvas.lanes.writer, device) {
+            return;
+        }
+        canvas.args.clear().uint(nccl::DEVICE, u64::from(device.device)).text(nccl::NOTE, &device.name);
+        if device.uuid != Device::NO_UUID {
+            let uuid: String = device.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+            canvas.args.text(nccl::UUID, &uuid);
+        }
+        self.remark(canvas, time, instant::GPU);
+    }
+
+    /// CUPTI's times contradict NCCL's.
+    pub(super) fn times_off(&self, canvas: &mut Canvas, time: HostNs, device: u32, [least, most]: [i64; 2]) {
+        canvas.args.clear().uint(nccl::DEVICE, u64::from(device));
+        for (field, bound) in [(nccl::CUPTI_OFF_LEAST_NS, least), (nccl::CUPTI_OFF_MOST_NS, most)] {
+            if bound != i64::MIN && bound != i64::MAX {
+                canvas.args.long(field, bound);
+            }
+        }
+        let (way, by, what) = match least > 0 {
+            true => ("late", least, "NCCL's threads saw the work of kernels before these begin"),
+            false => ("early", -most, "kernels begin before the calls that launch them"),
+        };
+        let note = format!(
+            "GPU {device}: by at least {} too {way}: {what}; kernels state an error that covers it from here on",
+            names::duration(by as f64)
+        );
+        canvas.args.text(nccl::NOTE, &note);
+        self.remark(canvas, time, remark::TIMES_OFF);
+    }
+
+    /// The match of a kernel that was drawn is contradicted.
+    pub(super) fn contradicted(
+        &self,
+        canvas: &mut Canvas,
+        time: HostNs,
+        place: activity::Place,
+        (correlation, graph_node): (u32, u64),
+    ) {
+        canvas
+            .args
+            .clear()
+            .uint(nccl::DEVICE, u64::from(place.device))
+            .uint(nccl::STREAM_ID, u64::from(place.stream))
+            .nonzero(nccl::CORRELATION, u64::from(correlation))
+            .nonzero(nccl::GRAPH_NODE, graph_node)
+            .text(nccl::NOTE, "a kernel that began here: NCCL's times of what it carried do not fit its own, the match or a time is wrong");
+        self.remark(canvas, time, remark::CONTRADICTED);
+    }
+
+    /// A GPU's timer, or the host's clock, was set.
+    pub(super) fn timer_step(&self, canvas: &mut Canvas, time: HostNs, device: u32, before: HostNs, by: i64) {
+        let within = before.since(time);
+        let note = format!("within {within} ns, between two kernels; or CUPTI's conversion of it was");
+        canvas.args.clear().uint(nccl::DEVICE, u64::from(device)).long(nccl::TIMER_STEP_NS, by).text(nccl::NOTE, &note);
+        self.remark(canvas, time, remark::TIMER_SET);
+    }
+
+    /// The last word, with so many communicators and threads that have no tracks of their own.
+    pub(super) fn finish(&self, canvas: &mut Canvas, time: HostNs, figures: &Figures, [comms, threads]: [u64; 2]) {
+        self.dropped(canvas, time, figures.dropped);
+        canvas
+            .args
+            .clear()
+            .uint(nccl::RECORDED, figures.recorded)
+            .uint(nccl::DROPPED, figures.dropped)
+            .uint(nccl::DISCARDED, figures.discarded)
+            .uint(nccl::LANES_MISSING, canvas.lanes.missing)
+            .uint(nccl::COMMUNICATORS_SHARING, comms)
+            .uint(nccl::THREADS_SHARING, threads)
+            .uint(nccl::SLICES_SHARING, canvas.lanes.sharing)
+            .uint(nccl::PANICS, figures.panics)
+            .uint(nccl::CLOCK_ERROR_NS, u64::from(figures.clock_error_ns))
+            .doubts(&figures.doubts);
+        if let Some(matches) = &figures.matches {
+            canvas.args.matches(matches, figures.launches_lost);
+        }
+        if let Some(channels) = &figures.channels {
+            canvas.args.channel_checks(channels);
+        }
+        self.remark(canvas, time, instant::ENDED);
+        // In a joined file each recording has its own.
+        let key = format!("ncclscope.lost.{} {}", canvas.processes.who, canvas.processes.pid);
+        canvas.writer().attributes(&[(&key, &figures.lost().to_string())]);
+    }
+}

@@ -1,0 +1,191 @@
+//! The words of a trace that readers know things by: the writer writes them, and `cli`, `import` and `sql/ncclscope.sql` look for them.
+//!
+//! Names of arguments are in `proto/ncclscope.proto`, attributes in [`super::writer::attribute`], and what a track is called after its
+//! communicator in [`super::names`]; a test holds the SQL against these and against the words here.
+
+macro_rules! categories {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+        /// A fixed word that events are filed under.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Category {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Category {
+            /// As it is written.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Category::$name => $text,)*
+                }
+            }
+
+            /// The one that is written so.
+            #[must_use]
+            pub fn of(text: &str) -> Option<Category> {
+                match text {
+                    $($text => Some(Category::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+categories! {
+    /// Calls on host threads.
+    Api = 1, "api";
+    /// Operations of a communicator.
+    Operation = 2, "operation";
+    /// Work of the proxy.
+    Proxy = 3, "proxy";
+    /// What the GPU did.
+    Gpu = 4, "gpu";
+    /// The network below the proxy.
+    Net = 5, "net";
+    /// The recording itself.
+    Ncclscope = 6, "ncclscope";
+    /// What ran on the GPU, by CUPTI.
+    Kernel = 7, "kernel";
+    /// Operations of kernels that carry more than one.
+    Carried = 8, "carried";
+    /// What the host did for the GPU, by CUPTI.
+    Host = 9, "host";
+    /// Calls into CUDA, by CUPTI.
+    Cuda = 10, "cuda";
+    /// Ranges of NVTX, by CUPTI.
+    Nvtx = 11, "nvtx";
+    /// Operations of a communicator while the GPU works on them.
+    Run = 12, "run";
+    /// Operations that should be done and are not known to be.
+    NotDone = 13, "not done";
+    /// Ranges of PyTorch's, by its profiler.
+    PyTorch = 14, "pytorch";
+}
+
+/// Instants.
+pub mod instant {
+    /// A communicator's birth, with all that is known of it.
+    pub const COMM_INIT: &str = "communicator init";
+    /// Its end.
+    pub const COMM_FINALIZE: &str = "communicator finalize";
+    /// The first word of a recording.
+    pub const STARTED: &str = "recording started";
+    /// Its last one, with what was lost.
+    pub const ENDED: &str = "recording ended";
+    /// The first word of what another tool saw.
+    pub const IMPORT_STARTED: &str = "import started";
+    /// Its last one.
+    pub const IMPORT_ENDED: &str = "import ended";
+    /// What is to be known of an import.
+    pub const IMPORT_NOTE: &str = "note of the import";
+    /// A communicator of another tool's file of which nothing is drawn.
+    pub const COMM: &str = "communicator";
+    /// A process group of PyTorch's of which nothing is drawn.
+    pub const PROCESS_GROUP: &str = "process group";
+    /// A GPU of the process.
+    pub const GPU: &str = "GPU";
+}
+
+/// Remarks that say what will be known from there on.
+pub mod remark {
+    /// CUPTI was given up: no kernels come of what is launched now.
+    pub const RELEASED: &str = "CUPTI released";
+    /// CUPTI is ours, for the first time in this process.
+    pub const TAKEN: &str = "CUPTI taken";
+    /// CUPTI is ours again.
+    pub const TAKEN_AGAIN: &str = "CUPTI taken again";
+    /// CUPTI tells of launches and returns nothing of them: another tool has its buffers. From the time of the remark on.
+    pub const SILENT: &str = "CUPTI silent";
+    /// It returns what it records again.
+    pub const HEARD: &str = "CUPTI heard again";
+    /// CUPTI is being given up: buffers that come now may hold kernels that have not ended. Not drawn.
+    pub const GIVES_UP: &str = "CUPTI gives up";
+    /// Its times of kernels cannot be true from here on.
+    pub const SPOILT: &str = "kernel times bad";
+    /// They can again.
+    pub const SOUND: &str = "kernel times good again";
+    /// CUPTI was made to return its buffers, also those with kernels that had not ended. Its buffers come before it.
+    pub const FORCED: &str = "CUPTI flushed by force";
+    /// Its times contradict what NCCL's threads saw.
+    pub const TIMES_OFF: &str = "CUPTI's times are off";
+    /// A kernel that was drawn did not carry what it was drawn with, or a time is wrong.
+    pub const CONTRADICTED: &str = "match contradicted";
+    /// A GPU's timer, or the host's clock, was set.
+    pub const TIMER_SET: &str = "GPU timer was set";
+}
+
+/// Tracks, and the parts of their names that follow on what they are of.
+pub mod track {
+    /// The counter of what was lost.
+    pub const DROPS: &str = "records dropped";
+    /// A communicator's operations while they are handed over.
+    pub const HANDED_OVER: &str = " · handed over";
+    /// Those that are overdue.
+    pub const NOT_DONE: &str = " · not done";
+    /// The operations of a stream's kernels that carry more than one.
+    pub const OPERATIONS: &str = " · operations";
+    /// What the proxy does for one peer.
+    pub const SEND: &str = " · send ";
+    /// The other way.
+    pub const RECEIVE: &str = " · receive ";
+    /// Its transfers.
+    pub const STEPS: &str = " · steps";
+    /// Ranges that PyTorch's profiler recorded; their domain follows.
+    pub const PYTORCH: &str = "PyTorch";
+    /// What stands before the rank in a communicator's name.
+    pub const RANK: &str = " · rank ";
+}
+
+/// What a transfer waits for.
+pub mod wait {
+    /// The GPU, which fills or empties the buffer.
+    pub const GPU: &str = "GPU wait";
+    /// The peer, which has to make room.
+    pub const PEER: &str = "peer wait";
+    /// The network.
+    pub const NETWORK: &str = "network wait";
+    /// A flush.
+    pub const FLUSH: &str = "flush wait";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SQL: [&str; 2] = [include_str!("../../sql/ncclscope.sql"), include_str!("../cli/open/arrivals.sql")];
+    const PROTO: &str = include_str!("../../proto/ncclscope.proto");
+
+    /// What the statements have between these.
+    fn between(begin: &str, end: char) -> Vec<String> {
+        let lines = SQL.iter().flat_map(|sql| sql.lines()).filter(|line| !line.trim_start().starts_with("--"));
+        let sql = lines.collect::<Vec<_>>().join("\n");
+        let found: Vec<_> =
+            sql.split(begin).skip(1).filter_map(|rest| Some(rest.split_once(end)?.0.to_owned())).collect();
+        assert!(!found.is_empty(), "{begin}");
+        found
+    }
+
+    #[test]
+    fn the_statements_look_for_words_that_are_written() {
+        let several = between("category IN (", ')');
+        let several = several.iter().flat_map(|list| list.split('\'').skip(1).step_by(2)).map(str::to_owned);
+        for category in between("category = '", '\'').into_iter().chain(several) {
+            // The last is a place for one.
+            assert!(Category::of(&category).is_some() || category == "CATEGORY", "{category}");
+        }
+        for argument in between("'nccl.", '\'') {
+            assert!(PROTO.contains(&format!(" {argument} = ")), "{argument}");
+        }
+        assert!(between("OR name = '", '\'').iter().all(|name| name == instant::COMM_INIT));
+        assert!(between("track, '", '\'').iter().all(|part| part == track::RANK));
+        let directions = between("track LIKE '%", '%');
+        assert_eq!(
+            directions,
+            [track::RECEIVE, track::SEND].map(|direction| direction.trim_start_matches(" · ").trim_end())
+        );
+        let waits = [wait::GPU, wait::PEER, wait::NETWORK, wait::FLUSH].map(|wait| wait.trim_end_matches(" wait"));
+        assert_eq!(between("(name LIKE '", '%'), waits);
+    }
+}

@@ -109,6 +109,87 @@ fn clock_drift(nccl: &str) {
     Plan::new(nccl, "clock_drift").run().succeeded().check();
 }
 
+/// Hosts whose clocks began hours apart, and run at rates of their own: joined, all times are on the first one's clock, as well as it says.
+fn hosts_on_one_clock(nccl: &str) {
+    const SCENARIO: &str = r#"
+title = "Three hosts with clocks of their own"
+[job]
+hosts = 3
+ranks_per_host = 1
+program = """
+communicator world = all
+broadcast 4 KiB f32 root 1 on world
+reduce 4 KiB f32 sum root 2 on world
+repeat 30 {
+  all_reduce 1 KiB f32 sum on world
+  wait world
+  send_recv ring 1 KiB f32 on world
+  wait world
+  sleep 20 ms
+}
+capture step {
+  all_reduce 1 KiB f32 sum on world
+  all_reduce 1 KiB f32 sum on world
+  wait world
+}
+replay step 5 times
+sync
+"""
+[[host]]
+index = 1
+wall = { offset = "2 s", drift = "100 ppm" }
+boot = { offset = "3600 s", drift = "100 ppm" }
+[[host]]
+index = 2
+wall = { drift = "-60 ppm" }
+boot = { offset = "500 s", drift = "-60 ppm" }
+"#;
+    let folder = tempfile::tempdir().expect("a folder for the scenario");
+    let file = folder.path().join("hosts.toml");
+    std::fs::write(&file, SCENARIO).expect("room for a scenario");
+    let job = Plan::new(nccl, file.to_str().expect("a path")).with_cupti("13.0").run().succeeded();
+    let (joined, said) = job.joined();
+    let errors: Vec<i64> = said
+        .lines()
+        .filter_map(|line| Some(nanoseconds(line.split_once(" and ")?.1.split_once(" at worst")?.0)))
+        .collect();
+    assert!(errors.len() == 2 && !said.contains("contradict"), "{said}");
+    for (played, error) in job.processes().iter().zip([0].into_iter().chain(errors)) {
+        let clocks = &played.process.clocks;
+        // A clock that is 100 ppm fast errs by 100 us in a second of which nobody knows when it began.
+        let truth = |at: i64| {
+            let reference = clocks.reference as i64;
+            (0..3).fold(at, |truth, _| at - clocks.boot.at(truth - reference))
+        };
+        let sql = format!(
+            "SELECT s.ts, s.name FROM slice s JOIN track t ON t.id = s.track_id WHERE s.category IN ('run', 'proxy', 'operation') \
+             AND t.name GLOB 'world · rank {} of 3*' ORDER BY s.ts, s.name",
+            played.process.ranks[0]
+        );
+        let (own, moved) = (played.trace().rows(&sql), joined.rows(&sql));
+        assert!(own.len() > 60, "{} slices", own.len());
+        assert_eq!(own.len(), moved.len());
+        for (own, moved) in own.iter().zip(&moved) {
+            assert_eq!(own.str("name"), moved.str("name"));
+            let off = moved.i64("ts") - truth(own.i64("ts"));
+            assert!(off.abs() <= error, "{}: off by {off} ns, not {error}", own.str("name"));
+        }
+        assert!(error < 1_000_000_000, "{error} ns say nothing");
+    }
+}
+
+/// A time with its unit, a little more of it: it is rounded.
+fn nanoseconds(text: &str) -> i64 {
+    let (number, unit) = text.split_once(' ').expect("a unit");
+    let unit = match unit {
+        "ns" => 1.0,
+        "µs" => 1e3,
+        "ms" => 1e6,
+        _ => 1e9,
+    };
+    (number.parse::<f64>().expect("a number") * unit * 1.01) as i64
+}
+
 /// Every kernel is in the trace, at its true time, with the operations that it carried.
 fn kernels(nccl: &str) {
     for scenario in ["small", "graphs", "mixed"] {
@@ -601,7 +682,7 @@ release!(
     [
         every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, hang_on_one_host, kernel_channels, kernels,
         kernels_of_several_gpus, kernels_of_another_tool, graphs_of_another_tool, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
-        large_groups, counted_replays, refused_channels,
+        large_groups, counted_replays, refused_channels, hosts_on_one_clock,
     ]
 );
 release!(

@@ -49,6 +49,7 @@ pub(crate) fn stamp(machine: &Machine, at: u64) -> u64 {
         };
     }
     let registered = lock(&REGISTERED).as_ref().map(|registered| (registered.clock, registered.anchor));
+    let registered = registered.filter(|_| !process::options().latch);
     let Some((clock, anchor)) = registered else { return wall(machine, at) };
     interpolate(anchor, pair(machine, clock), at)
 }

@@ -29,11 +29,12 @@
 //! | `hang=cuptiSubscribe` | that function never returns; may be said more than once |
 //! | `clock=boot` | timestamps are of another domain: `wall`, `boot` (true time), `ticks` (2.1 a ns), or the wall clock `+59s`, `-3ms` |
 //! | `clock=ticks@2s` | the domain changes to that after this time, as when another tool registers its clock; may be said more than once |
+//! | `latch` | a clock that is registered holds for what the processor does: the GPU's times keep the wall clock |
 //! | `state=fatal@2s` | after this time CUPTI reports a failure of its own (`fatal`, `error`, `warning`); a fatal one detaches it. From 12.9 on |
 //! | `seed=7` | what random choices begin with |
 //! | `forgive` | a use that the real CUPTI would crash or hang on is reported on stderr, and not the end of the process |
 //!
-//! Times are numbers with `ns`, `us`, `ms` or `s`, shares are in percent.
+//! Times are numbers with `ns`, `us`, `ms`, `s` or `h`, shares are in percent. Hours pass at a word of the program's: `emulated_cupti_hour`.
 
 use crate::release::Release;
 
@@ -85,6 +86,8 @@ pub struct Options {
     pub hang: Vec<String>,
     /// The domains of timestamps, in the order of their beginning.
     pub clock: Vec<(u64, Domain)>,
+    /// Whether the GPU's times keep the wall clock where a clock is registered.
+    pub latch: bool,
     /// Failures of CUPTI's own, and when they come, in ns.
     pub states: Vec<(u64, State)>,
     /// What random choices begin with.
@@ -158,6 +161,7 @@ impl Default for Options {
             refuse: Vec::new(),
             hang: Vec::new(),
             clock: Vec::new(),
+            latch: false,
             states: Vec::new(),
             seed: 0,
             forgive: false,
@@ -217,6 +221,7 @@ impl Options {
                     let (domain, after) = value.split_once('@').unwrap_or((value, "0ns"));
                     options.clock.push((duration(word, after)?, Domain::parse(word, domain)?));
                 }
+                "latch" => options.latch = true,
                 "state" => {
                     let (state, after) = value()?.split_once('@').unwrap_or((value()?, "0ns"));
                     options.states.push((duration(word, after)?, State::parse(word, state)?));
@@ -304,11 +309,11 @@ fn signed(word: &str, text: &str) -> Result<i64, String> {
 }
 
 fn duration(word: &str, text: &str) -> Result<u64, String> {
-    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("h", 3.6e12)];
     let (amount, unit) = units
         .into_iter()
         .find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))
-        .ok_or_else(|| format!("{word}: a time ends in ns, us, ms or s"))?;
+        .ok_or_else(|| format!("{word}: a time ends in ns, us, ms, s or h"))?;
     let amount: f64 = number(word, amount)?;
     if amount >= 0.0 { Ok((amount * unit).round() as u64) } else { Err(format!("{word}: a time is not negative")) }
 }
@@ -321,7 +326,7 @@ mod tests {
     fn every_word_is_understood() {
         let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=-5ms@1s,conversion=7us,\
             swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
-            state=warning,seed=7,forgive";
+            latch,state=warning,seed=7,forgive";
         let expected = Options {
             release: Release::V12_9,
             version: 27,
@@ -347,6 +352,7 @@ mod tests {
             ],
             hang: vec!["cuptiSubscribe".to_owned()],
             clock: vec![(0, Domain::Wall(-3_000_000)), (2_000_000_000, Domain::Ticks)],
+            latch: true,
             states: vec![(0, State::Warning), (2_000_000_000, State::Fatal)],
             seed: 7,
             forgive: true,

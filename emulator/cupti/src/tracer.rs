@@ -742,9 +742,21 @@ pub(crate) fn set_period(milliseconds: u32) {
     start_worker();
 }
 
+/// How often CUPTI's own thread has looked for what is to happen.
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
+static STARTED: Once = Once::new();
+
+/// Waits until CUPTI's own thread, if there is one, has looked once more for what is to happen.
+pub(crate) fn wait_for_round() {
+    // One may be under way.
+    let round = ROUNDS.load(Ordering::SeqCst) + 2;
+    while STARTED.is_completed() && ROUNDS.load(Ordering::SeqCst) < round {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Starts CUPTI's own thread, once there is a machine.
 fn start_worker() {
-    static STARTED: Once = Once::new();
     let Some(machine) = process::attached() else { return };
     STARTED.call_once(|| {
         let blocked = block_signals();
@@ -791,6 +803,7 @@ fn work(machine: &'static Machine) {
             report(*state);
             next_state = states.next();
         }
+        ROUNDS.fetch_add(1, Ordering::SeqCst);
         catch_up(machine, false);
         let is_time = with(|tracer| {
             let is_time = tracer.time_left().is_none_or(|left| left.is_zero());

@@ -52,12 +52,14 @@ forward! {
     cuEventSynchronize(event: Handle);
     cuGraphDestroy(graph: Handle);
     cuGraphExecDestroy(exec: Handle);
+    cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: Handle);
     cuGraphInstantiateWithFlags(exec: *mut Handle, graph: Handle, flags: u64);
     cuGraphLaunch(exec: Handle, stream: Handle);
     cuLaunchKernel(
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_memory: c_uint, stream: Handle, arguments: *mut Handle, extra: *mut Handle
     );
+    cuLaunchKernelEx(config: Handle, function: Handle, arguments: *mut Handle, extra: *mut Handle);
     cuMemAlloc_v2(pointer: *mut Pointer, bytes: usize);
     cuMemFree_v2(pointer: Pointer);
     cuMemcpyDtoH_v2(to: Handle, from: Pointer, bytes: usize);

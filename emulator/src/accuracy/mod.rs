@@ -140,6 +140,8 @@ pub enum Demand {
     WholeButDropped,
     /// As [`Demand::NeverWrong`] of the kernels whose records were not lost, by the recording's own account.
     NeverWrongButDropped,
+    /// Records name other launches than their own: whose match is wrong is said to be contradicted, and no other.
+    Contradicted,
     /// There are no kernels.
     Nothing,
 }
@@ -153,8 +155,12 @@ pub struct Verdict {
     pub right: BTreeMap<String, u64>,
     /// Those matched to what they did not carry, by method.
     pub wrong: BTreeMap<String, u64>,
+    /// Those whose match the trace itself calls contradicted: it and their times are right all the same, or one of these is not.
+    pub contradicted: [u64; 2],
     /// Those matched to another run of the graph that they ran from.
     pub other_run: u64,
+    /// Those of the right ones that were matched to another run of their graph, by a time that is off by more than is stated.
+    pub misled: u64,
     /// Those of the right ones that carried operations of which NCCL tells nothing besides those that the trace names.
     pub part: u64,
     /// Those of which the trace says that it does not know, by reason.
@@ -224,6 +230,12 @@ pub struct Clock {
     pub wide: u64,
 }
 
+/// That for a run of a graph that times told.
+const INFERRED: &str = "inferred_graph_replay";
+/// What CUPTI's times are good to, and to spare, in ns.
+const CUPTI_NS: i64 = 10_000;
+/// The trace's word for a match that NCCL's own times contradict.
+pub const CONTRADICTED: &str = "contradicted";
 /// How many faults are told one by one.
 const EXAMPLES: usize = 8;
 
@@ -257,7 +269,11 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
             *(if truth.is_lent(kernel) { &mut verdict.lent } else { &mut verdict.missing }) += 1;
             continue;
         };
-        verdict.judge_times(&truth, kernel, seen, process.cupti_off);
+        let off = times::off(&truth, kernel, seen);
+        let is_contradicted = matches!(&seen.claim, Claim::Operations { method, .. } if method == CONTRADICTED);
+        if !is_contradicted {
+            verdict.judge_times(&truth, kernel, seen, process.cupti_off);
+        }
         verdict.judge_arrows(&truth, kernel, seen);
         let fault = match &seen.claim {
             Claim::Application if !kernel.operations.is_empty() => Some("it is taken for the application's".to_owned()),
@@ -275,7 +291,13 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
                 let said = run.zip(runs.get(&seen.key)).filter(|(said, was)| said != *was);
                 let said = said.map(|(said, was)| format!("this is run {was}, not {said}"));
                 let order = said.or_else(|| out_of_order.get(&seen.key).or(numbers.get(&seen.key)).cloned());
+                let is_inferred = matches!(&seen.claim, Claim::Operations { method, .. } if method == INFERRED);
                 match truth.difference(kernel, *comm, *count, shown) {
+                    // It was told from times that are wrong, which is counted.
+                    None if is_inferred && off.iter().any(|off| off.abs() > seen.error) => {
+                        verdict.misled += u64::from(order.is_some());
+                        None
+                    }
                     None if order.is_some() && kernel.graph.is_some() => {
                         verdict.other_run += 1;
                         verdict.example(|| format!("{} {:?}: {}", seen.symbol, seen.key, order.unwrap_or_default()));
@@ -286,6 +308,13 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
             }
         };
         let method = if let Claim::Operations { method, .. } = &seen.claim { method } else { "" };
+        if method == CONTRADICTED {
+            // What it states covers what may be wrong.
+            let is_wrong = fault.is_some() || off.iter().any(|off| off.abs() > CUPTI_NS);
+            verdict.contradicted[usize::from(is_wrong)] += 1;
+            verdict.example(|| format!("{} {:?} is {method}: off by {off:?} ns, {fault:?}", seen.symbol, seen.key));
+            continue;
+        }
         match fault {
             Some(fault) => {
                 *verdict.wrong.entry(method.to_owned()).or_default() += 1;
@@ -352,7 +381,9 @@ impl Verdict {
         self.kernels += other.kernels;
         join(&mut self.right, &other.right);
         join(&mut self.wrong, &other.wrong);
+        self.contradicted = [0, 1].map(|at| self.contradicted[at] + other.contradicted[at]);
         self.other_run += other.other_run;
+        self.misled += other.misled;
         self.torn += other.torn;
         self.part += other.part;
         join(&mut self.unmatched, &other.unmatched);
@@ -408,6 +439,10 @@ impl Verdict {
         };
         none(self.all_wrong(), "matched wrongly");
         none(self.other_run, "matched to another run of their graph");
+        none(self.contradicted[0], "matched rightly and called contradicted");
+        if demand != Demand::Contradicted {
+            none(self.contradicted[1], "matched wrongly, or drawn at a wrong time, and called contradicted");
+        }
         none(self.invented, "in the trace that never ran");
         none(self.arrows[0], "arrows from another launch than the kernel's");
         none(self.arrows[1], "without an arrow from their launch");
@@ -416,14 +451,15 @@ impl Verdict {
         none(self.unknown_channels, "channels that no kernel stamped");
         none(self.timer.outside, "channels outside of the stated error");
         none(self.timer.wide, "channels with a stated error larger than their kernel is long");
-        let seen = self.all_right() + self.all_wrong() + self.other_run + self.all_unmatched();
+        let contradicted: u64 = self.contradicted.iter().sum();
+        let seen = self.all_right() + self.all_wrong() + contradicted + self.other_run + self.all_unmatched();
         let missing = self.missing.saturating_sub(self.unfinished);
         match demand {
             Demand::Nothing => none(seen, "in a trace that should have none"),
-            Demand::Whole | Demand::NeverWrong if self.discarded > 0 => {
+            Demand::Whole | Demand::NeverWrong | Demand::Contradicted if self.discarded > 0 => {
                 none(missing, &format!("missing in the trace, which tells of {} discarded buffers", self.discarded));
             }
-            Demand::Whole | Demand::NeverWrong => none(missing, "missing in the trace"),
+            Demand::Whole | Demand::NeverWrong | Demand::Contradicted => none(missing, "missing in the trace"),
             // How many records a discarded buffer had, nobody knows.
             Demand::WholeButDropped | Demand::NeverWrongButDropped if self.discarded > 0 => {}
             Demand::WholeButDropped | Demand::NeverWrongButDropped => {

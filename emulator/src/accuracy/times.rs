@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::{Clock, Key, Seen, SeenChannel, SeenKernel, Truth, Verdict, key};
+use super::{Claim, Clock, Key, Seen, SeenChannel, SeenKernel, Truth, Verdict, key};
 use crate::truth::Kernel;
 
 /// The length of the shortest kernel of NCCL's on a real GPU, in ns: from its beginning to the first stamp of a channel, and from
@@ -30,6 +30,11 @@ impl Clock {
     }
 }
 
+/// How much later than they were a kernel's beginning and end are drawn, in ns.
+pub(super) fn off(truth: &Truth<'_>, kernel: &Kernel, seen: &SeenKernel) -> [i64; 2] {
+    [(seen.begin, kernel.start), (seen.end, kernel.end)].map(|(at, was)| at - truth.boot(was))
+}
+
 impl Verdict {
     pub(super) fn judge_times(
         &mut self,
@@ -38,7 +43,7 @@ impl Verdict {
         seen: &SeenKernel,
         cupti_off: [Option<i64>; 2],
     ) {
-        let off = [(seen.begin, kernel.start), (seen.end, kernel.end)].map(|(at, was)| at - truth.boot(was));
+        let off = off(truth, kernel, seen);
         let long = kernel.end.saturating_sub(kernel.start) as i64;
         let before = self.clock;
         self.clock.add(&off, seen.error, long);
@@ -67,13 +72,14 @@ impl Verdict {
             times: [i64; 2],
             /// When the timer showed something else.
             until: [i64; 2],
-            /// How long the kernel is that it has to fit into. Where the trace has none, there is nothing to be judged by its time, and it may be as
-            /// uncertain as it says.
+            /// How long the kernel is that it has to fit into. Where the trace has none, or does not know that it is its own, there is nothing to
+            /// be judged by its time, and it may be as uncertain as it says.
             room: Option<i64>,
             /// A second or more after the first on this GPU.
             later: bool,
         }
-        let shown: HashSet<Key> = seen.kernels.iter().map(|kernel| kernel.key).collect();
+        let is_matched = |kernel: &&SeenKernel| matches!(kernel.claim, Claim::Operations { .. });
+        let shown: HashSet<Key> = seen.kernels.iter().filter(is_matched).map(|kernel| kernel.key).collect();
         let mut first: HashMap<u32, i64> = HashMap::new();
         let mut stamped: HashMap<(u32, u64), Vec<Stamped>> = HashMap::new();
         for (kernel, channel) in

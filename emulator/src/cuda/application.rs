@@ -33,6 +33,7 @@ pub(super) extern "C" fn function(name: *const c_char) -> *const c_void {
         "cuEventSynchronize": runtime::event_synchronize,
         "cuGraphDestroy": runtime::graph_destroy,
         "cuGraphExecDestroy": runtime::graph_exec_destroy,
+        "cuGraphExecUpdate_v2": runtime::graph_exec_update,
         "cuGraphInstantiateWithFlags": runtime::graph_instantiate,
         "cuGraphLaunch": runtime::graph_launch,
         "cuMemAlloc_v2": runtime::malloc,

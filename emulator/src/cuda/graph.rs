@@ -24,6 +24,8 @@ pub(super) struct Graph {
     pub(super) id: u32,
     pub(super) device: u32,
     state: Mutex<State>,
+    /// The graph of its only node, a child graph. It has no others then.
+    child: Option<Arc<Graph>>,
     /// Kept alive by the graph and by what is made of it.
     objects: Mutex<Vec<Arc<UserObject>>>,
 }
@@ -44,6 +46,8 @@ struct Entry {
 pub(super) struct Node {
     /// As `cuptiGetGraphNodeId` gives it: the graph's id in the upper half, the node's number, from 1, in the lower.
     pub(super) id: u64,
+    /// That of the node which was captured or added by hand: its own, unless it was cloned.
+    pub(super) root: u64,
     pub(super) action: Arc<Action>,
     pub(super) origin: NodeOrigin,
 }
@@ -96,7 +100,37 @@ fn next_id() -> u32 {
 
 impl Graph {
     pub(super) fn create(device: u32) -> Arc<Graph> {
-        Arc::new(Graph { id: next_id(), device, state: Mutex::default(), objects: Mutex::default() })
+        Arc::new(Graph { id: next_id(), device, state: Mutex::default(), child: None, objects: Mutex::default() })
+    }
+
+    /// A clone of the graph, with clones of its nodes.
+    pub(super) fn duplicate(self: &Arc<Graph>) -> Arc<Graph> {
+        if let Some(child) = &self.child {
+            return child.nest();
+        }
+        let (id, mut copy) = (next_id(), State::default());
+        let state = lock(&self.state);
+        for (index, Entry { node, dependencies }) in state.nodes.iter().enumerate() {
+            let (root, action, origin) = (node.root, Arc::clone(&node.action), node.origin);
+            let node = Arc::new(Node { id: node_id(id, index as u32), root, action, origin });
+            copy.indices.insert(handle(&node) as usize, index as u32);
+            copy.nodes.push(Entry { node, dependencies: dependencies.clone() });
+        }
+        let originals: Vec<_> = state.nodes.iter().map(|entry| Arc::clone(&entry.node)).collect();
+        drop(state);
+        let (state, objects) = (Mutex::new(copy), Mutex::new(lock(&self.objects).clone()));
+        let clone = Arc::new(Graph { id, device: self.device, state, child: None, objects });
+        observe::duplicated(&clone, self, &originals);
+        clone
+    }
+
+    /// A graph with a clone of this one as the graph of its only node.
+    pub(super) fn nest(self: &Arc<Graph>) -> Arc<Graph> {
+        let (id, child) = (next_id(), Some(self.duplicate()));
+        let objects = Mutex::new(lock(&self.objects).clone());
+        let outer = Arc::new(Graph { id, device: self.device, state: Mutex::default(), child, objects });
+        observe::graph_created(&outer);
+        outer
     }
 
     /// Adds a node; the answer is its index.
@@ -106,7 +140,8 @@ impl Graph {
         if dependencies.iter().any(|dependency| dependency.node >= index) {
             return Err(Error::InvalidValue);
         }
-        let node = Arc::new(Node { id: node_id(self.id, index), action: Arc::new(action), origin });
+        let id = node_id(self.id, index);
+        let node = Arc::new(Node { id, root: id, action: Arc::new(action), origin });
         state.indices.insert(handle(&node) as usize, index);
         state.nodes.push(Entry { node, dependencies: dependencies.to_vec() });
         Ok(index)
@@ -175,8 +210,13 @@ impl Graph {
 
     /// Makes an executable graph.
     pub(super) fn instantiate(self: &Arc<Graph>) -> Result<Arc<Exec>, Error> {
-        let state = lock(&self.state);
         let id = next_id();
+        // The clone that it executes has a clone of the child graph, whose nodes have ids of that.
+        let (of, nodes_of) = match &self.child {
+            Some(child) => (child, next_id()),
+            None => (self, id),
+        };
+        let state = lock(&of.state);
         let mut streams = HashMap::new();
         let mut nodes = Vec::with_capacity(state.nodes.len());
         for (index, entry) in state.nodes.iter().enumerate() {
@@ -189,11 +229,11 @@ impl Graph {
             });
             nodes.push(ExecNode {
                 node: Arc::new(Node {
-                    id: node_id(id, index as u32),
+                    id: node_id(nodes_of, index as u32),
+                    root: node.root,
                     action: node.action.clone(),
                     origin: node.origin,
                 }),
-                original: node.id,
                 original_handle: handle(node) as usize,
                 stream,
                 waits_for: entry.dependencies.len() as u32,
@@ -212,6 +252,7 @@ impl Graph {
         let made_of = lock(&self.objects).clone();
         let exec = Arc::new(Exec {
             id,
+            nodes_of,
             device: self.device,
             original_handle: handle(self) as usize,
             nodes: Mutex::new(Arc::new(nodes)),
@@ -250,6 +291,8 @@ fn in_order(nodes: &[ExecNode]) -> Result<Vec<u32>, Error> {
 pub(super) struct Exec {
     /// The id of the clone that it executes.
     pub(super) id: u32,
+    /// The id of the graph that its nodes are in: that clone's, or that of a clone of its child graph.
+    pub(super) nodes_of: u32,
     pub(super) device: u32,
     pub(super) original_handle: usize,
     nodes: Mutex<Arc<Vec<ExecNode>>>,
@@ -265,8 +308,7 @@ pub(super) struct Exec {
 #[derive(Clone)]
 pub(super) struct ExecNode {
     pub(super) node: Arc<Node>,
-    /// The id and the handle of the node it was cloned from.
-    pub(super) original: u64,
+    /// The handle of the node it was cloned from.
     pub(super) original_handle: usize,
     /// The id of the stream it runs in, if that is not the one of the launch.
     stream: Option<u32>,
@@ -288,7 +330,7 @@ impl Exec {
 
     /// Makes it do from now on what a graph of the same shape does. Its nodes keep their ids.
     pub(super) fn update(&self, graph: &Graph) -> Result<(), Error> {
-        let state = lock(&graph.state);
+        let state = lock(&graph.child.as_deref().unwrap_or(graph).state);
         let mut nodes = lock(&self.nodes);
         let same = |(node, entry): (&ExecNode, &Entry)| {
             node.waits_for == entry.dependencies.len() as u32
@@ -300,13 +342,8 @@ impl Exec {
         }
         let updated = nodes.iter().zip(&state.nodes).map(|(node, entry)| {
             let (action, origin) = (entry.node.action.clone(), entry.node.origin);
-            let of = Arc::new(Node { id: node.node.id, action, origin });
-            ExecNode {
-                node: of,
-                original: entry.node.id,
-                original_handle: handle(&entry.node) as usize,
-                ..node.clone()
-            }
+            let of = Arc::new(Node { id: node.node.id, root: entry.node.root, action, origin });
+            ExecNode { node: of, original_handle: handle(&entry.node) as usize, ..node.clone() }
         });
         let updated = Arc::new(updated.collect());
         *nodes = updated;
@@ -356,7 +393,7 @@ impl Exec {
         if let Some(stream) = node.stream {
             (place.stream, place.stream_handle) = (stream, 0);
         }
-        let (exec, id, original_node) = (self.id, node.node.id, node.original);
+        let (exec, id, original_node) = (self.id, node.node.id, node.node.root);
         place.graph = Some(GraphPlace { exec, node: id, original_node, replay });
         place
     }

@@ -369,6 +369,30 @@ impl Graph {
         Ok(Exec { handle })
     }
 
+    /// A graph with this one as a child graph, its only node.
+    ///
+    /// # Errors
+    ///
+    /// None so far; CUDA's can fail.
+    pub fn nest(&self) -> Result<Graph, Error> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the place for the result is writable.
+        check(unsafe { runtime::graph_with_child(&raw mut handle, self.handle) })?;
+        Ok(Graph { handle })
+    }
+
+    /// A clone of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graph::nest`].
+    pub fn duplicate(&self) -> Result<Graph, Error> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the place for the result is writable.
+        check(unsafe { runtime::graph_clone(&raw mut handle, self.handle) })?;
+        Ok(Graph { handle })
+    }
+
     /// `cudaGraph_t`.
     pub fn handle(&self) -> *mut c_void {
         self.handle

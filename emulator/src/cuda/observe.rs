@@ -300,6 +300,27 @@ pub(super) fn graph_created(graph: &Arc<Graph>) {
     graph_resource(ResourceKind::GraphCreated, graph);
 }
 
+/// A graph was cloned of another one, with these nodes.
+pub(super) fn duplicated(clone: &Arc<Graph>, of: &Arc<Graph>, originals: &[Arc<Node>]) {
+    if observer().is_none() {
+        return;
+    }
+    resource(ResourceKind::GraphCloned, self::of(clone.device), |resource| {
+        (resource.graph, resource.graph_id) = (handle(clone), clone.id);
+        resource.original_graph = handle(of);
+    });
+    let nodes = clone.nodes();
+    for (node, original) in nodes.iter().zip(originals).filter(|(node, _)| node.action.is_observed()) {
+        resource(ResourceKind::NodeCloned, self::of(node.origin.device), |resource| {
+            (resource.graph, resource.graph_id) = (handle(clone), clone.id);
+            resource.original_graph = handle(of);
+            (resource.node, resource.node_id) = (handle(node), node.id);
+            resource.original_node = handle(original);
+            resource.node_type = node.action.node_type();
+        });
+    }
+}
+
 pub(super) fn node_created(graph: &Arc<Graph>, index: u32) {
     if observer().is_some() {
         node_resource(ResourceKind::NodeCreated, graph, &graph.node(index));
@@ -351,7 +372,7 @@ fn exec_nodes(kind: ResourceKind, exec: &Arc<Exec>) {
     for node in exec.nodes().iter().filter(|node| node.node.action.is_observed()) {
         resource(kind, of(node.node.origin.device), |resource| {
             resource.graph = exec.clone_handle();
-            resource.graph_id = exec.id;
+            resource.graph_id = exec.nodes_of;
             resource.original_graph = exec.original_handle as *mut c_void;
             resource.node = handle(&node.node);
             resource.node_id = node.node.id;

@@ -248,7 +248,7 @@ impl<'a> Ranks<'a> {
             }
             Verb::Capture(name, body) => self.capture(name, body, active)?,
             Verb::Replay(name, times, on) => self.replay(name, *times, *on, active)?,
-            Verb::Instantiate(name, of) => self.instantiate(name, of, active)?,
+            Verb::Instantiate(name, made, of) => self.instantiate(name, *made, of, active)?,
             Verb::Update(name, body) => self.update(name, body, active)?,
             Verb::Lend(what) => self.lend(*what)?,
             Verb::Environment(name, value) => {

@@ -324,6 +324,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("lending", include_str!("../../scenarios/lending.toml")),
     ("replays", include_str!("../../scenarios/replays.toml")),
     ("updates", include_str!("../../scenarios/updates.toml")),
+    ("nested", include_str!("../../scenarios/nested.toml")),
     ("groups", include_str!("../../scenarios/groups.toml")),
     ("timers", include_str!("../../scenarios/timers.toml")),
     ("coarse_timers", include_str!("../../scenarios/coarse_timers.toml")),

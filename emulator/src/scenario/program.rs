@@ -58,6 +58,7 @@
 //! | `capture NAME { ... }` | records operations and computation as a CUDA graph instead of doing them |
 //! | `replay NAME [N times] [on COMMUNICATOR]` | launches that graph, on the stream of computation or on that communicator's |
 //! | `instantiate NAME of GRAPH` | makes another executable graph of a captured one |
+//! | `instantiate NAME of clone of GRAPH`, `... of child GRAPH` | the same of a clone of it, or of a graph with it as a child graph |
 //! | `update NAME { ... }` | records as `capture` does, and updates that executable graph by it (`cudaGraphExecUpdate`) |
 //! | `release`, `acquire` | calls `ncclscope_release`, and `ncclscope_acquire`: CUPTI is lent meanwhile |
 //! | `environment NAME=VALUE` | for communicators made from here on: `NCCL_ALGO`, `NCCL_PROTO` |
@@ -128,8 +129,8 @@ pub enum Verb {
     Capture(String, Vec<Statement>),
     /// Launches the graph so many times, on the stream of computation or on that of a communicator.
     Replay(String, u64, Option<usize>),
-    /// Makes another executable graph, of the first name, of a captured one.
-    Instantiate(String, String),
+    /// Makes another executable graph, of the first name, of what is made of a captured one.
+    Instantiate(String, Made, String),
     /// Records a graph and updates the executable one of this name by it.
     Update(String, Vec<Statement>),
     /// Has the recording lend CUPTI, or take it again.
@@ -140,6 +141,17 @@ pub enum Verb {
     Hang,
     /// The process ends with its communicators in place.
     Exit(Exit),
+}
+
+/// What an executable graph is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// A captured graph.
+    Itself,
+    /// A clone of it.
+    Clone,
+    /// A graph with it as a child graph.
+    Parent,
 }
 
 /// What the recording is asked for, by its functions of that name.

@@ -1,9 +1,11 @@
 //! How right the matches of kernels and operations are: what a trace says is read here, and judged by [`emulator::accuracy`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-use emulator::accuracy::{Claim, Demand, Seen, SeenChannel, SeenKernel, SeenOperation, Verdict, judge_job};
+use emulator::accuracy::{
+    CONTRADICTED, Claim, Demand, Seen, SeenChannel, SeenKernel, SeenOperation, Verdict, judge_job,
+};
 use emulator::scenario;
 use emulator::scenario::random::Dice;
 use emulator::truth::Line;
@@ -44,8 +46,11 @@ pub(crate) const RELEASES: [&str; 6] = ["2.23.4", "2.26.5", "2.27.7", "2.28.9", 
 /// begins in `cuInit`.
 const WALL_CLOCK: &str = "clock step, wall clock";
 
+/// In this one messages to oneself make NCCL's stamps of channels prove nothing before 2.31: then only launches speak against a match.
+const SWAPPED: &str = "launches swapped";
+
 /// The cases that are always the same.
-const FIXED: [Fixed; 36] = [
+const FIXED: [Fixed; 38] = [
     ("training", "training", "13.0", "", Demand::Whole),
     ("groups", "groups", "12.9", "", Demand::Whole),
     ("communicators", "communicators", "13.0", "", Demand::Whole),
@@ -81,6 +86,8 @@ const FIXED: [Fixed; 36] = [
     ("missed and dropped", "replays", "13.0", "miss=5%,drop=5%,seed=7", Demand::NeverWrongButDropped),
     ("missed, unordered", "graphs", "13.0", "miss=5%,late=150ms,reorder,partial,seed=10", Demand::NeverWrong),
     ("graphs updated", "updates", "13.3", "", Demand::NeverWrong),
+    ("child graphs, clones", "nested", "13.3", "", Demand::Whole),
+    (SWAPPED, "groups", "13.0", "swap=20%,seed=11", Demand::Contradicted),
     ("CUPTI taken", "small", "13.0", "taken=Nsight Systems", Demand::Nothing),
 ];
 
@@ -159,6 +166,7 @@ impl Case {
 
     /// What is not as demanded with a release of NCCL, a sentence each.
     pub(crate) fn faults(&self, nccl: &str, verdict: &Verdict) -> Vec<String> {
+        let minor: u32 = nccl.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default();
         let demand = match self.demand(nccl) {
             Demand::Whole if self.is_random && verdict.discarded > 0 => Demand::WholeButDropped,
             Demand::NeverWrong if self.is_random && verdict.discarded > 0 => Demand::NeverWrongButDropped,
@@ -169,13 +177,27 @@ impl Case {
             // Times may be as uncertain as they are said to be.
             [verdict.clock.wide, verdict.timer.wide] = [0; 2];
         }
+        if self.demand == Demand::Contradicted {
+            // Before the GPU's timer is known, a channel is as uncertain as its kernel, which is another's.
+            verdict.timer.wide = 0;
+            if minor < 31 {
+                verdict.clock.outside = 0;
+            }
+        }
         let planted = self.planted();
         if planted != Planted::Nothing {
+            verdict.contradicted[1] = 0;
             // They may be off by what nobody can see, if the recording says how much that may be.
             [verdict.clock.outside, verdict.timer.outside] = [0; 2];
             // And where they are known to be off, they say so, however short they are.
             [verdict.clock.wide, verdict.timer.wide] = [0; 2];
         }
+        let demand = match (planted, demand) {
+            // Where launches were not seen, wrong times may leave no run of its graph that a kernel could be.
+            (Planted::Skew, Demand::Whole) => Demand::NeverWrong,
+            (Planted::Skew, Demand::WholeButDropped) => Demand::NeverWrongButDropped,
+            (_, demand) => demand,
+        };
         let mut faults = verdict.faults(demand);
         let [off, set] = verdict.remarks;
         match planted {
@@ -198,7 +220,6 @@ impl Case {
             faults.push("no kernel ran".to_owned());
         }
         // Without callbacks the GPU's timers say whose a kernel is, and before 2.31 they say nothing once a graph has been replayed.
-        let minor: u32 = nccl.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default();
         let (least, reason) = match (&*self.misbehaviour, &*self.scenario) {
             ("withhold", _) if minor >= 31 => (verdict.kernels, "all can be"),
             ("withhold", "graphs") => (0, ""),
@@ -425,10 +446,26 @@ impl Reader {
         ) {
             arrows.entry(row.i64("kernel")).or_default().push([row.i64("ts"), row.i64("ts") + row.i64("dur")]);
         }
+        // A match may be contradicted after it was drawn.
+        let arg = |key: &str| {
+            format!("(SELECT int_value FROM args WHERE args.arg_set_id = slice.arg_set_id AND key = 'nccl.{key}')")
+        };
+        let contradicted = trace.rows(&format!(
+            "SELECT {} AS correlation, coalesce({}, 0) AS node FROM slice WHERE name = 'match contradicted'",
+            arg("correlation"),
+            arg("graph_node")
+        ));
+        let key = |row: &Row| (row.i64("correlation") as u32, row.i64("node").cast_unsigned());
+        let contradicted: HashSet<(u32, u64)> = contradicted.iter().map(key).collect();
         for (id, slice) in slices.iter().filter(|(_, slice)| slice.is_kernel && slice.text("kernel").is_some()) {
             let below = carried.get(&(slice.begin, slice.end, slice.track.as_str()));
             let mut kernel = self.kernel(slice, below.map_or(&[][..], Vec::as_slice));
             kernel.arrows = arrows.remove(id).unwrap_or_default();
+            if contradicted.contains(&kernel.key)
+                && let Claim::Operations { method, .. } = &mut kernel.claim
+            {
+                CONTRADICTED.clone_into(method);
+            }
             seen.kernels.push(kernel);
         }
         seen

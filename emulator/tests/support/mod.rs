@@ -187,6 +187,22 @@ impl Job {
         self.folder.path().join("traces")
     }
 
+    /// What `ncclscope join` makes of its traces, and what it says.
+    #[track_caller]
+    pub(crate) fn joined(&self) -> (Trace, String) {
+        let joined = self.folder.path().join("joined.perfetto-trace");
+        let mut line: Vec<std::ffi::OsString> =
+            vec!["ncclscope".into(), "join".into(), "-o".into(), joined.clone().into()];
+        line.extend(files(&self.traces(), ".perfetto-trace").into_iter().map(Into::into));
+        let mut said = Vec::new();
+        ncclscope::cli::run(line, &mut said).unwrap_or_else(|error| panic!("{error}"));
+        let said = String::from_utf8_lossy(&said).into_owned();
+        println!("{said}");
+        let trace = Trace::open(&joined).unwrap_or_else(|error| panic!("{error}"));
+        assert_sound(&trace, 0);
+        (trace, said)
+    }
+
     /// Everything that its processes said.
     pub(crate) fn logs(&self) -> String {
         let mut text = String::new();

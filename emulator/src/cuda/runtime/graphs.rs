@@ -305,6 +305,25 @@ pub(in crate::cuda) unsafe extern "C" fn graph_instantiate(out: *mut Handle, gra
     })
 }
 
+/// The graph that is made is put into `graph`, which is none yet: `cudaGraphCreate` and `cudaGraphAddChildGraphNode` in one.
+pub(in crate::cuda) unsafe extern "C" fn graph_with_child(graph: *mut Handle, child: Handle) -> c_int {
+    call(c"cudaGraphAddChildGraphNode", |_| {
+        let outer = machine().graphs.get(child)?.nest();
+        machine().graphs.insert(outer.clone());
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(graph, handle(&outer)) }
+    })
+}
+
+pub(in crate::cuda) unsafe extern "C" fn graph_clone(out: *mut Handle, graph: Handle) -> c_int {
+    call(c"cudaGraphClone", |_| {
+        let clone = machine().graphs.get(graph)?.duplicate();
+        machine().graphs.insert(clone.clone());
+        // SAFETY: CUDA's caller promises a place for the result.
+        unsafe { put(out, handle(&clone)) }
+    })
+}
+
 #[repr(C)]
 struct GraphLaunchParameters {
     exec: Handle,

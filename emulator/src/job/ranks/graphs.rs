@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Captured, Rank, Ranks};
 use crate::cuda::host::Graph;
 use crate::cuda::{self, thread_id};
-use crate::scenario::program::{Lend, Statement};
+use crate::scenario::program::{Lend, Made, Statement};
 use crate::time;
 use crate::truth::{self, Line};
 
@@ -63,12 +63,17 @@ impl Ranks<'_> {
     }
 
     /// Makes another executable graph of a captured one.
-    pub(super) fn instantiate(&mut self, name: &str, of: &str, active: &[usize]) -> Result<(), String> {
+    pub(super) fn instantiate(&mut self, name: &str, made: Made, of: &str, active: &[usize]) -> Result<(), String> {
         for &index in active {
             self.select(index)?;
             let rank = &mut self.ranks[index];
             let Captured { graph, uses, .. } = captured(rank, of)?;
-            let (graph, uses) = (Arc::clone(graph), uses.clone());
+            let uses = uses.clone();
+            let graph = match made {
+                Made::Itself => Arc::clone(graph),
+                Made::Clone => Arc::new(graph.duplicate().map_err(|error| failed(rank, error))?),
+                Made::Parent => Arc::new(graph.nest().map_err(|error| failed(rank, error))?),
+            };
             let exec = graph.instantiate().map_err(|error| failed(rank, error))?;
             rank.graphs.insert(name.into(), Captured { exec, graph, updates: Vec::new(), uses });
         }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::walk::Walk;
-use super::{By, Communicator, Error, Exit, Lend, Operation, Program, Split, Statement, VARIABLES, Verb, WORLD, What};
+use super::{
+    By, Communicator, Error, Exit, Lend, Made, Operation, Program, Split, Statement, VARIABLES, Verb, WORLD, What,
+};
 use crate::scenario::units::{self, Kind, Size, Time};
 use crate::scenario::words::{Datatype, Reduction};
 
@@ -101,7 +103,7 @@ const USAGE: &[(&str, Allowed, &str)] = &[
     ("except", Everywhere, "except rank 2 {"),
     ("capture", Outside, "capture NAME {"),
     ("replay", Outside, "replay NAME [N times] [on COMMUNICATOR]"),
-    ("instantiate", Outside, "instantiate NAME of GRAPH"),
+    ("instantiate", Outside, "instantiate NAME of [clone of|child] GRAPH"),
     ("update", Outside, "update NAME {"),
     ("release", Outside, "release"),
     ("acquire", Outside, "acquire"),
@@ -211,7 +213,15 @@ impl Parser {
             "instantiate" => {
                 let name = words.name("a name")?.to_owned();
                 words.expect("of")?;
-                Verb::Instantiate(name, words.name("the name of a captured graph")?.to_owned())
+                let made = match () {
+                    () if words.take("clone") => Made::Clone,
+                    () if words.take("child") => Made::Parent,
+                    () => Made::Itself,
+                };
+                if made == Made::Clone {
+                    words.expect("of")?;
+                }
+                Verb::Instantiate(name, made, words.name("the name of a captured graph")?.to_owned())
             }
             "update" => {
                 let name = words.name("the name of a captured graph")?.to_owned();

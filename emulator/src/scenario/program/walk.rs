@@ -117,7 +117,7 @@ impl<'a> Walk<'a> {
                 self.must_be_captured(name)?;
                 self.capture(name, body)?;
             }
-            Verb::Instantiate(name, of) => {
+            Verb::Instantiate(name, _, of) => {
                 self.must_be_captured(of)?;
                 let used = self.graphs.get(of.as_str()).cloned().unwrap_or_default();
                 self.graphs.insert(name, used);

@@ -20,7 +20,8 @@ use ncclscope::trace::args::Args;
 use ncclscope::trace::fields::nccl;
 use ncclscope::trace::names::Fixed;
 use ncclscope::trace::reader::{self, Error};
-use ncclscope::trace::writer::{Category, Clocks, Extra, Form, Place, Writer};
+use ncclscope::trace::words::Category;
+use ncclscope::trace::writer::{Clocks, Extra, Form, Place, Writer};
 use prost::Message as _;
 
 const OPERATIONS: u64 = 2_000_000;

@@ -25,7 +25,8 @@ use ncclscope::trace::fields::{nccl, trace};
 use ncclscope::trace::names::OperationName;
 use ncclscope::trace::reader;
 use ncclscope::trace::tracks::{ProcessInfo, Tracks};
-use ncclscope::trace::writer::{Category, Clocks, Extra, Form, Place as At, Writer};
+use ncclscope::trace::words::Category;
+use ncclscope::trace::writer::{Clocks, Extra, Form, Place as At, Writer};
 
 const NUMBER: u64 = 100_000;
 const PACKET: usize = 192 << 10;

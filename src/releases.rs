@@ -110,7 +110,7 @@ pub const FAULTS: [Fault; 9] = [
         id: FaultId::LatchedClock,
         releases: (0, 130_303),
         what: "where a context was there first, the GPU's times may keep the wall clock when it is given another one",
-        follows: "with NCCLSCOPE_CUPTI_CLOCK=boottime kernels may then have no time that can be true; CUDA_INJECTION64_PATH comes before any context",
+        follows: "with NCCLSCOPE_CUPTI_CLOCK=boottime the GPU's times are then taken for the wall clock's; CUDA_INJECTION64_PATH comes before any context",
         source: "pytorch/pytorch#190354",
     },
     Fault {
@@ -136,16 +136,58 @@ pub const FAULTS: [Fault; 9] = [
     },
 ];
 
-/// What is known against a CUPTI, by what its `cuptiGetVersion` answers.
-pub fn cupti_faults(version: u32) -> impl Iterator<Item = &'static Fault> {
-    FAULTS.iter().filter(move |fault| (fault.releases.0..fault.releases.1).contains(&version))
-}
-
-/// Whether a CUPTI has a fault.
+/// Whether a CUPTI has a fault, by what its `cuptiGetVersion` answers.
 #[must_use]
 pub fn cupti_fault(version: u32, id: FaultId) -> Option<&'static Fault> {
-    cupti_faults(version).find(|fault| fault.id == id)
+    FAULTS.iter().find(|fault| fault.id == id && (fault.releases.0..fault.releases.1).contains(&version))
 }
+
+/// What is known against a CUPTI, by its name, and whether that is certain: a name may stand for several updates of a release.
+pub fn cupti_faults(name: &str) -> impl Iterator<Item = (&'static Fault, bool)> {
+    let may_be = cupti_versions(name).unwrap_or((0, 0));
+    let is_had = move |fault: &'static Fault| {
+        let (from, to) = (fault.releases.0.max(may_be.0), fault.releases.1.min(may_be.1));
+        (from < to).then_some((fault, (from, to) == may_be))
+    };
+    FAULTS.iter().filter_map(is_had)
+}
+
+/// What `cuptiGetVersion` may answer, from and to (not included), where a CUPTI is of this package (`13.0.85`), or toolkits call its file so
+/// (`2025.3.1`).
+fn cupti_versions(name: &str) -> Option<(u32, u32)> {
+    let mut numbers = name.split('.').map(str::parse);
+    let (first, second, third): (u32, u32, u32) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+    // The last number of a file is that of the update; a package's is that of a build.
+    let file = FILES.iter().find(|(file, _)| *file == (first, second));
+    let (major, minor, update) = match file {
+        Some((_, (major, minor))) => (*major, *minor, Some(third)),
+        None => (first, second, None),
+    };
+    let since_13 = major * 10_000 + minor * 100;
+    match (major, update) {
+        (12, _) => BEFORE_13.iter().find(|(known, _)| *known == minor).map(|(_, versions)| *versions),
+        (13..=99, Some(update)) => Some((since_13 + update, since_13 + update + 1)),
+        (13..=99, None) => Some((since_13, since_13 + 100)),
+        _ => None,
+    }
+}
+
+/// The answers of releases 12.x, by their x.
+const BEFORE_13: [(u32, (u32, u32)); 9] = [
+    (0, (18, 20)),
+    (1, (18, 20)),
+    (2, (20, 21)),
+    (3, (21, 22)),
+    (4, (22, 23)),
+    (5, (23, 24)),
+    (6, (24, 26)),
+    (8, (26, 27)),
+    (9, (27, 29)),
+];
+
+/// The releases of CUDA by the first two numbers of their libcupti's name, as far as they were seen.
+const FILES: [((u32, u32), (u32, u32)); 5] =
+    [((2024, 1), (12, 4)), ((2024, 3), (12, 6)), ((2025, 1), (12, 8)), ((2025, 2), (12, 9)), ((2025, 3), (13, 0))];
 
 /// The newest profiler interface that a release knows; `None` before 2.23, which has none that is called so. For releases after the last that
 /// is known, that one's.
@@ -168,7 +210,7 @@ pub const NEWEST: Version = 23203;
 
 #[cfg(test)]
 mod tests {
-    use super::{FAULTS, FaultId, NEWEST, cupti_fault, cupti_faults, interface, kernel_ch};
+    use super::{FAULTS, FaultId, NEWEST, cupti_fault, cupti_faults, cupti_versions, interface, kernel_ch};
 
     #[test]
     fn what_was_fixed_is_not_held_against_later_releases() {
@@ -187,14 +229,41 @@ mod tests {
             (130_401, &[]),
             (130_500, &[]),
         ] {
-            let found: Vec<_> = cupti_faults(version).map(|fault| fault.id).collect();
-            assert_eq!(found, expected, "{version}");
+            for fault in FAULTS {
+                let is_had = cupti_fault(version, fault.id).is_some();
+                assert_eq!(is_had, expected.contains(&fault.id), "{version} {:?}", fault.id);
+            }
         }
         assert!(cupti_fault(28, Crash).is_none() && cupti_fault(130_299, Crash).is_some());
         // They are told as parts of a sentence.
         for fault in FAULTS {
             assert!([fault.what, fault.follows].iter().all(|text| !text.ends_with('.') && !text.contains('\n')));
         }
+    }
+
+    #[test]
+    fn a_cupti_is_known_by_its_package_or_its_file() {
+        for (name, versions) in [
+            ("12.0.146", (18, 20)),
+            ("12.6.80", (24, 26)),
+            ("12.9.79", (27, 29)),
+            ("13.0.85", (130_000, 130_100)),
+            ("13.4.92", (130_400, 130_500)),
+            ("2024.1.1", (22, 23)),
+            ("2025.3.1", (130_001, 130_002)),
+        ] {
+            assert_eq!(cupti_versions(name), Some(versions), "{name}");
+        }
+        for name in ["", "12", "12.7.1", "11.8.87", "2026.9.0", "13.x.1", "13.0"] {
+            assert_eq!(cupti_versions(name), None, "{name}");
+            assert_eq!(cupti_faults(name).count(), 0);
+        }
+        let certain = |name, id| cupti_faults(name).find(|(fault, _)| fault.id == id).map(|(_, is_certain)| is_certain);
+        // That of 13.0 deadlocks, that of its first update does not.
+        assert_eq!(certain("13.0.85", FaultId::DisableDeadlocks), Some(false));
+        assert_eq!(certain("2025.3.0", FaultId::DisableDeadlocks), Some(true));
+        assert_eq!(certain("2025.3.1", FaultId::DisableDeadlocks), None);
+        assert_eq!(certain("13.0.85", FaultId::SpoiltTimes), Some(true));
     }
 
     #[test]

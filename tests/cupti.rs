@@ -195,7 +195,8 @@ fn what_another_tool_took_is_had_again_when_asked_for_even_before_it_was_missed(
 
 #[test]
 fn buffers_that_change_hands_are_left_alone_by_both() {
-    // The first kernel's buffer is still with CUPTI when another tool comes, and one of that tool's when we come again.
+    // The first kernel's buffer is still with CUPTI when another tool comes, and one of that tool's when we come again. It goes on to be filled
+    // until the kernel in it has ended and somebody flushes: the second acquire.
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -206,6 +207,7 @@ fn buffers_that_change_hands_are_left_alone_by_both() {
          user kernel late for=2s wait=0\n\
          user call ncclscope_acquire\n\
          user sleep 3s\n\
+         user call ncclscope_acquire\n\
          {second}\
          user unprofile kineto\n\
          user finalize world\n"
@@ -272,6 +274,47 @@ fn kernels_without_a_true_time_are_missing_and_make_nothing_hang() {
         let info = command::ncclscope(&["info".as_ref(), recording.traces.file().as_os_str()]).unwrap();
         let missing = format!("{} of NCCL, missing because their times cannot be true", all - good);
         assert!(info.contains(&missing), "{info}");
+    }
+}
+
+#[test]
+fn what_hangs_is_not_concluded_from_kernels_that_have_no_true_times() {
+    let operations: String = (1..=20).map(|n| operation("world", &format!("{n}Ki"))).collect();
+    let hangs = operation("world", "99Ki").replace("for=1ms", "for=60s wait=0");
+    let script =
+        format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{operations}{hangs}user sleep 8s\nmain exit 0\n");
+    for (words, expected) in [("exhaust=3", false), ("", true)] {
+        let recording = record(&script, &[("EMULATED_CUPTI", words)]);
+        let said = recording.traces.open().text("SELECT name FROM slice WHERE category = 'not done'");
+        assert_eq!(said.contains("AllReduce 396 KiB f32"), expected, "{words}: {said}");
+    }
+}
+
+/// Before CUDA 13.3.3 CUPTI may do so where a context was there first (pytorch/pytorch#190354).
+#[test]
+fn kernels_whose_times_keep_the_wall_clock_are_drawn_where_they_ran() {
+    let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
+    let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{first}{second}user finalize world\n");
+    for (words, is_latched) in [("latch", true), ("", false)] {
+        let settings = [("NCCLSCOPE_CUPTI_CLOCK", "boottime"), ("EMULATED_CUPTI", words)];
+        let recording = record(&script, &settings);
+        let timeline = recording.timeline();
+        assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), ("AllReduce 8 KiB f32", None)]);
+        let figures = timeline.figures();
+        assert_eq!((figures.get("kernels_untimed"), figures.get("kernels_unmatched")), (0, 0));
+        // Each ran after its launch began, and ended before the next began: the script waits for it.
+        let launches = timeline.named("KernelLaunch");
+        let ran = timeline.slices.iter().filter(|slice| slice.category == "kernel");
+        for (kernel, launch) in ran.zip(&launches) {
+            let [kernel, launch] = [kernel, launch].map(|it| (it.begin, it.begin + it.duration.unwrap()));
+            assert!(kernel.0 >= launch.0 && kernel.1 <= launch.1, "{kernel:?} {launch:?}");
+        }
+        let said: Vec<_> = recording.said().into_iter().filter(|line| line.contains("keeps the wall clock")).collect();
+        assert_eq!(said.len(), usize::from(is_latched), "{:?}", recording.said());
+        let notes = timeline.named("CUPTI clock").into_iter().filter_map(|note| note.str("note"));
+        let notes: Vec<_> = notes.filter(|note| note.contains("keeps the wall clock")).collect();
+        assert_eq!(notes, said, "in the trace as on stderr");
+        assert!(said.iter().all(|line| line.contains("Known of this release: where a context was there first")));
     }
 }
 
@@ -450,14 +493,14 @@ fn cupti_can_be_taken_again_after_it_has_failed() {
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
          {first}\
-         user sleep 1s\n\
+         user call emulated_cupti_hour library=libcupti.so.13\n\
          {second}\
          user call ncclscope_acquire\n\
          {third}\
          user finalize world\n"
     );
-    let recording = record(&script, &[("EMULATED_CUPTI", "state=fatal@500ms")]);
-    assert_eq!(answers(&recording)[1..], [("ncclscope_acquire", 0)]);
+    let recording = record(&script, &[("EMULATED_CUPTI", "state=fatal@1h")]);
+    assert_eq!(answers(&recording)[1..], [("emulated_cupti_hour", 0), ("ncclscope_acquire", 0)]);
     let timeline = recording.timeline();
     assert_eq!(kernels(&timeline).last(), Some(&("AllReduce 12 KiB f32", None)));
     assert_eq!(timeline.named("AllReduce 8 KiB f32").len(), 1, "no kernel, only the operation");

@@ -4,7 +4,7 @@
 use ncclscope::config::SETTINGS;
 use ncclscope_tests::play::{self, Finished};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -160,34 +160,12 @@ fn a_signal_reaches_the_job_once_whoever_it_was_sent_to() {
 
 #[test]
 fn ctrl_c_reaches_the_job_once() {
-    const PTY: &str = r#"
-import os, pty, sys
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execv(sys.argv[1], sys.argv[1:])
-text = b""
-while b"ready" not in text:
-    text += os.read(terminal, 4096)
-os.write(terminal, b"\x03")
-while True:
-    try:
-        part = os.read(terminal, 4096)
-    except OSError:
-        break
-    if not part:
-        break
-    text += part
-print(text.count(b"caught"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"#;
     // The trap counts; what a second signal would do is seen before the end.
     let job = "trap 'echo caught' INT; echo ready; n=0; while [ $n -lt 40 ]; do sleep 0.02; n=$((n+1)); done; exit 9";
     let place = Place::new();
     let run = place.command(&["--", "sh", "-c", job]);
-    let mut python = Command::new("python3");
-    play::clean_environment(&mut python);
-    python.args(["-c", PTY]).arg(run.get_program()).args(run.get_args()).current_dir(place.path());
-    let done = finished(&mut python);
-    assert_eq!(done.stdout.trim(), "1 9", "{}", done.stderr);
+    let done = on_a_terminal(&run, "ready", r#"os.write(terminal, b"\x03")"#);
+    assert_eq!((done.stdout.matches("caught").count(), done.status.code()), (1, Some(9)), "{}", done.stderr);
 }
 
 #[test]
@@ -294,6 +272,19 @@ fn ranks_have_one_run_and_the_first_speaks() {
     assert_eq!(said(1), "");
 }
 
+#[test]
+fn ranks_that_have_not_ended_are_not_said_to_be_killed() {
+    let place = Place::new();
+    fs::create_dir(place.path().join("out")).unwrap();
+    fs::write(place.path().join("out/other.perfetto-trace"), "").unwrap();
+    let job = place.rank(COLLECTIVE);
+    let mut command = place.command(&["--output", "out", "--", "sh", "-c", &job]);
+    let done = finished(command.env("RANK", "0").env("WORLD_SIZE", "2"));
+    assert_says(&done, "ncclscope: 2 traces, ");
+    assert_says(&done, " so far, in out\n");
+    assert!(!done.stderr.contains("killed"), "{}", done.stderr);
+}
+
 // ---- the doctor ----
 
 #[test]
@@ -319,6 +310,16 @@ fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recordi
     assert!(said.contains("2.28.9, profiler interface v5: ") && said.contains("(LD_LIBRARY_PATH)"), "{said}");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("\"ok\": true"), "{said}");
+    // A CUPTI, as toolkits name it.
+    fs::write(place.path().join("libcupti.so.2025.3.1"), "").unwrap();
+    std::os::unix::fs::symlink("libcupti.so.2025.3.1", place.path().join("libcupti.so.13")).unwrap();
+    let (code, said) = doctor(&place, &program, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let faults = told["findings"].as_array().unwrap().iter().filter(|it| it["about"] == "CUPTI's faults");
+    let fault =
+        faults.map(|it| it["found"].as_str().unwrap()).find(|it| it.contains("2025.3.1: after some 25 million"));
+    assert!(fault.is_some_and(|fault| fault.ends_with("(parca-dev/parcagpu#23)")), "{said}");
     let (code, said) = doctor(&place, &program, &[("NCCL_PROFILER_PLUGIN", "other.so")]);
     assert_eq!(code, Some(1));
     assert!(said.contains("\"ok\": false") && said.contains("NCCL_PROFILER_PLUGIN=other.so"), "{said}");
@@ -326,6 +327,85 @@ fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recordi
     let (code, said) = doctor(&place, &program, &[]);
     assert_eq!(code, Some(1));
     assert!(said.contains("there is no libncclscope.so beside "), "{said}");
+}
+
+// ---- on a terminal ----
+
+/// A program on a terminal, with its exit code. Once `until` is on the screen, if it is anything, a deed is done, in Python.
+fn on_a_terminal(command: &Command, until: &str, deed: &str) -> Finished {
+    const PTY: &str = r#"
+import os, pty, sys
+until, deed = sys.argv[1].encode(), sys.argv[2]
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[3], sys.argv[3:])
+text = b""
+while True:
+    try:
+        part = os.read(terminal, 4096)
+    except OSError:
+        break
+    if not part:
+        break
+    text += part
+    if until and until in text:
+        until = b""
+        exec(deed)
+sys.stdout.buffer.write(text)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+    let mut python = Command::new("python3");
+    play::clean_environment(&mut python);
+    python.args(["-c", PTY, until, deed]).arg(command.get_program()).args(command.get_args());
+    let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    python.env("TERM", "xterm").env_remove("NO_COLOR").envs(variables);
+    if let Some(folder) = command.get_current_dir() {
+        python.current_dir(folder);
+    }
+    finished(&mut python)
+}
+
+#[test]
+fn colour_is_for_terminals_and_for_those_who_want_it() {
+    let doctor = |variables: &[(&str, &str)]| {
+        let mut command = ncclscope();
+        command.args(["doctor", "--python", "/nowhere/python3"]).envs(variables.iter().copied());
+        command
+    };
+    assert!(on_a_terminal(&doctor(&[]), "", "").stdout.contains("\u{1b}["));
+    for unwanted in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let said = on_a_terminal(&doctor(&[unwanted]), "", "").stdout;
+        assert!(said.contains("ok ") && !said.contains('\u{1b}'), "{said}");
+    }
+    let said = finished(&mut doctor(&[])).stdout;
+    assert!(said.contains("ok ") && !said.contains('\u{1b}'), "{said}");
+}
+
+#[test]
+fn what_takes_more_than_a_second_says_so_on_a_terminal_only() {
+    let place = Place::new();
+    let slow = place.path().join("slow.perfetto-trace");
+    // Who opens it waits for somebody to write.
+    let make = || assert!(Command::new("mkfifo").arg(&slow).status().unwrap().success());
+    make();
+    let mut info = ncclscope();
+    info.arg("info").arg(&slow);
+    // What opens the pipe to write, and closes it, is the end of the file.
+    let end = format!("pipe = os.open({slow:?}, os.O_WRONLY); os.unlink({slow:?}); os.close(pipe)");
+    let said = on_a_terminal(&info, "working", &end).stdout;
+    assert!(said.contains("working"), "{said}");
+    make();
+    let mut elsewhere =
+        ncclscope().arg("info").arg(&slow).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    // Longer than it would have kept still.
+    std::thread::sleep(Duration::from_millis(1500));
+    let pipe = fs::OpenOptions::new().write(true).open(&slow).unwrap();
+    fs::remove_file(&slow).unwrap();
+    drop(pipe);
+    let mut said = String::new();
+    elsewhere.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    elsewhere.wait().unwrap();
+    assert!(!said.contains("working") && !said.contains('\u{1b}'), "{said}");
 }
 
 // ---- why nothing was recorded ----

@@ -38,7 +38,8 @@ pub struct Play {
 }
 
 impl Play {
-    /// Plays this script through the newest interface, with the plugin of [`plugin_path`], for a minute at most.
+    /// Plays this script through the newest interface, with the plugin of [`plugin_path`]. A host that has not
+    /// ended after five minutes, which a busy machine does not explain, is ended.
     pub fn new(script: impl Into<String>) -> Play {
         Play {
             script: script.into(),
@@ -47,7 +48,7 @@ impl Play {
             plugin: None,
             folder: None,
             variables: Vec::new(),
-            limit: Duration::from_secs(60),
+            limit: Duration::from_secs(300),
             respect_mask: false,
         }
     }
@@ -285,6 +286,15 @@ pub fn plugin_path() -> Result<PathBuf, PlayError> {
 /// If it is not there.
 pub fn host_path() -> Result<PathBuf, PlayError> {
     built("NCCLSCOPE_TEST_HOST", "scripted-host", "the scripted host", "build the package ncclscope-tests")
+}
+
+/// The program `ncclscope`: `$NCCLSCOPE_TEST_PROGRAM`, or the one beside the test's program.
+///
+/// # Errors
+///
+/// If it is not there.
+pub fn program_path() -> Result<PathBuf, PlayError> {
+    built("NCCLSCOPE_TEST_PROGRAM", "ncclscope", "the program", "build the package ncclscope")
 }
 
 /// A library for a test, made of a file beside this one with whatever C compiler links Rust

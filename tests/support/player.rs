@@ -329,6 +329,11 @@ impl Player {
                 report.status = Some(report.time(company::end)?);
             }
             Verb::Sleep(time) => report.time(|| sleep(*time)),
+            Verb::WaitFor(file) => report.time(|| {
+                while !file.exists() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }),
             Verb::End => {}
             Verb::Fork(name) => {
                 report.child = Some(self.fork(index, name)?);

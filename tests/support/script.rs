@@ -64,6 +64,7 @@
 //! | `subscribe LABEL`, `unsubscribe LABEL` | another tool takes CUPTI, or gives it up |
 //! | `profile LABEL`, `unprofile LABEL` | another tool takes CUPTI's buffers without subscribing, as [`crate::company`] says, and ends its profile: the answer is its number of kernels |
 //! | `sleep TIME` | `20us`, `5ms`, `1s` |
+//! | `wait-for FILE` | waits until there is a file of that name |
 //! | `end` | ends the thread and waits until it has; naming it again begins another |
 //! | `unload` | closes the plugin, as NCCL does after the last `finalize` |
 //! | `fork [NAME]` | the child plays the later lines of the thread NAME (`child`), then calls `_exit(0)`; the parent waits for it, then skips them |
@@ -87,6 +88,7 @@ use crate::host::{NetEvent, has_field};
 use crate::layout::{self, Kind};
 use std::collections::HashSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -118,25 +120,57 @@ pub enum Verb {
     Name(Vec<u8>),
     Load,
     Unload,
-    Init { label: String, comm: u64, rank: i32, nranks: i32, nodes: i32, name: Option<Vec<u8>> },
-    Start { label: String, context: Handle, kind: Type, parent: Handle, fields: Vec<(String, Argument)> },
-    State { handle: Handle, state: Type, argument: StateArgument },
+    Init {
+        label: String,
+        comm: u64,
+        rank: i32,
+        nranks: i32,
+        nodes: i32,
+        name: Option<Vec<u8>>,
+    },
+    Start {
+        label: String,
+        context: Handle,
+        kind: Type,
+        parent: Handle,
+        fields: Vec<(String, Argument)>,
+    },
+    State {
+        handle: Handle,
+        state: Type,
+        argument: StateArgument,
+    },
     Stop(Handle),
     Finalize(Handle),
     Mask(Option<i32>),
-    Text { label: String, content: Vec<u8> },
-    Call { function: String, library: Option<String> },
+    Text {
+        label: String,
+        content: Vec<u8>,
+    },
+    Call {
+        function: String,
+        library: Option<String>,
+    },
     NameComm(Option<String>),
     Race(Vec<String>),
     Storm(Vec<String>),
-    Kernel { name: String, time: Duration, wait: bool },
-    HostNode { node: u64, time: Duration },
+    Kernel {
+        name: String,
+        time: Duration,
+        wait: bool,
+    },
+    HostNode {
+        node: u64,
+        time: Duration,
+    },
     Nvtx(Nvtx),
     Subscribe(String),
     Unsubscribe(String),
     Profile(String),
     Unprofile(String),
     Sleep(Duration),
+    /// `wait-for`
+    WaitFor(PathBuf),
     End,
     Fork(String),
     Exit(i32),
@@ -171,6 +205,7 @@ impl Verb {
             Verb::Profile(_) => "profile",
             Verb::Unprofile(_) => "unprofile",
             Verb::Sleep(_) => "sleep",
+            Verb::WaitFor(_) => "wait-for",
             Verb::End => "end",
             Verb::Fork(_) => "fork",
             Verb::Exit(_) => "exit",
@@ -373,6 +408,7 @@ impl Parser {
             b"profile" => Verb::Profile(words.next("a label")?.label("a label")?),
             b"unprofile" => Verb::Unprofile(words.next("a label")?.label("a label")?),
             b"sleep" => Verb::Sleep(time(words.next("a time, such as 20us")?.text()?)?),
+            b"wait-for" => Verb::WaitFor(words.next("a file")?.text()?.into()),
             b"end" if thread == MAIN => {
                 return Err("expected another thread: `main` ends with the process".into());
             }
@@ -388,7 +424,7 @@ impl Parser {
             _ => {
                 return Err(format!(
                     "expected a verb (name, load, unload, init, start, state, stop, finalize, mask, text, call, \
-                     name-comm, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, sleep, end, fork, exit, _exit, abort, kill), found {verb}"
+                     name-comm, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, sleep, wait-for, end, fork, exit, _exit, abort, kill), found {verb}"
                 ));
             }
         };

@@ -14,7 +14,7 @@
 //! | `exhaust=100` | after so many kernels the GPU's buffers are not taken up again: each kernel has no times, or reversed ones |
 //! | `reversed=1%` | so many records of the GPU end before they start |
 //! | `skew=5ms` | the GPU's times are so much later than they were, or earlier (`skew=-5ms`), and no reading of a clock shows it |
-//! | `skew=5ms@2s` | the same after this time |
+//! | `skew=5ms@40` | the same after so many kernels |
 //! | `conversion=5us` | the GPU's times are off by up to so much: each tenth of a second they are converted along another line |
 //! | `swap=10%` | so many kernels of NCCL's outside of graphs swap correlation ids with the next one on their stream |
 //! | `miss=1%` | so many callbacks of calls never come, neither at the call's beginning nor at its end |
@@ -197,8 +197,8 @@ impl Options {
                 "reversed" => options.reversed = share(word, value()?)?,
                 "exhaust" => options.exhaust = number(word, value()?)?,
                 "skew" => {
-                    let (skew, after) = value()?.split_once('@').unwrap_or((value()?, "0ns"));
-                    (options.skew, options.skew_after) = (signed(word, skew)?, duration(word, after)?);
+                    let (skew, after) = value()?.split_once('@').unwrap_or((value()?, "0"));
+                    (options.skew, options.skew_after) = (signed(word, skew)?, number(word, after)?);
                 }
                 "conversion" => options.conversion = duration(word, value()?)?,
                 "swap" => options.swap = share(word, value()?)?,
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn every_word_is_understood() {
-        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=-5ms@1s,conversion=7us,\
+        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=-5ms@40,conversion=7us,\
             swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             latch,state=warning,seed=7,forgive";
         let expected = Options {
@@ -338,7 +338,7 @@ mod tests {
             reversed: 0.01,
             exhaust: 7,
             skew: -5_000_000,
-            skew_after: 1_000_000_000,
+            skew_after: 40,
             conversion: 7_000,
             swap: 0.2,
             miss: 0.02,

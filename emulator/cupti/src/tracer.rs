@@ -511,16 +511,15 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
     if process::happens(options.zero) {
         return (0, 0);
     }
-    let skew = if process::elapsed() >= options.skew_after { options.skew } else { 0 };
+    static KERNELS: AtomicU64 = AtomicU64::new(0);
+    let is_kernel = activity.kind == ActivityKind::Kernel;
+    let kernels = KERNELS.fetch_add(u64::from(is_kernel), Ordering::Relaxed);
+    let skew = if kernels >= options.skew_after { options.skew } else { 0 };
     let off = |at| skew + clock::conversion(options.conversion, options.seed, at);
     let stamp = |at| clock::stamp(machine, at).wrapping_add_signed(off(at));
     let times = (stamp(activity.start), stamp(activity.end));
-    if activity.kind == ActivityKind::Kernel {
-        static KERNELS: AtomicU64 = AtomicU64::new(0);
-        let number = KERNELS.fetch_add(1, Ordering::Relaxed);
-        if number >= options.exhaust {
-            return if number.is_multiple_of(2) { (0, 0) } else { (times.1 + 1, times.0) };
-        }
+    if is_kernel && kernels >= options.exhaust {
+        return if kernels.is_multiple_of(2) { (0, 0) } else { (times.1 + 1, times.0) };
     }
     if process::happens(options.reversed) { (times.1 + 1, times.0) } else { times }
 }

@@ -73,7 +73,7 @@ const FIXED: [Fixed; 38] = [
     ("CUPTI 30 ms late", "training", "13.0", "skew=30ms", Demand::Whole),
     ("CUPTI 1 ms early", "groups", "13.0", "skew=-1ms", Demand::Whole),
     ("CUPTI 30 ms early", "groups", "13.0", "skew=-30ms", Demand::Whole),
-    ("CUPTI 2 ms late later", "training", "13.0", "skew=2ms@1s", Demand::Whole),
+    ("CUPTI 2 ms late later", "training", "13.0", "skew=2ms@20", Demand::Whole),
     ("CUPTI 20 us late", "training", "13.0", "skew=20us", Demand::Whole),
     ("CUPTI 20 us early", "training", "13.0", "skew=-20us", Demand::Whole),
     ("conversion to 5 us", "timers", "13.0", "conversion=5us,seed=3", Demand::Whole),

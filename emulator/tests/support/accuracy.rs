@@ -535,9 +535,9 @@ fn channels(trace: &Trace) -> Vec<SeenChannel> {
         format!("(SELECT int_value FROM args WHERE args.arg_set_id = slice.arg_set_id AND key = 'nccl.{key}')")
     };
     let [channel, stamp, error] = ["channel", "gpu_start_ns", "time_error_ns"].map(arg);
-    // The end of what was begun by the GPU's timer may be NCCL's all the same.
+    // The end of what was begun by the GPU's timer may be NCCL's all the same, and what found no lane is drawn without one.
     let seen = "EXISTS (SELECT 1 FROM args WHERE args.arg_set_id = slice.arg_set_id AND key IN ('nccl.doubt', 'nccl.note') \
-                AND string_value GLOB 'as NCCL saw it*')";
+                AND (string_value GLOB 'as NCCL saw it*' OR string_value GLOB '*begin only*'))";
     let rows = trace.rows(&format!(
         "SELECT name, ts, dur, {channel} AS channel, {stamp} AS stamp, {error} AS error, {seen} AS seen FROM slice \
          WHERE category = 'gpu' AND {} IS NULL AND {stamp} IS NOT NULL AND {error} IS NOT NULL",

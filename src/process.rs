@@ -87,12 +87,14 @@ pub fn switch_off() {
 }
 
 /// Whether memory comes from our own heap: see [`crate::memory`]. Not in a child, where its lock may be held for ever.
+#[cfg(not(loom))]
 #[inline]
 pub(crate) fn has_heap() -> bool {
     PAGE.heap.load(Ordering::Relaxed)
 }
 
 /// Has memory come from there.
+#[cfg(not(loom))]
 pub(crate) fn use_heap() {
     PAGE.heap.store(true, Ordering::Release);
 }

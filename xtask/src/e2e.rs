@@ -55,8 +55,8 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     for name in ["e2e", "hangs", "launchers", "accuracy", "pairs", "queries", "tracks", "suite"] {
         tests.args(["--test", name]);
     }
-    // One job at a time: each has more threads than most machines have cores.
-    tests.args(["--", "--test-threads=1"]);
+    // Two jobs at a time: each waits much, and has more threads than most machines have cores.
+    tests.args(["--", "--test-threads=2"]);
     if all {
         tests.arg("--include-ignored");
     }

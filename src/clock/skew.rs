@@ -130,6 +130,11 @@ impl Skew {
         news
     }
 
+    /// The newest kernels are not those of their matches: what they say alone does not count.
+    pub fn forget_trial(&mut self) {
+        self.trial = None;
+    }
+
     /// Whether a kernel with these bounds must be off by more than goes without saying.
     #[must_use]
     pub fn contradicts(&self, bounds: &Bounds) -> bool {

@@ -44,6 +44,8 @@ struct World {
     timers: Vec<(i64, i64)>,
     /// The kernels' launches are seen.
     launches: bool,
+    /// NCCL's threads report channels.
+    samples: bool,
     /// Kernels are reported.
     kernels: bool,
     /// The stamps in place of the true ones, by plan and channel.
@@ -73,6 +75,7 @@ fn world(seed: u64, plans: usize) -> World {
         plans: plans.collect(),
         timers: vec![(59_000_000_000, 50)],
         launches: true,
+        samples: true,
         kernels: true,
         false_stamps: HashMap::new(),
         lost: Vec::new(),
@@ -161,7 +164,7 @@ impl World {
             line(at + 3, 0, format!("stop c{n}"));
             line(at + 3, 0, format!("stop p{n}"));
             line(at + 4, 0, format!("stop g{n}"));
-            for (channel, [seen, stopped]) in plan.seen.into_iter().enumerate() {
+            for (channel, [seen, stopped]) in plan.seen.into_iter().enumerate().filter(|_| self.samples) {
                 let truth = plan.channels[channel].map(|time| self.stamp(c, time));
                 let [start, stop] = self.false_stamps.get(&(n, channel)).copied().unwrap_or(truth);
                 let k = format!("k{n}.{channel}");
@@ -625,10 +628,33 @@ fn kernels_that_swap_launches_made_before_both_are_found_by_their_channels() {
 }
 
 #[test]
+fn kernels_that_swap_launches_are_found_by_the_order_of_their_stream() {
+    for seed in 0..5 {
+        let mut world = world(seed, 600);
+        // Nothing but their order speaks against them: the program runs ahead of the GPU, and no channel is reported.
+        world.samples = false;
+        for (n, plan) in world.plans.iter_mut().enumerate() {
+            plan.launched = BEGIN + n as u64 * 10 * US;
+        }
+        assert_eq!(world.play().matches.matched[0], 600);
+        world.swapped = vec![100, 200, 202, 400];
+        let said = world.play();
+        // The first of each two was said before the second came.
+        assert_eq!((said.contradicted(), said.matches.matched[0]), (8, 592));
+        assert_eq!(matched_by(&world, &said, Method::Contradicted), [101, 201, 203, 401]);
+        let first = |n: usize| world.plans[n].kernel[0];
+        assert_eq!(said.contradicted, [100, 200, 202, 400].map(first), "seed {seed}");
+    }
+}
+
+#[test]
 fn what_contradicts_a_kernel_that_was_drawn_is_said() {
     let mut world = world(6, 600);
     world.swapped = vec![300];
+    // On two streams of one GPU, whose order tells nothing.
+    (world.one_gpu, world.timers) = (true, vec![world.timers[0]; 2]);
     for (n, plan) in world.plans.iter_mut().enumerate() {
+        plan.comm = n % 2;
         plan.launched = BEGIN + n as u64 * 10 * US;
         // NCCL's thread was away for so long that the kernel is drawn before it sees the channels.
         if n >= 299 {

@@ -58,7 +58,7 @@ const RECORD_ERROR_NS: u32 = 500;
 const ASIDE_NS: u64 = 1_024;
 /// How far CUPTI's conversion of a GPU's timer may be off from one kernel to another, in ns, and to spare. Channels that lie outside of
 /// their kernel by less do not contradict it.
-const CONVERSION_NS: u64 = 50_000;
+pub(super) const CONVERSION_NS: u64 = 50_000;
 /// The most that a timer may drift, in parts per million, and to spare.
 const DRIFT_PPM: u64 = 400;
 /// A time that is not known better is not drawn as the GPU's, in ns.
@@ -493,7 +493,7 @@ impl Channels {
         if let Some(run) = self.runs.get_mut(&group)
             && run.kernel.is_none()
         {
-            let disputed = self.disputed.contains(&kernel.place.device);
+            let disputed = run.agreement == Agreement::Contradicts || self.disputed.contains(&kernel.place.device);
             let &Kernel { span, place, correlation, graph_node, .. } = kernel;
             run.kernel = Some(Ran { span, place, key: (correlation, graph_node), since: now, said: None, disputed });
             self.look_at(group, now, false);
@@ -519,6 +519,17 @@ impl Channels {
         let agreement = run.agreement;
         self.runs.put_back(group, age, run);
         agreement
+    }
+
+    /// The kernel that was matched to a plan may be another's: its times say nothing of the plan, nor of a clock.
+    pub(super) fn contradict(&mut self, group: Handle) {
+        let Some(run) = self.runs.get_mut(&group).filter(|run| run.agreement != Agreement::Agrees) else { return };
+        run.agreement = Agreement::Contradicts;
+        if let Some(ran) = &mut run.kernel {
+            ran.disputed = true;
+            let Ran { span, place, key, said, .. } = *ran;
+            self.ready.extend(said.map(|method| Ready::Contradicted { time: span.start, place, key, method }));
+        }
     }
 
     /// The match of a plan's kernel was said: who contradicts it later has to be said, too.

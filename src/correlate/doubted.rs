@@ -1,7 +1,7 @@
 //! Kernels whose own times speak against their match: it is said once that is decided.
 //!
-//! Two things cannot be: that a kernel begins before its launch or after NCCL's threads saw its work, and that its channels ran outside of
-//! it. Then either the match is another kernel's, or a clock is wrong: CUPTI's times are off, or the GPU's timer was set. Of a clock the
+//! Three things cannot be: that a kernel begins before its launch or after NCCL's threads saw its work, that its channels ran outside of
+//! it, and that it overtook another one of its stream ([`super::streams`]). Then either the match is another kernel's, or a clock is wrong: CUPTI's times are off, or the GPU's timer was set. Of a clock the
 //! kernels that follow say the same, and the match stands. Where they do not, it is contradicted.
 
 use super::Correlator;

@@ -92,9 +92,17 @@ impl Correlator {
     }
 
     fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let (kernel, is_doubted) = &self.with_error(kernel, claimed.as_ref().ok(), sink);
+        let overtaken = claimed.as_ref().ok().and_then(|found| self.streams.add(kernel, found));
+        let found = claimed.as_ref().ok().filter(|_| overtaken.is_none());
+        let (kernel, is_doubted) = &self.with_error(kernel, found, sink);
         match claimed {
-            Ok(found) => self.owned(kernel, found, *is_doubted, sink),
+            Ok(found) => {
+                if let Some(other) = overtaken {
+                    [other, found.group].into_iter().for_each(|group| self.channels.contradict(group));
+                    self.skews.entry(kernel.place.device).or_default().forget_trial();
+                }
+                self.owned(kernel, found, *is_doubted, sink);
+            }
             Err(reason) if is_nccl(&kernel.name) => {
                 if !self.channels.adopt(kernel, reason, self.last) {
                     self.unmatched(kernel, reason, sink);

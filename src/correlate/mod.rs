@@ -16,6 +16,7 @@ mod plans;
 mod proxy;
 mod ranges;
 mod replays;
+mod streams;
 mod times;
 
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ use self::known::{Details, Known, Table, Work};
 use self::plans::Plans;
 use self::proxy::{Connection, PENDING_OPS, connection};
 use self::ranges::Ranges;
+use self::streams::Streams;
 use crate::clock::skew::Skew;
 use crate::model::activity::Activity;
 use crate::model::event::{self, Body, Event, Kind, Record};
@@ -87,6 +89,8 @@ pub struct Correlator {
     channels: Channels,
     /// CUPTI's times of kernels against NCCL's own, by GPU.
     skews: FxHashMap<u32, Skew>,
+    /// Kernels by stream, which begin in the order of their launches.
+    streams: Streams,
     /// Kernels whose own times speak against their match.
     doubted: Vec<Doubted>,
     /// The newest interface that a communicator uses.
@@ -139,6 +143,7 @@ impl Correlator {
             history: History::default(),
             channels: Channels::default(),
             skews: FxHashMap::default(),
+            streams: Streams::default(),
             doubted: Vec::new(),
             interface: 0,
             moved: FxHashMap::default(),

@@ -1,0 +1,71 @@
+//! The kernels of a stream begin in the order in which they were launched (pure).
+//!
+//! So two kernels of one stream whose times are in the other order than their launches are not both whose they are said to be, or
+//! CUPTI's times of one are wrong. Either way neither match is certain. Correlation ids rise with the launches of one thread; launches of
+//! several threads may overtake each other between their ids and the stream, and are not compared.
+
+use std::collections::VecDeque;
+
+use super::bounded::Bounded;
+use super::channels::CONVERSION_NS;
+use super::plans::Found;
+use crate::model::activity::{Kernel, Place, Span};
+use crate::model::ids::Handle;
+
+/// Streams remembered.
+const STREAMS: usize = 1024;
+/// Kernels of a stream remembered: records of one stream come nearly in its order.
+const KERNELS: usize = 64;
+
+/// The newest matched kernels of each stream.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// By place and the thread that launched them, in the order of their launches.
+    launched: Bounded<(Place, i32), VecDeque<Launched>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Launched {
+    correlation: u32,
+    span: Span,
+    group: Handle,
+}
+
+impl Launched {
+    /// Whether its launch came after the other's; ids begin anew at some time.
+    fn is_after(&self, other: &Launched) -> bool {
+        self.correlation.wrapping_sub(other.correlation).cast_signed() > 0
+    }
+
+    /// Whether it certainly began before the other did.
+    fn began_before(&self, other: &Launched) -> bool {
+        let errors = u64::from(self.span.error_ns) + u64::from(other.span.error_ns) + CONVERSION_NS;
+        self.span.start.0 + errors < other.span.start.0
+    }
+}
+
+impl Streams {
+    /// Takes a kernel and its match. The answer is the Group of another kernel if the two did not begin in the order of their launches.
+    /// Both are forgotten then, since nobody knows which of them stands against the others.
+    pub(super) fn add(&mut self, kernel: &Kernel, found: &Found) -> Option<Handle> {
+        // All kernels of a graph have its launch's id.
+        let asked = found.operations.first()?.asked.filter(|_| kernel.graph_node == 0)?;
+        let new = Launched { correlation: kernel.correlation, span: kernel.span, group: found.group };
+        let key = (kernel.place, asked.tid);
+        let Some(known) = self.launched.get_mut(&key) else {
+            self.launched.insert(key, VecDeque::from([new]), STREAMS);
+            return None;
+        };
+        let place = known.partition_point(|other| !other.is_after(&new));
+        let before = place.checked_sub(1).filter(|&index| new.began_before(&known[index]));
+        let after = Some(place).filter(|&index| known.get(index).is_some_and(|other| other.began_before(&new)));
+        if let Some(index) = before.or(after) {
+            return known.remove(index).map(|other| other.group);
+        }
+        known.insert(place, new);
+        if known.len() > KERNELS {
+            known.pop_front();
+        }
+        None
+    }
+}

@@ -70,8 +70,7 @@ impl Candidate {
     /// Whether this kernel could be the plan's, by all that does not depend on a clock.
     fn could_be(&self, kernel: &Kernel) -> bool {
         let channels = self.last.0 - self.first.0;
-        let drift = channels / 1_000_000 * DRIFT_PPM;
-        let room = 2 * self.step + 2 * u64::from(kernel.span.error_ns) + drift;
+        let room = 2 * self.step + 2 * u64::from(kernel.span.error_ns) + self.drift();
         let length = kernel.span.end.since(kernel.span.start) + room;
         self.device.is_none_or(|device| device == kernel.place.device)
             && u64::from(kernel.span.error_ns) <= WORST_KERNEL_ERROR_NS
@@ -95,9 +94,15 @@ impl Candidate {
         made_for.is_none_or(|(_, functions)| self.functions.iter().any(|function| functions.contains(function)))
     }
 
-    /// The offset (host less device) at which it would lie in this kernel, from and to.
+    /// By how much the GPU's timer may drift from the host's clock while its channels run, in ns.
+    fn drift(&self) -> u64 {
+        (self.last.0 - self.first.0) / 1_000_000 * DRIFT_PPM
+    }
+
+    /// The offset (host less device) at which it would lie in this kernel, from and to: in this order if it could be the plan's.
     fn offsets(&self, kernel: &Kernel) -> (i64, i64) {
-        let room = i64::from(kernel.span.error_ns) + i64::try_from(self.step).unwrap_or(i64::MAX >> 8);
+        let room = u64::from(kernel.span.error_ns) + self.step + self.drift();
+        let room = i64::try_from(room).unwrap_or(i64::MAX >> 8);
         let low = kernel.span.start.0 as i64 - self.first.0 as i64 - room;
         (low, kernel.span.end.0 as i64 - self.last.0 as i64 + room)
     }
@@ -240,6 +245,7 @@ fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec
         for &(_, kernel) in kernels.around(device, begin, error, plan.step) {
             if plan.could_be(kernel) {
                 let (low, high) = plan.offsets(kernel);
+                debug_assert!(low <= high, "a kernel that could be the plan's has an offset for it");
                 ranges.push(Range { low: low - drift, high: high + drift, plan: index, kernel });
             }
         }
@@ -285,4 +291,57 @@ fn counts(ranges: &[Range<'_>], plans: usize) -> Vec<(i64, usize)> {
         }
     }
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::activity::Span;
+
+    fn kernel(start: u64, end: u64, error_ns: u32) -> Kernel {
+        Kernel {
+            span: Span { start: HostNs(start), end: HostNs(end), error_ns },
+            place: Place { device: 0, context: 1, stream: 7 },
+            correlation: 1,
+            graph_node: 0,
+            graph: 0,
+            grid: [2, 1, 1],
+            block: [256, 1, 1],
+            name: "ncclDevKernel_Generic".into(),
+        }
+    }
+
+    fn plan(first: u64, last: u64) -> Candidate {
+        Candidate {
+            key: Handle::NONE,
+            context: Handle::NONE,
+            device: None,
+            first: GpuNs(first),
+            last: GpuNs(last),
+            step: 32,
+            channels: 2,
+            functions: Vec::new(),
+            place: None,
+            range: None,
+        }
+    }
+
+    #[test]
+    fn each_kernel_that_could_be_a_plans_has_an_offset_for_it() {
+        // Kernels that waited long for other ranks, beside a timer that is fast or slow by up to what is allowed.
+        for length in [20_000, 5_000_000, 800_000_000, 60_000_000_000_u64] {
+            for ppm in [0, 100, DRIFT_PPM] {
+                for error_ns in [0, 1_000] {
+                    let kernel = kernel(1_000_000_000_000, 1_000_000_000_000 + length, error_ns);
+                    let drift = length / 1_000_000 * ppm;
+                    for channels in [length + drift, length - drift, length + drift + 64, length - 1_000] {
+                        let plan = plan(5_000, 5_000 + channels);
+                        let (low, high) = plan.offsets(&kernel);
+                        assert!(low <= high || !plan.could_be(&kernel), "{length} {ppm} {error_ns} {channels}");
+                    }
+                    assert!(plan(5_000, 5_000 + length + drift).could_be(&kernel));
+                }
+            }
+        }
+    }
 }

@@ -34,6 +34,8 @@ pub struct Seen {
     pub discarded: u64,
     /// Kernels that the trace says had not ended when CUPTI was flushed by force, and so are not in it.
     pub unfinished: u64,
+    /// Records that the trace says cannot be true, and so are not in it: of a kernel that by CUPTI's times has not ended yet.
+    pub refused: u64,
     /// How late CUPTI's times may be at least and at most, in ns, without that anything speaks against it, by the recording's own account.
     pub cupti_off: [Option<i64>; 2],
     /// How often the trace remarks that CUPTI's times are off, and that a GPU's timer was set.
@@ -181,6 +183,8 @@ pub struct Verdict {
     pub discarded: u64,
     /// Kernels that the trace says had not ended when CUPTI was flushed by force, and so are not in it.
     pub unfinished: u64,
+    /// Records that the trace says cannot be true.
+    pub refused: u64,
     /// Ids that stand for different operations in the traces of two ranks. NCCL numbers operations when it hands them over, which
     /// ranks may do in another order where graphs are replayed; so this is counted and no fault.
     pub torn: u64,
@@ -247,8 +251,13 @@ const EXAMPLES: usize = 8;
 #[must_use]
 pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
     let truth = Truth::new(truth);
-    let mut verdict =
-        Verdict { dropped: seen.dropped, discarded: seen.discarded, unfinished: seen.unfinished, ..Verdict::default() };
+    let mut verdict = Verdict {
+        dropped: seen.dropped,
+        discarded: seen.discarded,
+        unfinished: seen.unfinished,
+        refused: seen.refused,
+        ..Verdict::default()
+    };
     verdict.remarks = seen.remarks;
     let numbers = numbers(&truth, seen);
     let mut by_key: HashMap<Key, &SeenKernel> = HashMap::new();
@@ -395,6 +404,7 @@ impl Verdict {
         self.dropped += other.dropped;
         self.discarded += other.discarded;
         self.unfinished += other.unfinished;
+        self.refused += other.refused;
         self.naive.right += other.naive.right;
         self.naive.wrong += other.naive.wrong;
         self.naive.unmatched += other.naive.unmatched;

@@ -186,6 +186,10 @@ impl Case {
             // And where they are known to be off, they say so, however short they are.
             [verdict.clock.wide, verdict.timer.wide] = [0; 2];
         }
+        if planted == Planted::Skew {
+            // The last ones may end after they are read.
+            verdict.unfinished += verdict.refused;
+        }
         let demand = match (planted, demand) {
             // Where launches were not seen, wrong times may leave no run of its graph that a kernel could be.
             (Planted::Skew, Demand::Whole) => Demand::NeverWrong,
@@ -416,7 +420,8 @@ impl Reader {
             rows.first().map_or(0, |row| row.i64("int_value").cast_unsigned())
         };
         let (dropped, discarded) = (figure("activities_dropped"), figure("activity_buffers_discarded"));
-        let (channels, unfinished) = (channels(trace), figure("kernels_unfinished"));
+        let (unfinished, refused) = (figure("kernels_unfinished"), figure("activities_implausible"));
+        let channels = channels(trace);
         // The last word's, not those of remarks.
         let bound = |name: &str| {
             let rows = trace.rows(&format!(
@@ -430,7 +435,8 @@ impl Reader {
                 .cast_unsigned()
         });
         let cupti_off = ["cupti_off_least_ns", "cupti_off_most_ns"].map(bound);
-        let mut seen = Seen { kernels: Vec::new(), channels, dropped, discarded, unfinished, cupti_off, remarks };
+        let mut seen =
+            Seen { kernels: Vec::new(), channels, dropped, discarded, unfinished, refused, cupti_off, remarks };
         let mut arrows: HashMap<i64, Vec<[i64; 2]>> = HashMap::new();
         for row in trace.rows(
             // Perfetto has arrows lead from what is earlier, which by CUPTI's times may be the kernel.

@@ -105,6 +105,15 @@ fn a_recorded_job_ends_with_its_own_code_what_was_written_and_the_next_command()
 }
 
 #[test]
+fn a_launcher_that_has_nccl_itself_is_not_said_to_be_missing() {
+    let place = Place::new();
+    let launcher = place.with_nccl_loaded(&format!("sh -c '{}; sleep 1; exit 0'", place.rank(COLLECTIVE)));
+    let done = place.run(&[], &["sh", "-c", &launcher]);
+    assert_says(&done, "ncclscope: 1 trace, ");
+    assert!(!done.stderr.contains("not recorded: "), "{}", done.stderr);
+}
+
+#[test]
 fn a_job_that_is_killed_ends_us_by_the_same_signal() {
     for (signal, number) in [("KILL", 9), ("INT", 2), ("SEGV", 11)] {
         let done = Place::new().run(&[], &["sh", "-c", &format!("kill -{signal} $$")]);
@@ -316,6 +325,7 @@ fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recordi
     let (code, said) = doctor(&place, &program, &[]);
     assert_eq!(code, Some(0), "{said}");
     let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&told["format_version"], &told["ok"]), (&1.into(), &true.into()), "nothing but JSON: {said}");
     let faults = told["findings"].as_array().unwrap().iter().filter(|it| it["about"] == "CUPTI's faults");
     let fault =
         faults.map(|it| it["found"].as_str().unwrap()).find(|it| it.contains("2025.3.1: after some 25 million"));

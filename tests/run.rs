@@ -5,6 +5,7 @@ use ncclscope::config::SETTINGS;
 use ncclscope_tests::play::{self, Finished};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -404,6 +405,14 @@ fn what_takes_more_than_a_second_says_so_on_a_terminal_only() {
     let end = format!("pipe = os.open({slow:?}, os.O_WRONLY); os.unlink({slow:?}); os.close(pipe)");
     let said = on_a_terminal(&info, "working", &end).stdout;
     assert!(said.contains("working"), "{said}");
+    make();
+    let python = place.path().join("python3");
+    fs::write(&python, format!("#!/bin/sh\ncat {slow:?}\n")).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut doctor = ncclscope();
+    doctor.args(["doctor", "--python"]).arg(&python);
+    let said = on_a_terminal(&doctor, "looking", &end).stdout;
+    assert!(said.contains("looking"), "{said}");
     make();
     let mut elsewhere =
         ncclscope().arg("info").arg(&slow).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

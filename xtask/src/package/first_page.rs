@@ -36,7 +36,8 @@ impl FirstPage {
     }
 }
 
-/// A line of ours without what differs from run to run: the host, the folder where it was typed, numbers of processes, times, sizes.
+/// A line of ours without what differs from run to run: the host, the folder where it was typed,
+/// numbers of processes, times, sizes.
 pub(super) fn like(line: &str, folder: &Path) -> String {
     let line = line.replace(&folder.display().to_string(), "FOLDER");
     let host = line.strip_prefix("ncclscope[").and_then(|rest| rest.split_once(':')).map(|(host, _)| host.to_owned());
@@ -73,7 +74,29 @@ fn without_long_numbers(word: &str) -> String {
 mod tests {
     use super::*;
 
-    const PAGE: &str = "# it\n\n## Install\n\n```sh\nbuild it   # once\nit doctor --all  # then\n```\n\n## Start\n\n```sh\nit run\n```\n\nIt says:\n\n```\nit: one\nit: two\n```\n";
+    const PAGE: &str = "\
+# it
+
+## Install
+
+```sh
+build it   # once
+it doctor --all  # then
+```
+
+## Start
+
+```sh
+it run
+```
+
+It says:
+
+```
+it: one
+it: two
+```
+";
 
     #[test]
     fn what_is_typed_and_what_is_said_are_told_apart() {

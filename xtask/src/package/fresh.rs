@@ -1,5 +1,6 @@
-//! What was packed, where there is nothing else: an empty home, no variables, and neither Rust nor this repository on the PATH. What is typed there is
-//! what README.md has its reader type, and what is said must be what README.md says.
+//! What was packed, where there is nothing else: an empty home, no variables, and neither Rust nor
+//! this repository on the PATH. What is typed there is what README.md has its reader type, and what
+//! is said must be what README.md says.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -111,6 +111,9 @@ fn kineto_of_another_run_knows_process_groups() {
         (Some(21), Some("default_pg (0), 2 ranks [0, 1]"))
     );
     assert!(text.contains("They differ: communicators: dp of 2 ranks and default_pg (0) of 2 ranks."), "{text}");
+    // Instead of the text, where it goes to the same place.
+    let alone = compare(&["--json", "-"], &ours.traces.file(), &data("kineto_1rank_nccl.json.gz")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&alone).expect("nothing but JSON"), report);
 }
 
 /// What Kineto would have written beside us: a call into CUDA inside of each launch of ours, and its kernel. Its clock is ahead by so much,

@@ -5,6 +5,7 @@ use ncclscope::config::SETTINGS;
 use ncclscope_tests::play::{self, Finished};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -102,6 +103,15 @@ fn a_recorded_job_ends_with_its_own_code_what_was_written_and_the_next_command()
     let next = format!("{} {next}", env!("CARGO_BIN_EXE_ncclscope"));
     let info = finished(Command::new("sh").args(["-c", &next]).current_dir(place.path()));
     assert!(info.status.success() && info.stdout.contains("AllReduce: 1, 16 B in all"), "{}", info.stdout);
+}
+
+#[test]
+fn a_launcher_that_has_nccl_itself_is_not_said_to_be_missing() {
+    let place = Place::new();
+    let launcher = place.with_nccl_loaded(&format!("sh -c '{}; sleep 1; exit 0'", place.rank(COLLECTIVE)));
+    let done = place.run(&[], &["sh", "-c", &launcher]);
+    assert_says(&done, "ncclscope: 1 trace, ");
+    assert!(!done.stderr.contains("not recorded: "), "{}", done.stderr);
 }
 
 #[test]
@@ -316,6 +326,7 @@ fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recordi
     let (code, said) = doctor(&place, &program, &[]);
     assert_eq!(code, Some(0), "{said}");
     let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&told["format_version"], &told["ok"]), (&1.into(), &true.into()), "nothing but JSON: {said}");
     let faults = told["findings"].as_array().unwrap().iter().filter(|it| it["about"] == "CUPTI's faults");
     let fault =
         faults.map(|it| it["found"].as_str().unwrap()).find(|it| it.contains("2025.3.1: after some 25 million"));
@@ -394,6 +405,14 @@ fn what_takes_more_than_a_second_says_so_on_a_terminal_only() {
     let end = format!("pipe = os.open({slow:?}, os.O_WRONLY); os.unlink({slow:?}); os.close(pipe)");
     let said = on_a_terminal(&info, "working", &end).stdout;
     assert!(said.contains("working"), "{said}");
+    make();
+    let python = place.path().join("python3");
+    fs::write(&python, format!("#!/bin/sh\ncat {slow:?}\n")).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut doctor = ncclscope();
+    doctor.args(["doctor", "--python"]).arg(&python);
+    let said = on_a_terminal(&doctor, "looking", &end).stdout;
+    assert!(said.contains("looking"), "{said}");
     make();
     let mut elsewhere =
         ncclscope().arg("info").arg(&slow).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

@@ -190,9 +190,11 @@ impl Command {
             | Command::Import { .. }
             | Command::Join { .. }
             | Command::Replay { .. } => Some("working"),
+            // It asks a Python, and reads libraries that may be on a network.
+            Command::Doctor(_) => Some("looking"),
             // It waits for a browser.
             Command::Open { .. } => Some(""),
-            Command::Run(_) | Command::Doctor(_) | Command::Lib => None,
+            Command::Run(_) | Command::Lib => None,
             Command::Settings { .. } | Command::Generate { .. } | Command::Sentinel => None,
         }
     }

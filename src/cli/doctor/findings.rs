@@ -132,6 +132,16 @@ fn counted(names: &[String]) -> String {
     counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
 }
 
+/// Some of many, and how many more there are.
+fn the_first(all: &[String]) -> String {
+    const NAMED: usize = 4;
+    let named = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
 fn cupti(facts: &Facts) -> Vec<Finding> {
     let mut all = Vec::new();
     let major = facts.driver.cuda_major();
@@ -157,13 +167,21 @@ fn cupti(facts: &Facts) -> Vec<Finding> {
         );
     }
     all.extend(cupti_faults(&facts.cupti));
-    for user in &facts.cupti_users {
-        let who = format!("{} (pid {}) has it loaded now", user.name, user.pid);
-        all.push(match user.is_recorded {
-            true => Finding::new(Grade::Note, "CUPTI's owner", format!("{who}, and ncclscope"))
-                .so("while ncclscope holds CUPTI there, torch.profiler sees no GPU in that process"),
-            false => Finding::new(Grade::Note, "CUPTI's owner", who)
-                .so("CUPTI has one owner in a process; where another profiler is it, ncclscope records no GPU kernels there"),
+    for is_recorded in [true, false] {
+        let users = facts.cupti_users.iter().filter(|user| user.is_recorded == is_recorded);
+        let users: Vec<String> = users.map(|user| format!("{} (pid {})", user.name, user.pid)).collect();
+        if users.is_empty() {
+            continue;
+        }
+        let have = if users.len() == 1 { "has" } else { "have" };
+        let who = format!("{} {have} it loaded now", the_first(&users));
+        all.push(if is_recorded {
+            Finding::new(Grade::Note, "CUPTI's owner", format!("{who}, and ncclscope"))
+                .so("while ncclscope holds CUPTI there, torch.profiler sees no GPU in that process")
+        } else {
+            Finding::new(Grade::Note, "CUPTI's owner", who).so(
+                "CUPTI has one owner in a process; where another profiler is it, ncclscope records no GPU kernels there",
+            )
         });
     }
     all
@@ -381,6 +399,7 @@ fn room(facts: &Facts) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::facts::User;
     use super::*;
 
     /// A machine on which all is well.
@@ -486,10 +505,6 @@ mod tests {
         note(|it| cupti(it, &["12.9.79"]), "so: record long jobs in parts");
         note(|it| cupti(it, &["12.9.79"]), "a kernel may have the name of one that was in its place before");
         note(|it| cupti(it, &["12.9.79"]), "so: with NCCLSCOPE_CUPTI_CLOCK=boottime");
-        note(
-            |it| it.cupti_users = vec![super::super::facts::User { pid: 7, name: "nsys".into(), is_recorded: false }],
-            "nsys (pid 7)",
-        );
         note(|it| set(it, "CUDA_INJECTION64_PATH", "/x/nsys.so"), "CUDA_INJECTION64_PATH=/x/nsys.so");
         note(|it| set(it, "KINETO_USE_DAEMON", "1"), "a daemon may start PyTorch's profiler");
         note(
@@ -499,6 +514,26 @@ mod tests {
         note(|it| it.complaints = vec!["NCCLSCOPE_PRESTE is not a setting".into()], "NCCLSCOPE_PRESTE");
         note(|it| it.shared_memory = Some(64 << 20), "--shm-size");
         note(|it| it.output.free = Some(2 << 30), "a trace may grow to 2 GiB");
+    }
+
+    #[test]
+    fn who_has_cupti_is_told_in_one_note_for_all() {
+        let user = |pid, name: &str, is_recorded| User { pid, name: name.into(), is_recorded };
+        assert_found(
+            |it| it.cupti_users = vec![user(7, "nsys", false)],
+            Grade::Note,
+            "nsys (pid 7) has it loaded now\n",
+        );
+        let mut facts = well();
+        facts.cupti_users = (1..=8).map(|pid| user(pid, "python3", pid > 2)).collect();
+        let owners = findings(&facts).into_iter().filter(|it| it.about == "CUPTI's owner").map(|it| it.found);
+        assert_eq!(
+            owners.collect::<Vec<_>>(),
+            [
+                "python3 (pid 3), python3 (pid 4), python3 (pid 5), python3 (pid 6) and 2 more have it loaded now, and ncclscope",
+                "python3 (pid 1), python3 (pid 2) have it loaded now",
+            ]
+        );
     }
 
     #[test]

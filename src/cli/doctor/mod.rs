@@ -26,7 +26,7 @@ pub(super) struct Wish {
 /// What is written as JSON.
 #[derive(Serialize)]
 struct Report<'a> {
-    format: u32,
+    format_version: u32,
     /// Nothing will keep it from recording.
     ok: bool,
     findings: &'a [Finding],
@@ -40,7 +40,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<bool, String> {
     let ok = findings.iter().all(|finding| finding.grade != Grade::Problem);
     if let Some(path) = &wish.json {
         super::must_be_new_json(path)?;
-        super::write_json(path, &Report { format: 1, ok, findings: &findings, facts: &facts }, out)?;
+        super::write_json(path, &Report { format_version: 1, ok, findings: &findings, facts: &facts }, out)?;
         if super::is_screen(path) {
             return Ok(ok);
         }

@@ -48,64 +48,88 @@ pub(super) fn cause(evidence: &Evidence, library: &Path) -> String {
         );
     }
     let without = without_library(&evidence.processes, library);
-    if let Some((why, pids)) = without.first_key_value() {
-        return format!("{why} ({})", processes(pids));
+    let told = |(why, pids): (&String, &Vec<u32>)| format!("{why} ({})", processes(pids));
+    if let Some(first) = without.certain.first_key_value() {
+        return told(first);
     }
-    if evidence.processes.is_empty() {
-        return "no process of the job was seen with NCCL (libnccl.so). Of ranks on other machines, behind a daemon (srun, docker) or with NCCL \
-                linked into them, nothing is seen from here: there ncclscope run goes before the program itself, not before the launcher"
-            .into();
+    if evidence.processes.iter().any(|process| process.has_library) {
+        return match &evidence.not_writable {
+            Some(words) => {
+                format!("NCCL loaded ncclscope, but its folder cannot be written: {words}. --output names another")
+            }
+            None => {
+                "NCCL loaded ncclscope, and no trace is where it should be; what ncclscope said above tells why".into()
+            }
+        };
     }
-    match &evidence.not_writable {
-        Some(words) => {
-            format!("NCCL loaded ncclscope, but its folder cannot be written: {words}. --output names another")
-        }
-        None => "NCCL loaded ncclscope, and no trace is where it should be; what ncclscope said above tells why".into(),
-    }
+    without.open.first_key_value().map(told).unwrap_or_else(|| {
+        "no process of the job was seen with NCCL (libnccl.so). Of ranks on other machines, behind a daemon (srun, docker) or with NCCL \
+         linked into them, nothing is seen from here: there ncclscope run goes before the program itself, not before the launcher"
+            .into()
+    })
 }
 
 /// Processes that had NCCL and not our library: why, and which, each cause once.
-pub(super) fn without_library(seen: &[Seen], library: &Path) -> BTreeMap<String, Vec<u32>> {
-    let mut causes: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for process in seen.iter().filter(|process| !process.has_library) {
-        causes.entry(why_without(process, library)).or_default().push(process.pid);
-    }
-    causes
+#[derive(Debug, Default)]
+pub(super) struct Without {
+    /// What kept the library out.
+    pub(super) certain: BTreeMap<String, Vec<u32>>,
+    /// Nothing that was seen kept it out. Whoever only has NCCL loaded is here: a launcher that imports PyTorch, a data loader.
+    open: BTreeMap<String, Vec<u32>>,
 }
 
-fn why_without(process: &Seen, library: &Path) -> String {
+pub(super) fn without_library(seen: &[Seen], library: &Path) -> Without {
+    let mut without = Without::default();
+    for process in seen.iter().filter(|process| !process.has_library) {
+        let (causes, why) = match why_without(process, library) {
+            Some(why) => (&mut without.certain, why),
+            None => (&mut without.open, not_loaded(process)),
+        };
+        causes.entry(why).or_default().push(process.pid);
+    }
+    without
+}
+
+/// What kept the library out of a process.
+fn why_without(process: &Seen, library: &Path) -> Option<String> {
     let release = process.release.as_deref();
     if let Some(version) = release.and_then(nccl::version)
         && releases::interface(version).is_none()
     {
-        return format!(
+        return Some(format!(
             "NCCL is {}, and profiler plugins came with 2.23: {}",
             names::nccl_version(version),
             process.nccl.display()
-        );
+        ));
     }
     match &process.plugin {
         None => {
-            return "NCCL_PROFILER_PLUGIN did not reach the program: its launcher does not pass the environment on. ncclscope run before \
-                    the program itself, behind the launcher, sets it there"
-                .into();
+            return Some(
+                "NCCL_PROFILER_PLUGIN did not reach the program: its launcher does not pass the environment on. ncclscope run before \
+                 the program itself, behind the launcher, sets it there"
+                    .into(),
+            );
         }
         Some(other) if !plan::is_ours(other.as_ref(), library) => {
-            return format!(
+            return Some(format!(
                 "the program was started with NCCL_PROFILER_PLUGIN={other}: something on the way set it anew"
-            );
+            ));
         }
         Some(_) => {}
     }
     let home = library.parent().unwrap_or(Path::new("/"));
     let by_name = process.plugin.as_deref().is_some_and(|plugin| !plugin.contains('/'));
     let paths = process.library_path.as_deref().unwrap_or_default();
-    if by_name && !std::env::split_paths(paths).any(|path| path == home) {
-        return format!(
+    (by_name && !std::env::split_paths(paths).any(|path| path == home)).then(|| {
+        format!(
             "LD_LIBRARY_PATH did not reach the program with {}: something on the way set it anew, and NCCL does not find the library",
             home.display()
-        );
-    }
+        )
+    })
+}
+
+fn not_loaded(process: &Seen) -> String {
+    let release = process.release.as_deref();
     let release = release.map_or_else(|| "NCCL".into(), |release| format!("NCCL {release}"));
     format!(
         "{release} was loaded and ncclscope was not: no communicator was made while anybody looked, or NCCL could not load it; \
@@ -175,6 +199,18 @@ mod tests {
     }
 
     #[test]
+    fn who_only_loads_nccl_is_neither_accused_nor_covers_a_cause() {
+        // torchrun imports PyTorch, which has NCCL; its workers were started without the variable.
+        let both = [seen(|_| ()), seen(|it| (it.pid, it.plugin) = (8, None))];
+        let certain = without_library(&both, Path::new(LIBRARY)).certain;
+        assert_eq!(certain.into_values().collect::<Vec<_>>(), [[8]]);
+        assert_cause(Evidence { processes: both.into(), ..Evidence::default() }, "did not reach the program");
+        let recorded = [seen(|_| ()), seen(|it| (it.pid, it.has_library) = (8, true))];
+        let refused = Evidence { processes: recorded.into(), not_writable: Some("/x".into()), ..Evidence::default() };
+        assert_cause(refused, "its folder cannot be written: /x");
+    }
+
+    #[test]
     fn what_was_known_before_the_job_comes_first() {
         let evidence = Evidence { processes: vec![seen(|it| it.plugin = None)], ..Evidence::default() };
         assert_cause(
@@ -193,7 +229,7 @@ mod tests {
         let two =
             [seen(|it| it.plugin = None), seen(|it| (it.pid, it.plugin) = (8, None)), seen(|it| it.has_library = true)];
         let causes = without_library(&two, Path::new(LIBRARY));
-        assert_eq!(causes.into_values().collect::<Vec<_>>(), [[7, 8]]);
+        assert_eq!(causes.certain.into_values().collect::<Vec<_>>(), [[7, 8]]);
         assert_eq!(processes(&[1, 2, 3, 4, 5, 6]), "processes 1, 2, 3, 4 and 2 more");
     }
 }

@@ -245,7 +245,7 @@ fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: b
     if !empty.is_empty() && !unfinished {
         lines.push(format!("{} more with nothing in them: their processes were killed within a second", empty.len()));
     }
-    for (why, pids) in cause::without_library(&evidence.processes, library) {
+    for (why, pids) in cause::without_library(&evidence.processes, library).certain {
         lines.push(format!("not recorded: {}: {why}", cause::processes(&pids)));
     }
     let patterns: Vec<String> = folders.iter().map(|it| format!("{}/*.perfetto-trace", quoted(it))).collect();

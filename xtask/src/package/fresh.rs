@@ -1,9 +1,12 @@
-//! What was packed, where there is nothing else: an empty home, no variables, and neither Rust nor this repository on the PATH.
+//! What was packed, where there is nothing else: an empty home, no variables, and neither Rust nor
+//! this repository on the PATH. What is typed there is what README.md has its reader type, and what
+//! is said must be what README.md says.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use super::first_page::{FirstPage, like};
 use super::{ARCH, LIBRARY, PROGRAM, VERSION, archive, find_wheel, tree};
 use crate::demo::{Built, Profile, RELEASE};
 use crate::steps::{Failure, Outcome, Place, call, show};
@@ -11,6 +14,8 @@ use crate::steps::{Failure, Outcome, Place, call, show};
 /// The job: four ranks on two hosts.
 const SCENARIO: &str = "training";
 const RANKS: usize = 4;
+/// Its folder, where it is started.
+const JOB: &str = "job";
 
 /// How often the library is loaded to see how long that takes.
 const LOADS: usize = 25;
@@ -50,40 +55,44 @@ impl Fresh {
         command
     }
 
-    /// What a command prints; it must end well.
-    fn answer(&self, words: &[&str]) -> Result<String, Failure> {
-        let mut command = self.command(words);
-        println!("   {}", words.join(" "));
-        let ended = command.stderr(Stdio::inherit()).output();
-        let ended = ended.map_err(|error| format!("failed to start it: {error}"))?;
-        let said = String::from_utf8_lossy(&ended.stdout).trim_end().to_owned();
+    /// What a line typed into a shell prints, and what it says on stderr; it must end well.
+    fn types(&self, line: &str) -> Result<(String, String), Failure> {
+        let mut command = self.command(&["sh", "-c", line]);
+        println!("   {line}");
+        let ended = command.output().map_err(|error| format!("failed to start it: {error}"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        let (said, aside) = (text(&ended.stdout), text(&ended.stderr));
         if ended.status.success() {
-            return Ok(said);
+            return Ok((said, aside));
         }
         let again = format!("cd {} && {}", self.folder.display(), show(&command));
-        Err(Failure { reason: format!("{said}\n{}", ended.status), again: Some(again) })
+        Err(Failure { reason: format!("{said}\n{aside}\n{}", ended.status), again: Some(again) })
     }
 }
 
 /// The wheel in a new virtual environment, and the unpacked archive.
 pub(super) fn packages(place: &Place) -> Result<Outcome, Failure> {
     let job = emulated_job(place)?;
+    let page = FirstPage::read(place)?;
 
     let fresh = Fresh::new(place, "wheel")?;
     let environment = fresh.folder.join("venv");
     call(place.command("python3").args(["-m", "venv"]).arg(&environment))?;
     let fresh = fresh.with(&environment.join("bin"));
-    let wheel = find_wheel(place, ARCH)?.display().to_string();
-    fresh.answer(&["python", "-m", "pip", "install", "--quiet", "--no-index", &wheel])?;
-    let library = try_out(&fresh, &job)?;
+    find_wheel(place, ARCH)?;
+    let install = page.line("Install", "pip install ")?;
+    fresh.types(&install.replace("target/", &format!("{}/", place.target.display())))?;
+    let library = try_out(&fresh, &page, &job)?;
     agrees(&fresh, "python", None, &library)?;
 
     let folder = tree(place, ARCH);
     let fresh = Fresh::new(place, "archive")?;
-    call(place.command("tar").arg("-xzf").arg(archive::of(&folder)).arg("-C").arg(&fresh.folder))?;
-    let unpacked = fresh.folder.join(folder.file_name().unwrap_or_default());
+    // Its name begins as those of the traces' folders do.
+    let unpacked = fresh.folder.join("home");
+    call(place.command("tar").arg("-xzf").arg(archive::of(&folder)).arg("-C").arg(&unpacked))?;
+    let unpacked = unpacked.join(folder.file_name().unwrap_or_default());
     let fresh = fresh.with(&unpacked);
-    let library = try_out(&fresh, &job)?;
+    let library = try_out(&fresh, &page, &job)?;
     let python = environment.join("bin/python").display().to_string();
     agrees(&fresh, &python, Some(&unpacked.join("python")), &library)?;
 
@@ -112,7 +121,7 @@ pub(super) fn cargo_install(place: &Place) -> Result<Outcome, Failure> {
         return Err("without a library it does not say how to build it".to_owned().into());
     };
     call(place.command("sh").args(["-c", advice]).env("CARGO_TARGET_DIR", "target"))?;
-    try_out(&fresh, &emulated_job(place)?)?;
+    try_out(&fresh, &FirstPage::read(place)?, &emulated_job(place)?)?;
     Ok(Outcome::Done)
 }
 
@@ -124,39 +133,62 @@ fn emulated_job(place: &Place) -> Result<Command, Failure> {
     let built = Built::new(place, Profile::Debug)?;
     let nccl = built.library(place, RELEASE)?;
     // Its output lies where it is started.
-    built.job(place, &nccl, SCENARIO, Path::new("job"))
+    built.job(place, &nccl, SCENARIO, Path::new(JOB))
 }
 
 /// Does what the first page says, with what is on the PATH; the library, as the program says.
-fn try_out(fresh: &Fresh, job: &Command) -> Result<PathBuf, Failure> {
-    let version = fresh.answer(&[PROGRAM, "--version"])?;
+fn try_out(fresh: &Fresh, page: &FirstPage, job: &Command) -> Result<PathBuf, Failure> {
+    let (version, _) = fresh.types(&format!("{PROGRAM} --version"))?;
     if version != format!("{PROGRAM} {VERSION}") {
         return Err(format!("it is {version}").into());
     }
-    println!("{}", fresh.answer(&[PROGRAM, "doctor"])?);
-    let library = PathBuf::from(fresh.answer(&[PROGRAM, "lib"])?);
+    println!("{}", fresh.types(page.line("Install", "ncclscope doctor")?)?.0);
+    let library = PathBuf::from(fresh.types(&format!("{PROGRAM} lib"))?.0);
     if !library.is_file() || !library.starts_with(&fresh.folder) {
         return Err(format!("{} is not what was installed", library.display()).into());
     }
 
-    let mut words = vec![PROGRAM, "run", "--"];
-    let job = [job.get_program()].into_iter().chain(job.get_args());
-    words.extend(job.filter_map(|word| word.to_str()));
-    println!("{}", fresh.answer(&words)?);
+    let quick_start = "Quick start";
+    let run = page.line(quick_start, "ncclscope run ")?;
+    let (before, launcher) = run.split_once(" -- ").ok_or_else(|| format!("{run} has no --"))?;
+    println!("   in the place of {launcher}, the emulated job");
+    let (_, mut said) = fresh.types(&format!("{before} -- {}", show(job)))?;
+    // The emulator keeps what ranks say; another launcher passes it on.
+    for rank in 0..RANKS {
+        let log = fresh.folder.join(JOB).join(format!("process-{rank}.log"));
+        let text = fs::read_to_string(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        said = text + &said;
+    }
+    println!("{said}");
+    let said: Vec<&str> = said.lines().filter(|line| line.starts_with(PROGRAM)).collect();
+    let shapes: Vec<String> = said.iter().map(|line| like(line, &fresh.folder)).collect();
+    let expected = page.said(quick_start);
+    for line in &expected {
+        let shape = like(line, Path::new("/job"));
+        let is_so = |said: &String| match shape.strip_suffix('…') {
+            Some(begin) => said.starts_with(begin),
+            None => *said == shape,
+        };
+        if !shapes.iter().any(is_so) {
+            return Err(format!("README.md has a line that was not said: {line}").into());
+        }
+    }
+    if said.len() != expected.len() {
+        return Err(format!("{} lines are ours; README.md has {}", said.len(), expected.len()).into());
+    }
+
     let mut traces = traces(&fresh.folder);
     traces.sort();
     let folders: std::collections::BTreeSet<_> = traces.iter().filter_map(|trace| trace.parent()).collect();
     if traces.len() != RANKS || folders.len() != 1 {
         return Err(format!("{} traces in {} folders, of {RANKS} ranks", traces.len(), folders.len()).into());
     }
-    let traces: Vec<String> = traces.iter().map(|trace| trace.display().to_string()).collect();
-    let mut words = vec![PROGRAM, "info"];
-    words.extend(traces.iter().map(String::as_str));
-    let info = fresh.answer(&words)?;
+    let (info, _) = fresh.types(page.line(quick_start, "ncclscope info ")?)?;
     println!("{info}");
     if info.matches("exactly matched").count() < RANKS {
         return Err("not every rank has kernels".to_owned().into());
     }
+    println!("{}", fresh.types(page.line(quick_start, "ncclscope join ")?)?.0);
     time_loads(&library)?;
     Ok(library)
 }
@@ -172,10 +204,9 @@ fn traces(folder: &Path) -> Vec<PathBuf> {
 
 /// The Python module must find the same library.
 fn agrees(fresh: &Fresh, python: &str, modules: Option<&Path>, library: &Path) -> Result<(), Failure> {
-    let variable = modules.map(|folder| format!("PYTHONPATH={}", folder.display()));
-    let mut words: Vec<&str> = variable.iter().map(String::as_str).collect();
-    words.extend([python, "-c", "import ncclscope; print(ncclscope.plugin_path())"]);
-    let found = fresh.answer(&words)?;
+    let variable = modules.map(|folder| format!("PYTHONPATH={} ", folder.display())).unwrap_or_default();
+    let (found, _) =
+        fresh.types(&format!("{variable}{python} -c 'import ncclscope; print(ncclscope.plugin_path())'"))?;
     if Path::new(&found) != library {
         return Err(format!("the module says {found}, the program {}", library.display()).into());
     }

@@ -10,6 +10,7 @@
 //! The tools are installed below the target folder, at the versions given here, and nowhere else.
 
 mod archive;
+mod first_page;
 mod fresh;
 
 use std::env::{self, consts::ARCH};

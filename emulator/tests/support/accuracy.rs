@@ -180,7 +180,8 @@ impl Case {
         }
         let planted = self.planted();
         if planted != Planted::Nothing {
-            verdict.contradicted[1] = 0;
+            // They are drawn at a wrong time, which the label says.
+            *verdict.right.entry(CONTRADICTED.to_owned()).or_default() += std::mem::take(&mut verdict.contradicted[1]);
             // They may be off by what nobody can see, if the recording says how much that may be.
             [verdict.clock.outside, verdict.timer.outside] = [0; 2];
             // And where they are known to be off, they say so, however short they are.

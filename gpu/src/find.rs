@@ -83,6 +83,8 @@ pub struct Machine {
     pub cores: usize,
     /// The operating system's kernel.
     pub kernel: String,
+    /// What that takes its clocks from: `tsc`.
+    pub clock_source: String,
 }
 
 impl Machine {
@@ -124,6 +126,7 @@ impl Machine {
             processor: processor(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource").unwrap_or_default(),
         }
     }
 
@@ -161,7 +164,7 @@ impl fmt::Display for Machine {
             ("profiler", one(self.plugin.as_ref())),
             ("empty plugin", one(self.empty.as_ref())),
             ("processor", format!("{}, {} to use", self.processor, self.cores)),
-            ("kernel", self.kernel.clone()),
+            ("kernel", format!("{}, clock source {}", self.kernel, self.clock_source)),
         ];
         lines.iter().try_for_each(|(what, found)| writeln!(f, "{what:<13} {found}"))
     }

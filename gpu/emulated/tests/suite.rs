@@ -20,7 +20,7 @@ const ROWS: &str = "collectives alone shared groups communicators graphs graphs-
     channels launches graph-ids clock-raw clock-given late hung pool globaltimer correlation external-all external-single other-cupti kinds \
     bound-1s drift empty light standard full no-cupti application memory exit-return exit-hung exit-panic exit-at-once exit-abort \
     exit-terminated fork-before fork-after ddp py-graph fsdp ddp-injected py-no-destroy py-at-once py-exception py-terminated \
-    py-fork-before py-fork-after profiler-before profiler-after profiler-lent profiler-kept profiler-daemon kineto lost";
+    py-fork-before py-fork-after profiler-before profiler-after profiler-lent profiler-returned profiler-kept profiler-daemon kineto lost";
 
 /// A suite that has run.
 struct Run {
@@ -182,7 +182,7 @@ fn the_first_ten_minutes_end_in_time_with_all_rows_in_a_few_small_files() {
     assert_eq!(run.order[..2], ["launches", "graph-ids"]);
     let late = run.row("profiler-daemon");
     assert_eq!(late, ["not run", "", "no time left: see --minutes"]);
-    assert_eq!(run.order.len(), 23, "{:?}", run.order);
+    assert_eq!(run.order.len(), 24, "{:?}", run.order);
     run.check_output();
 }
 

@@ -1,6 +1,7 @@
 //! What all topics share: the machine, how jobs are started, and the rows so far.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(super) struct Bench {
     pub(super) began: Instant,
     /// When everything must have come to its end.
     end: Option<Instant>,
+    /// The GPUs' files, held open: without persistence mode the driver would start a GPU anew for each process, which takes seconds.
+    _devices: Vec<File>,
     /// A job of this row had less time than jobs have, and needed more.
     is_cut: bool,
     pub(super) rows: Vec<Row>,
@@ -193,6 +196,7 @@ impl Bench {
             home,
             began,
             end,
+            _devices: devices(),
             is_cut: false,
             rows: Vec::new(),
             jobs: Vec::new(),
@@ -468,6 +472,16 @@ impl Bench {
             Answer::by(format!("{lost} in {traces} traces"), &faults).value("lost", lost).value("traces", traces)
         });
     }
+}
+
+/// The files of GPUs that this process may open.
+fn devices() -> Vec<File> {
+    let files = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_gpu = |path: &PathBuf| {
+        let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix("nvidia"));
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    files.filter(is_gpu).filter_map(|path| File::open(path).ok()).collect()
 }
 
 impl Question {

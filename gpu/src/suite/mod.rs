@@ -122,6 +122,9 @@ impl Suite {
             }
         };
         say(&format!("{}{:<13} {}\n", bench.machine, "ranks", bench.layout()));
+        if bench.suite.first {
+            python::warm_up(&bench);
+        }
         for wanted in bench.suite.passes() {
             bench.wanted = wanted;
             TOPICS.iter().for_each(|topic| topic(&mut bench));

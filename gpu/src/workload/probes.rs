@@ -46,16 +46,19 @@ pub(super) fn launches(workload: &Workload, told: &mut Told) -> Result<(), Strin
     let exec = graph(&trial.gpu, trial.stream, 2)?;
     trial.records()?;
     ask("graph", 2, &|| exec.launch(trial.stream))?;
-    let runtime = workload.cudart.as_deref().map(Runtime::load).transpose()?;
-    if let Some(runtime) = &runtime {
+    // A runtime that cannot be had, or that wants a newer driver, costs this one answer and none of the others.
+    let runtime = workload.cudart.as_deref().ok_or_else(|| "no libcudart was found".to_owned()).and_then(Runtime::load);
+    let runtime = runtime.and_then(|runtime| runtime.launch(exec, trial.stream).map(|()| runtime));
+    trial.records()?;
+    if let Ok(runtime) = &runtime {
         ask("runtime_graph", 2, &|| runtime.launch(exec, trial.stream))?;
     }
     let mut absent = |name: &str, why: &str| drop(told.words.insert(name.into(), why.into()));
     if !has_ex {
         absent("kernel_ex", "this driver has no cuLaunchKernelEx");
     }
-    if runtime.is_none() {
-        absent("runtime_graph", "no libcudart was found");
+    if let Err(why) = &runtime {
+        absent("runtime_graph", why);
     }
     Ok(())
 }

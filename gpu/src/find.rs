@@ -257,10 +257,11 @@ fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<Found> {
         .collect()
 }
 
-/// Asks Python for PyTorch, without loading it, which takes long.
+/// Asks Python for PyTorch with CUDA, without loading it, which takes long.
 fn torch(python: &Path) -> Option<Torch> {
-    const ASK: &str = "import importlib.util, importlib.metadata as m, os\n\
+    const ASK: &str = "import importlib.util, importlib.metadata as m, os, runpy\n\
         s = importlib.util.find_spec('torch')\n\
+        assert runpy.run_path(os.path.join(os.path.dirname(s.origin), 'version.py'))['cuda']\n\
         print(m.version('torch')); print(os.path.dirname(os.path.dirname(s.origin)))";
     let output = Command::new(python).args(["-c", ASK]).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -206,6 +206,8 @@ impl Bench {
             lost: 0,
             traces: 0,
         };
+        // Should the driver hang, what was found on the machine is told.
+        bench.home.report(bench.report())?;
         bench.probe()?;
         // CUPTI must not be newer than the driver.
         const CUDA_13: u32 = 13_000;
@@ -242,6 +244,7 @@ impl Bench {
 
     pub(super) fn layout(&self) -> String {
         match self.several() {
+            _ if self.gpus.is_empty() => "not known: the driver was not asked yet".into(),
             Layout::Gpus(count) => format!("{count}, one on each GPU"),
             _ => "2 on one GPU as if on two hosts, over sockets: they take turns, so times are those of turns".into(),
         }
@@ -252,8 +255,11 @@ impl Bench {
     }
 
     pub(super) fn versions(&self) -> Vec<(String, String)> {
+        let known = |version: u32, text: String| if version == 0 { "unknown".into() } else { text };
         let nccl = format!("{}.{}.{}", self.nccl / 10_000, self.nccl / 100 % 100, self.nccl % 100);
+        let nccl = known(self.nccl, nccl);
         let cuda = format!("{}.{}", self.driver_cuda / 1000, self.driver_cuda / 10 % 100);
+        let cuda = known(self.driver_cuda, cuda);
         let driver = self.machine.driver_version.clone().unwrap_or_else(|| "of unknown version".into());
         let cupti = self.cupti.map_or_else(|| "none".into(), |version| version.to_string());
         let torch = self.machine.torch.as_ref().map_or_else(|| "none".into(), |torch| torch.version.clone());

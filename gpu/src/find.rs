@@ -303,6 +303,27 @@ mod tests {
     }
 
     #[test]
+    fn a_pytorch_without_cuda_is_none() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let python = folder.path().join("python");
+        let path = folder.path().display();
+        std::fs::write(&python, format!("#!/bin/sh\nPYTHONPATH='{path}' exec python3 \"$@\"\n")).unwrap();
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["torch", "torch-9.9.dist-info"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        std::fs::write(folder.path().join("torch/__init__.py"), "raise RuntimeError('it takes long')").unwrap();
+        std::fs::write(folder.path().join("torch-9.9.dist-info/METADATA"), "Name: torch\nVersion: 9.9\n").unwrap();
+        for (cuda, found) in [("None", None), ("'13.2'", Some("9.9"))] {
+            std::fs::write(folder.path().join("torch/version.py"), format!("cuda = {cuda}\n")).unwrap();
+            let torch = torch(&python);
+            assert_eq!(torch.as_ref().map(|it| it.version.as_str()), found, "{cuda}");
+            assert!(torch.is_none_or(|it| it.packages == folder.path().canonicalize().unwrap()));
+        }
+    }
+
+    #[test]
     fn what_is_missing_is_named() {
         let nothing = Machine::default();
         assert_eq!(nothing.missing().len(), 3);

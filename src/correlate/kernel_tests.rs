@@ -69,7 +69,11 @@ fn a_kernel_that_has_another_s_name_is_still_its_launch_s() {
              37 0 clone {clone} of={known} | 38 0 graph 1 corr=9
              60 0 kernel 50 corr=9 node={clone} name=triton_poi_fused"
         );
-    check(&input, "10 kernel to 20 exact (launch bracket) C by lA: AllReduce 100");
+    check(
+        &input,
+        "10 kernel to 20 exact (launch bracket) C by lA: AllReduce 100
+         50 kernel to 60 exact (graph node) C by l replay 1: AllReduce 9",
+    );
 }
 
 #[test]

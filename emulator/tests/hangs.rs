@@ -276,8 +276,9 @@ fn jobs_that_are_well_are_not_said_to_hang() {
     play(0..4, 2, fault_of_healthy);
 }
 
-/// After a second session CUPTI may do so before 13.1 Update 1 (`ncclscope::releases`). One that is said to be newer and does it all the same shows
-/// what would come of it: the last launch is missed, and CUPTI is made to return everything, which costs the records of what runs.
+/// After a second session CUPTI may do so before 13.1 Update 1 (`ncclscope::releases`). One that
+/// says it is newer and does it all the same shows what would come of it: the last launch is
+/// missed, and CUPTI is made to return everything, which costs the records of what runs.
 #[test]
 fn a_launch_of_a_graph_whose_kernels_name_another_is_not_missed() {
     let program = "capture one {\nall_reduce 64 KiB f32 sum\n}\nreplay one\nsync\nrelease\nreplay one\nsync\nacquire\n\

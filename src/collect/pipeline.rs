@@ -566,7 +566,8 @@ mod tests {
         assert_eq!(unseen_after_cupti_was_lent(130_101), Some(HostNs(20)));
     }
 
-    /// Kernels that are said not to have ended, and records that say nothing, after so many bad ones while CUPTI is made to return everything.
+    /// Kernels that are said not to have ended, and records that say nothing, after so many bad
+    /// ones while CUPTI is made to return everything.
     fn not_ended_after(bad: u32) -> (u64, u64) {
         let mut pipeline = launch_a_graph(with_kernels(130_000));
         let pair = Pair { ticks: Ticks(10_000_000_000), host: HostNs(10_000_000_000), error_ns: 0 };

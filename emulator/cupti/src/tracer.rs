@@ -467,7 +467,7 @@ fn launch_told(activity: &Activity) -> u32 {
     if launches.0 == 0 { activity.correlation } else { launches.0 }
 }
 
-/// The name that a record has: that of the last kernel of the application, where the options ask for that.
+/// The name that a record has: where the options ask for that, that of the application's last.
 fn name_told(name: *const c_char) -> *const c_char {
     static BEFORE: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
     let share = process::options().rename;

@@ -49,7 +49,7 @@ const WALL_CLOCK: &str = "clock step, wall clock";
 /// In this one messages to oneself make NCCL's stamps of channels prove nothing before 2.31: then only launches speak against a match.
 const SWAPPED: &str = "launches swapped";
 
-/// In this one kernels of graphs name other launches than their own, so that it takes their times to know them.
+/// In this one kernels of graphs name other launches than their own: their times tell them apart.
 const CONFUSED: &str = "lent, launches confused";
 
 /// The cases that are always the same.
@@ -371,7 +371,7 @@ pub(crate) fn read(job: &Job) -> Vec<(Vec<Line>, Seen)> {
     job.told().into_iter().map(read).collect()
 }
 
-/// Knows kernels of graphs by their node and their time, and not by the launch that their records name.
+/// Knows kernels of graphs by their node and their time, not by the launch that records name.
 fn know_by_times(truth: &[Line], seen: &mut Seen) {
     for kernel in seen.kernels.iter_mut().filter(|kernel| kernel.key.1 != 0) {
         let runs = truth.iter().filter_map(|line| match line {

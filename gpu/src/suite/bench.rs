@@ -28,7 +28,8 @@ pub(super) struct Bench {
     pub(super) began: Instant,
     /// When everything must have come to its end.
     end: Option<Instant>,
-    /// The GPUs' files, held open: without persistence mode the driver would start a GPU anew for each process, which takes seconds.
+    /// The GPUs' files, held open: without persistence mode the driver would start a GPU anew
+    /// for each process, which takes seconds.
     _devices: Vec<File>,
     /// A job of this row had less time than jobs have, and needed more.
     is_cut: bool,

@@ -152,7 +152,8 @@ pub(super) fn run(bench: &mut Bench) {
     bench.ask(&question, &[], cost);
 }
 
-/// Has PyTorch's gigabytes read while other rows are asked: the first process that imports it may take longer than a job may.
+/// Has PyTorch's gigabytes read while other rows are asked: the first process that imports it
+/// may take longer than a job may.
 pub(super) fn warm_up(bench: &Bench) {
     if bench.machine.torch.is_some() {
         let mut import = Command::new(&bench.suite.wanted.python);

@@ -165,7 +165,8 @@ impl Tap {
         unsafe { (self.api.cuptiActivityFlushAll)(flag) }
     }
 
-    /// The records that CUPTI has returned since the last time. The memory stays lent for good: of a kernel that runs CUPTI may still write into it.
+    /// The records that CUPTI has returned since the last time. The memory stays lent for good: of
+    /// a kernel that runs CUPTI may still write into it.
     pub(super) fn returned(&self) -> Records {
         self.read(std::mem::forget)
     }
@@ -191,7 +192,7 @@ impl Tap {
                     records.external.insert(call, id.get(ExternalCorrelation::EXTERNAL_ID).unwrap_or_default());
                 }
             }
-            // SAFETY: it was leaked as a box of so many words, and nothing that was read points into it.
+            // SAFETY: it was leaked as a box of so many words, and nothing that was read points there.
             done_with(unsafe { Box::from_raw(std::ptr::from_mut(buffer)) });
         }
         records

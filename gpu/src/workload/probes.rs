@@ -46,7 +46,7 @@ pub(super) fn launches(workload: &Workload, told: &mut Told) -> Result<(), Strin
     let exec = graph(&trial.gpu, trial.stream, 2)?;
     trial.records()?;
     ask("graph", 2, &|| exec.launch(trial.stream))?;
-    // A runtime that cannot be had, or that wants a newer driver, costs this one answer and none of the others.
+    // A runtime that cannot be had, or that wants a newer driver, costs this one answer alone.
     let runtime = workload.cudart.as_deref().ok_or_else(|| "no libcudart was found".to_owned()).and_then(Runtime::load);
     let runtime = runtime.and_then(|runtime| runtime.launch(exec, trial.stream).map(|()| runtime));
     trial.records()?;

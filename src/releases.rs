@@ -117,7 +117,8 @@ pub const FAULTS: [Fault; 9] = [
         id: FaultId::ProcessorTime,
         releases: (0, 130_401),
         what: "the processor time that it takes grows without end",
-        follows: "record long jobs in parts, or without kernels (NCCLSCOPE_CUPTI=0)",
+        follows: "record long jobs in parts, or without kernels (NCCLSCOPE_CUPTI=0); how it grows, as far as flushing takes it, is the counter of \
+                  the thread ncclscope flush in the trace",
         source: "NVIDIA's notes on CUDA 13.4 Update 1",
     },
     Fault {

@@ -47,6 +47,12 @@ fn times_of_cuptis_that_are_off_are_said_and_small_errors_are_not() {
     ]);
 }
 
+/// As CUPTI does before 13.1 Update 1, and before 13.4 Update 1 (`ncclscope::releases`).
+#[test]
+fn launches_and_names_that_cupti_confuses_make_no_match_wrong() {
+    check(&[("lent, launches confused", "2.32.3"), ("names confused", "2.28.9")]);
+}
+
 #[test]
 fn coarse_timers_and_changing_rates_are_inside_of_the_bound() {
     check(&[("steps of 10 us", "2.28.9"), ("rates that change", "2.28.9")]);

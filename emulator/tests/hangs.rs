@@ -276,6 +276,23 @@ fn jobs_that_are_well_are_not_said_to_hang() {
     play(0..4, 2, fault_of_healthy);
 }
 
+/// After a second session CUPTI may do so before 13.1 Update 1 (`ncclscope::releases`). One that
+/// says it is newer and does it all the same shows what would come of it: the last launch is
+/// missed, and CUPTI is made to return everything, which costs the records of what runs.
+#[test]
+fn a_launch_of_a_graph_whose_kernels_name_another_is_not_missed() {
+    let program = "capture one {\nall_reduce 64 KiB f32 sum\n}\nreplay one\nsync\nrelease\nreplay one\nsync\nacquire\n\
+                   repeat 3 {\nreplay one\nsync\n}\nsleep 8 s\n";
+    for (misbehaviour, is_missed) in [("confuse", false), ("confuse,version=130101", true)] {
+        let text = Shape { hosts: 1, per_host: 2 }.scenario(program, "");
+        let case = Case { text, nccl: "2.30.7", has_cupti: true, misbehaviour, limit: None, expected: Vec::new() };
+        let (_file, plan) = case.plan();
+        let job = plan.run().succeeded();
+        let forced = job.trace().text("SELECT name FROM slice WHERE name = 'CUPTI flushed by force'");
+        assert_eq!(forced.contains("by force"), is_missed, "{misbehaviour}: {forced}");
+    }
+}
+
 #[test]
 #[ignore = "cargo xtask e2e --all"]
 fn what_hangs_is_named_in_many_jobs() {

@@ -83,6 +83,8 @@ pub struct Machine {
     pub cores: usize,
     /// The operating system's kernel.
     pub kernel: String,
+    /// What that takes its clocks from: `tsc`.
+    pub clock_source: String,
 }
 
 impl Machine {
@@ -124,6 +126,7 @@ impl Machine {
             processor: processor(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource").unwrap_or_default(),
         }
     }
 
@@ -161,7 +164,7 @@ impl fmt::Display for Machine {
             ("profiler", one(self.plugin.as_ref())),
             ("empty plugin", one(self.empty.as_ref())),
             ("processor", format!("{}, {} to use", self.processor, self.cores)),
-            ("kernel", self.kernel.clone()),
+            ("kernel", format!("{}, clock source {}", self.kernel, self.clock_source)),
         ];
         lines.iter().try_for_each(|(what, found)| writeln!(f, "{what:<13} {found}"))
     }
@@ -254,10 +257,11 @@ fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<Found> {
         .collect()
 }
 
-/// Asks Python for PyTorch, without loading it, which takes long.
+/// Asks Python for PyTorch with CUDA, without loading it, which takes long.
 fn torch(python: &Path) -> Option<Torch> {
-    const ASK: &str = "import importlib.util, importlib.metadata as m, os\n\
+    const ASK: &str = "import importlib.util, importlib.metadata as m, os, runpy\n\
         s = importlib.util.find_spec('torch')\n\
+        assert runpy.run_path(os.path.join(os.path.dirname(s.origin), 'version.py'))['cuda']\n\
         print(m.version('torch')); print(os.path.dirname(os.path.dirname(s.origin)))";
     let output = Command::new(python).args(["-c", ASK]).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -296,6 +300,27 @@ mod tests {
         let found = every(&places, "libnccl.so.2");
         assert_eq!(found.iter().map(|it| it.by.as_str()).collect::<Vec<_>>(), ["one"]);
         assert!(every(&places, "libcuda.so.1").is_empty());
+    }
+
+    #[test]
+    fn a_pytorch_without_cuda_is_none() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let python = folder.path().join("python");
+        let path = folder.path().display();
+        std::fs::write(&python, format!("#!/bin/sh\nPYTHONPATH='{path}' exec python3 \"$@\"\n")).unwrap();
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["torch", "torch-9.9.dist-info"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        std::fs::write(folder.path().join("torch/__init__.py"), "raise RuntimeError('it takes long')").unwrap();
+        std::fs::write(folder.path().join("torch-9.9.dist-info/METADATA"), "Name: torch\nVersion: 9.9\n").unwrap();
+        for (cuda, found) in [("None", None), ("'13.2'", Some("9.9"))] {
+            std::fs::write(folder.path().join("torch/version.py"), format!("cuda = {cuda}\n")).unwrap();
+            let torch = torch(&python);
+            assert_eq!(torch.as_ref().map(|it| it.version.as_str()), found, "{cuda}");
+            assert!(torch.is_none_or(|it| it.packages == folder.path().canonicalize().unwrap()));
+        }
     }
 
     #[test]

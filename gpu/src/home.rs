@@ -121,9 +121,12 @@ impl Home {
         self.shared.write(&mut state)
     }
 
-    /// A job begins.
+    /// A job begins, which the report says from now on.
     pub fn begins(&self, job: &str) {
-        self.shared.lock().running = Some((job.to_owned(), Instant::now()));
+        let mut state = self.shared.lock();
+        state.running = Some((job.to_owned(), Instant::now()));
+        // That there is no room is told at the end.
+        let _ = self.shared.write(&mut state);
     }
 
     /// It has ended, and left a folder.

@@ -93,6 +93,8 @@ pub struct Verdict {
     pub application: usize,
     /// Those of them that ran beside one of NCCL's.
     pub beside: usize,
+    /// Launches outside of graphs of which no kernel came.
+    pub unseen: u64,
     /// Records of NCCL's that are not in the trace, and CUPTI's.
     pub lost: u64,
     /// Matched kernels in which all of their channels lie, and others.
@@ -136,6 +138,12 @@ impl Seen {
     #[must_use]
     pub fn kernels_since_acquired(&self) -> Option<usize> {
         self.acquired.map(|acquired| self.nccl().filter(|kernel| kernel.span.0 > acquired).count())
+    }
+
+    /// Whether the recording says that CUPTI's records go elsewhere.
+    #[must_use]
+    pub fn says_silent(&self) -> bool {
+        self.notes.iter().any(|note| note.starts_with(remark::SILENT))
     }
 
     /// Kernels of NCCL's.
@@ -253,6 +261,7 @@ impl Verdict {
             Some(word) => {
                 self.lost += word.dropped() + word.discarded() + word.activities_dropped();
                 self.lost += word.activity_buffers_discarded() + word.activities_discarded() + word.launches_lost();
+                self.unseen += word.launches_without_kernel();
                 self.confirmed += word.kernels_confirmed();
                 self.contradicted += word.kernels_contradicted();
                 self.timer_contradictions += word.timer_contradictions();
@@ -336,6 +345,12 @@ impl Verdict {
         fault(self.contradicted > 0, format!("{} matches are contradicted by their channels", self.contradicted));
         fault(self.lost > 0, format!("{} records were lost", self.lost));
         faults
+    }
+
+    /// How many launches have no kernel, if some have none.
+    #[must_use]
+    pub fn missing(&self) -> Option<String> {
+        (self.unseen > 0).then(|| format!("no kernel came of {} launches", self.unseen))
     }
 
     /// How many kernels are not matched, and why.
@@ -538,6 +553,15 @@ mod tests {
     fn what_was_asked_for_and_has_no_kernel_is_missed() {
         let verdict = judge("AllReduce:4 AllReduce:8", "AllReduce:4");
         assert_eq!(verdict.faults(), ["1 requests have no kernel"]);
+    }
+
+    #[test]
+    fn launches_without_a_kernel_are_told_beside_what_is_asked_for() {
+        let seen = |launches| {
+            let word = Nccl { launches_without_kernel: launches, ..Nccl::default() };
+            Verdict::of(&[Seen { last_word: Some(word), ..Seen::default() }], &[]).missing()
+        };
+        assert_eq!([seen(None), seen(Some(2))], [None, Some("no kernel came of 2 launches".into())]);
     }
 
     #[test]

@@ -56,6 +56,26 @@ fn overlapping_launches_keep_their_own_kernels() {
     );
 }
 
+/// CUPTI before 13.4 Update 1 may do so where modules are unloaded (`crate::releases`).
+#[test]
+fn a_kernel_that_has_another_s_name_is_still_its_launch_s() {
+    let [known, clone] = [(1_u64 << 32) + 5, (2 << 32) + 5];
+    let input = eager(0, "A", 1, 100)
+        + &format!(
+            "20 0 kernel 10 corr=1 name=triton_poi_fused
+             30 0 start g GroupApi | 30 0 start a CollApi parent=g captured count=9 | 31 0 stop a
+             32 0 start l KernelLaunch parent=g | 32 0 node {known} in=l | 33 0 stop l | 34 0 stop g
+             35 0 start p Group | 35 0 start c Coll parent=a group=p count=9 | 36 0 stop c | 36 0 stop p
+             37 0 clone {clone} of={known} | 38 0 graph 1 corr=9
+             60 0 kernel 50 corr=9 node={clone} name=triton_poi_fused"
+        );
+    check(
+        &input,
+        "10 kernel to 20 exact (launch bracket) C by lA: AllReduce 100
+         50 kernel to 60 exact (graph node) C by l replay 1: AllReduce 9",
+    );
+}
+
 #[test]
 fn a_kernel_that_had_not_ended_is_known_by_what_it_carries() {
     let graph = "100 0 start g GroupApi | 100 0 start a CollApi parent=g captured count=9 | 101 0 stop a

@@ -17,6 +17,8 @@
 //! | `skew=5ms@40` | the same after so many kernels |
 //! | `conversion=5us` | the GPU's times are off by up to so much: each tenth of a second they are converted along another line |
 //! | `swap=10%` | so many kernels of NCCL's outside of graphs swap correlation ids with the next one on their stream |
+//! | `confuse` | once it was given up and taken again, kernels of graphs name the launch of a graph before their own |
+//! | `rename=10%` | so many records of kernels have the name of the application's last one, as where modules are unloaded and loaded |
 //! | `miss=1%` | so many callbacks of calls never come, neither at the call's beginning nor at its end |
 //! | `withhold` | subscriptions and callbacks are granted, and no callback ever comes but those of CUPTI's own failures |
 //! | `withhold=calls` | no callback of a call into the driver or the runtime comes |
@@ -70,6 +72,10 @@ pub struct Options {
     pub exhaust: u64,
     /// The share of kernels that swap correlation ids with the next one.
     pub swap: f64,
+    /// Whether kernels of graphs name another launch from the second session on.
+    pub confuse: bool,
+    /// The share of kernels with the name of another.
+    pub rename: f64,
     /// The share of calls whose callbacks never come.
     pub miss: f64,
     /// The callbacks that never come.
@@ -153,6 +159,8 @@ impl Default for Options {
             skew_after: 0,
             conversion: 0,
             swap: 0.0,
+            confuse: false,
+            rename: 0.0,
             miss: 0.0,
             withhold: Withheld::default(),
             taken: None,
@@ -202,6 +210,8 @@ impl Options {
                 }
                 "conversion" => options.conversion = duration(word, value()?)?,
                 "swap" => options.swap = share(word, value()?)?,
+                "confuse" => options.confuse = true,
+                "rename" => options.rename = share(word, value()?)?,
                 "miss" => options.miss = share(word, value()?)?,
                 "withhold" => options.withhold.add(word, value().ok())?,
                 "taken" => options.taken = Some(value().unwrap_or("another tool").to_owned()),
@@ -325,7 +335,7 @@ mod tests {
     #[test]
     fn every_word_is_understood() {
         let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=-5ms@40,conversion=7us,\
-            swap=20%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
+            swap=20%,confuse,rename=3%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             latch,state=warning,seed=7,forgive";
         let expected = Options {
             release: Release::V12_9,
@@ -341,6 +351,8 @@ mod tests {
             skew_after: 40,
             conversion: 7_000,
             swap: 0.2,
+            confuse: true,
+            rename: 0.03,
             miss: 0.02,
             withhold: Withheld { calls: false, objects: true },
             taken: Some("Kineto".to_owned()),

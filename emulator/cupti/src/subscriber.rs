@@ -5,7 +5,7 @@
 
 use std::ffi::{CString, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::names::domain;
 use crate::process::{self, Inside, lock};
@@ -30,6 +30,7 @@ const WORDS: usize = 16;
 static WANTED: [[AtomicU64; WORDS]; DOMAINS] = [const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS];
 static CURRENT: AtomicPtr<Subscriber> = AtomicPtr::new(std::ptr::null_mut());
 static CHANGING: Mutex<()> = Mutex::new(());
+static SESSIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Makes a subscriber the one.
 ///
@@ -49,7 +50,13 @@ pub(crate) fn subscribe(
     let subscriber = Subscriber { callback, user: AtomicPtr::new(user), name, is_v2 };
     let subscriber = Box::leak(Box::new(subscriber));
     CURRENT.store(subscriber, Ordering::Release);
+    SESSIONS.fetch_add(1, Ordering::Relaxed);
     Ok(subscriber)
+}
+
+/// How often somebody has subscribed.
+pub(crate) fn sessions() -> u32 {
+    SESSIONS.load(Ordering::Relaxed)
 }
 
 /// Lets the subscriber go; false when it is not the one.

@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, Once};
 use std::time::{Duration, Instant};
 
@@ -447,9 +447,39 @@ fn finish(machine: &Machine, done: &Done) {
 fn complete(finished: &Finished) {
     let Finished { activity, name, slot, kind, timing } = finished;
     let source = objects::origin(activity.node_id);
-    if let Some(record) = records::activity(*kind, process::options().release, activity, *timing, *name, source) {
+    let (activity, name) = (&Activity { correlation: launch_told(activity), ..*activity }, name_told(*name));
+    if let Some(record) = records::activity(*kind, process::options().release, activity, *timing, name, source) {
         with(|tracer| tracer.buffers.complete(*slot, record.as_bytes()));
     }
+}
+
+/// The launch that a record names: that of the graph before, where the options ask for that.
+fn launch_told(activity: &Activity) -> u32 {
+    /// The launches of graphs of the last records, that before the last and the last.
+    static LAUNCHES: Mutex<(u32, u32)> = Mutex::new((0, 0));
+    if !process::options().confuse || activity.node_id == 0 || subscriber::sessions() < 2 {
+        return activity.correlation;
+    }
+    let mut launches = lock(&LAUNCHES);
+    if launches.1 != activity.correlation {
+        *launches = (launches.1, activity.correlation);
+    }
+    if launches.0 == 0 { activity.correlation } else { launches.0 }
+}
+
+/// The name that a record has: where the options ask for that, that of the application's last.
+fn name_told(name: *const c_char) -> *const c_char {
+    static BEFORE: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
+    let share = process::options().rename;
+    if name.is_null() || share <= 0.0 {
+        return name;
+    }
+    // NCCL's modules stay: it is others that are unloaded.
+    if !is_nccl(name) {
+        BEFORE.store(name.cast_mut(), Ordering::Relaxed);
+    }
+    let before = BEFORE.load(Ordering::Relaxed);
+    if !before.is_null() && process::happens(share) { before } else { name }
 }
 
 /// As [`complete`], but some kernels of NCCL's wait for the next one of their stream, with which they swap correlation ids.
@@ -476,12 +506,15 @@ fn complete_or_swap(mut finished: Finished) {
 
 /// Whether this is a kernel of NCCL's that was launched by a call of its own.
 fn can_swap(finished: &Finished) -> bool {
+    let is_kernel = finished.activity.kind == ActivityKind::Kernel && finished.activity.node_id == 0;
+    is_kernel && !finished.name.is_null() && is_nccl(finished.name)
+}
+
+/// Whether a name that was kept for good, and is not null, is one of NCCL's.
+fn is_nccl(name: *const c_char) -> bool {
     const NCCL: &[u8] = b"nccl";
-    if finished.activity.kind != ActivityKind::Kernel || finished.activity.node_id != 0 || finished.name.is_null() {
-        return false;
-    }
-    // SAFETY: not null, and a name that was kept for good.
-    let name = unsafe { CStr::from_ptr(finished.name) }.to_bytes();
+    // SAFETY: not null, and kept for good.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     name.windows(NCCL.len()).any(|part| part == NCCL)
 }
 

@@ -1,6 +1,7 @@
 //! What all topics share: the machine, how jobs are started, and the rows so far.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,9 @@ pub(super) struct Bench {
     pub(super) began: Instant,
     /// When everything must have come to its end.
     end: Option<Instant>,
+    /// The GPUs' files, held open: without persistence mode the driver would start a GPU anew
+    /// for each process, which takes seconds.
+    _devices: Vec<File>,
     /// A job of this row had less time than jobs have, and needed more.
     is_cut: bool,
     pub(super) rows: Vec<Row>,
@@ -193,6 +197,7 @@ impl Bench {
             home,
             began,
             end,
+            _devices: devices(),
             is_cut: false,
             rows: Vec::new(),
             jobs: Vec::new(),
@@ -202,6 +207,8 @@ impl Bench {
             lost: 0,
             traces: 0,
         };
+        // Should the driver hang, what was found on the machine is told.
+        bench.home.report(bench.report())?;
         bench.probe()?;
         // CUPTI must not be newer than the driver.
         const CUDA_13: u32 = 13_000;
@@ -238,6 +245,7 @@ impl Bench {
 
     pub(super) fn layout(&self) -> String {
         match self.several() {
+            _ if self.gpus.is_empty() => "not known: the driver was not asked yet".into(),
             Layout::Gpus(count) => format!("{count}, one on each GPU"),
             _ => "2 on one GPU as if on two hosts, over sockets: they take turns, so times are those of turns".into(),
         }
@@ -248,8 +256,11 @@ impl Bench {
     }
 
     pub(super) fn versions(&self) -> Vec<(String, String)> {
+        let known = |version: u32, text: String| if version == 0 { "unknown".into() } else { text };
         let nccl = format!("{}.{}.{}", self.nccl / 10_000, self.nccl / 100 % 100, self.nccl % 100);
+        let nccl = known(self.nccl, nccl);
         let cuda = format!("{}.{}", self.driver_cuda / 1000, self.driver_cuda / 10 % 100);
+        let cuda = known(self.driver_cuda, cuda);
         let driver = self.machine.driver_version.clone().unwrap_or_else(|| "of unknown version".into());
         let cupti = self.cupti.map_or_else(|| "none".into(), |version| version.to_string());
         let torch = self.machine.torch.as_ref().map_or_else(|| "none".into(), |torch| torch.version.clone());
@@ -468,6 +479,16 @@ impl Bench {
             Answer::by(format!("{lost} in {traces} traces"), &faults).value("lost", lost).value("traces", traces)
         });
     }
+}
+
+/// The files of GPUs that this process may open.
+fn devices() -> Vec<File> {
+    let files = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_gpu = |path: &PathBuf| {
+        let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix("nvidia"));
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    files.filter(is_gpu).filter_map(|path| File::open(path).ok()).collect()
 }
 
 impl Question {

@@ -15,7 +15,7 @@ pub(super) const FIRST: [&str; 6] = [
     "alone groups graphs-channels lent capture",
     "kinds pool other-cupti",
     "attach-late exit-hung injected",
-    "profiler-kept profiler-daemon",
+    "profiler-returned profiler-kept profiler-daemon",
 ];
 
 /// What the second call asks.

@@ -55,7 +55,7 @@ pub struct Suite {
     /// Minutes after which everything has ended; what is left is told as not run [default: none; with --quick 4.5 if no row is named]
     #[arg(long, value_name = "MINUTES")]
     pub minutes: Option<f64>,
-    /// How long clocks are looked at, in seconds [default: 1,10,60; with --quick 1,10]
+    /// How long clocks are looked at, in seconds, less than a job may take [default: 1,10,40; with --quick 1,10]
     #[arg(long, value_name = "SECONDS", value_delimiter = ',')]
     pub clock_seconds: Vec<f64>,
     /// How often cost is measured in each order of A, B, B, A [default: 5; with --quick 1]
@@ -122,6 +122,9 @@ impl Suite {
             }
         };
         say(&format!("{}{:<13} {}\n", bench.machine, "ranks", bench.layout()));
+        if bench.suite.first {
+            python::warm_up(&bench);
+        }
         for wanted in bench.suite.passes() {
             bench.wanted = wanted;
             TOPICS.iter().for_each(|topic| topic(&mut bench));

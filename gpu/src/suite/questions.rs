@@ -94,7 +94,8 @@ fn plan(bench: &Bench, name: &'static str) -> Plan {
     let seconds = bench.suite.clock_seconds.iter().copied().reduce(f64::max).map_or(seconds, |most| most + 1.5);
     let plan = Plan::new(name, workload, Layout::Alone).plugin(Plugin::None);
     match name {
-        "pool" => plan.with("repeats", launches),
+        // As many as there is time for: the job comes to its end well before it would be killed.
+        "pool" => plan.with("repeats", launches).with("seconds", bench.suite.job_limit / 2),
         "clock-raw" => plan.with("seconds", seconds),
         "clock-given" => plan.with("seconds", 2.5),
         _ => plan.with("repeats", REPEATS),

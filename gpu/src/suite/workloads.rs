@@ -62,7 +62,7 @@ fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
         Err(why) => return Answer::not_ok(why),
     };
     let verdict = Verdict::of(&seen, &ended.told);
-    let mut faults = Vec::new();
+    let mut faults: Vec<String> = verdict.missing().into_iter().collect();
     let spins: u64 = ended.told.iter().flatten().map(|told| told.spins).sum();
     if spins != verdict.application as u64 && spins > 0 {
         faults.push(format!("{} of the application's {spins} kernels are in the traces", verdict.application));

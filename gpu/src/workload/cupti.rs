@@ -20,7 +20,7 @@ const KIND: u32 = sys::CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;
 /// Bytes of a buffer.
 const BUFFER: usize = 1 << 20;
 
-/// A buffer that came back, and how much of it is filled. The memory stays lent for good: a question is short.
+/// A buffer that came back, and how much of it is filled.
 struct Filled(&'static mut [u64], usize);
 
 /// What callbacks saw, in their order.
@@ -152,7 +152,8 @@ impl Trial {
     pub(super) fn records(&self) -> Result<Records, String> {
         self.gpu.synchronize()?;
         check("cuptiActivityFlushAll", self.tap.flush(true))?;
-        Ok(self.tap.returned())
+        // Everything has ended, and very many kernels are more than a machine may have memory for.
+        Ok(self.tap.read(drop))
     }
 }
 
@@ -164,8 +165,13 @@ impl Tap {
         unsafe { (self.api.cuptiActivityFlushAll)(flag) }
     }
 
-    /// The records that CUPTI has returned since the last time.
+    /// The records that CUPTI has returned since the last time. The memory stays lent for good: of
+    /// a kernel that runs CUPTI may still write into it.
     pub(super) fn returned(&self) -> Records {
+        self.read(std::mem::forget)
+    }
+
+    fn read(&self, done_with: fn(Box<[u64]>)) -> Records {
         // SAFETY: the function of a library that stays, in a process with a driver.
         let walker = unsafe { Library::new(self.api.cuptiActivityGetNextRecord) };
         let table = Table::new(self.version);
@@ -186,6 +192,8 @@ impl Tap {
                     records.external.insert(call, id.get(ExternalCorrelation::EXTERNAL_ID).unwrap_or_default());
                 }
             }
+            // SAFETY: it was leaked as a box of so many words, and nothing that was read points there.
+            done_with(unsafe { Box::from_raw(std::ptr::from_mut(buffer)) });
         }
         records
     }

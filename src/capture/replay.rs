@@ -4,9 +4,9 @@ use std::io::Read;
 
 use super::dictionary::Dictionary;
 use super::read::{Chunks, Decoder, Entry, Error};
-use crate::collect::file::Packer;
-use crate::collect::input::{Begin, Input};
-use crate::collect::pipeline::Pipeline;
+use crate::pipeline::Pipeline;
+use crate::pipeline::input::{Begin, Input};
+use crate::trace::packer::Packer;
 
 /// How a capture came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]

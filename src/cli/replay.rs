@@ -10,8 +10,8 @@ use super::info;
 use crate::capture;
 use crate::capture::read::{Chunks, Entry, Error};
 use crate::capture::replay::{self, End, Replay};
-use crate::collect::input::{Begin, Input};
 use crate::model::time::HostNs;
+use crate::pipeline::input::{Begin, Input};
 use crate::trace::names;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -8,11 +8,16 @@
 //! same again, from a capture. Equal inputs make equal chunks, byte for byte: who drives it takes a chunk after each input
 //! that leaves it [full](Pipeline::is_full), and after [`Input::Flush`] and [`Input::End`].
 
+pub mod activities;
+pub mod input;
+pub mod spoilt;
+
 use cupti_sys::records::Walker;
 
-use super::activities::Activities;
-use super::input::{Begin, Ending, Input, Level, remark};
-use super::spoilt::{self, Spoilt};
+use activities::Activities;
+use input::{Begin, Ending, Input, Level, remark};
+use spoilt::Spoilt;
+
 use crate::clock::align::{HostClock, Pair};
 use crate::correlate::Correlator;
 use crate::cupti::decode::Outside;

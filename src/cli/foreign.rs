@@ -40,8 +40,8 @@ pub(super) fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "  GPUs          {count} {name}")?;
     }
     if let Some(extent) = profile.extent() {
-        let utc = match profile.clock.to_utc_ns {
-            Some(offset) => format!(", from {}", utc(extent.moved(offset).start)),
+        let utc = match profile.clock.to_utc {
+            Some(offset) => format!(", from {}", utc(extent.shifted(offset).start)),
             None => ", at a time that the file does not relate to any other clock".into(),
         };
         writeln!(out, "  time          {}{utc}; on {}", duration(extent.duration() as f64), profile.clock.name)?;

@@ -17,7 +17,7 @@ use crate::import::{self, Clock, How, Profile, Tool};
 use crate::model::activity::{self, Edge};
 use crate::model::event::{CollApi, Event, P2p, P2pApi};
 use crate::model::ids::{Handle, ProcessTag};
-use crate::model::time::HostNs;
+use crate::model::time::{HostNs, Shift};
 use crate::model::timeline::{Around, Comm, Entry, Method, Moment, Operation, Owner, Texts, Unmatched, What};
 use crate::model::word::Word;
 use crate::sys;
@@ -35,9 +35,9 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
     }
     super::must_be_new(output)?;
     // On the wall clock, where the file says when it was: so that files of different days stay days apart.
-    if let Some(offset) = profile.clock.to_utc_ns {
-        let name = std::mem::take(&mut profile.clock.name);
-        profile.shift(offset, Clock { name, to_utc_ns: Some(0) });
+    if let Some(to_utc) = profile.clock.to_utc {
+        let wall = Clock { to_utc: Some(Shift::default()), ..profile.clock.clone() };
+        profile = profile.shifted(to_utc, &wall);
     }
     let Some(extent) = profile.extent() else {
         return Err(format!("{}: nothing in it could be drawn: {}", input.display(), profile.notes.join("; ")));
@@ -135,7 +135,7 @@ impl<'a> Drawing<'a> {
     ) -> Drawing<'a> {
         let about = &profile.processes[process];
         let time = HostNs(start as u64);
-        let realtime = profile.clock.to_utc_ns.map_or(0, |offset| start.saturating_add(offset));
+        let realtime = profile.clock.to_utc.map_or(0, |to_utc| start.saturating_add(to_utc.ns));
         let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
         let source = format!("{} {}", profile.source.tool, profile.source.version);
         let labels = vec![format!("imported from {source}")];
@@ -149,8 +149,8 @@ impl<'a> Drawing<'a> {
             tracks.attributes(&origin.iter().map(|(key, value)| (*key, value.as_str())).collect::<Vec<_>>());
         }
         let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
-        let clock = match profile.clock.to_utc_ns {
-            Some(offset) => format!("its times begin at {}", utc(start.saturating_add(offset))),
+        let clock = match profile.clock.to_utc {
+            Some(to_utc) => format!("its times begin at {}", utc(start.saturating_add(to_utc.ns))),
             None => "its times are related to no other clock".into(),
         };
         let note = format!(

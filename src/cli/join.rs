@@ -20,6 +20,7 @@ use self::origin::Origin;
 use super::beside::{self, Fate, Joined};
 use crate::clock::hosts;
 use crate::import::{self, Format};
+use crate::model::time::HostNs;
 use crate::trace::fields::trace;
 use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};
@@ -72,9 +73,9 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
 /// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
 fn beside(own: &[&PathBuf], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, String> {
     let ours = import::open_traces(own).map_err(|error| error.to_string())?;
-    let mut profile = import::open(theirs).map_err(|error| format!("{}: {error}", theirs.display()))?;
+    let profile = import::open(theirs).map_err(|error| format!("{}: {error}", theirs.display()))?;
     let (packets, joined) =
-        beside::packets(&ours, &mut profile).map_err(|error| format!("{}: {error}", theirs.display()))?;
+        beside::packets(&ours, profile).map_err(|error| format!("{}: {error}", theirs.display()))?;
     for Joined { pid, clock, fate } in joined {
         let Fate { matched, by_capture, unmatched, application } = fate;
         let _ = writeln!(
@@ -134,7 +135,7 @@ impl<'a> Together<'a> {
                 members.look(packet);
                 numbers.look(packet);
                 if let Some(event) = &packet.event {
-                    known.look(event, packet.time.unwrap_or_default());
+                    known.look(event, HostNs(packet.time.unwrap_or_default()));
                 }
                 Ok(())
             })?;

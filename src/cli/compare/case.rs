@@ -3,9 +3,8 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::starts::WALL_CLOCKS;
 use crate::cli::foreign::utc;
-use crate::import::{Profile, Span, Tool};
+use crate::import::{Profile, Span, Tool, WALL_CLOCKS_NS};
 
 /// What helps where neither case fits.
 const ANYWAY: &str = "--as two-runs compares counts and durations all the same";
@@ -82,7 +81,7 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
     // Two tools read the wall clock at two times, and a job may be shorter than these are apart.
     let apart = (times_b.start.saturating_sub(times_a.end)).max(times_a.start.saturating_sub(times_b.end));
     let may_be_one = !common.is_empty() && a.source.tool != b.source.tool;
-    if apart > if may_be_one { WALL_CLOCKS } else { 0 } {
+    if apart > if may_be_one { WALL_CLOCKS_NS.cast_signed() } else { 0 } {
         return two(format!("their times do not overlap: from {} and from {}", utc(times_a.start), utc(times_b.start)));
     }
     if let (Some(host), Some(other)) = (&a.host, &b.host)
@@ -129,8 +128,8 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
 
 /// From the first to the last thing, since 1970.
 fn utc_extent(profile: &Profile) -> Option<Span> {
-    let (extent, offset) = (profile.extent()?, profile.clock.to_utc_ns?);
-    Some(extent.moved(offset))
+    let (extent, offset) = (profile.extent()?, profile.clock.to_utc?);
+    Some(extent.shifted(offset))
 }
 
 fn pids(profile: &Profile) -> Vec<i64> {
@@ -154,7 +153,7 @@ mod tests {
         Profile {
             source: Source { tool, ..Source::default() },
             host: host.map(Into::into),
-            clock: Clock { name: String::new(), to_utc_ns: Some(1_000) },
+            clock: Clock::of_file("", Some(1_000)),
             processes: vec![process],
             launches: vec![Launch {
                 process: 0,
@@ -187,14 +186,15 @@ mod tests {
         let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
         let tools = [Tool::Ncclscope, Tool::Nsight, Tool::Kineto];
         for (one, tool) in tools.into_iter().flat_map(|one| tools.map(|tool| (one, tool))) {
-            let (one, other) = (profile(one, Some("n1"), 7, 0), profile(tool, Some("n1"), 7, 2 * WALL_CLOCKS));
+            let (one, other) =
+                (profile(one, Some("n1"), 7, 0), profile(tool, Some("n1"), 7, 2 * WALL_CLOCKS_NS.cast_signed()));
             assert_eq!(recognise(&one, &other, None).unwrap().case, Case::TwoRuns);
             let other_process = profile(tool, Some("n1"), 8, 500);
             assert_eq!(recognise(&one, &other_process, None).unwrap().case, Case::TwoRuns);
             assert!(recognise(&one, &other, Some(Case::SameRun)).is_err());
         }
         let mut unrelated = profile(Tool::Nsight, None, 7, 0);
-        unrelated.clock.to_utc_ns = None;
+        unrelated.clock.to_utc = None;
         assert_eq!(recognise(&ours, &unrelated, None).unwrap().case, Case::TwoRuns);
     }
 

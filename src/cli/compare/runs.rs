@@ -65,9 +65,10 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
         ));
     }
     // Hosts have clocks of their own, and files of other tools may count from anything.
-    if all.host != one.host || all.clock.name != one.clock.name {
-        let apart = all.clock.to_utc_ns.zip(one.clock.to_utc_ns).map(|(all, one)| one.saturating_sub(all));
-        move_by(&mut one, apart.unwrap_or(0));
+    if (all.host != one.host || all.clock.name != one.clock.name)
+        && let Some(by) = one.clock.to(&all.clock)
+    {
+        one = one.shifted(by, &all.clock);
     }
     if all.host != one.host {
         all.host = None;
@@ -102,23 +103,6 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     }
     all.sort();
     Ok(all)
-}
-
-fn move_by(profile: &mut Profile, ns: i64) {
-    let spans = (profile.kernels.iter_mut().map(|it| &mut it.span))
-        .chain(profile.copies.iter_mut().map(|it| &mut it.span))
-        .chain(profile.cuda_calls.iter_mut().map(|it| &mut it.span))
-        .chain(profile.ranges.iter_mut().map(|it| &mut it.span))
-        .chain(profile.launches.iter_mut().map(|it| &mut it.span))
-        .chain(profile.plans.iter_mut().map(|it| &mut it.span))
-        .chain(profile.groups.iter_mut().map(|it| &mut it.span))
-        .chain(
-            profile.nccl_calls.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(it.operation.call.as_mut())),
-        )
-        .chain(profile.handovers.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(it.operation.call.as_mut())))
-        .chain(profile.transfers.iter_mut().map(|it| &mut it.span))
-        .chain(profile.operations.iter_mut().filter_map(|it| it.call.as_mut()));
-    spans.for_each(|span| *span = span.moved(ns));
 }
 
 /// Makes the places that a profile's things have in its lists those behind as many others.

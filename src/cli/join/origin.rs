@@ -11,14 +11,15 @@ use super::super::foreign::utc;
 use super::super::read_trace;
 use crate::config;
 use crate::import::knowledge::duration;
-use crate::trace::fields::clock_id;
-use crate::trace::reader::{Event, Packet, TracePacket};
+use crate::import::{Clock, Span};
+use crate::model::time::Shift;
+use crate::trace::reader::{self, Event, Packet, TracePacket};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// By how much the wall clock may be set while a job runs, in ns, where only the host's name says that a boot is the same; and where nothing does.
-const SET_NS: i64 = 60_000_000_000;
-const STEERED_NS: i64 = 1_000_000_000;
+const SET_NS: u64 = 60_000_000_000;
+const STEERED_NS: u64 = 1_000_000_000;
 
 /// What a file says of itself.
 #[derive(Clone, Debug, Default)]
@@ -32,10 +33,10 @@ pub(super) struct Origin {
     runs: BTreeSet<String>,
     /// Unknown where it says nothing of how it was made.
     kind: Option<Kind>,
-    /// What has to be added to its times for those since 1970, ns.
-    to_utc: Option<i64>,
-    /// From its first to its last time, ns.
-    span: Option<(i64, i64)>,
+    /// To the time since 1970.
+    to_utc: Option<Shift>,
+    /// From its first to its last time.
+    span: Option<Span>,
     /// NCCL's hashes of its communicators.
     communicators: BTreeSet<u64>,
 }
@@ -93,16 +94,7 @@ impl Origin {
     }
 
     fn said(&mut self, packet: &TracePacket) {
-        if let Some(snapshot) = &packet.clock_snapshot
-            && self.to_utc.is_none()
-        {
-            let clock = |id| {
-                let found = snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id);
-                found.map(|it| it.timestamp() as i64)
-            };
-            let clocks = clock(clock_id::REALTIME).zip(clock(clock_id::BOOTTIME));
-            self.to_utc = clocks.map(|(real, boot)| real.saturating_sub(boot));
-        }
+        self.to_utc = self.to_utc.or_else(|| Clock::of_file("", reader::to_utc_ns(packet)).to_utc);
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             match said.key() {
                 attribute::BOOT => drop(self.boots.insert(said.string_value().to_owned())),
@@ -114,8 +106,8 @@ impl Origin {
     }
 
     fn event(&mut self, event: &Event<'_>, time: i64) {
-        let (first, last) = self.span.unwrap_or((time, time));
-        self.span = Some((first.min(time), last.max(time)));
+        let all = self.span.unwrap_or(Span { start: time, end: time });
+        self.span = Some(Span { start: all.start.min(time), end: all.end.max(time) });
         match event.name {
             // What another tool saw beside a recording is on the recording's clock.
             instant::STARTED => self.kind = Some(Kind::Recorded),
@@ -137,25 +129,24 @@ impl Origin {
 
     /// From when to when, as people say it.
     fn when(&self) -> String {
-        let Some((first, last)) = self.span else { return "at no time".into() };
+        let Some(span) = self.span else { return "at no time".into() };
+        let length = duration(span.duration() as f64);
         match self.to_utc {
-            Some(offset) => {
-                format!("from {} for {}", utc(first.saturating_add(offset)), duration((last - first) as f64))
-            }
-            None => format!("for {}", duration((last - first) as f64)),
+            Some(to_utc) => format!("from {} for {length}", utc(span.shifted(to_utc).start)),
+            None => format!("for {length}"),
         }
+    }
+
+    /// To another file's clock, by the wall clock of both.
+    fn to(&self, other: &Origin) -> Option<Shift> {
+        Some(self.to_utc?.then(other.to_utc?.back()))
     }
 
     fn overlaps(&self, other: &Origin) -> bool {
         // Of two boots, by the wall clocks, which are not far apart.
-        let apart = match (self.to_utc, other.to_utc) {
-            (Some(here), Some(there)) if !one_boot(self, other) => there.saturating_sub(here),
-            _ => 0,
-        };
+        let apart = other.to(self).filter(|_| !one_boot(self, other)).unwrap_or_default();
         match (self.span, other.span) {
-            (Some((first, last)), Some((begin, end))) => {
-                first <= end.saturating_add(apart) && begin.saturating_add(apart) <= last
-            }
+            (Some(here), Some(there)) => here.overlaps(there.shifted(apart)),
             // Who says nothing contradicts nothing.
             _ => true,
         }
@@ -237,12 +228,12 @@ fn one_clock(one: &Origin, other: &Origin) -> Result<bool, String> {
 
 /// Whether two recordings are of one boot, and of one clock: a time namespace may give containers of one boot several.
 pub(super) fn one_boot(one: &Origin, other: &Origin) -> bool {
-    let apart = one.to_utc.zip(other.to_utc).map_or(0, |(offset, of_other)| offset.abs_diff(of_other));
+    let apart = one.to(other).map_or(0, |by| by.ns.unsigned_abs());
     if !one.boots.is_empty() && !other.boots.is_empty() {
-        return !one.boots.is_disjoint(&other.boots) && apart <= SET_NS as u64;
+        return !one.boots.is_disjoint(&other.boots) && apart <= SET_NS;
     }
     let same_host = !one.hosts.is_disjoint(&other.hosts);
-    apart <= if same_host { SET_NS } else { STEERED_NS } as u64
+    apart <= if same_host { SET_NS } else { STEERED_NS }
 }
 
 /// Whether files are of one run.
@@ -303,6 +294,14 @@ fn why_apart(one: &Origin, other: &Origin) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn wall(to_utc_ns: i64) -> Option<Shift> {
+        Clock::of_file("", Some(to_utc_ns)).to_utc
+    }
+
+    fn span(start: i64, end: i64) -> Option<Span> {
+        Some(Span { start, end })
+    }
+
     /// A recording of node1, of the boot b1 that began 1000 s after 1970, from its 10th to its 20th second.
     fn recorded(path: &str) -> Origin {
         Origin {
@@ -310,8 +309,8 @@ mod tests {
             hosts: ["node1".into()].into(),
             boots: ["b1".into()].into(),
             kind: Some(Kind::Recorded),
-            to_utc: Some(1_000_000_000_000),
-            span: Some((10_000_000_000, 20_000_000_000)),
+            to_utc: wall(1_000_000_000_000),
+            span: span(10_000_000_000, 20_000_000_000),
             ..Origin::default()
         }
     }
@@ -323,7 +322,7 @@ mod tests {
     }
 
     fn later(origin: &mut Origin) {
-        origin.span = Some((21_000_000_000, 30_000_000_000));
+        origin.span = span(21_000_000_000, 30_000_000_000);
     }
 
     fn said(origin: &mut Origin, run: &str) {
@@ -338,15 +337,15 @@ mod tests {
             (changed(|it| it.hosts = ["node2".into()].into()), true),
             (changed(|it| it.boots = ["b2".into()].into()), false),
             (changed(|it| (it.boots, it.hosts) = (["b2".into()].into(), ["node2".into()].into())), false),
-            (changed(|it| it.to_utc = Some(1_030_000_000_000)), true),
-            (changed(|it| it.to_utc = Some(4_600_000_000_000)), false),
+            (changed(|it| it.to_utc = wall(1_030_000_000_000)), true),
+            (changed(|it| it.to_utc = wall(4_600_000_000_000)), false),
             // From before the boot was in the file.
             (changed(|it| it.boots.clear()), true),
-            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000))), true),
-            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(2_000_000_000_000))), false),
+            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), wall(1_030_000_000_000))), true),
+            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), wall(2_000_000_000_000))), false),
             (
                 changed(|it| {
-                    (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000));
+                    (it.boots, it.to_utc) = (BTreeSet::new(), wall(1_030_000_000_000));
                     it.hosts = ["node2".into()].into();
                 }),
                 false,
@@ -365,8 +364,8 @@ mod tests {
             changed(|it| {
                 // It was booted 5000 s later, and recorded at the same time.
                 it.boots = ["b2".into()].into();
-                it.to_utc = Some(6_000_000_000_000);
-                it.span = Some((-4_990_000_000_000, -4_985_000_000_000));
+                it.to_utc = wall(6_000_000_000_000);
+                it.span = span(-4_990_000_000_000, -4_985_000_000_000);
                 change(it);
             })
         };
@@ -428,7 +427,7 @@ mod tests {
     #[test]
     fn files_of_one_run_need_not_all_know_each_other() {
         let (mut second, mut third) = (recorded("b"), recorded("c"));
-        (second.span, third.span) = (Some((15_000_000_000, 30_000_000_000)), Some((25_000_000_000, 40_000_000_000)));
+        (second.span, third.span) = (span(15_000_000_000, 30_000_000_000), span(25_000_000_000, 40_000_000_000));
         assert_eq!(
             judge(&[recorded("a"), third.clone(), second]).unwrap().clocks,
             [0; 3],
@@ -441,11 +440,11 @@ mod tests {
 
     #[test]
     fn imported_files_are_joined_by_the_wall_clock_or_not_at_all() {
-        let imported = |path: &str, to_utc| Origin {
+        let imported = |path: &str, to_utc: Option<i64>| Origin {
             path: path.into(),
             kind: Some(Kind::Imported),
-            to_utc,
-            span: Some((10_000_000_000, 20_000_000_000)),
+            to_utc: to_utc.and_then(wall),
+            span: span(10_000_000_000, 20_000_000_000),
             ..Origin::default()
         };
         let remark = judge(&[imported("a", Some(0)), imported("b", Some(0))]).unwrap().remark;

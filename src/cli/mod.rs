@@ -162,6 +162,10 @@ enum Command {
         /// The trace to write; it must not exist. Without, CAPTURE with the ending .replayed.perfetto-trace
         #[arg(short, long)]
         output: Option<PathBuf>,
+        /// Write no trace, and print how the owner of each kernel of this launching call was decided: candidates, rule and bounds. KERNEL is
+        /// the argument `correlation` of the kernel's slice
+        #[arg(long, value_name = "KERNEL", conflicts_with = "output")]
+        explain: Option<u32>,
     },
     /// List the environment variables of the plugin
     Settings {
@@ -303,7 +307,8 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
             let patience = Duration::from_nanos(patience);
             open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)
         }
-        Command::Replay { capture, output } => replay::run(&capture, output, out),
+        Command::Replay { capture, explain: Some(kernel), .. } => replay::explain(&capture, kernel, out),
+        Command::Replay { capture, output, explain: None } => replay::run(&capture, output, out),
         Command::Settings { json: Some(path) } => settings_json(&path, out),
         Command::Settings { json: None } => settings(out).map_err(|error| format!("failed to write: {error}")),
     };

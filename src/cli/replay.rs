@@ -62,6 +62,26 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     }
 }
 
+/// Prints how it was decided whose the kernels of one launching call are.
+pub(super) fn explain(path: &Path, correlation: u32, out: &mut dyn Write) -> Result<(), String> {
+    let mut replay = Replay::explaining(correlation);
+    let (mut found, mut written) = (false, Ok(()));
+    let mut print = |steps: Vec<String>| {
+        for step in steps {
+            found = true;
+            let indent = if step.starts_with("kernel ") { "" } else { "  " };
+            written = std::mem::replace(&mut written, Ok(())).and_then(|()| writeln!(out, "{indent}{step}"));
+        }
+    };
+    let end = replay::walk(open(path)?, |entry| {
+        replay.take(entry, None, &mut |_| ());
+        print(replay.take_explained());
+    });
+    written.map_err(|error| format!("failed to write: {error}"))?;
+    end.map_err(|error| said(path, &error))?;
+    if found { Ok(()) } else { Err(format!("{}: no kernel of the call {correlation} is in it", path.display())) }
+}
+
 /// Whether a file is a capture. One that cannot be read is not.
 pub(super) fn is_capture(path: &Path) -> bool {
     let mut head = Vec::new();

@@ -17,6 +17,7 @@ mod proxy;
 mod ranges;
 mod replays;
 mod times;
+mod trail;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use self::known::{Details, Known, Table, Work};
 use self::plans::Plans;
 use self::proxy::{Connection, PENDING_OPS, connection};
 use self::ranges::Ranges;
+use self::trail::Trail;
 use crate::clock::skew::Skew;
 use crate::model::activity::Activity;
 use crate::model::event::{self, Body, Event, Kind, Record};
@@ -96,6 +98,7 @@ pub struct Correlator {
     doubts: Doubts,
     matches: Matches,
     last: HostNs,
+    trail: Trail,
 }
 
 /// Where entries go: `now` is the time of the record at hand.
@@ -145,6 +148,7 @@ impl Correlator {
             doubts: Doubts::default(),
             matches: Matches::default(),
             last: HostNs(0),
+            trail: Trail::default(),
         }
     }
 
@@ -160,6 +164,18 @@ impl Correlator {
         let (without_kernel, channels) = (self.plans.without_kernel(), self.channels.checks());
         let (cupti_off, unpaired_markers) = (self.open_errors(), self.ranges.unpaired());
         Matches { without_kernel, channels, unpaired_markers, cupti_off, ..self.matches }
+    }
+
+    /// From here on the decisions about the kernels of the call with this correlation id are kept.
+    #[cfg(feature = "cli")]
+    pub fn explain(&mut self, correlation: u32) {
+        self.trail.follow(correlation);
+    }
+
+    /// The decisions since the last time this was asked, one a line.
+    #[cfg(feature = "cli")]
+    pub fn take_explained(&mut self) -> Vec<String> {
+        self.trail.take()
     }
 
     /// Kernels are going to be reported: what hangs on them waits for them.
@@ -363,10 +379,15 @@ impl Correlator {
                     (time, What::Contradicted { place, correlation, graph_node })
                 }
                 Ready::Kernel(kernel, Err(reason)) => {
+                    self.trail.say(kernel, || self.channels.explain(kernel));
                     self.unmatched(kernel, *reason, sink);
                     continue;
                 }
                 Ready::Kernel(kernel, Ok(Adopted { group, context, operations, launch })) => {
+                    self.trail.say(kernel, || {
+                        let carried = trail::operations(operations);
+                        [format!("its channels: those of one plan alone ran in it, by the GPU's timer: {carried}")]
+                    });
                     self.plans.claimed_otherwise(*launch);
                     let (context, group, launch) = (*context, *group, *launch);
                     let (replay, replayed, untold) = (None, None, 0);

@@ -196,6 +196,18 @@ impl Pipeline {
         std::mem::take(&mut self.wants_force)
     }
 
+    /// From here on the correlator's decisions about the kernels of the call with this correlation id are kept.
+    #[cfg(feature = "cli")]
+    pub fn explain(&mut self, correlation: u32) {
+        self.correlator.explain(correlation);
+    }
+
+    /// These decisions since the last time this was asked, one a line.
+    #[cfg(feature = "cli")]
+    pub fn take_explained(&mut self) -> Vec<String> {
+        self.correlator.take_explained()
+    }
+
     /// Draws a remark about now, however full the file is. For what is said once.
     pub fn remark(&mut self, name: &str, text: &str) {
         self.tracks.note(self.now(), name, text);

@@ -2,6 +2,7 @@
 
 use ncclscope::cli;
 use ncclscope::import::{self, Error, How, Profile};
+use ncclscope::model::time::Shift;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::recording::assert_sound;
 use std::fs;
@@ -615,17 +616,17 @@ fn an_import_is_read_back_as_what_it_was() {
         ncclscope(&["import", "-o"], &[&output, &path]).unwrap();
         let (before, after) = (import::open(&path).unwrap(), import::open(&output).unwrap());
         // Its times are those on the wall clock.
-        let offset = before.clock.to_utc.unwrap().ns;
+        let offset = before.clock.to_utc.unwrap();
         let spans = |profile: &Profile, offset| {
             let place =
-                |it: &import::Kernel| (it.process, it.span.moved(offset), it.place, it.correlation, it.carried.how);
+                |it: &import::Kernel| (it.process, it.span.shifted(offset), it.place, it.correlation, it.carried.how);
             profile.kernels.iter().map(place).collect::<Vec<_>>()
         };
         let known = spans(&before, offset).into_iter().map(|(process, span, place, correlation, how)| {
             let how = if how == How::Concluded { How::Unknown } else { how };
             (process, span, place, correlation, how)
         });
-        assert!(known.eq(spans(&after, 0)), "kernels of {}", path.display());
+        assert!(known.eq(spans(&after, Shift::default())), "kernels of {}", path.display());
         assert_eq!(before.nccl_kernels().count(), after.nccl_kernels().count());
         assert_eq!(after.clock, import::Clock::of_file(before.clock.name.clone(), Some(0)));
         let source = import::Source { imported: true, path: output.clone(), ..before.source.clone() };

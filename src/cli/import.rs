@@ -10,8 +10,8 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::foreign::utc;
 use crate::correlate::History;
+use crate::import::knowledge::utc;
 use crate::import::ours::WORLD_RANKS;
 use crate::import::{self, Clock, How, Profile, Tool};
 use crate::model::activity::{self, Edge};

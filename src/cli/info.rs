@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::Fault;
+use super::capture;
 use super::colour;
 use super::foreign;
 use super::hang::{self, Hang};
-use super::replay;
 use super::survey::{self, Survey};
 use crate::import::{self, Format};
 use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
@@ -39,7 +39,7 @@ pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) 
 /// Says what the files hold; all of it for programs, and what could not be read.
 fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), String>) {
     let failed = |error| format!("failed to write: {error}");
-    let ours = |path: &PathBuf| !replay::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
+    let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // A trace that cannot be read to its end says so below.
     let mut infos: Vec<Info> = ours.iter().map(|_| Info::default()).collect();
@@ -73,8 +73,8 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), String>) 
 
 /// Says what a file holds that is no trace.
 fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
-    if replay::is_capture(path) {
-        return replay::describe(path, out);
+    if capture::is_capture(path) {
+        return capture::describe(path, out);
     }
     let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     foreign::print(&profile, out).map_err(|error| format!("failed to write: {error}"))?;

@@ -18,6 +18,7 @@ use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
 use super::beside::{self, Fate, Joined};
+use super::survey;
 use crate::clock::hosts;
 use crate::import::{self, Format};
 use crate::model::time::HostNs;
@@ -31,7 +32,7 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
     let format = |path: &PathBuf| import::format(path).map_err(|error| format!("{}: {error}", path.display()));
     let (mut own, mut foreign) = (Vec::new(), Vec::new());
     for path in traces {
-        if super::replay::is_capture(path) {
+        if super::capture::is_capture(path) {
             let _ = writeln!(out, "{}: left out; ncclscope replay makes a trace of a capture", path.display());
             continue;
         }
@@ -148,7 +149,7 @@ impl<'a> Together<'a> {
                 if let Some(other) = owners.insert(*tag, at)
                     && other != at
                 {
-                    return Err(twins(traces[other], path));
+                    return Err(survey::twins(traces[other], path));
                 }
             }
             files.push((path.as_path(), extent));
@@ -299,14 +300,4 @@ pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), String> {
         }
         None => Ok(()),
     }
-}
-
-/// Why two traces cannot be one.
-pub(super) fn twins(one: &Path, other: &Path) -> String {
-    format!(
-        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
-         or a rare coincidence (one in a million a pair); join them in separate files",
-        one.display(),
-        other.display()
-    )
 }

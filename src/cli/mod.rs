@@ -1,6 +1,7 @@
 //! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage.
 
 mod beside;
+mod capture;
 mod colour;
 mod compare;
 mod cut;

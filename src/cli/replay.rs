@@ -1,18 +1,12 @@
-//! `ncclscope replay`: the trace of a capture, once more. And what `ncclscope info` says of one.
+//! `ncclscope replay`: the trace of a capture, once more.
 
-use std::fs::File;
-use std::io::{BufReader, BufWriter, Read as _, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-
+use super::capture::{Contents, open, said};
 use super::info;
-use crate::capture;
-use crate::capture::read::{Chunks, Entry, Error};
+use crate::capture::read::Chunks;
 use crate::capture::replay::{self, End, Replay};
-use crate::model::time::HostNs;
-use crate::pipeline::input::{Begin, Input};
-use crate::trace::names;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -80,104 +74,4 @@ pub(super) fn explain(path: &Path, correlation: u32, out: &mut dyn Write) -> Res
     written.map_err(|error| format!("failed to write: {error}"))?;
     end.map_err(|error| said(path, &error))?;
     if found { Ok(()) } else { Err(format!("{}: no kernel of the call {correlation} is in it", path.display())) }
-}
-
-/// Whether a file is a capture. One that cannot be read is not.
-pub(super) fn is_capture(path: &Path) -> bool {
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(capture::MAGIC.len() as u64).read_to_end(&mut head));
-    read.is_ok() && capture::is_capture(&head)
-}
-
-/// Says what is in a capture.
-pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
-    let version = Chunks::open(open(path)?).map_err(|error| said(path, &error))?.version().to_owned();
-    let bytes = std::fs::metadata(path).map_or(0, |facts| facts.len());
-    let mut contents = Contents::default();
-    let end = replay::walk(open(path)?, |entry| contents.take(entry));
-    let print = || {
-        let size = names::size(bytes);
-        writeln!(out, "{}: {size}, a capture of ncclscope {version}, format {}", path.display(), capture::FORMAT)?;
-        if let Some(Begin { process, first_words, .. }) = &contents.begin {
-            writeln!(out, "  process       {} (pid {})", process.name, process.pid)?;
-            writeln!(out, "  note          {first_words}")?;
-        }
-        writeln!(out, "  holds         {}", contents.figures())?;
-        contents.print_end(end, out)
-    };
-    if let Some(error) = print().map_err(|error| format!("failed to write: {error}"))? {
-        return Err(said(path, &error));
-    }
-    Ok(json!({
-        "kind": "capture",
-        "file": path.display().to_string(),
-        "bytes": bytes,
-        "version": version,
-        "process": contents.begin.as_ref().map(|begin| &begin.process.name),
-        "records": contents.records,
-        "buffers": contents.buffers,
-        "buffer_bytes": contents.bytes,
-    }))
-}
-
-fn open(path: &Path) -> Result<BufReader<File>, String> {
-    File::open(path).map(BufReader::new).map_err(|error| format!("failed to read {}: {error}", path.display()))
-}
-
-fn said(path: &Path, error: &Error) -> String {
-    format!("{}: {error}", path.display())
-}
-
-/// What a capture holds.
-#[derive(Default)]
-struct Contents {
-    begin: Option<Begin>,
-    records: u64,
-    buffers: u64,
-    bytes: u64,
-    last: HostNs,
-}
-
-impl Contents {
-    fn take(&mut self, entry: &Entry<'_>) {
-        match entry {
-            Entry::Begin(begin, _) => {
-                self.last = begin.first.host;
-                self.begin = Some((**begin).clone());
-            }
-            Entry::Input(Input::Record { .. }) => self.records += 1,
-            Entry::Input(Input::Pass { pair, .. }) => self.last = pair.host,
-            Entry::Buffer { bytes, .. } => {
-                self.buffers += 1;
-                self.bytes += bytes.len() as u64;
-            }
-            Entry::Input(_) | Entry::CutShort(_) => {}
-        }
-    }
-
-    fn figures(&self) -> String {
-        let seconds = self.begin.as_ref().map_or(0, |begin| self.last.since(begin.first.host)) as f64 / 1e9;
-        let buffers = match self.buffers {
-            0 => "no buffers of CUPTI's".into(),
-            count => format!("{count} buffers of CUPTI's with {}", names::size(self.bytes)),
-        };
-        format!("{seconds:.3} s, {} records, {buffers}", self.records)
-    }
-
-    /// Says how it ended; what is damaged is for the caller to say.
-    fn print_end(&self, end: Result<End, Error>, out: &mut dyn Write) -> std::io::Result<Option<Error>> {
-        match end {
-            Ok(End::Closed) => {}
-            Ok(End::CutShort(why)) => writeln!(out, "  ended early   {why}")?,
-            Ok(End::Open) => {
-                writeln!(
-                    out,
-                    "  not closed    the recording has no last word: its process was killed, or is still running"
-                )?;
-            }
-            Err(error @ Error::Cut { .. }) => writeln!(out, "  fault         {error}")?,
-            Err(error) => return Ok(Some(error)),
-        }
-        Ok(None)
-    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 
-use super::{Fault, join};
+use super::Fault;
 use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
@@ -246,7 +246,7 @@ impl Survey {
         });
         self.processes_of(&of_file);
         let twin = twin.and_then(|file| self.extents.get(file));
-        twin.map_or(extent, |(other, _)| Err(Fault::Other(join::twins(other, path))))
+        twin.map_or(extent, |(other, _)| Err(Fault::Other(twins(other, path))))
     }
 
     /// Takes a packet; answers the earlier file that has the same process, which must not be.
@@ -432,4 +432,14 @@ pub(super) fn rank(process: &str) -> Option<u32> {
 /// A communicator as people call it: its name, else its hash.
 pub(super) fn label(hash: u64, comm: &Communicator) -> String {
     comm.name.clone().unwrap_or_else(|| format!("{hash:016x}"))
+}
+
+/// Why two traces cannot be one.
+pub(super) fn twins(one: &Path, other: &Path) -> String {
+    format!(
+        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
+         or a rare coincidence (one in a million a pair); join them in separate files",
+        one.display(),
+        other.display()
+    )
 }

@@ -25,7 +25,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::adopt::{self, Candidate, Orphan};
 use super::bounded::Bounded;
-use super::plans::{Handover, Operations};
+use super::plans::Handover;
+use super::replays::Operations;
 use crate::clock::device::{Contradiction, DeviceClock, Pair};
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::ids::Handle;

@@ -62,7 +62,7 @@ impl Correlator {
         self.trail.say(kernel, || self.plans.explain(&key));
         let claimed = self.plans.claim(key, &|context| self.comms.get(&context)?.device);
         self.trail.say(kernel, || match &claimed {
-            Ok(found) => [trail::found(found)],
+            Ok(Found { method, operations, replay, .. }) => [trail::found(*method, operations, *replay)],
             Err(reason) => [format!("rule: none; {}", reason.text())],
         });
         claimed

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::bounded::Bounded;
-use super::replays::{Graphs, REPLAYS, Run, Runs, Which};
+use super::replays::{Graphs, Operations, REPLAYS, Run, Runs, Which};
 use super::trail;
 use crate::model::activity::Span;
 use crate::model::ids::Handle;
@@ -43,9 +43,6 @@ const CALLS: usize = 4096;
 const OPEN_GROUPS: usize = 4096;
 /// Operations remembered of one plan; NCCL's own limit is far below.
 const OPERATIONS: usize = 4096;
-
-/// The operations of a plan.
-pub(super) type Operations = Arc<Vec<Arc<Operation>>>;
 
 /// Launches, plans and the kernels that wait to be claimed.
 #[derive(Debug, Default)]

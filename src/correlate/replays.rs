@@ -18,7 +18,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::bounded::Bounded;
-use super::plans::Operations;
 use super::trail;
 use crate::model::activity::Span;
 use crate::model::event::{Coll, Event};
@@ -40,6 +39,9 @@ const LATE: u64 = 256;
 const EXPLAINED: usize = 8;
 /// The error of the host's times of records, in ns, with room to spare.
 const RECORD_ERROR_NS: u64 = 500;
+
+/// The operations of a plan.
+pub(super) type Operations = Arc<Vec<Arc<Operation>>>;
 
 /// A plan that was handed over.
 #[derive(Debug, Clone)]

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::plans::Found;
 use crate::clock::skew::Bounds;
 use crate::model::activity::{Kernel, Span};
 use crate::model::time::HostNs;
-use crate::model::timeline::Operation;
+use crate::model::timeline::{Method, Operation};
 
 /// The kernels of one launching call, and what was decided of them.
 #[derive(Debug, Default)]
@@ -67,9 +66,9 @@ pub(super) fn kernel(kernel: &Kernel) -> String {
 }
 
 /// What was found for a kernel.
-pub(super) fn found(found: &Found) -> String {
-    let run = found.replay.map(|run| format!(", run {run} of its graph")).unwrap_or_default();
-    format!("rule: {}; it carries {}{run}", found.method.text(), operations(&found.operations))
+pub(super) fn found(method: Method, carried: &[Arc<Operation>], replay: Option<u64>) -> String {
+    let run = replay.map(|run| format!(", run {run} of its graph")).unwrap_or_default();
+    format!("rule: {}; it carries {}{run}", method.text(), operations(carried))
 }
 
 /// Operations by their functions.

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cli::foreign::utc;
+use crate::import::knowledge::utc;
 use crate::import::{Profile, Span, Tool, WALL_CLOCKS_NS};
 
 /// What helps where neither case fits.

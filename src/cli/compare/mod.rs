@@ -21,6 +21,7 @@ mod statistics;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod wording;
 
 use std::io::Write;
 use std::path::PathBuf;

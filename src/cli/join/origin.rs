@@ -7,10 +7,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::super::foreign::utc;
 use super::super::read_trace;
 use crate::config;
-use crate::import::knowledge::duration;
+use crate::import::knowledge::{duration, utc};
 use crate::import::{Clock, Span};
 use crate::model::time::Shift;
 use crate::trace::reader::{self, Event, Packet, TracePacket};

@@ -39,6 +39,8 @@ pub const CHUNK: usize = 192 << 10;
 const MARKERS_LATE_NS: u64 = 1_500_000_000;
 
 /// The recording's own state.
+///
+/// It has more than twenty fields because it keeps what the last word of the recording says, one figure each, beside the stages.
 pub struct Pipeline {
     clock: HostClock,
     correlator: Correlator,

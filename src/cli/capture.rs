@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::capture;
 use crate::capture::read::{Chunks, Entry, Error};
 use crate::capture::replay::{self, End};
+use crate::cli::reason::Reason;
 use crate::model::time::HostNs;
 use crate::pipeline::input::{Begin, Input};
 use crate::trace::names;
@@ -21,8 +22,8 @@ pub(super) fn is_capture(path: &Path) -> bool {
 }
 
 /// Says what is in a capture.
-pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
-    let version = Chunks::open(open(path)?).map_err(|error| said(path, &error))?.version().to_owned();
+pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
+    let version = Chunks::open(open(path)?).map_err(Reason::file(path))?.version().to_owned();
     let bytes = std::fs::metadata(path).map_or(0, |facts| facts.len());
     let mut contents = Contents::default();
     let end = replay::walk(open(path)?, |entry| contents.take(entry));
@@ -36,8 +37,8 @@ pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<Value, String
         writeln!(out, "  holds         {}", contents.figures())?;
         contents.print_end(end, out)
     };
-    if let Some(error) = print().map_err(|error| format!("failed to write: {error}"))? {
-        return Err(said(path, &error));
+    if let Some(error) = print().map_err(Reason::Output)? {
+        return Err(Reason::file(path)(error));
     }
     Ok(json!({
         "kind": "capture",
@@ -51,12 +52,8 @@ pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<Value, String
     }))
 }
 
-pub(super) fn open(path: &Path) -> Result<BufReader<File>, String> {
-    File::open(path).map(BufReader::new).map_err(|error| format!("failed to read {}: {error}", path.display()))
-}
-
-pub(super) fn said(path: &Path, error: &Error) -> String {
-    format!("{}: {error}", path.display())
+pub(super) fn open(path: &Path) -> Result<BufReader<File>, Reason> {
+    File::open(path).map(BufReader::new).map_err(Reason::read(path))
 }
 
 /// What a capture holds.

@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::cli::reason::Reason;
 use crate::correlate::History;
 use crate::import::knowledge::utc;
 use crate::import::ours::WORLD_RANKS;
@@ -28,10 +29,13 @@ use crate::trace::writer::{Clocks, attribute};
 
 /// Packets that are kept in memory before they are written, in bytes.
 const CHUNK: usize = 1 << 20;
-pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), String> {
-    let mut profile = import::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
+pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), Reason> {
+    let mut profile = import::open(input).map_err(Reason::file(input))?;
     if profile.source.tool == Tool::Ncclscope || profile.source.imported {
-        return Err(format!("{}: this is a trace of ncclscope already; ncclscope open shows it", input.display()));
+        return Err(Reason::Refused(format!(
+            "{}: this is a trace of ncclscope already; ncclscope open shows it",
+            input.display()
+        )));
     }
     super::must_be_new(output)?;
     // On the wall clock, where the file says when it was: so that files of different days stay days apart.
@@ -40,16 +44,20 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
         profile = profile.shifted(to_utc, &wall);
     }
     let Some(extent) = profile.extent() else {
-        return Err(format!("{}: nothing in it could be drawn: {}", input.display(), profile.notes.join("; ")));
+        return Err(Reason::Refused(format!(
+            "{}: nothing in it could be drawn: {}",
+            input.display(),
+            profile.notes.join("; ")
+        )));
     };
     if extent.start < 0 {
-        return Err(format!(
+        return Err(Reason::Refused(format!(
             "{}: its times begin before the zero of their clock, at {} ns",
             input.display(),
             extent.start
-        ));
+        )));
     }
-    let failed = |error| format!("failed to write {}: {error}", output.display());
+    let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
     for process in 0..profile.processes.len() {
         Drawing::new(&profile, process, extent.start).draw(extent.end, &mut file).map_err(failed)?;

@@ -3,20 +3,21 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use super::capture::{Contents, open, said};
+use super::capture::{Contents, open};
 use super::info;
 use crate::capture::read::Chunks;
 use crate::capture::replay::{self, End, Replay};
+use crate::cli::reason::Reason;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> Result<(), String> {
+pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> Result<(), Reason> {
     let output = output.unwrap_or_else(|| path.with_extension("replayed.perfetto-trace"));
-    let version = Chunks::open(open(path)?).map_err(|error| said(path, &error))?.version().to_owned();
+    let version = Chunks::open(open(path)?).map_err(Reason::file(path))?.version().to_owned();
     let remark = (version != VERSION).then(|| {
         format!("by ncclscope {VERSION}, from a capture of {version}: it may differ from the trace of the recording")
     });
-    let failed = |error| format!("failed to write {}: {error}", output.display());
+    let failed = Reason::write(&output);
     let file = super::create(&output, true)?;
     let mut file = BufWriter::new(file);
     let mut result = Ok(());
@@ -41,9 +42,9 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
             Ok(End::CutShort(why)) => format!("the capture ended before anything was in it: {why}"),
             Ok(End::Open | End::Closed) => "there is nothing in it but its head: the process was killed at once".into(),
         };
-        return Err(format!("{}: {why}", path.display()));
+        return Err(Reason::Refused(format!("{}: {why}", path.display())));
     }
-    let wrote = |error| format!("failed to write: {error}");
+    let wrote = Reason::Output;
     writeln!(out, "{}: {}", path.display(), contents.figures()).map_err(wrote)?;
     if let Some(remark) = &remark {
         writeln!(out, "  replayed      {remark}").map_err(wrote)?;
@@ -51,13 +52,15 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     let damage = contents.print_end(end, out).map_err(wrote)?;
     info::run(std::slice::from_ref(&output), None, out)?;
     match damage {
-        Some(error) => Err(format!("{}: {error}. {} has all before it", path.display(), output.display())),
+        Some(error) => {
+            Err(Reason::Refused(format!("{}: {error}. {} has all before it", path.display(), output.display())))
+        }
         None => Ok(()),
     }
 }
 
 /// Prints how it was decided whose the kernels of one launching call are.
-pub(super) fn explain(path: &Path, correlation: u32, out: &mut dyn Write) -> Result<(), String> {
+pub(super) fn explain(path: &Path, correlation: u32, out: &mut dyn Write) -> Result<(), Reason> {
     let mut replay = Replay::explaining(correlation);
     let (mut found, mut written) = (false, Ok(()));
     let mut print = |steps: Vec<String>| {
@@ -71,7 +74,11 @@ pub(super) fn explain(path: &Path, correlation: u32, out: &mut dyn Write) -> Res
         replay.take(entry, None, &mut |_| ());
         print(replay.take_explained());
     });
-    written.map_err(|error| format!("failed to write: {error}"))?;
-    end.map_err(|error| said(path, &error))?;
-    if found { Ok(()) } else { Err(format!("{}: no kernel of the call {correlation} is in it", path.display())) }
+    written.map_err(Reason::Output)?;
+    end.map_err(Reason::file(path))?;
+    if found {
+        Ok(())
+    } else {
+        Err(Reason::Refused(format!("{}: no kernel of the call {correlation} is in it", path.display())))
+    }
 }

@@ -14,6 +14,7 @@ use self::graphs::Graphs;
 use super::compare::case::{self, Case};
 use super::compare::starts::{self, Call};
 use super::import::{Drawing, markers};
+use crate::cli::reason::Reason;
 use crate::correlate::Correlator;
 use crate::import::knowledge::duration;
 use crate::import::{self, Clock, Handover, Launch, NcclCall, Operation, Profile, Span};
@@ -71,10 +72,13 @@ impl Fate {
 /// # Errors
 ///
 /// Why the two cannot be put together.
-pub(super) fn packets(ours: &Profile, theirs: Profile) -> Result<(Vec<u8>, Vec<Joined>), String> {
+pub(super) fn packets(ours: &Profile, theirs: Profile) -> Result<(Vec<u8>, Vec<Joined>), Reason> {
     let recognised = case::recognise(ours, &theirs, None)?;
     if recognised.case != Case::SameRun {
-        return Err(format!("they are not of one run: {}; ncclscope compare compares two runs", recognised.reason));
+        return Err(Reason::Refused(format!(
+            "they are not of one run: {}; ncclscope compare compares two runs",
+            recognised.reason
+        )));
     }
     let own = own_processes(ours, &theirs)?;
     let calls = starts::launching_calls(&theirs);
@@ -92,14 +96,14 @@ pub(super) fn packets(ours: &Profile, theirs: Profile) -> Result<(Vec<u8>, Vec<J
         let error = format!("{clock}, and its own error is not known");
         let mut drawing = Drawing::beside(theirs, process, extent.start, tag, &ours.processes[own].name, &error);
         let fate = correlate(ours, own, theirs, process, tag, &mut |entry| drawing.tracks().draw(entry));
-        drawing.draw(extent.end, &mut bytes).map_err(|error| format!("failed to write: {error}"))?;
+        drawing.draw(extent.end, &mut bytes).map_err(Reason::Output)?;
         joined.push(Joined { pid: theirs.processes[process].pid, clock: clock.clone(), fate });
     }
     Ok((bytes, joined))
 }
 
 /// Their processes that are ours too, with our place of each. Processes of several hosts may have one number, and those in containers often do.
-fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>, String> {
+fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>, Reason> {
     let launching: BTreeSet<usize> = ours.launches.iter().map(|launch| launch.process).collect();
     let mut own = Vec::new();
     for (process, about) in theirs.processes.iter().enumerate() {
@@ -109,11 +113,11 @@ fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>
             [] => own.extend(same().next().map(|at| (process, at))),
             [at] => own.push((process, at)),
             [one, other, ..] => {
-                return Err(format!(
+                return Err(Reason::Refused(format!(
                     "several processes of the traces have the number {}, {} and {}, so that its own cannot be told: join it with the trace of \
                      its own process, and the result with the others",
                     about.pid, ours.processes[one].name, ours.processes[other].name
-                ));
+                )));
             }
         }
     }

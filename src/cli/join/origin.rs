@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::super::read_trace;
+use crate::cli::reason::Reason;
 use crate::config;
 use crate::import::knowledge::{duration, utc};
 use crate::import::{Clock, Span};
@@ -57,12 +58,12 @@ impl Origin {
     }
 
     /// What the beginning of a file says of its clock.
-    pub(super) fn head(path: &Path) -> Result<Origin, String> {
+    pub(super) fn head(path: &Path) -> Result<Origin, Reason> {
         let mut origin = Origin::of(path);
         let read = read_trace(path, |packet| {
             origin.look(packet);
             // The rest of the file has nothing to add.
-            if origin.tells_clock() { Err(String::new()) } else { Ok(()) }
+            if origin.tells_clock() { Err("".into()) } else { Ok(()) }
         });
         match read {
             Err(reason) if !origin.tells_clock() => Err(reason),
@@ -166,7 +167,7 @@ pub(super) struct Common {
 /// # Errors
 ///
 /// Why they cannot be joined: no clock that could be related to the others', or several runs.
-pub(super) fn judge(files: &[Origin]) -> Result<Common, String> {
+pub(super) fn judge(files: &[Origin]) -> Result<Common, Reason> {
     let mut clocks: Vec<usize> = Vec::new();
     let mut firsts: Vec<&Origin> = Vec::new();
     for file in files {
@@ -192,8 +193,9 @@ pub(super) fn judge(files: &[Origin]) -> Result<Common, String> {
 }
 
 /// Whether two files share a clock; an error where they do not, and nothing could relate their clocks either.
-fn one_clock(one: &Origin, other: &Origin) -> Result<bool, String> {
-    let refused = |why: String| Err(format!("{} and {} have no common clock: {why}", one.name(), other.name()));
+fn one_clock(one: &Origin, other: &Origin) -> Result<bool, Reason> {
+    let refused =
+        |why: String| Err(Reason::Refused(format!("{} and {} have no common clock: {why}", one.name(), other.name())));
     for file in [one, other] {
         if file.kind == Some(Kind::ImportedBefore) {
             return refused(format!(
@@ -236,7 +238,7 @@ pub(super) fn one_boot(one: &Origin, other: &Origin) -> bool {
 }
 
 /// Whether files are of one run.
-fn one_run(files: &[Origin]) -> Result<(), String> {
+fn one_run(files: &[Origin]) -> Result<(), Reason> {
     // Each file with all that it leads to.
     let mut of_first: BTreeSet<usize> = BTreeSet::from([0]);
     let mut next = vec![0];
@@ -256,7 +258,11 @@ fn one_run(files: &[Origin]) -> Result<(), String> {
         Some(Kind::Imported) => String::new(),
         _ => format!(", which {} in all its processes tells from others", config::RUN_ID),
     };
-    Err(format!("{} and {} are of two runs: {why}; join the files of one run{advice}", one.name(), other.name()))
+    Err(Reason::Refused(format!(
+        "{} and {} are of two runs: {why}; join the files of one run{advice}",
+        one.name(),
+        other.name()
+    )))
 }
 
 /// Why two files are of two runs; nothing where they are of one, as far as they say.
@@ -370,7 +376,7 @@ mod tests {
         };
         assert_eq!(judge(&[recorded("a"), booted(|_| ())]).unwrap().clocks, [0, 1]);
         let days_later = booted(|it| it.span = recorded("a").span);
-        assert!(judge(&[recorded("a"), days_later]).unwrap_err().contains("not recorded at one time"));
+        assert!(judge(&[recorded("a"), days_later]).unwrap_err().to_string().contains("not recorded at one time"));
     }
 
     #[test]
@@ -415,7 +421,7 @@ mod tests {
             match why {
                 None => assert_eq!(judged.unwrap().clocks, [0, 0]),
                 Some(why) => {
-                    let reason = judged.expect_err(why);
+                    let reason = judged.expect_err(why).to_string();
                     assert!(reason.starts_with("a and b are of two runs: ") && reason.contains(why), "{reason}");
                     assert!(reason.contains("NCCLSCOPE_RUN_ID"), "{reason}");
                 }
@@ -434,7 +440,7 @@ mod tests {
         );
         assert!(judge(&[recorded("a"), third]).is_err());
         assert_eq!(judge(&[recorded("a")]).unwrap().clocks, [0]);
-        assert_eq!(judge(&[]), Ok(Common::default()));
+        assert_eq!(judge(&[]).unwrap(), Common::default());
     }
 
     #[test]
@@ -463,7 +469,7 @@ mod tests {
             (elsewhere, "different hosts, node1 and node2"),
             ([imported("a", Some(0)), days_later], "not recorded at one time"),
         ] {
-            let reason = judge(&files).expect_err(why);
+            let reason = judge(&files).expect_err(why).to_string();
             assert!(reason.contains(why), "{reason}");
         }
     }

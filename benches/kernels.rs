@@ -16,7 +16,6 @@ use std::time::Instant;
 use cupti_sys::bindings as cupti;
 use cupti_sys::records::{End, Field, Table, Value, Walker};
 use cupti_sys::table::Kernel as Of;
-use ncclscope::collect::activities::Activities;
 use ncclscope::correlate::Correlator;
 use ncclscope::cupti::clock::{CuptiClock, Reading, Stamp};
 use ncclscope::cupti::decode::{Asked, Decoder, Process, Times};
@@ -25,6 +24,7 @@ use ncclscope::model::event::{self, Body, Event, Record};
 use ncclscope::model::ids::{Handle, ProcessTag, RingId};
 use ncclscope::model::time::{HostNs, Ticks};
 use ncclscope::model::timeline::What;
+use ncclscope::pipeline::activities::Activities;
 use ncclscope::trace::tracks::{ProcessInfo, Tracks};
 use ncclscope::trace::writer::Clocks;
 

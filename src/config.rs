@@ -361,7 +361,7 @@ pub enum CuptiClock {
     Boottime,
 }
 
-/// The settings of a run.
+/// The settings of a run: a field for each entry of [`SETTINGS`], which is why they are more than twenty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Something happens at all.

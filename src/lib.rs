@@ -25,6 +25,8 @@ pub mod cupti;
 #[path = "cupti/loom.rs"]
 mod cupti;
 pub mod model;
+#[cfg(not(loom))]
+pub mod pipeline;
 pub mod trace;
 
 #[cfg(all(feature = "cli", not(loom)))]

@@ -12,6 +12,7 @@ pub mod descriptor;
 pub mod folder;
 #[cfg(feature = "cli")]
 pub mod job;
+pub mod output;
 pub mod stderr;
 
 /// `CLOCK_BOOTTIME` in nanoseconds. Through libc's symbol, never the vDSO directly: a test host may define it.

@@ -120,7 +120,7 @@ fn kineto_of_another_run_knows_process_groups() {
 /// and it sees only some of the launches.
 fn kineto_beside(ours: &Profile, ahead_ns: i64, seen: std::ops::Range<usize>) -> Value {
     let pid = ours.processes[0].pid;
-    let to_utc = ours.clock.to_utc_ns.unwrap();
+    let to_utc = ours.clock.to_utc.unwrap().ns;
     let micros = |ns: i64| serde_json::from_str::<Value>(&format!("{}.{:03}", ns / 1000, ns % 1000)).unwrap();
     let mut events = Vec::new();
     for (number, launch) in ours.launches.iter().enumerate().filter(|(number, _)| seen.contains(number)) {

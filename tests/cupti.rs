@@ -3,6 +3,7 @@
 mod command;
 
 use emulated_cupti::release::Release;
+use ncclscope_tests::layout;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::recording::Recording;
@@ -1106,7 +1107,7 @@ fn of_two_copies_one_records() {
     // Whichever comes first, and through every interface.
     for (interface, script) in [(7, format!("{job}{CUDA}{end}"))]
         .into_iter()
-        .chain((1..=7).map(|interface| (interface, format!("{CUDA}main kernel first for=1ms\n{job}{end}"))))
+        .chain(layout::VERSIONS.map(|interface| (interface, format!("{CUDA}main kernel first for=1ms\n{job}{end}"))))
     {
         let mut settings = vec![("NCCLSCOPE_PRESTE", "full")];
         if interface % 2 == 0 {

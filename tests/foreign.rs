@@ -2,6 +2,7 @@
 
 use ncclscope::cli;
 use ncclscope::import::{self, Error, How, Profile};
+use ncclscope::model::time::Shift;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::recording::assert_sound;
 use std::fs;
@@ -114,7 +115,7 @@ fn kineto_says_which_process_group_its_kernels_worked_for() {
     // "ts": 4458677009853.422, "dur": 2636.669, behind 1711964646 s; 6637568 floats.
     let kernel = kernels.iter().find(|kernel| kernel.correlation == 60047).unwrap();
     assert_eq!((kernel.span.start, kernel.span.duration()), (4_458_677_009_853_422, 2_636_669));
-    assert_eq!(profile.clock.to_utc_ns, Some(1_711_964_646_000_000_000));
+    assert_eq!(profile.clock.to_utc.map(|to_utc| to_utc.ns), Some(1_711_964_646_000_000_000));
     let operation = &profile.operations[kernel.carried.operations[0]];
     assert_eq!((operation.function.as_str(), operation.bytes), ("AllReduce", Some(4 * 6_637_568)));
     assert_eq!((operation.datatype.as_deref(), operation.algorithm.as_deref()), (Some("ncclFloat32"), None));
@@ -175,7 +176,7 @@ fn nsight_is_drawn_like_a_recording_of_ours() {
     );
     assert!(note[0].str("note").contains("from nsys.sqlite, by Nsight Systems 2026.2.1.210, schema 3.25.0"));
     // The first of NCCL's kernels whose launch is in the file, to the nanosecond.
-    let start = import::open(&path).unwrap().clock.to_utc_ns.unwrap() + 60_127_005_302;
+    let start = import::open(&path).unwrap().clock.to_utc.unwrap().ns + 60_127_005_302;
     let sql = format!("SELECT count(*) AS n {kernels} AND s.ts = {start} AND s.name = 'Send and 3 more'");
     assert_eq!(one(&trace, &sql), 1);
     // Which range a kernel was launched in is how its operations are known; of two it is in the file for none.
@@ -615,19 +616,19 @@ fn an_import_is_read_back_as_what_it_was() {
         ncclscope(&["import", "-o"], &[&output, &path]).unwrap();
         let (before, after) = (import::open(&path).unwrap(), import::open(&output).unwrap());
         // Its times are those on the wall clock.
-        let offset = before.clock.to_utc_ns.unwrap();
+        let offset = before.clock.to_utc.unwrap();
         let spans = |profile: &Profile, offset| {
             let place =
-                |it: &import::Kernel| (it.process, it.span.moved(offset), it.place, it.correlation, it.carried.how);
+                |it: &import::Kernel| (it.process, it.span.shifted(offset), it.place, it.correlation, it.carried.how);
             profile.kernels.iter().map(place).collect::<Vec<_>>()
         };
         let known = spans(&before, offset).into_iter().map(|(process, span, place, correlation, how)| {
             let how = if how == How::Concluded { How::Unknown } else { how };
             (process, span, place, correlation, how)
         });
-        assert!(known.eq(spans(&after, 0)), "kernels of {}", path.display());
+        assert!(known.eq(spans(&after, Shift::default())), "kernels of {}", path.display());
         assert_eq!(before.nccl_kernels().count(), after.nccl_kernels().count());
-        assert_eq!(after.clock, import::Clock { name: before.clock.name.clone(), to_utc_ns: Some(0) });
+        assert_eq!(after.clock, import::Clock::of_file(before.clock.name.clone(), Some(0)));
         let source = import::Source { imported: true, path: output.clone(), ..before.source.clone() };
         assert_eq!(after.source, source);
         assert_eq!((&after.host, &after.devices, after.world), (&before.host, &before.devices, before.world));
@@ -724,7 +725,7 @@ fn an_export_of_another_schema_is_refused_with_the_reason() {
     let (_folder, path) = nsight();
     let database = rusqlite::Connection::open(&path).unwrap();
     database.execute_batch("DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA_VERSION_M%'").unwrap();
-    let dated = || import::open(&path).unwrap().clock.to_utc_ns;
+    let dated = || import::open(&path).unwrap().clock.to_utc.map(|to_utc| to_utc.ns);
     assert_eq!(dated(), Some(1_779_782_330_176_752_435 - 28_254_349_605));
     for change in
         ["UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = 0", "DROP TABLE TARGET_INFO_SESSION_START_TIME"]

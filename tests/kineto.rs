@@ -303,12 +303,12 @@ fn a_file_without_a_base_has_a_date_only_where_its_times_are_since_1970() {
     ] {
         let (_folder, path) = file(&launched(RING, 1, at), json!({"baseTimeNanoseconds": base}));
         let profile = import::open(&path).unwrap();
-        assert_eq!(profile.clock.to_utc_ns.is_some(), dated, "{base}, {at}");
+        assert_eq!(profile.clock.to_utc.is_some(), dated, "{base}, {at}");
         let info = ncclscope(&["info".as_ref(), path.as_os_str()]).unwrap();
         assert_eq!(info.contains("from 2026-05-26 07:58:50.000 UTC"), dated, "{info}");
         assert_eq!(info.contains("at a time that the file does not relate to any other clock"), !dated, "{info}");
         let (trace, after) = imported(&path);
-        assert_eq!(after.clock.to_utc_ns, dated.then_some(0));
+        assert_eq!(after.clock.to_utc.map(|to_utc| to_utc.ns), dated.then_some(0));
         let snapshot = "SELECT count(*) AS n FROM clock_snapshot WHERE clock_name = 'REALTIME'";
         assert_eq!(trace.rows(snapshot)[0].i64("n"), i64::from(dated), "{base}, {at}");
     }

@@ -348,6 +348,58 @@ fn entries_are_held_against_the_rules() {
     }
 }
 
+#[test]
+fn a_match_is_explained_by_candidates_rule_and_bounds() {
+    let capture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join("emulated-nccl-2.32.3-cupti-13.0.capture");
+    let explain = |call: &str| ncclscope(&["replay".as_ref(), capture.as_path(), "--explain".as_ref(), call.as_ref()]);
+    // A call, and what is to be read of its last kernel in this order.
+    let expected: [(&str, &[&str]); 3] = [
+        (
+            "687",
+            &[
+                "kernel _Z32ncclDevKernel_AllReduce_f32_RING",
+                "candidates: the KernelLaunch that began 522.366 us before it began",
+                "candidates: run 1, handed over 480.043 us before it began: 1 AllReduce",
+                "rule: exact (launch bracket); it carries 1 AllReduce",
+                "bounds: by its launch and its work, CUPTI's times are late by -1081.680 us at least and 523.941 us at most",
+                "drawn as exact (launch bracket)",
+            ],
+        ),
+        (
+            "805",
+            &[
+                "candidates: none; its node is of no capture of NCCL's that was told",
+                "drawn as the application's",
+                "candidates: the captured KernelLaunch that began ",
+                "the count of launches holds; of 2 runs told, 1 fit in time",
+                "rule: exact (graph node); it carries 1 AllReduce, run 1 of its graph",
+                "its channels: lie in it",
+                "drawn as exact (graph node)",
+            ],
+        ),
+        (
+            "830",
+            &[
+                "candidates: calls of its group that no plan has carried: 1 Broadcast",
+                "drawn as inferred (call bracket)",
+            ],
+        ),
+    ];
+    for (call, steps) in expected {
+        let said = explain(call).unwrap();
+        let mut rest = said.as_str();
+        for step in steps {
+            let at = rest.find(step).unwrap_or_else(|| panic!("{step}\nis not, or not there, in\n{said}"));
+            rest = &rest[at + step.len()..];
+        }
+    }
+    let why = explain("9999").unwrap_err();
+    assert!(why.contains("no kernel of the call 9999 is in it"), "{why}");
+    let folder = fs::read_dir(capture.parent().unwrap()).unwrap();
+    assert!(folder.map(|entry| entry.unwrap().file_name()).all(|name| !name.to_string_lossy().contains("replayed")));
+}
+
 /// Each file in `captures/`, and the text beside it that says what is in it. After a change that is meant, `NCCLSCOPE_BLESS=1` writes it anew.
 #[test]
 fn captures_that_were_kept_are_replayed() {

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use ncclscope::collect::input::remark;
 use ncclscope::model::activity::is_nccl;
+use ncclscope::pipeline::input::remark;
 use ncclscope::trace::reader::proto::ncclscope::{Function, MatchedBy};
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
 use ncclscope::trace::reader::{self, Nccl, Packet};

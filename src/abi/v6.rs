@@ -1,6 +1,7 @@
 //! Interface v6: NCCL 2.29 and 2.30. Collectives done by copy engines became events.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 
 use super::common::{self, StateArgsV4};
 use super::words::with_words;
@@ -12,14 +13,8 @@ pub(super) enum V6 {}
 
 #[repr(C)]
 pub(super) union Body {
-    common: common::Body,
-    group_api: v5::GroupApi,
-    coll_api: v5::CollApi,
-    p2p_api: v5::P2pApi,
-    kernel_launch: v5::KernelLaunch,
-    coll: v5::Coll,
-    p2p: v5::P2p,
-    kernel_ch: common::KernelCh,
+    /// All that stayed as it was.
+    v5: ManuallyDrop<v5::Body>,
     ce_coll: CeColl,
     ce_coll_sync: CeCollSync,
     ce_coll_batch: CeCollBatch,
@@ -110,37 +105,33 @@ impl Abi for V6 {
     type StateArgs = StateArgsV4;
 
     unsafe fn common(body: &Body) -> &common::Body {
-        // SAFETY: the trait's promise.
-        unsafe { &body.common }
+        // SAFETY: the trait's promise, passed on.
+        unsafe { v5::V5::common(&body.v5) }
     }
 
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
-        // SAFETY: the trait's promise, for the member and for its strings.
-        start.record(&unsafe { body.coll.event() })
+        // SAFETY: the trait's promise, passed on.
+        unsafe { v5::V5::coll(&body.v5, start) }
     }
 
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
-        // SAFETY: the trait's promise, for the member and for its strings.
-        start.record(&unsafe { body.p2p.event() })
+        // SAFETY: the trait's promise, passed on.
+        unsafe { v5::V5::p2p(&body.v5, start) }
     }
 
     unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
-        // SAFETY: the trait's promise.
-        Some(unsafe { body.kernel_ch }.into())
+        // SAFETY: the trait's promise, passed on.
+        unsafe { v5::V5::kernel_ch(&body.v5) }
     }
 
     unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
-        // SAFETY: the trait's promise, for the member that `bits` names and for its strings.
+        // SAFETY: the trait's promise, for the member that `bits` names and for its strings, or passed on.
         unsafe {
             Some(match bits {
-                bit::GROUP_API => start.record(&body.group_api.event()),
-                bit::COLL_API => start.record(&body.coll_api.event()),
-                bit::P2P_API => start.record(&body.p2p_api.event()),
-                bit::KERNEL_LAUNCH => start.record(&body.kernel_launch.event()),
                 bit::CE_COLL => start.record(&body.ce_coll.event()),
                 bit::CE_SYNC => start.record(&body.ce_coll_sync.event()),
                 bit::CE_BATCH => start.record(&body.ce_coll_batch.event()),
-                _ => return None,
+                _ => return v5::V5::newer(&body.v5, bits, start),
             })
         }
     }

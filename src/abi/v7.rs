@@ -1,6 +1,7 @@
 //! Interface v7: NCCL 2.31 and newer. User tags, symmetric kernels, phases of kernels.
 
 use std::ffi::c_char;
+use std::mem::ManuallyDrop;
 
 use super::common::{self, StateArgsV4};
 use super::words::rare_word;
@@ -13,17 +14,13 @@ pub(super) enum V7 {}
 
 #[repr(C)]
 pub(super) union Body {
-    common: common::Body,
-    group_api: v5::GroupApi,
+    /// All that stayed as it was.
+    v6: ManuallyDrop<v6::Body>,
     coll_api: CollApi,
     p2p_api: P2pApi,
-    kernel_launch: v5::KernelLaunch,
     coll: Coll,
     p2p: P2p,
-    kernel_ch: common::KernelCh,
     ce_coll: CeColl,
-    ce_coll_sync: v6::CeCollSync,
-    ce_coll_batch: v6::CeCollBatch,
     kernel_phase: KernelPhase,
 }
 
@@ -80,8 +77,8 @@ impl Abi for V7 {
     type StateArgs = StateArgsV4;
 
     unsafe fn common(body: &Body) -> &common::Body {
-        // SAFETY: the trait's promise.
-        unsafe { &body.common }
+        // SAFETY: the trait's promise, passed on.
+        unsafe { v6::V6::common(&body.v6) }
     }
 
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
@@ -103,15 +100,14 @@ impl Abi for V7 {
     }
 
     unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
-        // SAFETY: the trait's promise.
-        Some(unsafe { body.kernel_ch }.into())
+        // SAFETY: the trait's promise, passed on.
+        unsafe { v6::V6::kernel_ch(&body.v6) }
     }
 
     unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
-        // SAFETY: the trait's promise, for the member that `bits` names and for its strings.
+        // SAFETY: the trait's promise, for the member that `bits` names and for its strings, or passed on.
         unsafe {
             Some(match bits {
-                bit::GROUP_API => start.record(&body.group_api.event()),
                 bit::COLL_API => {
                     let call = &body.coll_api;
                     start.record(&event::CollApi { user_tag: call.user_tag, ..call.base.event() })
@@ -120,13 +116,10 @@ impl Abi for V7 {
                     let call = &body.p2p_api;
                     start.record(&event::P2pApi { user_tag: call.user_tag, ..call.base.event() })
                 }
-                bit::KERNEL_LAUNCH => start.record(&body.kernel_launch.event()),
                 bit::CE_COLL => {
                     let coll = &body.ce_coll;
                     start.record(&event::CeColl { user_tag: coll.user_tag, ..coll.base.event() })
                 }
-                bit::CE_SYNC => start.record(&body.ce_coll_sync.event()),
-                bit::CE_BATCH => start.record(&body.ce_coll_batch.event()),
                 bit::KERNEL_PHASE => {
                     let phase = &body.kernel_phase;
                     start.record(&event::KernelPhase {
@@ -137,7 +130,7 @@ impl Abi for V7 {
                         ..Default::default()
                     })
                 }
-                _ => return None,
+                _ => return v6::V6::newer(&body.v6, bits, start),
             })
         }
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::write;
-use crate::collect::output::{Append, Output};
 use crate::sys::descriptor::Descriptor;
+use crate::sys::output::{Append, Output};
 
 /// A file that grows by chunks up to a size.
 pub struct CaptureFile {

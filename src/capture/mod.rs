@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The file is a run of whole chunks, appended, and so good at every moment: a killed process loses the last one at most. An entry
-//! is a tag and what belongs to it: an [`Input`](crate::collect::input::Input), a buffer of CUPTI's, or the capture's own begin and end. Numbers are
+//! is a tag and what belongs to it: an [`Input`](crate::pipeline::input::Input), a buffer of CUPTI's, or the capture's own begin and end. Numbers are
 //! variable-length (LEB128), those that can be negative or grow slowly are differences to the one before, so entries are read from
 //! the first on. docs/captures.md draws all of it.
 //!

@@ -12,13 +12,13 @@ use super::dictionary::{Answer, Steps};
 use super::state::Last;
 use super::{FORMAT, Key, MAGIC, MAX_CHUNK, OLDEST, TELLING, key, tag};
 use crate::clock::align::Pair;
-use crate::collect::input::{Begin, Ending, Input, Level, Share};
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::Asked;
 use crate::cupti::intake::{Source, Standing};
 use crate::model::event::{self, MAX_WORDS};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::time::{HostNs, Ticks};
+use crate::pipeline::input::{Begin, Ending, Input, Level, Share};
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 

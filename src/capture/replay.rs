@@ -4,9 +4,9 @@ use std::io::Read;
 
 use super::dictionary::Dictionary;
 use super::read::{Chunks, Decoder, Entry, Error};
-use crate::collect::file::Packer;
-use crate::collect::input::{Begin, Input};
-use crate::collect::pipeline::Pipeline;
+use crate::pipeline::Pipeline;
+use crate::pipeline::input::{Begin, Input};
+use crate::trace::packer::Packer;
 
 /// How a capture came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Replay {
     pipeline: Option<Pipeline>,
     dictionary: Dictionary,
     packer: Option<Packer>,
+    /// The call whose kernels are explained.
+    explains: Option<u32>,
 }
 
 /// Reads a capture from its begin to its end.
@@ -64,6 +66,17 @@ impl Replay {
         Replay::default()
     }
 
+    /// A trace with the decisions about the kernels of the call with this correlation id.
+    #[must_use]
+    pub fn explaining(correlation: u32) -> Replay {
+        Replay { explains: Some(correlation), ..Replay::default() }
+    }
+
+    /// The decisions since the last time this was asked, one a line.
+    pub fn take_explained(&mut self) -> Vec<String> {
+        self.pipeline.as_mut().map(Pipeline::take_explained).unwrap_or_default()
+    }
+
     /// Takes the next entry, and hands the packets that it completes to `sink`. `remark` is drawn at the begin: where another version
     /// replays, the trace says so.
     pub fn take(&mut self, entry: &Entry<'_>, remark: Option<&str>, sink: &mut dyn FnMut(&[u8])) {
@@ -99,6 +112,9 @@ impl Replay {
         let mut pipeline = Pipeline::new(begin);
         if let Some(text) = remark {
             pipeline.remark("replayed", text);
+        }
+        if let Some(correlation) = self.explains {
+            pipeline.explain(correlation);
         }
         self.pipeline = Some(pipeline);
         self.packer = compresses.then(Packer::new);

@@ -10,13 +10,13 @@ use super::read::{Chunks, Decoder, Entry, Error};
 use super::write::{Encoder, cut_short, head};
 use super::{FORMAT, MAGIC, OLDEST, REMEMBERED};
 use crate::clock::align::Pair;
-use crate::collect::input::{Begin, Ending, Input, Level, Share};
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::{Asked, Outside};
 use crate::cupti::intake::{Source, Standing};
 use crate::model::event::{MAX_WORDS, header};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::time::{HostNs, Ticks};
+use crate::pipeline::input::{Begin, Ending, Input, Level, Share};
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 

@@ -8,13 +8,13 @@ use rustc_hash::FxHashMap;
 
 use super::state::Last;
 use super::{FORMAT, Key, MAGIC, REMEMBERED, key, tag};
-use crate::collect::input::{Begin, Ending, Input, Level};
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::Outside;
 use crate::cupti::intake::{Source, Standing};
 use crate::model::event;
 use crate::model::ids::RingId;
 use crate::model::time::HostNs;
+use crate::pipeline::input::{Begin, Ending, Input, Level};
 use crate::trace::tracks::Stages;
 
 /// Bytes of entries that make a chunk.

@@ -14,6 +14,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use super::survey::{Survey, label};
+use crate::cli::reason::Reason;
 use crate::trace::names;
 use choose::{Choice, Filter};
 pub(super) use wish::{Ranks, Window, duration, nanoseconds};
@@ -27,21 +28,19 @@ pub(super) struct Wish {
     pub(super) no_steps: bool,
 }
 
-pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
-    let failed = |error| format!("failed to write {}: {error}", output.display());
+pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     super::must_be_new(output)?;
     let survey = Survey::of(&[path.to_owned()])?;
     let filter = filter(path, &survey, wish)?;
     let choice = Choice::make(path, &survey, &filter)?;
     if choice.slices == 0 {
-        return Err(format!("no slice of {} is in this cut; {}", path.display(), contents(&survey)));
+        return Err(Reason::Refused(format!("no slice of {} is in this cut; {}", path.display(), contents(&survey))));
     }
     let file = super::create(output, false)?;
-    let copied = copy::copy(path, &choice, &filter, &mut BufWriter::new(file));
-    let bytes = copied.map_err(|reason| {
+    let copied = copy::copy(path, &choice, &filter, output, &mut BufWriter::new(file));
+    let bytes = copied.inspect_err(|_| {
         // Half a cut is of no use to anybody; that it cannot be removed is not the news.
         let _ = std::fs::remove_file(output);
-        reason.unwrap_or_else(failed)
     })?;
     for (path, extent) in survey.extents.iter().filter(|(_, extent)| extent.unfinished > 0) {
         let _ = writeln!(out, "{}: left out an unfinished packet of {} bytes", path.display(), extent.unfinished);
@@ -60,12 +59,12 @@ pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) 
 }
 
 /// Holds the wish against the trace.
-fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, String> {
+fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
     let (first, last) = survey.span.ok_or_else(|| format!("{}: nothing in this trace has a time", path.display()))?;
     let (begin, end) = match &wish.window {
         None => (0, u64::MAX),
         Some(window) if window.begin > last - first => {
-            return Err(format!("--time {window}: the trace is over by then; {}", contents(survey)));
+            return Err(Reason::Refused(format!("--time {window}: the trace is over by then; {}", contents(survey))));
         }
         Some(window) => (first + window.begin, window.end.map_or(u64::MAX, |end| first.saturating_add(end))),
     };
@@ -73,16 +72,19 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, String> {
     if let Some(wanted) = &wish.ranks {
         let ranks = survey.ranks();
         if ranks.values().all(Option::is_none) {
-            return Err(format!(
+            return Err(Reason::Refused(format!(
                 "--ranks: no process of {} knows its rank in the job; it was neither started by torchrun, mpirun or \
                  srun nor told with NCCLSCOPE_RANK",
                 path.display()
-            ));
+            )));
         }
         let kept = ranks.iter().filter(|(_, rank)| rank.is_some_and(|rank| wanted.contains(rank)));
         let kept: Vec<u64> = kept.map(|(process, _)| *process).collect();
         if kept.is_empty() {
-            return Err(format!("--ranks {wanted}: none of them is in the trace; {}", contents(survey)));
+            return Err(Reason::Refused(format!(
+                "--ranks {wanted}: none of them is in the trace; {}",
+                contents(survey)
+            )));
         }
         filter.processes = Some(kept);
     }
@@ -92,7 +94,10 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, String> {
         };
         let found: Vec<u64> = survey.communicators.iter().filter(same).map(|(hash, _)| *hash).collect();
         if found.is_empty() {
-            return Err(format!("--comm {name}: there is no such communicator in the trace; {}", contents(survey)));
+            return Err(Reason::Refused(format!(
+                "--comm {name}: there is no such communicator in the trace; {}",
+                contents(survey)
+            )));
         }
         filter.communicators.get_or_insert_default().extend(found);
     }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::compare::Side;
-use crate::import::knowledge::{self, duration};
+use crate::import::knowledge::{self, duration, utc};
 use crate::import::{CudaCall, Profile};
 use crate::model::activity::Api;
 use crate::trace::names;
@@ -40,8 +40,8 @@ pub(super) fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "  GPUs          {count} {name}")?;
     }
     if let Some(extent) = profile.extent() {
-        let utc = match profile.clock.to_utc_ns {
-            Some(offset) => format!(", from {}", utc(extent.moved(offset).start)),
+        let utc = match profile.clock.to_utc {
+            Some(offset) => format!(", from {}", utc(extent.shifted(offset).start)),
             None => ", at a time that the file does not relate to any other clock".into(),
         };
         writeln!(out, "  time          {}{utc}; on {}", duration(extent.duration() as f64), profile.clock.name)?;
@@ -75,39 +75,4 @@ pub(super) fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "  note          {note}")?;
     }
     Ok(())
-}
-
-/// Nanoseconds since 1970 as a date: `2026-05-26 07:59:22.034 UTC`.
-pub(super) fn utc(ns: i64) -> String {
-    let (seconds, millis) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) / 1_000_000);
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days to a date by the proleptic Gregorian calendar, in years that begin in March.
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millis:03} UTC")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::utc;
-
-    #[test]
-    fn dates_are_right() {
-        for (ns, text) in [
-            (0, "1970-01-01 00:00:00.000 UTC"),
-            (1_779_782_330_176_752_435, "2026-05-26 07:58:50.176 UTC"),
-            (951_782_399_999_000_000, "2000-02-28 23:59:59.999 UTC"),
-            (951_868_800_000_000_000, "2000-03-01 00:00:00.000 UTC"),
-        ] {
-            assert_eq!(utc(ns), text);
-        }
-    }
 }

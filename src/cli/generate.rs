@@ -7,10 +7,11 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use super::Arguments;
+use crate::cli::reason::Reason;
 
 /// Writes them into a folder: `completions/` and `man/`.
-pub(super) fn run(folder: &Path) -> Result<(), String> {
-    let failed = |error| format!("failed to write to {}: {error}", folder.display());
+pub(super) fn run(folder: &Path) -> Result<(), Reason> {
+    let failed = |error: std::io::Error| Reason::Refused(format!("failed to write to {}: {error}", folder.display()));
     let (completions, man) = (folder.join("completions"), folder.join("man"));
     let write = || {
         fs::create_dir_all(&completions)?;

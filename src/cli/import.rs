@@ -10,14 +10,15 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::foreign::utc;
+use crate::cli::reason::Reason;
 use crate::correlate::History;
+use crate::import::knowledge::utc;
 use crate::import::ours::WORLD_RANKS;
 use crate::import::{self, Clock, How, Profile, Tool};
 use crate::model::activity::{self, Edge};
 use crate::model::event::{CollApi, Event, P2p, P2pApi};
 use crate::model::ids::{Handle, ProcessTag};
-use crate::model::time::HostNs;
+use crate::model::time::{HostNs, Shift};
 use crate::model::timeline::{Around, Comm, Entry, Method, Moment, Operation, Owner, Texts, Unmatched, What};
 use crate::model::word::Word;
 use crate::sys;
@@ -28,28 +29,35 @@ use crate::trace::writer::{Clocks, attribute};
 
 /// Packets that are kept in memory before they are written, in bytes.
 const CHUNK: usize = 1 << 20;
-pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), String> {
-    let mut profile = import::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
+pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), Reason> {
+    let mut profile = import::open(input).map_err(Reason::file(input))?;
     if profile.source.tool == Tool::Ncclscope || profile.source.imported {
-        return Err(format!("{}: this is a trace of ncclscope already; ncclscope open shows it", input.display()));
+        return Err(Reason::Refused(format!(
+            "{}: this is a trace of ncclscope already; ncclscope open shows it",
+            input.display()
+        )));
     }
     super::must_be_new(output)?;
     // On the wall clock, where the file says when it was: so that files of different days stay days apart.
-    if let Some(offset) = profile.clock.to_utc_ns {
-        let name = std::mem::take(&mut profile.clock.name);
-        profile.shift(offset, Clock { name, to_utc_ns: Some(0) });
+    if let Some(to_utc) = profile.clock.to_utc {
+        let wall = Clock { to_utc: Some(Shift::default()), ..profile.clock.clone() };
+        profile = profile.shifted(to_utc, &wall);
     }
     let Some(extent) = profile.extent() else {
-        return Err(format!("{}: nothing in it could be drawn: {}", input.display(), profile.notes.join("; ")));
+        return Err(Reason::Refused(format!(
+            "{}: nothing in it could be drawn: {}",
+            input.display(),
+            profile.notes.join("; ")
+        )));
     };
     if extent.start < 0 {
-        return Err(format!(
+        return Err(Reason::Refused(format!(
             "{}: its times begin before the zero of their clock, at {} ns",
             input.display(),
             extent.start
-        ));
+        )));
     }
-    let failed = |error| format!("failed to write {}: {error}", output.display());
+    let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
     for process in 0..profile.processes.len() {
         Drawing::new(&profile, process, extent.start).draw(extent.end, &mut file).map_err(failed)?;
@@ -135,7 +143,7 @@ impl<'a> Drawing<'a> {
     ) -> Drawing<'a> {
         let about = &profile.processes[process];
         let time = HostNs(start as u64);
-        let realtime = profile.clock.to_utc_ns.map_or(0, |offset| start.saturating_add(offset));
+        let realtime = profile.clock.to_utc.map_or(0, |to_utc| start.saturating_add(to_utc.ns));
         let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
         let source = format!("{} {}", profile.source.tool, profile.source.version);
         let labels = vec![format!("imported from {source}")];
@@ -149,8 +157,8 @@ impl<'a> Drawing<'a> {
             tracks.attributes(&origin.iter().map(|(key, value)| (*key, value.as_str())).collect::<Vec<_>>());
         }
         let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
-        let clock = match profile.clock.to_utc_ns {
-            Some(offset) => format!("its times begin at {}", utc(start.saturating_add(offset))),
+        let clock = match profile.clock.to_utc {
+            Some(to_utc) => format!("its times begin at {}", utc(start.saturating_add(to_utc.ns))),
             None => "its times are related to no other clock".into(),
         };
         let note = format!(

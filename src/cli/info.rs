@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::Fault;
+use super::capture;
 use super::colour;
 use super::foreign;
 use super::hang::{self, Hang};
-use super::replay;
 use super::survey::{self, Survey};
+use crate::cli::reason::Reason;
 use crate::import::{self, Format};
 use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
 use crate::trace::names;
@@ -27,7 +28,7 @@ use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// Says what the files hold, and writes it as JSON where that is asked for.
-pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), String> {
+pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), Reason> {
     let Some(path) = json else { return look(traces, out).1 };
     super::must_be_new_json(path)?;
     // Where the JSON goes to the screen, it is alone there.
@@ -37,16 +38,16 @@ pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) 
 }
 
 /// Says what the files hold; all of it for programs, and what could not be read.
-fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), String>) {
-    let failed = |error| format!("failed to write: {error}");
-    let ours = |path: &PathBuf| !replay::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
+fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), Reason>) {
+    let failed = Reason::Output;
+    let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // A trace that cannot be read to its end says so below.
     let mut infos: Vec<Info> = ours.iter().map(|_| Info::default()).collect();
     let (survey, faults) = Survey::of_what_can_be_read(&ours, |file, packet| infos[file].take(packet));
     let found = hang::find(&survey, &ours);
     let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
-    let mut reasons: Vec<String> = hangs(&found, out).map_err(failed).err().into_iter().collect();
+    let mut reasons: Vec<String> = hangs(&found, out).map_err(failed).err().iter().map(ToString::to_string).collect();
     // One file that cannot be read hides none of the others.
     let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
         Some(((info, (_, extent)), fault)) => info.describe(path, extent, fault, out),
@@ -56,6 +57,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), String>) 
         .iter()
         .map(|path| {
             describe(path).unwrap_or_else(|reason| {
+                let reason = reason.to_string();
                 let file =
                     serde_json::json!({ "kind": "unreadable", "file": path.display().to_string(), "fault": reason });
                 reasons.push(reason);
@@ -68,17 +70,17 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), String>) 
         "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
         "files": files,
     });
-    (report, if reasons.is_empty() { Ok(()) } else { Err(reasons.join("\n")) })
+    (report, if reasons.is_empty() { Ok(()) } else { Err(reasons.join("\n").into()) })
 }
 
 /// Says what a file holds that is no trace.
-fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, String> {
-    if replay::is_capture(path) {
-        return replay::describe(path, out);
+fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
+    if capture::is_capture(path) {
+        return capture::describe(path, out);
     }
-    let profile = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    foreign::print(&profile, out).map_err(|error| format!("failed to write: {error}"))?;
-    foreign::json(&profile).map_err(|error| format!("failed to write JSON: {error}"))
+    let profile = import::open(path).map_err(Reason::file(path))?;
+    foreign::print(&profile, out).map_err(Reason::Output)?;
+    Ok(foreign::json(&profile).map_err(|error| format!("failed to write JSON: {error}"))?)
 }
 
 /// Where the job stands, before all else.
@@ -211,7 +213,7 @@ impl Info {
         extent: Extent,
         fault: Option<Fault>,
         out: &mut dyn Write,
-    ) -> Result<Value, String> {
+    ) -> Result<Value, Reason> {
         let fault = match fault {
             None => extent.remark(),
             // Two files with one process are told apart here, each with its own.
@@ -222,7 +224,7 @@ impl Info {
             Some(Fault::Trace(error)) => Some(error.to_string()),
         };
         let bytes = fs::metadata(path).map_or(0, |file| file.len());
-        self.print(path, bytes, fault.as_deref(), out).map_err(|error| format!("failed to write: {error}"))?;
+        self.print(path, bytes, fault.as_deref(), out).map_err(Reason::Output)?;
         Ok(self.json(path, bytes, fault.as_deref()))
     }
 

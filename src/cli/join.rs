@@ -18,19 +18,22 @@ use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
 use super::beside::{self, Fate, Joined};
+use super::survey;
+use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
+use crate::model::time::HostNs;
 use crate::trace::fields::trace;
 use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 
-pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), String> {
+pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), Reason> {
     super::must_be_new(output)?;
-    let format = |path: &PathBuf| import::format(path).map_err(|error| format!("{}: {error}", path.display()));
+    let format = |path: &PathBuf| import::format(path).map_err(Reason::file(path));
     let (mut own, mut foreign) = (Vec::new(), Vec::new());
     for path in traces {
-        if super::replay::is_capture(path) {
+        if super::capture::is_capture(path) {
             let _ = writeln!(out, "{}: left out; ncclscope replay makes a trace of a capture", path.display());
             continue;
         }
@@ -40,22 +43,22 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
         [] => None,
         [theirs] if !own.is_empty() => Some(theirs),
         [theirs] => {
-            return Err(format!(
+            return Err(Reason::Refused(format!(
                 "{}: there is no trace of ncclscope to join it with; ncclscope import makes a trace of it alone",
                 theirs.display()
-            ));
+            )));
         }
         _ => return Err("only one file of another tool can be joined at a time".into()),
     };
     let members = Together::look(&own, out)?;
     if let (Some(theirs), true) = (theirs, members.files.iter().any(|file| file.moved.is_some())) {
-        return Err(format!(
+        return Err(Reason::Refused(format!(
             "{}: another tool's file is of one host, and these traces are of several; join it with those of its host, and the result with the others",
             theirs.display()
-        ));
+        )));
     }
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
-    let failed = |error: io::Error| format!("failed to write {}: {error}", output.display());
+    let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
     let written = members.copy(&mut file).and_then(|bytes| {
         file.write_all(&kernels).map_err(failed)?;
@@ -70,11 +73,10 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
 }
 
 /// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
-fn beside(own: &[&PathBuf], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, String> {
+fn beside(own: &[&PathBuf], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Reason> {
     let ours = import::open_traces(own).map_err(|error| error.to_string())?;
-    let mut profile = import::open(theirs).map_err(|error| format!("{}: {error}", theirs.display()))?;
-    let (packets, joined) =
-        beside::packets(&ours, &mut profile).map_err(|error| format!("{}: {error}", theirs.display()))?;
+    let profile = import::open(theirs).map_err(Reason::file(theirs))?;
+    let (packets, joined) = beside::packets(&ours, profile).map_err(Reason::file(theirs))?;
     for Joined { pid, clock, fate } in joined {
         let Fate { matched, by_capture, unmatched, application } = fate;
         let _ = writeln!(
@@ -122,7 +124,7 @@ struct Edits {
 
 impl<'a> Together<'a> {
     /// Looks through traces; an error says why they cannot be one.
-    fn look(traces: &[&'a PathBuf], out: &mut dyn Write) -> Result<Together<'a>, String> {
+    fn look(traces: &[&'a PathBuf], out: &mut dyn Write) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let mut owners: HashMap<u64, usize> = HashMap::new();
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
@@ -134,7 +136,7 @@ impl<'a> Together<'a> {
                 members.look(packet);
                 numbers.look(packet);
                 if let Some(event) = &packet.event {
-                    known.look(event, packet.time.unwrap_or_default());
+                    known.look(event, HostNs(packet.time.unwrap_or_default()));
                 }
                 Ok(())
             })?;
@@ -147,7 +149,7 @@ impl<'a> Together<'a> {
                 if let Some(other) = owners.insert(*tag, at)
                     && other != at
                 {
-                    return Err(twins(traces[other], path));
+                    return Err(survey::twins(traces[other], path));
                 }
             }
             files.push((path.as_path(), extent));
@@ -181,7 +183,7 @@ impl<'a> Together<'a> {
     }
 
     /// Copies the traces one after the other; answers how many bytes that was.
-    fn copy(&self, output: &mut File) -> Result<u64, String> {
+    fn copy(&self, output: &mut File) -> Result<u64, Reason> {
         let mut written = 0;
         for Whole { path, extent, origin, moved } in &self.files {
             let failed = |error: io::Error| format!("failed to copy {}: {error}", path.display());
@@ -210,7 +212,7 @@ impl<'a> Together<'a> {
 }
 
 /// For each clock how its times become those of the first one.
-fn moves(origins: &[Origin], clocks: &[usize], parts: Vec<Parts>) -> Result<Vec<Option<Move>>, String> {
+fn moves(origins: &[Origin], clocks: &[usize], parts: Vec<Parts>) -> Result<Vec<Option<Move>>, Reason> {
     let count = clocks.iter().max().map_or(0, |last| last + 1);
     if count < 2 {
         return Ok(vec![None; count]);
@@ -289,23 +291,15 @@ impl Edits {
 }
 
 /// Refuses traces that can only be shown together once they are joined.
-pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), String> {
+pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), Reason> {
     let origins = traces.iter().map(|path| Origin::head(path)).collect::<Result<Vec<_>, _>>()?;
     let Some((first, others)) = origins.split_first() else { return Ok(()) };
     match others.iter().find(|other| !origin::one_boot(first, other)) {
-        Some(other) => {
-            Err(format!("{} and {} are of two clocks; ncclscope join puts them on one", first.name(), other.name()))
-        }
+        Some(other) => Err(Reason::Refused(format!(
+            "{} and {} are of two clocks; ncclscope join puts them on one",
+            first.name(),
+            other.name()
+        ))),
         None => Ok(()),
     }
-}
-
-/// Why two traces cannot be one.
-pub(super) fn twins(one: &Path, other: &Path) -> String {
-    format!(
-        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
-         or a rare coincidence (one in a million a pair); join them in separate files",
-        one.display(),
-        other.display()
-    )
 }

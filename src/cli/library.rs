@@ -4,12 +4,14 @@ use std::env;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::cli::reason::Reason;
+
 /// Its name, and its SONAME.
 pub(super) const NAME: &str = "libncclscope.so";
 
-pub(super) fn print(out: &mut dyn Write) -> Result<(), String> {
+pub(super) fn print(out: &mut dyn Write) -> Result<(), Reason> {
     let library = find()?;
-    writeln!(out, "{}", library.display()).map_err(|error| format!("failed to write: {error}"))
+    writeln!(out, "{}", library.display()).map_err(Reason::Output)
 }
 
 /// The library that belongs to this program.
@@ -17,18 +19,18 @@ pub(super) fn print(out: &mut dyn Write) -> Result<(), String> {
 /// # Errors
 ///
 /// Where it was looked for, and how to get it.
-pub(super) fn find() -> Result<PathBuf, String> {
+pub(super) fn find() -> Result<PathBuf, Reason> {
     let program = env::current_exe().map_err(|error| format!("failed to find this program: {error}"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let places = places(folder);
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
-        format!(
+        Reason::Refused(format!(
             "there is no {NAME} beside {}. The wheel and the archive have both; cargo install builds the program only. In the source,\n  \
              cargo build --release --lib --no-default-features && cp target/release/{NAME} {}/\n\
              puts it there; --library names one that is elsewhere",
             program.display(),
             folder.display()
-        )
+        ))
     })
 }
 

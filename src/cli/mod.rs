@@ -1,6 +1,7 @@
 //! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage.
 
 mod beside;
+mod capture;
 mod colour;
 mod compare;
 mod cut;
@@ -15,10 +16,12 @@ mod library;
 mod nccl;
 mod open;
 mod progress;
+mod reason;
 mod replay;
 mod run;
 mod survey;
 
+pub use self::reason::Reason;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -162,6 +165,10 @@ enum Command {
         /// The trace to write; it must not exist. Without, CAPTURE with the ending .replayed.perfetto-trace
         #[arg(short, long)]
         output: Option<PathBuf>,
+        /// Write no trace, and print how the owner of each kernel of this launching call was decided: candidates, rule and bounds. KERNEL is
+        /// the argument `correlation` of the kernel's slice
+        #[arg(long, value_name = "KERNEL", conflicts_with = "output")]
+        explain: Option<u32>,
     },
     /// List the environment variables of the plugin
     Settings {
@@ -206,14 +213,14 @@ pub enum Failure {
     /// It was not understood; or it asked for help, which is the answer.
     Usage(clap::Error),
     /// It could not be done: what was wrong, where, and what to do.
-    Reason(String),
+    Reason(Reason),
     /// All is said, and this is the exit status: that of the job of `ncclscope run`, or the verdict of `ncclscope doctor`.
     Exit(u8),
 }
 
-impl From<String> for Failure {
-    fn from(reason: String) -> Failure {
-        Failure::Reason(reason)
+impl<R: Into<Reason>> From<R> for Failure {
+    fn from(reason: R) -> Failure {
+        Failure::Reason(reason.into())
     }
 }
 
@@ -221,7 +228,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(error) => error.fmt(f),
-            Failure::Reason(reason) => f.write_str(reason),
+            Failure::Reason(reason) => reason.fmt(f),
             Failure::Exit(status) => write!(f, "status {status}"),
         }
     }
@@ -293,7 +300,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         }
         Command::Lib => library::print(out),
         Command::Generate { folder } => generate::run(&folder),
-        Command::Sentinel => run::signals::sentinel_main(),
+        Command::Sentinel => run::signals::sentinel_main().map_err(Reason::Refused),
         Command::Cut { trace, output, time, ranks, communicators, no_steps } => {
             cut::run(&trace, &output, &cut::Wish { window: time, ranks, communicators, no_steps }, out)
         }
@@ -305,9 +312,10 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
             let patience = Duration::from_nanos(patience);
             open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)
         }
-        Command::Replay { capture, output } => replay::run(&capture, output, out),
+        Command::Replay { capture, explain: Some(kernel), .. } => replay::explain(&capture, kernel, out),
+        Command::Replay { capture, output, explain: None } => replay::run(&capture, output, out),
         Command::Settings { json: Some(path) } => settings_json(&path, out),
-        Command::Settings { json: None } => settings(out).map_err(|error| format!("failed to write: {error}")),
+        Command::Settings { json: None } => settings(out).map_err(Reason::Output),
     };
     result.map_err(Failure::Reason)
 }
@@ -321,7 +329,7 @@ fn settings(out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn settings_json(path: &Path, out: &mut dyn Write) -> Result<(), String> {
+fn settings_json(path: &Path, out: &mut dyn Write) -> Result<(), Reason> {
     must_be_new_json(path)?;
     let setting = |it: &Setting| {
         let values = it.values.to_string();
@@ -337,28 +345,28 @@ fn is_screen(path: &Path) -> bool {
 }
 
 /// Says of a file for JSON that it is there already.
-fn must_be_new_json(path: &Path) -> Result<(), String> {
+fn must_be_new_json(path: &Path) -> Result<(), Reason> {
     if is_screen(path) { Ok(()) } else { must_be_new(path) }
 }
 
 /// Writes JSON to a new file, or to the standard output.
-fn write_json(path: &Path, value: &impl Serialize, out: &mut dyn Write) -> Result<(), String> {
+fn write_json(path: &Path, value: &impl Serialize, out: &mut dyn Write) -> Result<(), Reason> {
     let mut text = serde_json::to_string_pretty(value).map_err(|error| format!("failed to write JSON: {error}"))?;
     text.push('\n');
     match is_screen(path) {
-        true => out.write_all(text.as_bytes()).map_err(|error| format!("failed to write: {error}")),
+        true => out.write_all(text.as_bytes()).map_err(Reason::Output),
         false => write_new(path, text.as_bytes()),
     }
 }
 
 /// Writes a file that must not be there yet.
-fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Reason> {
     let written = create(path, false)?.write_all(bytes);
-    written.map_err(|error| format!("failed to write {}: {error}", path.display()))
+    written.map_err(Reason::write(path))
 }
 
 /// Creates a file that must not be there yet, for this user alone where it is `private`.
-fn create(path: &Path, private: bool) -> Result<File, String> {
+fn create(path: &Path, private: bool) -> Result<File, Reason> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     if private {
@@ -366,33 +374,33 @@ fn create(path: &Path, private: bool) -> Result<File, String> {
     }
     options.open(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => taken(path),
-        _ => format!("failed to write {}: {error}", path.display()),
+        _ => Reason::Write(path.to_owned(), error),
     })
 }
 
 /// Says of a file that it is there already, before there is anything to write.
-fn must_be_new(path: &Path) -> Result<(), String> {
+fn must_be_new(path: &Path) -> Result<(), Reason> {
     if path.exists() { Err(taken(path)) } else { Ok(()) }
 }
 
-fn taken(path: &Path) -> String {
-    format!("{} exists already; name another file, or remove it", path.display())
+fn taken(path: &Path) -> Reason {
+    Reason::Refused(format!("{} exists already; name another file, or remove it", path.display()))
 }
 
 /// Whether a file is a trace; else what it is, and what can be done with it.
-fn must_be_trace(path: &Path) -> Result<(), String> {
+fn must_be_trace(path: &Path) -> Result<(), Reason> {
     match crate::import::format(path) {
         Ok(Format::Perfetto) => Ok(()),
-        Ok(Format::Sqlite | Format::Json) => Err(format!(
+        Ok(Format::Sqlite | Format::Json) => Err(Reason::Refused(format!(
             "{}: this is not a trace of ncclscope but a file of another tool; ncclscope import makes a trace of it",
             path.display()
-        )),
-        Err(error) => Err(format!("{}: {error}", path.display())),
+        ))),
+        Err(error) => Err(Reason::Refused(format!("{}: {error}", path.display()))),
     }
 }
 
 /// Calls `each` for every packet of a trace, until it fails. What is wrong with the trace names the file.
-fn read_trace(path: &Path, mut each: impl FnMut(&Packet<'_>) -> Result<(), String>) -> Result<Extent, String> {
+fn read_trace(path: &Path, mut each: impl FnMut(&Packet<'_>) -> Result<(), Reason>) -> Result<Extent, Reason> {
     reader::read_file(path, |packet| each(packet).map_err(Fault::Other)).map_err(|fault| fault.of(path))
 }
 
@@ -401,7 +409,7 @@ enum Fault {
     /// What is wrong with it.
     Trace(reader::Error),
     /// What else, in words that name the file.
-    Other(String),
+    Other(Reason),
 }
 
 impl From<reader::Error> for Fault {
@@ -411,9 +419,9 @@ impl From<reader::Error> for Fault {
 }
 
 impl Fault {
-    fn of(self, path: &Path) -> String {
+    fn of(self, path: &Path) -> Reason {
         match self {
-            Fault::Trace(error) => format!("{}: {error}", path.display()),
+            Fault::Trace(error) => Reason::file(path)(error),
             Fault::Other(reason) => reason,
         }
     }

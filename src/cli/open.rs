@@ -18,6 +18,7 @@ use super::cut::{Window, duration};
 use super::hang;
 use super::join;
 use super::survey::Survey;
+use crate::cli::reason::Reason;
 use crate::sys;
 use crate::trace::names;
 
@@ -38,18 +39,21 @@ pub(super) struct Wish {
     pub(super) no_browser: bool,
 }
 
-pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
+pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     if traces.len() > 1 {
         join::must_share_clock(traces)?;
     }
     let survey = Survey::of(traces)?;
     let Some(span) = survey.span else {
-        return Err(format!("{}: there is nothing in this trace that could be shown", traces[0].display()));
+        return Err(Reason::Refused(format!(
+            "{}: there is nothing in this trace that could be shown",
+            traces[0].display()
+        )));
     };
     let ui = wish.ui.as_deref().map(serve::viewer).transpose()?;
     let listener = port::listen(wish.port)?;
     let shared = serve::Shared::new(&survey, ui);
-    let said = |error| format!("failed to write: {error}");
+    let said = Reason::Output;
 
     let hangs = hang::find(&survey, traces);
     let busy = link::busy(&survey, hangs.first(), span);
@@ -66,10 +70,10 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     };
     match serve::serve(listener, shared, wish.patience, on_read)? {
         serve::End::Read => Ok(()),
-        serve::End::Never => Err(format!(
+        serve::End::Never => Err(Reason::Refused(format!(
             "nobody read the trace within {}; run the command again, and with --for 1h if that was too short",
             duration(wish.patience.as_nanos() as u64)
-        )),
+        ))),
     }
 }
 

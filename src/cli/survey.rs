@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 
-use super::{Fault, join};
+use super::Fault;
+use crate::cli::reason::Reason;
 use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
@@ -209,7 +210,7 @@ impl Survey {
     /// # Errors
     ///
     /// When one cannot be read, or is no trace.
-    pub(super) fn of(paths: &[PathBuf]) -> Result<Survey, String> {
+    pub(super) fn of(paths: &[PathBuf]) -> Result<Survey, Reason> {
         let (survey, faults) = Survey::of_what_can_be_read(paths, |_, _| {});
         let fault = paths.iter().zip(faults).find_map(|(path, fault)| Some(fault?.of(path)));
         fault.map_or(Ok(survey), Err)
@@ -246,7 +247,7 @@ impl Survey {
         });
         self.processes_of(&of_file);
         let twin = twin.and_then(|file| self.extents.get(file));
-        twin.map_or(extent, |(other, _)| Err(Fault::Other(join::twins(other, path))))
+        twin.map_or(extent, |(other, _)| Err(Fault::Other(twins(other, path))))
     }
 
     /// Takes a packet; answers the earlier file that has the same process, which must not be.
@@ -432,4 +433,14 @@ pub(super) fn rank(process: &str) -> Option<u32> {
 /// A communicator as people call it: its name, else its hash.
 pub(super) fn label(hash: u64, comm: &Communicator) -> String {
     comm.name.clone().unwrap_or_else(|| format!("{hash:016x}"))
+}
+
+/// Why two traces cannot be one.
+pub(super) fn twins(one: &Path, other: &Path) -> Reason {
+    Reason::Refused(format!(
+        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
+         or a rare coincidence (one in a million a pair); join them in separate files",
+        one.display(),
+        other.display()
+    ))
 }

@@ -21,7 +21,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::lines::{Line, Lines};
-use crate::model::time::HostNs;
+use crate::model::time::{Bounded, HostNs, Shift};
 
 /// How fast two hosts' clocks may drift apart, in ns per second: NTP slews each by up to half of it.
 const DRIFT: f64 = 1_000_000.0;
@@ -253,28 +253,27 @@ impl Offset {
         Offset { knots: vec![Knot { at: 0, offset: 0, error: 0 }], orders: 0, contradictions: 0, contradiction_ns: 0 }
     }
 
-    /// The offset at a time of the other host, and how far off it may be, both in ns. Outside of what was seen the clocks may have
-    /// drifted apart.
+    /// The offset at a time of the other host. Outside of what was seen the clocks may have drifted apart.
     #[must_use]
-    pub fn at(&self, there: HostNs) -> (i64, u64) {
+    pub fn at(&self, there: HostNs) -> Shift {
         let at = there.0 as i64;
         let next = self.knots.partition_point(|knot| knot.at <= at);
         let (Some(from), Some(to)) = (next.checked_sub(1).map(|last| self.knots[last]), self.knots.get(next)) else {
             let nearest = if next == 0 { self.knots[0] } else { self.knots[next - 1] };
             let away = seconds(at.saturating_sub(nearest.at)).abs();
             let drifted = if self.knots.len() == 1 { 0.0 } else { DRIFT * away };
-            return (nearest.offset, nearest.error.saturating_add(drifted as u64));
+            return Shift { ns: nearest.offset, error_ns: nearest.error.saturating_add(drifted as u64) };
         };
         let share = (at - from.at) as f64 / (to.at - from.at) as f64;
         let offset = from.offset + ((to.offset - from.offset) as f64 * share).round() as i64;
         let error = from.error as f64 + (to.error as f64 - from.error as f64) * share;
-        (offset, error.ceil() as u64)
+        Shift { ns: offset, error_ns: error.ceil() as u64 }
     }
 
     /// The other host's time as the reference's.
     #[must_use]
-    pub fn shifted(&self, there: HostNs) -> HostNs {
-        HostNs(there.0.saturating_add_signed(self.at(there).0))
+    pub fn shifted(&self, there: HostNs) -> Bounded {
+        Bounded { time: there, error_ns: 0 }.shifted(self.at(there))
     }
 
     /// The least and the greatest error between the first and the last operation, in ns.
@@ -311,15 +310,15 @@ impl Offset {
         // Where the next one bends, as far as this one reaches.
         let (first, last) = (times[0], times[times.len() - 1]);
         let back = |knot: &Knot| {
-            knot.at.saturating_sub(self.at(HostNs(knot.at.saturating_sub(self.knots[0].offset) as u64)).0)
+            knot.at.saturating_sub(self.at(HostNs(knot.at.saturating_sub(self.knots[0].offset) as u64)).ns)
         };
         times.extend(next.knots.iter().map(back).filter(|at| (first..last).contains(at)));
         times.sort_unstable();
         times.dedup();
         let knot = |at: i64| {
             let here = HostNs(at as u64);
-            let ((one, error), (other, more)) = (self.at(here), next.at(self.shifted(here)));
-            Knot { at, offset: one.saturating_add(other), error: error.saturating_add(more) }
+            let Shift { ns, error_ns } = self.at(here).then(next.at(self.shifted(here).time));
+            Knot { at, offset: ns, error: error_ns }
         };
         Offset {
             knots: times.into_iter().map(knot).collect(),
@@ -438,7 +437,7 @@ mod tests {
             assert_eq!(offset.contradictions, 0, "seed {seed}");
             for time in times {
                 let there = HostNs(other.reads(time));
-                let (found, error) = offset.at(there);
+                let Shift { ns: found, error_ns: error } = offset.at(there);
                 let truth = REFERENCE.reads(time) as i64 - there.0 as i64;
                 assert!(found.abs_diff(truth) <= error, "seed {seed} at {time}: {found} is not {truth} within {error}");
             }
@@ -466,7 +465,7 @@ mod tests {
         for second in 1..31 {
             let there = HostNs(other.reads(second * 1_000_000_000));
             let truth = REFERENCE.reads(second * 1_000_000_000) as i64 - there.0 as i64;
-            let (found, error) = offset.at(there);
+            let Shift { ns: found, error_ns: error } = offset.at(there);
             assert!(found.abs_diff(truth) <= error, "second {second}: {found} is not {truth} within {error}");
             errors.push(error);
         }
@@ -487,7 +486,7 @@ mod tests {
         let offset = orders.solve().unwrap();
         assert_eq!((offset.orders, offset.contradictions), (1001, 1));
         assert!((2_900_000..3_000_000).contains(&offset.contradiction_ns), "{}", offset.contradiction_ns);
-        let (found, error) = offset.at(HostNs(3_500_000_000));
+        let Shift { ns: found, error_ns: error } = offset.at(HostNs(3_500_000_000));
         assert!(found.abs() < 20_000 && error > 2_900_000, "{found} within {error}");
     }
 
@@ -519,7 +518,7 @@ mod tests {
         for time in times {
             let there = reads(time);
             let truth = REFERENCE.reads(time) as i64 - there.0 as i64;
-            let (found, error) = offset.at(there);
+            let Shift { ns: found, error_ns: error } = offset.at(there);
             assert!(found.abs_diff(truth) <= error, "{time}: {found} is not {truth} within {error}");
         }
         assert!(offset.errors().1 < 400_000, "{:?}", offset.errors());
@@ -550,7 +549,7 @@ mod tests {
             let offset = offsets[host].as_ref().unwrap();
             for time in (2..10).map(|second| second * 1_000_000_000) {
                 let there = HostNs(clocks[host].reads(time));
-                let (found, error) = offset.at(there);
+                let Shift { ns: found, error_ns: error } = offset.at(there);
                 let truth = clocks[0].reads(time) as i64 - there.0 as i64;
                 assert!(found.abs_diff(truth) <= error, "host {host}: {found} is not {truth} within {error}");
                 assert!(error < 30_000 * host as u64, "host {host}: {error}");
@@ -569,7 +568,7 @@ mod tests {
                 seen(&mut orders, [REFERENCE, Truth { ahead: 0, drift: 90_000.0, swing: 5_000.0 }], times);
             }
             let offset = orders.solve().unwrap();
-            let shifted: Vec<u64> = (0..9_000).map(|at| offset.shifted(HostNs(at * 5_000_000)).0).collect();
+            let shifted: Vec<u64> = (0..9_000).map(|at| offset.shifted(HostNs(at * 5_000_000)).time.0).collect();
             assert!(shifted.is_sorted(), "seed {seed}");
         }
     }

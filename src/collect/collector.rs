@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 use cupti_sys::records::Walker;
 
 use super::file::{Disk, RESERVE, Stopped, TraceFile};
-use super::input::{Begin, Ending, Input, Level, remark};
 use super::order::{self, Source};
-use super::pipeline::{CHUNK, Pipeline};
 use super::watch::Watch;
 use crate::capture::write::Encoder;
 use crate::clock::host;
@@ -27,6 +25,8 @@ use crate::cupti::{self, Taker};
 use crate::model::event::MAX_WORDS;
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
+use crate::pipeline::input::{Begin, Ending, Input, Level, remark};
+use crate::pipeline::{CHUNK, Pipeline};
 use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;

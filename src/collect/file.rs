@@ -8,14 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use flate2::{Compress, Compression, FlushCompress};
 
-use super::output::{Append, Output};
-use super::pipeline::CHUNK;
 use crate::capture::file::CaptureFile;
+use crate::pipeline::CHUNK;
 use crate::sys::descriptor::Descriptor;
-use crate::trace::fields::{trace, trace_packet};
-use crate::trace::wire::Buf;
+use crate::sys::output::{Append, Output};
+use crate::trace::names;
+use crate::trace::packer::Packer;
 use crate::{memory, message, sys};
 
 /// Chunks under way. The collector waits when there are more; then the rings fill, and what they
@@ -470,7 +469,7 @@ fn check_space(file: &Output, min_free: u64, shared: &Shared) {
     let path = file.path().display();
     match file.free_bytes() {
         Ok(free) if free < min_free => {
-            let (free, floor) = (crate::trace::names::size(free), crate::trace::names::size(min_free));
+            let (free, floor) = (names::size(free), names::size(min_free));
             let why = format!("only {free} free at {path}, less than NCCLSCOPE_MIN_FREE ({floor})");
             shared.stop(Stopped::NoSpace, &why);
         }
@@ -482,44 +481,5 @@ fn check_space(file: &Output, min_free: u64, shared: &Shared) {
                 ));
             }
         }
-    }
-}
-
-/// Wraps packets into one compressed packet. Equal packets make equal bytes.
-pub struct Packer {
-    zlib: Compress,
-    deflated: Vec<u8>,
-    packet: Buf,
-}
-
-impl Default for Packer {
-    fn default() -> Packer {
-        Packer::new()
-    }
-}
-
-impl Packer {
-    /// For a new file.
-    #[must_use]
-    pub fn new() -> Packer {
-        // With zlib's header: Perfetto refuses a bare deflate stream.
-        Packer { zlib: Compress::new(Compression::fast(), true), deflated: Vec::new(), packet: Buf::new() }
-    }
-
-    /// One packet with these in it; they themselves where they cannot be compressed.
-    #[must_use]
-    pub fn pack<'p>(&'p mut self, chunk: &'p [u8]) -> &'p [u8] {
-        self.zlib.reset();
-        self.deflated.clear();
-        // More than deflate ever adds: 5 bytes a block of 16 KiB and a frame.
-        self.deflated.reserve(chunk.len() + chunk.len() / 1000 + 64);
-        let status = self.zlib.compress_vec(chunk, &mut self.deflated, FlushCompress::Finish);
-        if !matches!(status, Ok(flate2::Status::StreamEnd)) {
-            return chunk;
-        }
-        self.packet.clear();
-        let deflated = &self.deflated;
-        self.packet.message(trace::PACKET, |packet| packet.bytes_field(trace_packet::COMPRESSED_PACKETS, deflated));
-        self.packet.bytes()
     }
 }

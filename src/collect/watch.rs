@@ -5,8 +5,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::input::Share;
 use crate::model::time::HostNs;
+use crate::pipeline::input::Share;
 use crate::sys;
 
 /// Between two readings, and between two searches for threads, in ns.

@@ -94,6 +94,17 @@ impl Candidate {
         made_for.is_none_or(|(_, functions)| self.functions.iter().any(|function| functions.contains(function)))
     }
 
+    /// Whether its channels ran in this kernel, by the timer of the GPU.
+    fn is_inside(&self, kernel: &Kernel, clock: &DeviceClock) -> bool {
+        let (Some((first, first_error)), Some((last, last_error))) =
+            (clock.to_host(self.first), clock.to_host(self.last))
+        else {
+            return false;
+        };
+        let room = u64::from(kernel.span.error_ns) + clock.step();
+        first.0 + first_error + room >= kernel.span.start.0 && last.0 <= kernel.span.end.0 + last_error + room
+    }
+
     /// By how much the GPU's timer may drift from the host's clock while its channels run, in ns.
     fn drift(&self) -> u64 {
         (self.last.0 - self.first.0) / 1_000_000 * DRIFT_PPM
@@ -148,18 +159,14 @@ pub(super) fn resolve(
         let mut fitting: Vec<usize> = Vec::new();
         for &device in devices.iter().filter(|device| candidate.device.is_none_or(|known| known == **device)) {
             let Some(clock) = clocks.get(&device).filter(|clock| clock.is_settled()) else { continue };
-            let (Some((first, first_error)), Some((last, last_error))) =
-                (clock.to_host(candidate.first), clock.to_host(candidate.last))
-            else {
-                continue;
-            };
-            let inside = |kernel: &Kernel| {
-                let room = u64::from(kernel.span.error_ns) + clock.step();
-                first.0 + first_error + room >= kernel.span.start.0 && last.0 <= kernel.span.end.0 + last_error + room
-            };
+            let Some((first, first_error)) = clock.to_host(candidate.first) else { continue };
             let error = first_error + WORST_KERNEL_ERROR_NS;
             let around = kernels.around(device, first, error, clock.step()).iter();
-            fitting.extend(around.filter(|(_, it)| candidate.could_be(it) && inside(it)).map(|(index, _)| index));
+            fitting.extend(
+                around
+                    .filter(|(_, it)| candidate.could_be(it) && candidate.is_inside(it, clock))
+                    .map(|(index, _)| index),
+            );
         }
         if let Some(place) = candidate.place
             && fitting.len() > 1
@@ -194,6 +201,20 @@ pub(super) fn resolve(
         }
         open.retain(|(_, fitting)| !fitting.is_empty());
     }
+}
+
+/// How plans without a kernel lie to one without a launch.
+pub(super) fn explain(clock: Option<&DeviceClock>, kernel: &Kernel, candidates: &[Candidate]) -> String {
+    let fitting: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.could_be(kernel)).collect();
+    let (all, fit) = (candidates.len(), fitting.len());
+    let inside = match clock.filter(|clock| clock.is_settled()) {
+        None => "its GPU's timer is not known".into(),
+        Some(clock) => {
+            let inside = fitting.iter().filter(|candidate| candidate.is_inside(kernel, clock)).count();
+            format!("the channels of {inside} ran in it by the GPU's timer")
+        }
+    };
+    format!("candidates: {all} plans without a kernel, of which {fit} have its device, length, grid and name; {inside}")
 }
 
 /// Kernels and channels that agree on where a timer is, for devices whose timer is not known.

@@ -25,7 +25,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::adopt::{self, Candidate, Orphan};
 use super::bounded::Bounded;
-use super::plans::{Handover, Operations};
+use super::plans::Handover;
+use super::replays::Operations;
 use crate::clock::device::{Contradiction, DeviceClock, Pair};
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::ids::Handle;
@@ -610,11 +611,13 @@ impl Channels {
         self.ready.extend(said);
     }
 
-    /// Matches kernels without a launch to plans without a kernel, as far as that is certain.
-    fn find_owners(&mut self, now: HostNs) {
-        if self.orphans.is_empty() {
-            return;
-        }
+    /// How the plans without a kernel lie to a kernel without a launch.
+    pub(super) fn explain(&self, kernel: &Kernel) -> [String; 1] {
+        [adopt::explain(self.by_device.get(&kernel.place.device), kernel, &self.candidates())]
+    }
+
+    /// Plans without a kernel whose channels have all ended.
+    fn candidates(&self) -> Vec<Candidate> {
         let candidates = self.waiting.iter().filter_map(|&key| {
             let run = self.runs.get(&key)?;
             let complete = run.kernel.is_none() && !run.loose && run.open == 0;
@@ -639,7 +642,15 @@ impl Channels {
             let place = place.copied();
             Some(Candidate { key, context, device, first, last, step, channels, functions, place, range })
         });
-        let candidates: Vec<Candidate> = candidates.collect();
+        candidates.collect()
+    }
+
+    /// Matches kernels without a launch to plans without a kernel, as far as that is certain.
+    fn find_owners(&mut self, now: HostNs) {
+        if self.orphans.is_empty() {
+            return;
+        }
+        let candidates = self.candidates();
         for (device, pairs) in adopt::bootstrap(&self.by_device, &self.orphans, &candidates) {
             for pair in pairs {
                 self.tell_clock(device, pair);

@@ -37,6 +37,10 @@ impl Correlator {
         if !is_open || self.doubted.len() >= WAITING {
             return self.decided(kernel, found, by_host, sink);
         }
+        self.trail.say(kernel, || {
+            let who = if by_host { "the host's times" } else { "its channels" };
+            [format!("waits: {who} do not fit the match, and kernels to come tell which is wrong")]
+        });
         self.doubted.push(Doubted { kernel: kernel.clone(), found, since: self.last, by_host });
     }
 
@@ -63,10 +67,17 @@ impl Correlator {
         let Found { method, context, operations, group, launch, replay, replayed, untold, .. } = found;
         let are_times_off = by_host && self.are_times_off(kernel.place.device);
         self.matches.mistimed += u64::from(are_times_off);
-        let is_contradicted = match by_host {
-            true => !are_times_off,
-            false => self.channels.agreement(group, false) == Agreement::Contradicts,
-        };
+        let is_contradicted =
+            by_host && !are_times_off || self.channels.agreement(group, false) == Agreement::Contradicts;
+        if self.trail.follows(kernel.correlation) {
+            let channels = match self.channels.agreement(group, false) {
+                Agreement::Unknown => "say nothing",
+                Agreement::Open => "may lie outside of it, which is not decided",
+                Agreement::Agrees => "lie in it",
+                Agreement::Contradicts => "lie outside of it, or the order of its stream speaks against it",
+            };
+            self.trail.say(kernel, || [format!("its channels: {channels}")]);
+        }
         // Nothing leads to it from what may be another's.
         let (method, launch) = if is_contradicted { (Method::Contradicted, Handle::NONE) } else { (method, launch) };
         let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };

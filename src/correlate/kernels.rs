@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Correlator;
 use super::plans::{Found, KernelKey};
+use super::{Correlator, trail};
 use crate::model::activity::{self, Kernel, is_nccl};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
@@ -37,9 +37,11 @@ impl Correlator {
     }
 
     pub(super) fn kernel(&mut self, kernel: &Kernel, sink: &mut dyn FnMut(&Entry<'_>)) {
+        self.trail.say(kernel, || [trail::kernel(kernel)]);
         match self.claim(kernel) {
             // Of others nobody would know what they wait for.
             Err(Unmatched::NoLaunch) if self.waiting.expects() && is_nccl(&kernel.name) => {
+                self.trail.say(kernel, || ["waits: an external id may name its launch".into()]);
                 if let Some(other) = self.waiting.push(kernel, self.last.max(kernel.span.end)) {
                     self.claimed(&other, Err(Unmatched::NoLaunch), sink);
                 }
@@ -57,7 +59,13 @@ impl Correlator {
         if graph_node != 0 {
             self.plans.graph_seen(graph_node, correlation);
         }
-        self.plans.claim(key, &|context| self.comms.get(&context)?.device)
+        self.trail.say(kernel, || self.plans.explain(&key));
+        let claimed = self.plans.claim(key, &|context| self.comms.get(&context)?.device);
+        self.trail.say(kernel, || match &claimed {
+            Ok(Found { method, operations, replay, .. }) => [trail::found(*method, operations, *replay)],
+            Err(reason) => [format!("rule: none; {}", reason.text())],
+        });
+        claimed
     }
 
     /// A kernel that had not ended when CUPTI had to return its record: it is claimed, because no other record will come.
@@ -98,6 +106,9 @@ impl Correlator {
         match claimed {
             Ok(found) => {
                 if let Some(other) = overtaken {
+                    self.trail.say(kernel, || {
+                        ["its stream: it and a kernel launched before or after it began in the other order".into()]
+                    });
                     [other, found.group].into_iter().for_each(|group| self.channels.contradict(group));
                     self.skews.entry(kernel.place.device).or_default().forget_trial();
                 }
@@ -105,11 +116,13 @@ impl Correlator {
             }
             Err(reason) if is_nccl(&kernel.name) => {
                 if !self.channels.adopt(kernel, reason, self.last) {
-                    self.unmatched(kernel, reason, sink);
+                    return self.unmatched(kernel, reason, sink);
                 }
+                self.trail.say(kernel, || ["waits: its channels may tell whose it is".into()]);
             }
             Err(_) => {
                 self.matches.application += 1;
+                self.trail.say(kernel, || ["drawn as the application's: its name is none of NCCL's".into()]);
                 sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner: Owner::Application } });
             }
         }
@@ -144,6 +157,7 @@ impl Correlator {
         sink: &mut dyn FnMut(&Entry<'_>),
     ) {
         *self.matches.by(method) += 1;
+        self.trail.say(kernel, || [format!("drawn as {}", method.text())]);
         let &Carried { context, group, operations, launch, replay, replayed, untold } = carried;
         let comm = self.comms.get(&context);
         // Before, each is told at some time.
@@ -167,6 +181,7 @@ impl Correlator {
 
     pub(super) fn unmatched(&mut self, kernel: &Kernel, reason: Unmatched, sink: &mut dyn FnMut(&Entry<'_>)) {
         self.matches.unmatched += 1;
+        self.trail.say(kernel, || [format!("drawn as unmatched: {}", reason.text())]);
         sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner: Owner::Unmatched(reason) } });
     }
 }

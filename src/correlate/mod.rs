@@ -18,6 +18,7 @@ mod ranges;
 mod replays;
 mod streams;
 mod times;
+mod trail;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,9 +35,10 @@ pub(crate) use self::history::step_of;
 use self::kernels::Carried;
 use self::known::{Details, Known, Table, Work};
 use self::plans::Plans;
-use self::proxy::{Connection, PENDING_OPS, connection};
+use self::proxy::Connection;
 use self::ranges::Ranges;
 use self::streams::Streams;
+use self::trail::Trail;
 use crate::clock::skew::Skew;
 use crate::model::activity::Activity;
 use crate::model::event::{self, Body, Event, Kind, Record};
@@ -100,6 +102,20 @@ pub struct Correlator {
     doubts: Doubts,
     matches: Matches,
     last: HostNs,
+    trail: Trail,
+}
+
+/// An event that starts.
+struct Started<'e> {
+    id: Handle,
+    parent: Handle,
+    context: Handle,
+    thread: ThreadId,
+    /// Where it starts, and when.
+    here: Moment,
+    event: &'e Event,
+    /// Why it may not be its parent's.
+    doubt: Option<Doubt>,
 }
 
 /// Where entries go: `now` is the time of the record at hand.
@@ -150,6 +166,7 @@ impl Correlator {
             doubts: Doubts::default(),
             matches: Matches::default(),
             last: HostNs(0),
+            trail: Trail::default(),
         }
     }
 
@@ -165,6 +182,18 @@ impl Correlator {
         let (without_kernel, channels) = (self.plans.without_kernel(), self.channels.checks());
         let (cupti_off, unpaired_markers) = (self.open_errors(), self.ranges.unpaired());
         Matches { without_kernel, channels, unpaired_markers, cupti_off, ..self.matches }
+    }
+
+    /// From here on the decisions about the kernels of the call with this correlation id are kept.
+    #[cfg(feature = "cli")]
+    pub fn explain(&mut self, correlation: u32) {
+        self.trail.follow(correlation);
+    }
+
+    /// The decisions since the last time this was asked, one a line.
+    #[cfg(feature = "cli")]
+    pub fn take_explained(&mut self) -> Vec<String> {
+        self.trail.take()
     }
 
     /// Kernels are going to be reported: what hangs on them waits for them.
@@ -368,10 +397,15 @@ impl Correlator {
                     (time, What::Contradicted { place, correlation, graph_node })
                 }
                 Ready::Kernel(kernel, Err(reason)) => {
+                    self.trail.say(kernel, || self.channels.explain(kernel));
                     self.unmatched(kernel, *reason, sink);
                     continue;
                 }
                 Ready::Kernel(kernel, Ok(Adopted { group, context, operations, launch })) => {
+                    self.trail.say(kernel, || {
+                        let carried = trail::operations(operations);
+                        [format!("its channels: those of one plan alone ran in it, by the GPU's timer: {carried}")]
+                    });
                     self.plans.claimed_otherwise(*launch);
                     let (context, group, launch) = (*context, *group, *launch);
                     let (replay, replayed, untold) = (None, None, 0);
@@ -467,54 +501,14 @@ impl Correlator {
             }
             _ => self.plans.something_else(thread),
         }
+        let started = &Started { id, parent, context, thread, here, event, doubt };
         match *event {
             Event::GroupApi(_) => known.details = Details::Group { marks: [None; 2] },
             Event::CollApi(event::CollApi { captured, .. }) | Event::P2pApi(event::P2pApi { captured, .. }) => {
                 known.details = Details::Call { captured: captured.is_set(), replays: 0, group: parent, made: here };
             }
-            Event::Coll(_) | Event::P2p(_) => {
-                let asked = match self.events.get(parent).map(|known| &known.details) {
-                    Some(Details::Call { made, .. }) => *made,
-                    _ => here,
-                };
-                let operation = self.operation(id, context, *event, out.now, asked);
-                let replay = self.replay(parent);
-                let comm = self.comms.get(&context);
-                if comm.is_some_and(|comm| miscounts(comm, &operation.event, replay)) {
-                    self.channels.distrust(context);
-                }
-                let call = if self.comms.get(&context).is_some_and(|comm| comm.interface >= 5) {
-                    parent
-                } else {
-                    Handle::NONE
-                };
-                let operation = Arc::new(operation);
-                out.say(What::OperationBegin { id, thread, call, comm, operation: &operation, replay, doubt });
-                let (group, group_api) = self.groups_of(event, parent);
-                self.plans.operation(group, &operation, parent, group_api);
-                known.details = Details::Operation(operation, group, Work::default());
-            }
-            Event::ProxyOp(op) => {
-                let foreign = op.pid != self.pid || !context.is_from(self.tag);
-                self.doubts.foreign_events += u64::from(foreign);
-                let doubt = if foreign { Some(Doubt::ParentForeign) } else { doubt };
-                self.work(parent, |work| work.proxy[0] += 1);
-                // NCCL sets the flag for the sends of NET only (profiler.cc, up to 2.32.3).
-                let taken = op.send.is_set() || self.connections.get(&connection(context, &op)).is_some();
-                if taken {
-                    out.say(What::ProxyOpTaken { thread });
-                }
-                known.details = Details::ProxyOp { op, parent, doubt, begun: false, taken, steps: Vec::new() };
-                self.pending.push_back(id);
-                while self.pending.len() > PENDING_OPS {
-                    if let Some(oldest) = self.pending.pop_front() {
-                        // It may still progress; then it is drawn after all.
-                        if self.is_pending(oldest).is_some_and(|(_, _, by_network)| !by_network) {
-                            self.say_silent(oldest, out);
-                        }
-                    }
-                }
-            }
+            Event::Coll(_) | Event::P2p(_) => known.details = self.handed_over(started, out),
+            Event::ProxyOp(op) => known.details = self.start_proxy_op(started, op, out),
             Event::ProxyStep(step) => return self.start_step(known, id, parent, step.step, out),
             Event::KernelCh(channel) => {
                 let (operation, group) = match self.events.get(parent).map(|known| &known.details) {
@@ -550,29 +544,56 @@ impl Correlator {
             Event::ProxyCtrl(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
         }
         if is_host_call(kind) {
-            let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
-                .then(|| self.operation(id, context, *event, out.now, here));
-            let asked_by = match kind {
-                Kind::KernelLaunch => self.plans.uncarried(parent, context),
-                _ => Vec::new(),
-            };
-            let (comm, asked_by) = (self.comms.get(&context), &asked_by[..]);
-            out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), asked_by, doubt });
-            match operation {
-                Some(operation) if kind == Kind::CeColl => {
-                    if let Some(Details::Call { group, .. }) = self.events.get(parent).map(|known| &known.details) {
-                        self.plans.carried(*group, parent);
-                    }
-                    self.copy_engine.insert(id, (context, operation), COPY_ENGINE);
-                }
-                Some(operation) => self.plans.call(id, context, parent, &Arc::new(operation)),
-                None => {}
-            }
+            self.call_begins(started, out);
         }
         self.events.insert(id, known);
         // Samples that made room.
         if self.channels.has_ready() {
             self.say_ready(out.sink);
+        }
+    }
+
+    /// NCCL hands over an operation.
+    fn handed_over(&mut self, started: &Started<'_>, out: &mut Out<'_>) -> Details {
+        let &Started { id, parent, context, thread, here, event, doubt } = started;
+        let asked = match self.events.get(parent).map(|known| &known.details) {
+            Some(Details::Call { made, .. }) => *made,
+            _ => here,
+        };
+        let operation = self.operation(id, context, *event, out.now, asked);
+        let replay = self.replay(parent);
+        let comm = self.comms.get(&context);
+        if comm.is_some_and(|comm| miscounts(comm, &operation.event, replay)) {
+            self.channels.distrust(context);
+        }
+        let call = if self.comms.get(&context).is_some_and(|comm| comm.interface >= 5) { parent } else { Handle::NONE };
+        let operation = Arc::new(operation);
+        out.say(What::OperationBegin { id, thread, call, comm, operation: &operation, replay, doubt });
+        let (group, group_api) = self.groups_of(event, parent);
+        self.plans.operation(group, &operation, parent, group_api);
+        Details::Operation(operation, group, Work::default())
+    }
+
+    /// A call on a host thread begins.
+    fn call_begins(&mut self, started: &Started<'_>, out: &mut Out<'_>) {
+        let &Started { id, parent, context, thread, here, event, doubt } = started;
+        let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
+            .then(|| self.operation(id, context, *event, out.now, here));
+        let asked_by = match event.kind() {
+            Kind::KernelLaunch => self.plans.uncarried(parent, context),
+            _ => Vec::new(),
+        };
+        let (comm, asked_by) = (self.comms.get(&context), &asked_by[..]);
+        out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), asked_by, doubt });
+        match operation {
+            Some(operation) if event.kind() == Kind::CeColl => {
+                if let Some(Details::Call { group, .. }) = self.events.get(parent).map(|known| &known.details) {
+                    self.plans.carried(*group, parent);
+                }
+                self.copy_engine.insert(id, (context, operation), COPY_ENGINE);
+            }
+            Some(operation) => self.plans.call(id, context, parent, &Arc::new(operation)),
+            None => {}
         }
     }
 

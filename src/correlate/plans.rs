@@ -20,7 +20,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::bounded::Bounded;
-use super::replays::{Graphs, REPLAYS, Run, Runs, Which};
+use super::replays::{Graphs, Operations, REPLAYS, Run, Runs, Which};
+use super::trail;
 use crate::model::activity::Span;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
@@ -42,9 +43,6 @@ const CALLS: usize = 4096;
 const OPEN_GROUPS: usize = 4096;
 /// Operations remembered of one plan; NCCL's own limit is far below.
 const OPERATIONS: usize = 4096;
-
-/// The operations of a plan.
-pub(super) type Operations = Arc<Vec<Arc<Operation>>>;
 
 /// Launches, plans and the kernels that wait to be claimed.
 #[derive(Debug, Default)]
@@ -592,6 +590,39 @@ impl Plans {
                 })
             }
         }
+    }
+
+    /// What a kernel can be, before it is claimed.
+    pub(super) fn explain(&self, kernel: &KernelKey) -> Vec<String> {
+        let launch = match (kernel.graph_node, self.claims.get(&kernel.correlation)) {
+            (0, None) => return vec!["candidates: none; the call that launched it was not told, or long ago".into()],
+            (0, Some(Claim::Launch(launch))) => *launch,
+            (0, Some(Claim::External(launch))) => *launch,
+            (0, Some(Claim::Thread(_, run))) => {
+                let carried = run.as_ref().map_or("none yet".into(), |(_, run)| trail::operations(&run.operations));
+                return vec![format!("candidates: what was handed over next on the launching thread: {carried}")];
+            }
+            (0, Some(Claim::Calls(group))) => {
+                let calls = self.calls.get(group).map_or(&[][..], Vec::as_slice);
+                let calls: Vec<_> = calls.iter().map(|call| Arc::clone(&call.operation)).collect();
+                let carried = trail::operations(&calls);
+                return vec![format!("candidates: calls of its group that no plan has carried: {carried}")];
+            }
+            (node, _) => match self.captured_at(node) {
+                Some(launch) => launch,
+                None => return vec!["candidates: none; its node is of no capture of NCCL's that was told".into()],
+            },
+        };
+        let Some(known) = self.captured.get(&launch).or_else(|| self.launches.get(&launch)) else {
+            return vec!["candidates: its KernelLaunch, which is no longer remembered".into()];
+        };
+        let begun = trail::before(known.start, kernel.span);
+        let is_captured = self.captured.get(&launch).is_some();
+        let what = if is_captured { "captured " } else { "" };
+        let mut steps = vec![format!("candidates: the {what}KernelLaunch that began {begun}")];
+        let seen = self.graphs.seen(kernel.correlation, kernel.span).ok().filter(|_| is_captured);
+        known.runs.explain(seen.as_ref(), kernel.span, &mut steps);
+        steps
     }
 
     /// The run of a launch that a kernel is.

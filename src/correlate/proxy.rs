@@ -3,11 +3,11 @@
 use rustc_hash::FxHashMap;
 
 use super::known::{Details, Known};
-use super::{Correlator, Out};
+use super::{Correlator, Out, Started};
 use crate::model::event;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
-use crate::model::timeline::{ProxyOp, What};
+use crate::model::timeline::{Doubt, ProxyOp, What};
 
 /// The newest proxy operations, of which it is looked at the end which never showed progress; of an older one that is told at once.
 pub(super) const PENDING_OPS: usize = 16 << 10;
@@ -25,6 +25,30 @@ struct Queue {
 }
 
 impl Correlator {
+    /// A proxy operation begins: it queues, unless the network takes it at once.
+    pub(super) fn start_proxy_op(&mut self, started: &Started<'_>, op: event::ProxyOp, out: &mut Out<'_>) -> Details {
+        let &Started { id, parent, context, thread, doubt, .. } = started;
+        let foreign = op.pid != self.pid || !context.is_from(self.tag);
+        self.doubts.foreign_events += u64::from(foreign);
+        let doubt = if foreign { Some(Doubt::ParentForeign) } else { doubt };
+        self.work(parent, |work| work.proxy[0] += 1);
+        // NCCL sets the flag for the sends of NET only (profiler.cc, up to 2.32.3).
+        let taken = op.send.is_set() || self.connections.get(&connection(context, &op)).is_some();
+        if taken {
+            out.say(What::ProxyOpTaken { thread });
+        }
+        self.pending.push_back(id);
+        while self.pending.len() > PENDING_OPS {
+            if let Some(oldest) = self.pending.pop_front() {
+                // It may still progress; then it is drawn after all.
+                if self.is_pending(oldest).is_some_and(|(_, _, by_network)| !by_network) {
+                    self.say_silent(oldest, out);
+                }
+            }
+        }
+        Details::ProxyOp { op, parent, doubt, begun: false, taken, steps: Vec::new() }
+    }
+
     pub(super) fn start_step(&mut self, mut known: Known, id: Handle, op: Handle, step: i32, out: &mut Out<'_>) {
         self.show_progress(op, out);
         // Steps come with the context of their operation, which with PXN is foreign: the operation decides.

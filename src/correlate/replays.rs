@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::bounded::Bounded;
-use super::plans::Operations;
+use super::trail;
 use crate::model::activity::Span;
 use crate::model::event::{Coll, Event};
 use crate::model::ids::Handle;
@@ -35,8 +35,13 @@ const GRAPHS: usize = 8 << 10;
 pub(super) const REPLAYS: usize = 4096;
 /// Replays by which the kernel of one may come late.
 const LATE: u64 = 256;
+/// Runs that are named where decisions are explained.
+const EXPLAINED: usize = 8;
 /// The error of the host's times of records, in ns, with room to spare.
 const RECORD_ERROR_NS: u64 = 500;
+
+/// The operations of a plan.
+pub(super) type Operations = Arc<Vec<Arc<Operation>>>;
 
 /// A plan that was handed over.
 #[derive(Debug, Clone)]
@@ -212,6 +217,27 @@ impl Runs {
         let again = |operations| Run { group: Handle::NONE, operations, begin: HostNs(0), is_claimed: true };
         let run = first.or_else(|| self.last.clone().map(again)).ok_or(Unmatched::NoGroup)?;
         Ok(Which { run, number: counted.map(|index| index + 1), is_exact: is_whole && counted.is_some() })
+    }
+
+    /// What was handed over for the launch, and which of that a kernel can be by its time.
+    pub(super) fn explain(&self, seen: Option<&Seen>, kernel: Option<Span>, steps: &mut Vec<String>) {
+        let (low, high) = seen.map_or((0, self.told.len()), |seen| self.in_time(seen));
+        if let Some(seen) = seen {
+            let launch = seen.launched.map_or("its graph's launch was not told".into(), |launched| {
+                let asked = trail::before(launched.time, kernel);
+                format!("its graph's launch {} was made {asked}", launched.index + 1)
+            });
+            let is_counted = seen.is_counted && self.clones <= 1;
+            let count = if is_counted { "the count of launches holds" } else { "the count of launches does not hold" };
+            let told = self.gone as usize + self.told.len();
+            steps.push(format!("bounds: {launch}; {count}; of {told} runs told, {} fit in time", high - low));
+        }
+        for (place, run) in self.told.iter().enumerate().take(high).skip(low).take(EXPLAINED) {
+            let number = self.gone + place as u64 + 1;
+            let taken = if run.is_claimed { ", which has its kernel" } else { "" };
+            let (begun, carried) = (trail::before(run.begin, kernel), trail::operations(&run.operations));
+            steps.push(format!("candidates: run {number}, handed over {begun}: {carried}{taken}"));
+        }
     }
 
     /// The runs that a kernel can be by its time, from and to (not included), by their place.

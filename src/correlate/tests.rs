@@ -27,6 +27,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::proxy::PENDING_OPS;
 use super::*;
 use crate::model::activity::{self, Kernel, Place, Span};
 use crate::model::event::{CommInit, Flag, Net, Network};

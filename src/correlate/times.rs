@@ -1,7 +1,7 @@
 //! How far CUPTI's times of kernels are off, beyond what they state themselves: by NCCL's own times, and by those of other kernels.
 
 use super::plans::Found;
-use super::{Correlator, Details};
+use super::{Correlator, Details, trail};
 use crate::clock::skew::{Bounds, Skew};
 use crate::model::activity::Kernel;
 use crate::model::time::HostNs;
@@ -34,6 +34,9 @@ impl Correlator {
         let error = u32::try_from(error).unwrap_or(u32::MAX).saturating_add(self.channels.conversion(device));
         let mut kernel = kernel.clone();
         kernel.span.error_ns = kernel.span.error_ns.saturating_add(error);
+        if found.is_some() {
+            self.trail.say(&kernel, || [trail::bounds(bounds, &kernel, contradicts, is_off)]);
+        }
         (kernel, contradicts && !is_off)
     }
 

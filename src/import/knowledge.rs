@@ -257,9 +257,27 @@ fn waits(profile: &Profile) -> Fact {
     Fact { what: "transfers and waits", known, of, remark }
 }
 
+/// Nanoseconds since 1970 as a date: `2026-05-26 07:59:22.034 UTC`.
+pub(crate) fn utc(ns: i64) -> String {
+    let (seconds, millis) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) / 1_000_000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days to a date by the proleptic Gregorian calendar, in years that begin in March.
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millis:03} UTC")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::duration;
+    use super::{duration, utc};
 
     #[test]
     fn durations_read_well() {
@@ -274,5 +292,17 @@ mod tests {
             assert_eq!(duration(ns), text);
         }
         assert_eq!(duration(-1520.0), "-1.52 µs");
+    }
+
+    #[test]
+    fn dates_are_right() {
+        for (ns, text) in [
+            (0, "1970-01-01 00:00:00.000 UTC"),
+            (1_779_782_330_176_752_435, "2026-05-26 07:58:50.176 UTC"),
+            (951_782_399_999_000_000, "2000-02-28 23:59:59.999 UTC"),
+            (951_868_800_000_000_000, "2000-03-01 00:00:00.000 UTC"),
+        ] {
+            assert_eq!(utc(ns), text);
+        }
     }
 }

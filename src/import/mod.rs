@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::activity::{Api, is_nccl};
+use crate::model::time::Shift;
 
 pub mod kernel_name;
 mod kineto;
@@ -108,9 +109,29 @@ impl fmt::Display for Tool {
 pub struct Clock {
     /// In words.
     pub name: String,
-    /// Nanoseconds to add for the time since 1970; `None` where the file does not relate them.
-    pub to_utc_ns: Option<i64>,
+    /// To the time since 1970; `None` where the file does not relate them.
+    pub to_utc: Option<Shift>,
+    /// How far all times may be off for having been shifted to it, ns. How far each was off before is not in it.
+    pub error_ns: u64,
 }
+
+impl Clock {
+    /// A clock as a file has it; `to_utc_ns` is added for the time since 1970.
+    #[must_use]
+    pub fn of_file(name: impl Into<String>, to_utc_ns: Option<i64>) -> Clock {
+        let to_utc = to_utc_ns.map(|ns| Shift { ns, error_ns: WALL_CLOCKS_NS / 2 });
+        Clock { name: name.into(), to_utc, error_ns: 0 }
+    }
+
+    /// To another file's clock, by the wall clock of both.
+    #[must_use]
+    pub fn to(&self, other: &Clock) -> Option<Shift> {
+        Some(self.to_utc?.then(other.to_utc?.back()))
+    }
+}
+
+/// How far the wall clocks that two tools read on one host may lie apart, ns.
+pub(crate) const WALL_CLOCKS_NS: u64 = 2_000_000_000;
 
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,10 +164,16 @@ impl Span {
         u64::try_from(self.end.saturating_sub(self.start)).unwrap_or(0)
     }
 
-    /// The same so many nanoseconds later.
+    /// The same on another clock. How far off that may be is for the clock to say.
     #[must_use]
-    pub fn moved(self, ns: i64) -> Span {
-        Span { start: self.start.saturating_add(ns), end: self.end.saturating_add(ns) }
+    pub fn shifted(self, by: Shift) -> Span {
+        Span { start: self.start.saturating_add(by.ns), end: self.end.saturating_add(by.ns) }
+    }
+
+    /// Whether they have a moment in common.
+    #[must_use]
+    pub fn overlaps(self, other: Span) -> bool {
+        self.start <= other.end && other.start <= self.end
     }
 
     /// Whether `inner` lies in it.
@@ -450,16 +477,23 @@ impl Profile {
         self.cuda_calls.iter().filter(|it| it.correlation != 0).map(|it| (it.process, it.correlation))
     }
 
-    /// Moves everything that a tool saw to another clock: so many nanoseconds later.
-    pub(crate) fn shift(&mut self, ns: i64, clock: Clock) {
-        let calls = self.operations.iter_mut().filter_map(|it| it.call.as_mut());
+    /// The same on another clock, with times that may be off by as much more as the way there.
+    #[must_use]
+    pub(crate) fn shifted(mut self, by: Shift, to: &Clock) -> Profile {
         let spans = (self.kernels.iter_mut().map(|it| &mut it.span))
             .chain(self.copies.iter_mut().map(|it| &mut it.span))
             .chain(self.cuda_calls.iter_mut().map(|it| &mut it.span))
             .chain(self.ranges.iter_mut().map(|it| &mut it.span))
-            .chain(calls);
-        spans.for_each(|span| *span = span.moved(ns));
-        self.clock = clock;
+            .chain(self.launches.iter_mut().map(|it| &mut it.span))
+            .chain(self.plans.iter_mut().map(|it| &mut it.span))
+            .chain(self.groups.iter_mut().map(|it| &mut it.span))
+            .chain(self.nccl_calls.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(&mut it.operation.call)))
+            .chain(self.handovers.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(&mut it.operation.call)))
+            .chain(self.transfers.iter_mut().map(|it| &mut it.span))
+            .chain(self.operations.iter_mut().filter_map(|it| it.call.as_mut()));
+        spans.for_each(|span| *span = span.shifted(by));
+        self.clock = Clock { error_ns: self.clock.error_ns.saturating_add(by.error_ns), ..to.clone() };
+        self
     }
 
     /// From the first to the last thing in it; `None` where there is none.

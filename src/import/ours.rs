@@ -10,7 +10,6 @@ use super::{
 };
 use crate::model::activity::{Api, CopyKind};
 use crate::model::event::Kind;
-use crate::trace::fields::clock_id;
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
@@ -62,6 +61,7 @@ struct Reader {
     /// The tool whose file it was imported from.
     imported: Option<Source>,
     clock: Option<String>,
+    to_utc_ns: Option<i64>,
     open: u64,
 }
 
@@ -110,14 +110,7 @@ impl Reader {
     }
 
     fn said(&mut self, packet: &TracePacket) {
-        if let Some(snapshot) = &packet.clock_snapshot {
-            let clock = |id: u64| {
-                snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id).map(|it| it.timestamp() as i64)
-            };
-            if let (Some(boottime), Some(realtime)) = (clock(clock_id::BOOTTIME), clock(clock_id::REALTIME)) {
-                self.profile.clock.to_utc_ns.get_or_insert(realtime.saturating_sub(boottime));
-            }
-        }
+        self.to_utc_ns = self.to_utc_ns.or_else(|| reader::to_utc_ns(packet));
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             self.attribute(said.key(), said.string_value());
         }
@@ -447,7 +440,7 @@ impl Reader {
         let own = || Source { tool: Tool::Ncclscope, version, ..Source::default() };
         profile.source = self.imported.unwrap_or_else(own);
         let clock = self.clock.unwrap_or_else(|| "CLOCK_BOOTTIME".into());
-        profile.clock = Clock { name: clock, to_utc_ns: profile.clock.to_utc_ns };
+        profile.clock = Clock::of_file(clock, self.to_utc_ns);
         Ok(profile)
     }
 }

@@ -27,3 +27,88 @@ impl HostNs {
         self.0.saturating_sub(earlier.0)
     }
 }
+
+/// An instant on a host, and how far off it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounded {
+    /// As it is stated.
+    pub time: HostNs,
+    /// By how much it may be earlier or later, ns.
+    pub error_ns: u64,
+}
+
+impl Bounded {
+    /// It was not before this.
+    #[must_use]
+    pub fn earliest(self) -> HostNs {
+        HostNs(self.time.0.saturating_sub(self.error_ns))
+    }
+
+    /// It was not after this.
+    #[must_use]
+    pub fn latest(self) -> HostNs {
+        HostNs(self.time.0.saturating_add(self.error_ns))
+    }
+
+    /// The same instant on another host's clock: no better known than the shift is.
+    #[must_use]
+    pub fn shifted(self, by: Shift) -> Bounded {
+        Bounded {
+            time: HostNs(self.time.0.saturating_add_signed(by.ns)),
+            error_ns: self.error_ns.saturating_add(by.error_ns),
+        }
+    }
+}
+
+/// From one clock to another: what is added to the times of the one for those of the other, and how far off that may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shift {
+    /// To be added, ns.
+    pub ns: i64,
+    /// By how much it may be more or less, ns.
+    pub error_ns: u64,
+}
+
+impl Shift {
+    /// What two bounds leave.
+    #[must_use]
+    pub fn between(low: i64, high: i64) -> Shift {
+        let between = high.saturating_sub(low).max(0);
+        Shift { ns: low.saturating_add(between / 2), error_ns: between.unsigned_abs().div_ceil(2) }
+    }
+
+    /// Whether it may be one of those from `low` to `high`.
+    #[must_use]
+    pub fn meets(self, low: i64, high: i64) -> bool {
+        high >= self.ns.saturating_sub_unsigned(self.error_ns) && low <= self.ns.saturating_add_unsigned(self.error_ns)
+    }
+
+    /// The way back.
+    #[must_use]
+    pub fn back(self) -> Shift {
+        Shift { ns: self.ns.saturating_neg(), ..self }
+    }
+
+    /// On to a third clock: the errors add up.
+    #[must_use]
+    pub fn then(self, next: Shift) -> Shift {
+        Shift { ns: self.ns.saturating_add(next.ns), error_ns: self.error_ns.saturating_add(next.error_ns) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shifted_is_known_no_better_than_before() {
+        let shift = Shift::between(-7, 4);
+        assert_eq!(shift, Shift { ns: -2, error_ns: 6 });
+        assert!(shift.meets(4, 9) && !shift.meets(5, 9) && shift.meets(-20, -8) && !shift.meets(-20, -9));
+        let there = Bounded { time: HostNs(100), error_ns: 10 };
+        let here = there.shifted(shift);
+        assert_eq!((here.earliest(), here.time, here.latest()), (HostNs(82), HostNs(98), HostNs(114)));
+        assert_eq!(here.shifted(shift.back()), there.shifted(shift.then(shift.back())));
+        assert_eq!(here.shifted(shift.back()), Bounded { time: HostNs(100), error_ns: 22 });
+    }
+}

@@ -1,6 +1,6 @@
 //! The Perfetto writer (pure, up to the byte sink), and the reader that the command line and tests use.
 //!
-//! [`wire`] is protobuf's encoding, [`writer`] Perfetto's packets, [`args`] our typed arguments, [`names`] the
+//! [`wire`] is protobuf's encoding, [`writer`] Perfetto's packets, [`packer`] many in one, [`args`] our typed arguments, [`names`] the
 //! wording, [`words`] what of it readers look for; `lanes` spreads what overlaps, and [`tracks`] decides what is drawn where. Each kind of track has a state and
 //! a file of its own, which draws on the `canvas`:
 //!
@@ -26,6 +26,7 @@ mod lanes;
 pub mod names;
 pub mod not_done;
 mod outstanding;
+pub mod packer;
 mod processes;
 mod proxy;
 #[cfg(feature = "cli")]

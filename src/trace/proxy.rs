@@ -17,7 +17,7 @@ use crate::model::event::Net;
 use crate::model::ids::Handle;
 use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Comm, ProxyOp, ThreadId};
+use crate::model::timeline::{Comm, ProxyOp, ThreadId, What};
 
 /// Operations of one peer that are under way: one a channel, of collectives and of sends and receives.
 const PEER_LANES: usize = 128;
@@ -102,6 +102,32 @@ impl Proxy {
         }
     }
 
+    /// Draws an entry of the proxy's.
+    pub(super) fn draw(&mut self, at: &mut At<'_>, what: &What<'_>) {
+        match *what {
+            What::ProxyOpTaken { thread } => self.queued(at, thread, 1),
+            What::ProxyOpBegin { id, thread, proxy: ref op, queued_ns, was_taken } => {
+                if was_taken {
+                    self.queued(at, thread, -1);
+                }
+                self.begin(at, thread, id, op, queued_ns);
+            }
+            What::ProxyOpsQueued { thread, proxy: ref op, queued_ns, count, given_up } => {
+                self.queue(at, thread, op, queued_ns, count);
+                if given_up > 0 {
+                    self.queued(at, thread, -given_up.cast_signed());
+                }
+            }
+            What::ProxyOpNever { thread, proxy: ref op } => self.silent(at, thread, op),
+            What::StepBegin { id, op: _, thread, step, proxy: ref op } => self.step(at, thread, id, step, op.as_ref()),
+            What::StepPhase { id, state, bytes } => self.step_phase(at, id, state, bytes),
+            What::StepEnd { id, starts, stopped } => self.step_end(at, id, starts, stopped),
+            What::Control { thread, comm, state, appended } => self.control(at, thread, comm, state, appended),
+            What::NetBegin { id, thread, net } => self.net(at, thread, id, net),
+            _ => {}
+        }
+    }
+
     /// The group of all progress threads.
     pub(super) fn group(&self) -> Option<Track> {
         self.group
@@ -133,7 +159,7 @@ impl Proxy {
     }
 
     /// A proxy operation makes progress for the first time.
-    pub(super) fn begin(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, op: &ProxyOp<'_>, queued_ns: u64) {
+    fn begin(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, op: &ProxyOp<'_>, queued_ns: u64) {
         let [family, _] = self.peer(at, thread, op);
         at.canvas.args.clear().proxy_op(op).by_network().uint(nccl::QUEUED_NS, queued_ns);
         let correlation = op.operation.and_then(|operation| operation.correlation(op.comm));
@@ -144,7 +170,7 @@ impl Proxy {
     }
 
     /// Operations of one connection that still queue, as an instant: the first of them, and how many more.
-    pub(super) fn queue(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>, queued_ns: u64, count: u64) {
+    fn queue(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>, queued_ns: u64, count: u64) {
         let [family, _] = self.peer(at, thread, op);
         at.canvas.args.clear().proxy_op(op).by_network();
         at.canvas.args.uint(nccl::QUEUED_NS, queued_ns).uint(nccl::OPERATIONS, count);
@@ -154,7 +180,7 @@ impl Proxy {
     }
 
     /// An operation of which NCCL reports nothing more.
-    pub(super) fn silent(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>) {
+    fn silent(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>) {
         let [family, _] = self.peer(at, thread, op);
         let note =
             "NCCL started this operation and reported nothing more of it, as it does for every transport but NET";
@@ -164,7 +190,7 @@ impl Proxy {
     }
 
     /// A transfer begins.
-    pub(super) fn step(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, step: i32, op: Option<&ProxyOp<'_>>) {
+    fn step(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, step: i32, op: Option<&ProxyOp<'_>>) {
         let family = match op {
             Some(op) => self.peer(at, thread, op)[1],
             None => self.orphans(at, thread),
@@ -188,7 +214,7 @@ impl Proxy {
     }
 
     /// A transfer waits for something else from here on.
-    pub(super) fn step_phase(&mut self, at: &mut At<'_>, id: Handle, state: u16, bytes: Option<u64>) {
+    fn step_phase(&mut self, at: &mut At<'_>, id: Handle, state: u16, bytes: Option<u64>) {
         at.canvas.args.clear();
         if let Some(bytes) = bytes {
             at.canvas.args.uint(nccl::BYTES, bytes);
@@ -204,7 +230,7 @@ impl Proxy {
     }
 
     /// A transfer is done.
-    pub(super) fn step_end(&mut self, at: &mut At<'_>, id: Handle, starts: u32, stopped: bool) {
+    fn step_end(&mut self, at: &mut At<'_>, id: Handle, starts: u32, stopped: bool) {
         at.canvas.args.clear();
         if !stopped {
             at.canvas.args.text(nccl::DOUBT, "no stop: ended with its operation");
@@ -255,7 +281,7 @@ impl Proxy {
     }
 
     /// A progress thread has so many more operations that were taken and have shown no progress.
-    pub(super) fn queued(&mut self, at: &mut At<'_>, thread: ThreadId, change: i64) {
+    fn queued(&mut self, at: &mut At<'_>, thread: ThreadId, change: i64) {
         let proxy = self.thread(at, thread);
         let gauge = proxy.queued.get_or_insert_with(|| {
             let description = "Operations of the network that the thread took and has not begun: those of one connection wait for each \
@@ -325,14 +351,7 @@ impl Proxy {
     }
 
     /// What the progress thread does from here on.
-    pub(super) fn control(
-        &mut self,
-        at: &mut At<'_>,
-        thread: ThreadId,
-        comm: Option<&Comm>,
-        now: u16,
-        appended: Option<u32>,
-    ) {
+    fn control(&mut self, at: &mut At<'_>, thread: ThreadId, comm: Option<&Comm>, now: u16, appended: Option<u32>) {
         if self.place(at, thread) == OTHER_THREADS {
             // What several threads do at a time does not nest.
             at.canvas.lanes.missing += 1;
@@ -373,7 +392,7 @@ impl Proxy {
     }
 
     /// The network reports something on a progress thread.
-    pub(super) fn net(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, net: &Net) {
+    fn net(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, net: &Net) {
         let family = self.thread(at, thread).net;
         at.canvas.args.clear().net(net);
         at.canvas.begin(family, id, at.time, &Look::new(Category::Net, &Fixed("network event")));

@@ -256,39 +256,18 @@ impl Tracks {
                 canvas.args.clear();
                 canvas.end(id, time);
             }
-            What::ProxyOpTaken { thread } => proxy.queued(&mut At { time, canvas, threads, comms }, thread, 1),
-            What::ProxyOpBegin { id, thread, proxy: ref op, queued_ns, was_taken } => {
-                let at = &mut At { time, canvas, threads, comms };
-                if was_taken {
-                    proxy.queued(at, thread, -1);
-                }
-                proxy.begin(at, thread, id, op, queued_ns);
-            }
+            What::ProxyOpTaken { .. }
+            | What::ProxyOpBegin { .. }
+            | What::ProxyOpsQueued { .. }
+            | What::ProxyOpNever { .. }
+            | What::StepBegin { .. }
+            | What::StepPhase { .. }
+            | What::StepEnd { .. }
+            | What::Control { .. }
+            | What::NetBegin { .. } => proxy.draw(&mut At { time, canvas, threads, comms }, &entry.what),
             What::ProxyOpPhase { id, state, bytes, steps } => {
                 canvas.args.clear().uint(nccl::BYTES, bytes).int(nccl::STEPS, steps);
                 canvas.lanes.phase(id, time, names::proxy_op_phase(state), &canvas.args);
-            }
-            What::ProxyOpsQueued { thread, proxy: ref op, queued_ns, count, given_up } => {
-                let at = &mut At { time, canvas, threads, comms };
-                proxy.queue(at, thread, op, queued_ns, count);
-                if given_up > 0 {
-                    proxy.queued(at, thread, -given_up.cast_signed());
-                }
-            }
-            What::ProxyOpNever { thread, proxy: ref op } => {
-                proxy.silent(&mut At { time, canvas, threads, comms }, thread, op);
-            }
-            What::StepBegin { id, op: _, thread, step, proxy: ref op } => {
-                proxy.step(&mut At { time, canvas, threads, comms }, thread, id, step, op.as_ref());
-            }
-            What::StepPhase { id, state, bytes } => {
-                proxy.step_phase(&mut At { time, canvas, threads, comms }, id, state, bytes);
-            }
-            What::StepEnd { id, starts, stopped } => {
-                proxy.step_end(&mut At { time, canvas, threads, comms }, id, starts, stopped);
-            }
-            What::Control { thread, comm, state, appended } => {
-                proxy.control(&mut At { time, canvas, threads, comms }, thread, comm, state, appended);
             }
             What::ChannelBegin { id, comm, ref channel, operation, timing, unreliable, doubt } => {
                 let family = match timing {
@@ -305,9 +284,6 @@ impl Tracks {
                     canvas.args.timing(timing).channel_doubt(timing, false, doubt);
                 }
                 canvas.end(id, time);
-            }
-            What::NetBegin { id, thread, net } => {
-                proxy.net(&mut At { time, canvas, threads, comms }, thread, id, net);
             }
             What::NetUpdate { id, net } => {
                 canvas.args.clear().net(net);

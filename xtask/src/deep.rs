@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::check::PLUGIN;
+use crate::elf::INTERFACES;
 use crate::steps::{Failure, Outcome, Place, Step, call, show, triple};
 
 pub(crate) const STEPS: &[Step] = &[
@@ -21,9 +22,6 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "captures", about: "fifty thousand changed captures are replayed or refused", run: captures },
     Step { name: "miri", about: "no undefined behaviour in the recorder", run: miri },
 ];
-
-/// Every version of the interface has entry points of its own.
-const INTERFACES: std::ops::RangeInclusive<u32> = 1..=7;
 
 /// The flood: more threads than cores, and long enough for every ring to run full.
 const FLOOD: [&str; 4] = ["--threads", "8", "--events", "100000"];

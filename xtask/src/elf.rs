@@ -10,7 +10,7 @@ use object::elf::{
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 
 /// The interface versions that NCCL may look up.
-const INTERFACES: std::ops::RangeInclusive<u32> = 1..=7;
+pub(crate) const INTERFACES: std::ops::RangeInclusive<u32> = 1..=7;
 
 /// Other names that the plugin may export begin with this: its own C interface.
 const OWN_PREFIX: &str = "ncclscope_";

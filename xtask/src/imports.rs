@@ -1,4 +1,5 @@
-//! Who imports whom: the table of ARCHITECTURE.md, held against `src`. Tests import what they like.
+//! Who imports whom: the table of ARCHITECTURE.md, held against `src`, in which no files import each other in a circle. Tests import
+//! what they like, and a file what the file above it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,12 +11,22 @@ use crate::steps::{Failure, Outcome, Place};
 
 /// Modules below `crate`: `clock::host`.
 type Paths = BTreeSet<String>;
+/// The files that each file imports, by their modules.
+type Files = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
+
+/// The one circle that is let: `processes` has names of variables from `plan`, which leads back by way of `launcher`.
+const KNOWN: (&str, &str) = ("cli::run::processes", "cli::run::plan");
 
 pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
     let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
     let table = table(&read(&place.root.join("ARCHITECTURE.md"))?)?;
-    let found = imports(&place.root.join("src"))?;
-    let problems = problems(&table, &found);
+    let (found, mut files) = imports(&place.root.join("src"))?;
+    for (_, imports) in files.iter_mut().filter(|(file, _)| file.join("::") == KNOWN.0) {
+        imports.retain(|import| import.join("::") != KNOWN.1);
+    }
+    let mut problems = problems(&table, &found);
+    problems
+        .extend(circle(&files).map(|circle| format!("files import each other in a circle: {}", circle.join(" -> "))));
     if problems.is_empty() { Ok(Outcome::Done) } else { Err(problems.join("\n").into()) }
 }
 
@@ -54,35 +65,98 @@ fn problems(table: &BTreeMap<String, Paths>, found: &BTreeMap<String, BTreeMap<S
     problems
 }
 
-/// What each module imports, without its tests, and a file that does.
-fn imports(src: &Path) -> Result<BTreeMap<String, BTreeMap<String, PathBuf>>, String> {
-    let mut found = BTreeMap::new();
+/// Files that lead back to the first of them, if there are any.
+fn circle(files: &Files) -> Option<Vec<String>> {
+    fn search<'f>(
+        files: &'f Files,
+        at: &'f [String],
+        way: &mut Vec<&'f [String]>,
+        done: &mut BTreeSet<&'f [String]>,
+    ) -> bool {
+        if let Some(before) = way.iter().position(|file| *file == at) {
+            way.drain(..before);
+            way.push(at);
+            return true;
+        }
+        if done.contains(at) {
+            return false;
+        }
+        way.push(at);
+        if files.get(at).into_iter().flatten().any(|next| search(files, next, way, done)) {
+            return true;
+        }
+        way.pop();
+        done.insert(at);
+        false
+    }
+    let (mut way, mut done) = (Vec::new(), BTreeSet::new());
+    let found = files.keys().any(|file| search(files, file, &mut way, &mut done));
+    found.then(|| way.iter().map(|file| file.join("::")).collect())
+}
+
+/// What the imports of a file lead to: the files below it, and those that it names, but for the ones above it.
+fn resolve(file: &[String], named: &BTreeSet<Vec<String>>, known: &BTreeSet<Vec<String>>) -> BTreeSet<Vec<String>> {
+    let mut found: BTreeSet<Vec<String>> =
+        known.iter().filter(|it| it.split_last().is_some_and(|(_, above)| above == file)).cloned().collect();
+    for parts in named {
+        let mut base = if parts[0] == "crate" { Vec::new() } else { file.to_vec() };
+        for part in parts {
+            match part.as_str() {
+                "super" => drop(base.pop()),
+                "crate" | "self" => {}
+                name => base.push(name.to_owned()),
+            }
+        }
+        while !base.is_empty() && !known.contains(&base) {
+            base.pop();
+        }
+        if !base.is_empty() && !file.starts_with(&base) {
+            found.insert(base);
+        }
+    }
+    found
+}
+
+/// What each module imports, without its tests, and a file that does; and what each file does.
+#[allow(clippy::type_complexity)]
+fn imports(src: &Path) -> Result<(BTreeMap<String, BTreeMap<String, PathBuf>>, Files), String> {
+    let (mut found, mut named) = (BTreeMap::new(), Files::new());
     let root = parse(&src.join("lib.rs"))?;
     let names: Paths = modules(&root.items).map(|module| module.ident.to_string()).collect();
     for module in &names {
         let mut imports = BTreeMap::new();
-        follow(&file_of(src, module), module, &names, &mut imports)?;
+        follow(&file_of(src, module), std::slice::from_ref(module), &names, &mut imports, &mut named)?;
         found.insert(module.clone(), imports);
     }
-    Ok(found)
+    let known: BTreeSet<Vec<String>> = named.keys().cloned().collect();
+    let files = named.iter().map(|(file, named)| (file.clone(), resolve(file, named, &known))).collect();
+    Ok((found, files))
 }
 
 /// Takes the imports of a file and of the modules below it.
-fn follow(path: &Path, module: &str, names: &Paths, imports: &mut BTreeMap<String, PathBuf>) -> Result<(), String> {
+fn follow(
+    path: &Path,
+    module: &[String],
+    names: &Paths,
+    imports: &mut BTreeMap<String, PathBuf>,
+    files: &mut Files,
+) -> Result<(), String> {
     let file = parse(path)?;
     let mut seen = Seen::default();
     seen.visit_file(&file);
-    for import in seen.0 {
+    files.insert(module.to_vec(), seen.named);
+    for import in seen.modules {
         let first = import.split("::").next().unwrap_or_default();
-        if first != module && names.contains(first) {
+        if first != module[0] && names.contains(first) {
             imports.entry(import).or_insert_with(|| path.to_owned());
         }
     }
     let is_folder = path.file_name().is_some_and(|name| name == "mod.rs");
     let folder = if is_folder { path.parent().map(Path::to_owned) } else { Some(path.with_extension("")) };
     for below in modules(&file.items).filter(|below| below.content.is_none()) {
-        let path = file_of(folder.as_deref().unwrap_or(path), &below.ident.to_string());
-        follow(&path, module, names, imports)?;
+        let below = below.ident.to_string();
+        let path = file_of(folder.as_deref().unwrap_or(path), &below);
+        follow(&path, &[module, &[below]].concat(), names, imports, files)?;
     }
     Ok(())
 }
@@ -117,21 +191,26 @@ fn is_left_out(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Paths below `crate`, as far as they name modules.
+/// What a file names, as far as these are modules.
 #[derive(Default)]
-struct Seen(Paths);
+struct Seen {
+    /// Below `crate`, two names deep.
+    modules: Paths,
+    /// From `crate`, `self` or `super` on.
+    named: BTreeSet<Vec<String>>,
+}
 
 impl Seen {
     /// A path's parts behind `crate`: modules have small letters.
     fn take(&mut self, parts: &[String]) {
-        if let [first, rest @ ..] = parts
-            && first == "crate"
-        {
-            let names = rest.iter().take(2).take_while(|part| part.starts_with(|letter: char| letter.is_lowercase()));
-            let names: Vec<&str> = names.map(String::as_str).collect();
-            if !names.is_empty() {
-                self.0.insert(names.join("::"));
-            }
+        let is_module = |part: &&String| part.starts_with(|letter: char| letter.is_lowercase());
+        let named: Vec<String> = parts.iter().take_while(is_module).cloned().collect();
+        let [first, rest @ ..] = &named[..] else { return };
+        if first == "crate" && !rest.is_empty() {
+            self.modules.insert(rest[..rest.len().min(2)].join("::"));
+        }
+        if matches!(first.as_str(), "crate" | "self" | "super") {
+            self.named.insert(named);
         }
     }
 
@@ -181,7 +260,7 @@ mod tests {
     fn seen(code: &str) -> Vec<String> {
         let mut seen = Seen::default();
         seen.visit_file(&syn::parse_file(code).unwrap());
-        seen.0.into_iter().collect()
+        seen.modules.into_iter().collect()
     }
 
     #[test]
@@ -192,6 +271,31 @@ mod tests {
             #[cfg(feature = \"cli\")] mod below { use crate::import; }";
         let all = ["clock", "import", "memory", "model::ids", "record::recorder", "sys", "sys::pipe"];
         assert_eq!(seen(code), all);
+    }
+
+    #[test]
+    fn a_circle_of_files_is_found_and_what_a_file_has_from_above_is_none() {
+        let file = |path: &str| path.split("::").map(str::to_owned).collect::<Vec<_>>();
+        let found = |code: &[(&str, &str)]| {
+            let named: Files = code
+                .iter()
+                .map(|(path, code)| {
+                    let mut seen = Seen::default();
+                    seen.visit_file(&syn::parse_file(code).unwrap());
+                    (file(path), seen.named)
+                })
+                .collect();
+            let known = named.keys().cloned().collect();
+            circle(&named.iter().map(|(file, named)| (file.clone(), resolve(file, named, &known))).collect())
+        };
+        let above = ("a::x", "use super::{A, helper}; fn f() { super::super::b::g() }");
+        assert_eq!(found(&[("a", "use self::x::X;"), above, ("b", "use crate::model::M;")]), None);
+        assert_eq!(
+            found(&[("a", "use self::x::X;"), above, ("b", "use crate::a::A;")]).unwrap(),
+            ["a", "a::x", "b", "a"]
+        );
+        let siblings = [("a", ""), ("a::x", "use super::y::Y;"), ("a::y", "use crate::a::{A, x::X};")];
+        assert_eq!(found(&siblings).unwrap(), ["a::x", "a::y", "a::x"]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ use crate::release::Release;
 /// The environment variable.
 pub const VARIABLE: &str = "EMULATED_CUPTI";
 
-/// What [`VARIABLE`] says.
+/// What [`VARIABLE`] says: a field for each word that it knows, which is why they are more than twenty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// The release to be.

@@ -148,7 +148,7 @@ pub enum Demand {
     Nothing,
 }
 
-/// How a trace, or several, stood the test.
+/// How a trace, or several, stood the test: a figure for each column of the table, which is why they are more than twenty.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Verdict {
     /// Kernels that ran with operations of which NCCL tells a profiler.

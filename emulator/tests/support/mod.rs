@@ -341,7 +341,7 @@ impl Job {
             let mut all = beside.processes.iter_mut().zip(truths.iter().cloned());
             let (played, truth) = all.find(is_own).unwrap_or_else(|| panic!("no truth about process {pid}"));
             let (theirs, joined) = (path.with_extension("theirs"), path.with_extension("joined"));
-            let offset = profile.clock.to_utc_ns.expect("a trace relates its clocks") + ahead;
+            let offset = profile.clock.to_utc.expect("a trace relates its clocks").ns + ahead;
             let mut events = played.kineto(offset);
             edit(&mut events);
             match tool {

@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::graphs::Graphs;
 use super::compare::case::{self, Case};
-use super::compare::starts::{self, Aligned, Call};
+use super::compare::starts::{self, Call};
 use super::import::{Drawing, markers};
+use crate::cli::reason::Reason;
 use crate::correlate::Correlator;
 use crate::import::knowledge::duration;
-use crate::import::{self, Handover, Launch, NcclCall, Operation, Profile, Span};
+use crate::import::{self, Clock, Handover, Launch, NcclCall, Operation, Profile, Span};
 use crate::model::activity::{self, Activity};
 use crate::model::event::{
     Body, Coll, CollApi, CommInit, Event, Flag, Group, GroupApi, KernelLaunch, P2p, P2pApi, Record,
@@ -71,39 +72,38 @@ impl Fate {
 /// # Errors
 ///
 /// Why the two cannot be put together.
-pub(super) fn packets(ours: &Profile, theirs: &mut Profile) -> Result<(Vec<u8>, Vec<Joined>), String> {
-    let recognised = case::recognise(ours, theirs, None)?;
+pub(super) fn packets(ours: &Profile, theirs: Profile) -> Result<(Vec<u8>, Vec<Joined>), Reason> {
+    let recognised = case::recognise(ours, &theirs, None)?;
     if recognised.case != Case::SameRun {
-        return Err(format!("they are not of one run: {}; ncclscope compare compares two runs", recognised.reason));
+        return Err(Reason::Refused(format!(
+            "they are not of one run: {}; ncclscope compare compares two runs",
+            recognised.reason
+        )));
     }
-    let own = own_processes(ours, theirs)?;
-    let calls = starts::launching_calls(theirs);
-    let wall = ours.clock.to_utc_ns.zip(theirs.clock.to_utc_ns).map(|(ours, theirs)| theirs.saturating_sub(ours));
-    let aligned = starts::align(&starts::brackets(ours), &calls, wall).ok_or(
+    let own = own_processes(ours, &theirs)?;
+    let calls = starts::launching_calls(&theirs);
+    let aligned = starts::align(&starts::brackets(ours), &calls, theirs.clock.to(&ours.clock)).ok_or(
         "their clocks cannot be put together: more than half of the launches would have to lie in a KernelLaunch of ours, which NCCL \
          reports from 2.28 on",
     )?;
-    let clock = format!(
-        "put on the host's clock by {} launches, to ±{}",
-        aligned.pairs.len(),
-        duration(f64::from(error_of(&aligned)))
-    );
-    theirs.shift(aligned.offset(), ours.clock.clone());
+    let theirs = &theirs.shifted(aligned.shift(), &ours.clock);
+    let (launches, error) = (aligned.pairs.len(), duration(f64::from(error_of(&theirs.clock))));
+    let clock = format!("put on the host's clock by {launches} launches, to ±{error}");
     let extent = theirs.extent().unwrap_or_default();
     let (mut bytes, mut joined) = (Vec::new(), Vec::new());
     for (process, own) in own {
         let tag = ProcessTag::from_random(sys::random());
         let error = format!("{clock}, and its own error is not known");
         let mut drawing = Drawing::beside(theirs, process, extent.start, tag, &ours.processes[own].name, &error);
-        let fate = correlate(ours, own, theirs, process, &aligned, tag, &mut |entry| drawing.tracks().draw(entry));
-        drawing.draw(extent.end, &mut bytes).map_err(|error| format!("failed to write: {error}"))?;
+        let fate = correlate(ours, own, theirs, process, tag, &mut |entry| drawing.tracks().draw(entry));
+        drawing.draw(extent.end, &mut bytes).map_err(Reason::Output)?;
         joined.push(Joined { pid: theirs.processes[process].pid, clock: clock.clone(), fate });
     }
     Ok((bytes, joined))
 }
 
 /// Their processes that are ours too, with our place of each. Processes of several hosts may have one number, and those in containers often do.
-fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>, String> {
+fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>, Reason> {
     let launching: BTreeSet<usize> = ours.launches.iter().map(|launch| launch.process).collect();
     let mut own = Vec::new();
     for (process, about) in theirs.processes.iter().enumerate() {
@@ -113,11 +113,11 @@ fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>
             [] => own.extend(same().next().map(|at| (process, at))),
             [at] => own.push((process, at)),
             [one, other, ..] => {
-                return Err(format!(
+                return Err(Reason::Refused(format!(
                     "several processes of the traces have the number {}, {} and {}, so that its own cannot be told: join it with the trace of \
                      its own process, and the result with the others",
                     about.pid, ours.processes[one].name, ours.processes[other].name
-                ));
+                )));
             }
         }
     }
@@ -167,13 +167,12 @@ fn correlate(
     own: usize,
     theirs: &Profile,
     process: usize,
-    aligned: &Aligned,
     tag: ProcessTag,
     draw: &mut dyn FnMut(&Entry<'_>),
 ) -> Fate {
     let known = Own::of(ours, own);
     let calls = launches(theirs, process);
-    let graphs = Graphs::of(&known, theirs, process, &calls, i64::from(error_of(aligned)));
+    let graphs = Graphs::of(&known, theirs, process, &calls, i64::from(error_of(&theirs.clock)));
     let mut records = Records { profile: ours, process: own, tag, next: 0, list: Vec::new(), rings: Vec::new() };
     let texts = records.all(&known, &calls, &graphs);
     let mut correlator = Correlator::new(tag, i32::try_from(ours.processes[own].pid).unwrap_or(0));
@@ -194,7 +193,8 @@ fn correlate(
     // As in the process: a kernel comes when the records of its time have, and of a while more; and the ranges around its call before it.
     let markers = markers(theirs, process).into_iter().map(|marker| (marker.time.0, Activity::Marker(marker)));
     let kernels = theirs.kernels.iter().filter(|kernel| kernel.process == process);
-    let kernels = kernels.map(|kernel| this_kernel(kernel, aligned)).map(|it| (it.span.end.0, Activity::Kernel(it)));
+    let kernels =
+        kernels.map(|kernel| this_kernel(kernel, &theirs.clock)).map(|it| (it.span.end.0, Activity::Kernel(it)));
     let mut activities: Vec<(u64, Activity)> = markers.chain(kernels).collect();
     activities.sort_by_key(|(time, _)| *time);
     let mut activities = activities.into_iter().peekable();
@@ -215,19 +215,19 @@ fn correlate(
 
 /// How far their kernels' times are off on our clock, ns: as far as the clocks were put together, and as CUPTI itself, from which all tools
 /// have them.
-fn error_of(aligned: &Aligned) -> u32 {
-    let error = aligned.error().saturating_add(i64::from(activity::GPU_STAMP_ERROR_NS));
+fn error_of(clock: &Clock) -> u32 {
+    let error = clock.error_ns.saturating_add(u64::from(activity::GPU_STAMP_ERROR_NS));
     u32::try_from(error).unwrap_or(activity::Span::UNKNOWN_ERROR)
 }
 
 /// A kernel of theirs, as CUPTI would have told of it.
-fn this_kernel(kernel: &import::Kernel, aligned: &Aligned) -> activity::Kernel {
+fn this_kernel(kernel: &import::Kernel, clock: &Clock) -> activity::Kernel {
     let place = kernel.place;
     activity::Kernel {
         span: activity::Span {
             start: HostNs(kernel.span.start as u64),
             end: HostNs(kernel.span.end.max(kernel.span.start) as u64),
-            error_ns: error_of(aligned),
+            error_ns: error_of(clock),
         },
         place: activity::Place { device: place.device, context: place.context, stream: place.stream },
         correlation: kernel.correlation,
@@ -475,12 +475,12 @@ fn handed_over(operation: &Operation, group: Handle) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::time::Shift;
 
     #[test]
     fn a_kernel_of_theirs_is_as_uncertain_as_cupti_makes_it() {
-        let aligned = Aligned { pairs: Vec::new(), low: 5_000, high: 5_220 };
-        assert_eq!(error_of(&aligned), 1_110);
-        let far = Aligned { pairs: Vec::new(), low: 0, high: i64::MAX / 4 };
-        assert_eq!(error_of(&far), activity::Span::UNKNOWN_ERROR);
+        let on_ours = |low, high| Profile::default().shifted(Shift::between(low, high), &Clock::default()).clock;
+        assert_eq!(error_of(&on_ours(5_000, 5_220)), 1_110);
+        assert_eq!(error_of(&on_ours(0, i64::MAX / 4)), activity::Span::UNKNOWN_ERROR);
     }
 }

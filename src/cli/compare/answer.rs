@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::change::{Change, EFFECT, ENOUGH, Verdict};
 use super::ranks::Class;
-use super::report::grown;
 use super::slower::{Link, Part, Row, Slower};
+use super::wording::grown;
 use crate::import::knowledge::duration;
 
 /// Causes that are named after the first.

@@ -3,9 +3,9 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::starts::WALL_CLOCKS;
-use crate::cli::foreign::utc;
-use crate::import::{Profile, Span, Tool};
+use crate::cli::reason::Reason;
+use crate::import::knowledge::utc;
+use crate::import::{Profile, Span, Tool, WALL_CLOCKS_NS};
 
 /// What helps where neither case fits.
 const ANYWAY: &str = "--as two-runs compares counts and durations all the same";
@@ -32,12 +32,14 @@ pub(crate) struct Recognised {
 /// # Errors
 ///
 /// Why the two cannot be compared.
-pub(crate) fn recognise(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Recognised, String> {
+pub(crate) fn recognise(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Recognised, Reason> {
     comparable(a, b)?;
     let found = find(a, b);
     match (said, found) {
         (Some(case), Ok(found)) if case == found.case => Ok(found),
-        (Some(Case::SameRun), Ok(found)) => Err(format!("--as same-run contradicts the files: {}", found.reason)),
+        (Some(Case::SameRun), Ok(found)) => {
+            Err(Reason::Refused(format!("--as same-run contradicts the files: {}", found.reason)))
+        }
         (Some(case), Ok(found)) => {
             Ok(Recognised { case, reason: format!("said so; the files say otherwise: {}", found.reason) })
         }
@@ -50,15 +52,19 @@ pub(crate) fn recognise(a: &Profile, b: &Profile, said: Option<Case>) -> Result<
 }
 
 /// Refuses what can have nothing in common.
-fn comparable(a: &Profile, b: &Profile) -> Result<(), String> {
+fn comparable(a: &Profile, b: &Profile) -> Result<(), Reason> {
     let name = |profile: &Profile| profile.source.path.display().to_string();
     for profile in [a, b] {
         if profile.extent().is_none() {
-            return Err(format!("{} holds nothing to compare: {}", name(profile), profile.notes.join("; ")));
+            return Err(Reason::Refused(format!(
+                "{} holds nothing to compare: {}",
+                name(profile),
+                profile.notes.join("; ")
+            )));
         }
     }
     if same_recording(a, b) {
-        return Err(format!("{} and {} are the same recording", name(a), name(b)));
+        return Err(Reason::Refused(format!("{} and {} are the same recording", name(a), name(b))));
     }
     Ok(())
 }
@@ -73,7 +79,7 @@ fn same_recording(a: &Profile, b: &Profile) -> bool {
     a.source.tool == b.source.tool && pids(a) == pids(b) && is_same_time
 }
 
-fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
+fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
     let two = |reason: String| Ok(Recognised { case: Case::TwoRuns, reason });
     let (Some(times_a), Some(times_b)) = (utc_extent(a), utc_extent(b)) else {
         return two("the times of one of them are related to no other clock, so they are taken for two runs".into());
@@ -82,32 +88,32 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
     // Two tools read the wall clock at two times, and a job may be shorter than these are apart.
     let apart = (times_b.start.saturating_sub(times_a.end)).max(times_a.start.saturating_sub(times_b.end));
     let may_be_one = !common.is_empty() && a.source.tool != b.source.tool;
-    if apart > if may_be_one { WALL_CLOCKS } else { 0 } {
+    if apart > if may_be_one { WALL_CLOCKS_NS.cast_signed() } else { 0 } {
         return two(format!("their times do not overlap: from {} and from {}", utc(times_a.start), utc(times_b.start)));
     }
     if let (Some(host), Some(other)) = (&a.host, &b.host)
         && host != other
     {
-        return Err(format!(
+        return Err(Reason::Refused(format!(
             "they were recorded at the same time on different hosts, {host} and {other}, so they are neither one process nor two runs; \
              {ANYWAY}"
-        ));
+        )));
     }
     match (&common[..], a.source.tool, b.source.tool) {
-        ([], Tool::Ncclscope, Tool::Ncclscope) => Err(format!(
+        ([], Tool::Ncclscope, Tool::Ncclscope) => Err(Reason::Refused(format!(
             "they were recorded at the same time and have no process in common ({} and {}); ncclscope join puts them on one timeline; {ANYWAY}",
             list(&pids(a)),
             list(&pids(b))
-        )),
-        ([], ..) => Err(format!(
+        ))),
+        ([], ..) => Err(Reason::Refused(format!(
             "they were recorded at the same time and have no process in common ({} and {}); {ANYWAY}",
             list(&pids(a)),
             list(&pids(b))
-        )),
-        (common, Tool::Ncclscope, Tool::Ncclscope) => Err(format!(
+        ))),
+        (common, Tool::Ncclscope, Tool::Ncclscope) => Err(Reason::Refused(format!(
             "both are recordings of the same run, of process {}: there is nothing to compare; name traces of two runs",
             list(common)
-        )),
+        ))),
         (common, Tool::Ncclscope, tool) => Ok(Recognised {
             case: Case::SameRun,
             reason: format!(
@@ -116,21 +122,21 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, String> {
                 list(common)
             ),
         }),
-        (common, _, Tool::Ncclscope) => Err(format!(
+        (common, _, Tool::Ncclscope) => Err(Reason::Refused(format!(
             "they are of one run, of process {}, and the first one has to be the trace of ncclscope then: name them the other way round",
             list(common)
-        )),
-        (common, ..) => Err(format!(
+        ))),
+        (common, ..) => Err(Reason::Refused(format!(
             "both are recordings of the same run, of process {}, and moments are compared with a trace of ncclscope only; {ANYWAY}",
             list(common)
-        )),
+        ))),
     }
 }
 
 /// From the first to the last thing, since 1970.
 fn utc_extent(profile: &Profile) -> Option<Span> {
-    let (extent, offset) = (profile.extent()?, profile.clock.to_utc_ns?);
-    Some(extent.moved(offset))
+    let (extent, offset) = (profile.extent()?, profile.clock.to_utc?);
+    Some(extent.shifted(offset))
 }
 
 fn pids(profile: &Profile) -> Vec<i64> {
@@ -154,7 +160,7 @@ mod tests {
         Profile {
             source: Source { tool, ..Source::default() },
             host: host.map(Into::into),
-            clock: Clock { name: String::new(), to_utc_ns: Some(1_000) },
+            clock: Clock::of_file("", Some(1_000)),
             processes: vec![process],
             launches: vec![Launch {
                 process: 0,
@@ -187,14 +193,15 @@ mod tests {
         let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
         let tools = [Tool::Ncclscope, Tool::Nsight, Tool::Kineto];
         for (one, tool) in tools.into_iter().flat_map(|one| tools.map(|tool| (one, tool))) {
-            let (one, other) = (profile(one, Some("n1"), 7, 0), profile(tool, Some("n1"), 7, 2 * WALL_CLOCKS));
+            let (one, other) =
+                (profile(one, Some("n1"), 7, 0), profile(tool, Some("n1"), 7, 2 * WALL_CLOCKS_NS.cast_signed()));
             assert_eq!(recognise(&one, &other, None).unwrap().case, Case::TwoRuns);
             let other_process = profile(tool, Some("n1"), 8, 500);
             assert_eq!(recognise(&one, &other_process, None).unwrap().case, Case::TwoRuns);
             assert!(recognise(&one, &other, Some(Case::SameRun)).is_err());
         }
         let mut unrelated = profile(Tool::Nsight, None, 7, 0);
-        unrelated.clock.to_utc_ns = None;
+        unrelated.clock.to_utc = None;
         assert_eq!(recognise(&ours, &unrelated, None).unwrap().case, Case::TwoRuns);
     }
 
@@ -212,7 +219,7 @@ mod tests {
             (&profile(Tool::Kineto, None, 7, 0), profile(Tool::Kineto, None, 7, 0), "the same recording"),
             (&ours, Profile { launches: Vec::new(), ..profile(Tool::Kineto, None, 7, 0) }, "nothing to compare"),
         ] {
-            let error = recognise(a, &b, None).unwrap_err();
+            let error = recognise(a, &b, None).unwrap_err().to_string();
             assert!(error.contains(reason), "{reason}: {error}");
         }
         // Two processes of one time may be compared by their durations, if one says so.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::case::Case;
 use super::ranks::{self, Class, Kind, Ranks};
-use super::report::shortened_name;
+use super::wording::shortened_name;
 use crate::import::{Profile, Tool};
 
 /// Kinds of operations that are named one by one.

@@ -21,6 +21,7 @@ mod statistics;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod wording;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ use self::case::Case;
 use self::ranks::Ranks;
 pub(super) use self::report::Side;
 use self::report::{Knowledge, Report, Style};
+use crate::cli::reason::Reason;
 use crate::import::{Profile, knowledge};
 
 /// Of the report's JSON.
@@ -54,7 +56,7 @@ pub(super) struct Wish {
     case: Option<Case>,
 }
 
-pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
+pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     wish.json.as_deref().map_or(Ok(()), super::must_be_new_json)?;
     wish.markdown.as_deref().map_or(Ok(()), super::must_be_new)?;
     let (a, b) = (runs::open(&wish.a)?, runs::open(&wish.b)?);
@@ -70,10 +72,10 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), String> {
     if wish.json.as_deref().is_some_and(super::is_screen) {
         return Ok(());
     }
-    report.write(Style::Text, out).map_err(|error| format!("failed to write: {error}"))
+    report.write(Style::Text, out).map_err(Reason::Output)
 }
 
-fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, String> {
+fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, Reason> {
     let recognised = case::recognise(a, b, said)?;
     let case = recognised.case;
     let of_both = knowledge::facts(a).into_iter().zip(knowledge::facts(b));

@@ -14,6 +14,7 @@ use super::slower::{LEAST, Link, Part, Row as SlowerRow, Slower};
 use super::starts::Starts;
 use super::statistics::Distribution;
 use super::steps::Source;
+use super::wording::{grown, shortened_name};
 use crate::cli::colour;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};
@@ -279,14 +280,6 @@ fn kernels(title: &'static str, rows: &[KernelRow]) -> Section {
     Section { title, lines, table: (!rows.is_empty()).then_some(table) }
 }
 
-pub(super) fn shortened_name(name: &str) -> String {
-    const MOST: usize = 60;
-    match name.char_indices().nth(MOST) {
-        Some((at, _)) => format!("{}…", &name[..at]),
-        None => name.to_owned(),
-    }
-}
-
 /// Steps, rank by rank, and what they are made of.
 fn ranks(slower: &Slower) -> Section {
     let mut lines = Vec::new();
@@ -408,10 +401,6 @@ fn ratio(change: &Change) -> String {
         a if a > 0.0 => format!("{:.2}", change.b.median / a),
         _ => "-".into(),
     }
-}
-
-pub(super) fn grown(ns: f64) -> String {
-    format!("{}{}", if ns < 0.0 { "-" } else { "+" }, duration(ns.abs()))
 }
 
 fn probability(change: &Change) -> String {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cli::reason::Reason;
 use crate::import::{self, Operation, Profile};
 
 /// Reads a run.
@@ -9,8 +10,8 @@ use crate::import::{self, Operation, Profile};
 /// # Errors
 ///
 /// Which file cannot be read, and why; or what a folder holds that is not one run.
-pub(crate) fn open(path: &Path) -> Result<Profile, String> {
-    let read = |path: &Path| import::open(path).map_err(|error| format!("{}: {error}", path.display()));
+pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
+    let read = |path: &Path| import::open(path).map_err(Reason::file(path));
     if !path.is_dir() {
         return read(path);
     }
@@ -31,9 +32,9 @@ pub(crate) fn open(path: &Path) -> Result<Profile, String> {
 }
 
 /// What may be a profile, by its name.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
     const ENDINGS: [&str; 4] = [".perfetto-trace", ".sqlite", ".json", ".json.gz"];
-    let failed = |error| format!("failed to read {}: {error}", folder.display());
+    let failed = Reason::read(folder);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
@@ -47,27 +48,28 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// One profile with another one's things too.
-fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Result<Profile, String> {
+fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Result<Profile, Reason> {
     if all.source.tool != one.source.tool {
-        return Err(format!(
+        return Err(Reason::Refused(format!(
             "{} is of {} and {} of {}: a folder has to hold the files of one run by one tool",
             first.display(),
             all.source.tool,
             file.display(),
             one.source.tool
-        ));
+        )));
     }
     let is_known = |rank: i32| all.processes.iter().any(|it| it.rank == Some(rank));
     if let Some(rank) = one.processes.iter().filter_map(|it| it.rank).find(|rank| is_known(*rank)) {
-        return Err(format!(
+        return Err(Reason::Refused(format!(
             "{}: rank {rank} is in another file of the folder too: it has to hold the files of one run, each rank once",
             file.display()
-        ));
+        )));
     }
     // Hosts have clocks of their own, and files of other tools may count from anything.
-    if all.host != one.host || all.clock.name != one.clock.name {
-        let apart = all.clock.to_utc_ns.zip(one.clock.to_utc_ns).map(|(all, one)| one.saturating_sub(all));
-        move_by(&mut one, apart.unwrap_or(0));
+    if (all.host != one.host || all.clock.name != one.clock.name)
+        && let Some(by) = one.clock.to(&all.clock)
+    {
+        one = one.shifted(by, &all.clock);
     }
     if all.host != one.host {
         all.host = None;
@@ -102,23 +104,6 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     }
     all.sort();
     Ok(all)
-}
-
-fn move_by(profile: &mut Profile, ns: i64) {
-    let spans = (profile.kernels.iter_mut().map(|it| &mut it.span))
-        .chain(profile.copies.iter_mut().map(|it| &mut it.span))
-        .chain(profile.cuda_calls.iter_mut().map(|it| &mut it.span))
-        .chain(profile.ranges.iter_mut().map(|it| &mut it.span))
-        .chain(profile.launches.iter_mut().map(|it| &mut it.span))
-        .chain(profile.plans.iter_mut().map(|it| &mut it.span))
-        .chain(profile.groups.iter_mut().map(|it| &mut it.span))
-        .chain(
-            profile.nccl_calls.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(it.operation.call.as_mut())),
-        )
-        .chain(profile.handovers.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(it.operation.call.as_mut())))
-        .chain(profile.transfers.iter_mut().map(|it| &mut it.span))
-        .chain(profile.operations.iter_mut().filter_map(|it| it.call.as_mut()));
-    spans.for_each(|span| *span = span.moved(ns));
 }
 
 /// Makes the places that a profile's things have in its lists those behind as many others.

@@ -10,9 +10,8 @@ use serde::Serialize;
 
 use super::statistics::Distribution;
 use crate::import::{Profile, Span};
+use crate::model::time::Shift;
 
-/// How far the wall clocks that two tools read on one host may lie apart, ns.
-pub(super) const WALL_CLOCKS: i64 = 2_000_000_000;
 /// Pairs of a call and a bracket that vote on the difference of the clocks, about.
 const VOTES: usize = 4_000_000;
 
@@ -22,7 +21,7 @@ pub(crate) struct Offset {
     /// Nanoseconds to add to the second file's times for those of the first.
     pub(crate) ns: i64,
     /// How far that may be off, ns.
-    pub(crate) error_ns: i64,
+    pub(crate) error_ns: u64,
     /// By how much that is more than what the wall clocks in both files say, ns; `None` where one has none.
     pub(crate) beyond_wall_clocks_ns: Option<i64>,
     /// Launches that bound it.
@@ -59,18 +58,18 @@ pub(crate) fn compare(a: &Profile, b: &Profile) -> Starts {
     if calls.is_empty() {
         return none("the second file has no call into CUDA that launched one of NCCL's kernels");
     }
-    let wall = a.clock.to_utc_ns.zip(b.clock.to_utc_ns).map(|(a, b)| b.saturating_sub(a));
+    let wall = b.clock.to(&a.clock);
     let Some(aligned) = align(&brackets(a), &calls, wall) else {
         return none(
             "no single difference of the clocks puts more than half of the second file's launches into the first one's: records are \
              missing on a side, or a clock drifted or was set",
         );
     };
-    let ns = aligned.offset();
+    let Shift { ns, error_ns } = aligned.shift();
     let offset = Offset {
         ns,
-        error_ns: aligned.error(),
-        beyond_wall_clocks_ns: wall.map(|wall| ns - wall),
+        error_ns,
+        beyond_wall_clocks_ns: wall.map(|wall| ns - wall.ns),
         launches: aligned.pairs.len() as u64,
         launches_of_b: calls.values().map(|calls| calls.len() as u64).sum(),
     };
@@ -119,14 +118,9 @@ pub(crate) struct Aligned {
 }
 
 impl Aligned {
-    /// Nanoseconds to add to the second file's times.
-    pub(crate) fn offset(&self) -> i64 {
-        self.low + (self.high - self.low) / 2
-    }
-
-    /// How far that may be off, ns.
-    pub(crate) fn error(&self) -> i64 {
-        (self.high - self.low + 1) / 2
+    /// From the second file's clock to the first one's.
+    pub(crate) fn shift(&self) -> Shift {
+        Shift::between(self.low, self.high)
     }
 }
 
@@ -137,7 +131,7 @@ impl Aligned {
 pub(crate) fn align(
     ours: &BTreeMap<Thread, Vec<Span>>,
     theirs: &BTreeMap<Thread, Vec<Call>>,
-    wall: Option<i64>,
+    wall: Option<Shift>,
 ) -> Option<Aligned> {
     let common: Vec<(&Vec<Call>, &Vec<Span>)> =
         theirs.iter().filter_map(|(thread, calls)| Some((calls, ours.get(thread)?))).collect();
@@ -149,17 +143,14 @@ pub(crate) fn align(
     for (calls, brackets) in &common {
         for call in calls.iter().step_by(step) {
             for (low, high) in brackets.iter().map(|bracket| bounds(*bracket, call.span)) {
-                let is_near = wall.is_none_or(|wall| {
-                    high >= wall.saturating_sub(WALL_CLOCKS) && low <= wall.saturating_add(WALL_CLOCKS)
-                });
-                if low <= high && is_near {
+                if low <= high && wall.is_none_or(|wall| wall.meets(low, high)) {
                     edges.extend([(low, 1), (high.saturating_add(1), -1)]);
                 }
             }
         }
     }
     edges.sort_unstable();
-    let far = |at: i64| wall.map_or(0, |wall| at.abs_diff(wall));
+    let far = |at: i64| wall.map_or(0, |wall| at.abs_diff(wall.ns));
     let (mut depth, mut best): (i64, Option<(i64, i64)>) = (0, None);
     for (at, (from, change)) in edges.iter().enumerate() {
         depth += change;
@@ -247,7 +238,8 @@ mod tests {
 
     fn of(brackets: &[Span], calls: &[Call]) -> Option<(usize, i64, i64)> {
         let (ours, theirs) = ([((1, 2), brackets.to_vec())].into(), [((1, 2), calls.to_vec())].into());
-        align(&ours, &theirs, Some(OFFSET + 90_000)).map(|it| (it.pairs.len(), it.low, it.high))
+        align(&ours, &theirs, Some(Shift { ns: OFFSET + 90_000, error_ns: 2_000_000_000 }))
+            .map(|it| (it.pairs.len(), it.low, it.high))
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::*;
 use crate::import::{
     Carried, Communicator, How, Kernel, NcclCall, Operation, Place, Process, Range, Span, Tool, Transfer,
 };
+use crate::model::time::Shift;
 
 /// A job: each step `forward`, `backward`, an AllReduce that all ranks wait for each other in, `optimizer`. Times are microseconds.
 ///
@@ -187,7 +188,7 @@ fn all_that_work_longer_are_named_together() {
         profile.kernels.iter_mut().filter(|it| &*it.name == "optimizer").for_each(|it| it.span.end += us * 1000);
         let step = |at: i64| at / 10_100_000;
         for kernel in &mut profile.kernels {
-            kernel.span = kernel.span.moved(step(kernel.span.start) * us * 1000);
+            kernel.span = kernel.span.shifted(Shift { ns: step(kernel.span.start) * us * 1000, error_ns: 0 });
         }
         profile
     };

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use super::super::read_trace;
 use super::super::survey::Survey;
+use crate::cli::reason::Reason;
 use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::reader::Event;
@@ -55,7 +56,7 @@ pub(super) enum Fate {
 
 impl Choice {
     /// Looks through a trace for what a filter keeps.
-    pub(super) fn make(path: &Path, survey: &Survey, filter: &Filter) -> Result<Choice, String> {
+    pub(super) fn make(path: &Path, survey: &Survey, filter: &Filter) -> Result<Choice, Reason> {
         let mut chooser = Chooser {
             filter,
             scopes: scopes(survey, filter),

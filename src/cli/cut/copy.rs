@@ -1,12 +1,13 @@
 //! Copies what was chosen.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 use super::super::read_trace;
 use super::choose::{Choice, Fate, Filter};
 use super::wish::duration;
+use crate::cli::reason::Reason;
 use crate::trace::fields::{
     clock_id, interned_data, nccl, trace, trace_packet, track_descriptor, track_event, track_event::r#type as kind,
 };
@@ -17,8 +18,14 @@ use crate::trace::reader::{Packet, TERMINATING_FLOW_IDS};
 /// Packets that are compressed together, in bytes.
 const CHUNK: usize = 256 << 10;
 
-/// Copies the chosen part of a trace; answers how many bytes it takes.
-pub(super) fn copy(path: &Path, choice: &Choice, filter: &Filter, output: &mut dyn Write) -> Result<u64, CopyError> {
+/// Copies the chosen part of a trace to `output`, which is `file`; answers how many bytes it takes.
+pub(super) fn copy(
+    path: &Path,
+    choice: &Choice,
+    filter: &Filter,
+    output: &Path,
+    file: &mut dyn Write,
+) -> Result<u64, Reason> {
     let mut copier = Copier {
         choice,
         filter,
@@ -26,30 +33,16 @@ pub(super) fn copy(path: &Path, choice: &Choice, filter: &Filter, output: &mut d
         number: 0,
         pending: Vec::new(),
         output,
+        file,
         written: 0,
-        failed: None,
     };
-    let read = read_trace(path, |packet| {
+    read_trace(path, |packet| {
         copier.packet(packet);
         if copier.pending.len() >= CHUNK { copier.flush() } else { Ok(()) }
-    });
-    let flushed = read.and_then(|_| copier.flush()).and_then(|()| copier.end());
-    match (copier.failed, flushed) {
-        (Some(error), _) => Err(CopyError(Some(error), String::new())),
-        (None, Err(reason)) => Err(CopyError(None, reason)),
-        (None, Ok(())) => Ok(copier.written),
-    }
-}
-
-/// Why there is no copy: the output cannot be written, or the trace not be read.
-#[derive(Debug)]
-pub(super) struct CopyError(Option<io::Error>, String);
-
-impl CopyError {
-    /// The reason, or what `failed` makes of the output's error.
-    pub(super) fn unwrap_or_else(self, failed: impl FnOnce(io::Error) -> String) -> String {
-        self.0.map_or(self.1, failed)
-    }
+    })?;
+    copier.flush()?;
+    copier.file.flush().map_err(Reason::write(output))?;
+    Ok(copier.written)
 }
 
 struct Copier<'a> {
@@ -59,9 +52,10 @@ struct Copier<'a> {
     /// Of the next event in the file.
     number: usize,
     pending: Vec<u8>,
-    output: &'a mut dyn Write,
+    /// Where it goes, and the file there.
+    output: &'a Path,
+    file: &'a mut dyn Write,
     written: u64,
-    failed: Option<io::Error>,
 }
 
 /// A sequence in the copy.
@@ -168,30 +162,16 @@ impl Copier<'_> {
     }
 
     /// Compresses what waits, and hands it on.
-    fn flush(&mut self) -> Result<(), String> {
+    fn flush(&mut self) -> Result<(), Reason> {
         if self.pending.is_empty() {
             return Ok(());
         }
         let written = packed(&self.pending).and_then(|packet| {
             self.written += packet.len() as u64;
-            self.output.write_all(&packet)
+            self.file.write_all(&packet)
         });
         self.pending.clear();
-        self.note(written)
-    }
-
-    fn end(&mut self) -> Result<(), String> {
-        let flushed = self.output.flush();
-        self.note(flushed)
-    }
-
-    /// Keeps the output's error apart from those of the trace.
-    fn note(&mut self, result: io::Result<()>) -> Result<(), String> {
-        result.map_err(|error| {
-            let reason = error.to_string();
-            self.failed = Some(error);
-            reason
-        })
+        written.map_err(Reason::write(self.output))
     }
 }
 

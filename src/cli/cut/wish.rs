@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::cli::reason::Reason;
+
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -30,9 +32,9 @@ impl Window {
 }
 
 impl FromStr for Window {
-    type Err = String;
+    type Err = Reason;
 
-    fn from_str(text: &str) -> Result<Window, String> {
+    fn from_str(text: &str) -> Result<Window, Reason> {
         let Some((begin, end)) = text.split_once("..") else {
             return Err("two times with .. between them are needed, as in 1.5s..2s".into());
         };
@@ -60,16 +62,16 @@ impl fmt::Display for Window {
 }
 
 /// A time with its unit, such as `1.5s`, as nanoseconds.
-pub(in super::super) fn nanoseconds(text: &str) -> Result<u64, String> {
+pub(in super::super) fn nanoseconds(text: &str) -> Result<u64, Reason> {
     let help = "a number and ns, us, ms, s, min or h, as in 1.5s";
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     let Some((_, scale)) = UNITS.iter().find(|(name, _)| *name == unit.trim()) else {
         let what = if unit.is_empty() { "has no unit".into() } else { format!("has no unit that is known: {unit:?}") };
-        return Err(format!("{text:?} {what}; a time is {help}"));
+        return Err(Reason::Refused(format!("{text:?} {what}; a time is {help}")));
     };
     // Not as a floating-point number: its digits must mean what they say.
-    let wrong = || format!("{text:?} is no time; a time is {help}");
+    let wrong = || Reason::Refused(format!("{text:?} is no time; a time is {help}"));
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.len() > 15 {
         return Err(wrong());
@@ -126,17 +128,17 @@ impl Ranks {
 }
 
 impl FromStr for Ranks {
-    type Err = String;
+    type Err = Reason;
 
-    fn from_str(text: &str) -> Result<Ranks, String> {
+    fn from_str(text: &str) -> Result<Ranks, Reason> {
         let rank = |word: &str| {
-            let wrong = |_| format!("{word:?} is no rank; ranks are given as in 0,4,8-12");
+            let wrong = |_| Reason::Refused(format!("{word:?} is no rank; ranks are given as in 0,4,8-12"));
             word.trim().parse::<u32>().map_err(wrong)
         };
         let range = |part: &str| match part.split_once('-') {
             None => rank(part).map(|rank| (rank, rank)),
             Some((first, last)) => match (rank(first)?, rank(last)?) {
-                (first, last) if first > last => Err(format!("{part:?} runs backwards")),
+                (first, last) if first > last => Err(Reason::Refused(format!("{part:?} runs backwards"))),
                 range => Ok(range),
             },
         };
@@ -172,7 +174,7 @@ mod tests {
             ("1.5min..", 90_000_000_000, None),
             ("7ns..1h", 7, Some(3_600_000_000_000)),
         ] {
-            assert_eq!(text.parse(), Ok(Window { begin, end }), "{text}");
+            assert_eq!(text.parse::<Window>().unwrap(), Window { begin, end }, "{text}");
         }
     }
 
@@ -188,7 +190,7 @@ mod tests {
             ("1.2.3s..4s", "no time"),
             ("99999999999999999999h..", "no time"),
         ] {
-            let reason = text.parse::<Window>().unwrap_err();
+            let reason = text.parse::<Window>().unwrap_err().to_string();
             assert!(reason.contains(says) || text == "1..2" && reason.contains("has no unit"), "{text}: {reason}");
         }
     }
@@ -197,7 +199,7 @@ mod tests {
     fn durations_are_read_as_they_are_said() {
         for (ns, text) in [(0, "0ns"), (999, "999ns"), (1500, "1.5us"), (2_000_000, "2ms"), (3_007_000_000, "3.007s")] {
             assert_eq!(duration(ns), text);
-            assert_eq!(nanoseconds(text), Ok(ns));
+            assert_eq!(nanoseconds(text).unwrap(), ns);
         }
     }
 

@@ -122,7 +122,7 @@ impl Facts {
     pub(super) fn look(python: &Path) -> Facts {
         let (library, library_fault) = match library::find() {
             Ok(path) => (Some(path.clone()), job::try_load(&path).err()),
-            Err(fault) => (None, Some(fault)),
+            Err(fault) => (None, Some(fault.to_string())),
         };
         let folders = folders(python);
         let config = Config::from_environment();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rustc_hash::FxHashMap;
 
 use crate::clock::hosts::Orders;
-use crate::model::time::HostNs;
+use crate::model::time::{Bounded, HostNs};
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::Event;
 use crate::trace::reader::proto::ncclscope::{Function, MatchedBy};
@@ -20,16 +20,23 @@ const OF_FILE: [usize; 2] = [4 << 10, 64 << 10];
 /// An operation as all its ranks know it: NCCL's hash of the communicator, what marks the operation there, and the run of its graph.
 type Key = (u64, u64, u64);
 
-/// A run that has begun: its operation, what is known so far, and how far its times may be off.
-type Begun = (Key, Part, u64);
+/// A run that has begun.
+struct Begun {
+    key: Key,
+    role: Role,
+    /// How far its times may be off, ns.
+    error: u64,
+    /// What is known so far.
+    part: Part,
+}
 
 /// When the ranks of one host took part in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// The last of them whom others wait for was there then, or later; 0 where there is none.
-    entered: u64,
-    /// The first of them that waits for others was done then, or before; `u64::MAX` where there is none.
-    left: u64,
+    /// The last of them whom others wait for was there then, or later.
+    entered: Option<HostNs>,
+    /// The first of them that waits for others was done then, or before.
+    left: Option<HostNs>,
     /// The process that took part last, and how often.
     process: u64,
     times: u32,
@@ -76,14 +83,14 @@ impl Parts {
     }
 
     /// Takes the next event of the file.
-    pub(super) fn look(&mut self, event: &Event<'_>, time: u64) {
+    pub(super) fn look(&mut self, event: &Event<'_>, time: HostNs) {
         match event.kind {
             kind::TYPE_SLICE_BEGIN if event.category == Category::Run.name() => {
                 let run = self.operation(event).map(|(key, role, error)| {
-                    let entered = if role == Role::Takes { 0 } else { time.saturating_sub(error) };
-                    let left = if role == Role::Gives { u64::MAX } else { 0 };
+                    let begin = Bounded { time, error_ns: error };
+                    let entered = (role != Role::Takes).then(|| begin.earliest());
                     let process = event.track >> TRACK_BITS;
-                    (key, Part { entered, left, process, times: 1, is_several: false }, error)
+                    Begun { key, role, error, part: Part { entered, left: None, process, times: 1, is_several: false } }
                 });
                 self.open.entry(event.track).or_default().push(run);
             }
@@ -94,8 +101,9 @@ impl Parts {
             }
             kind::TYPE_SLICE_END => {
                 let ended = self.open.get_mut(&event.track).and_then(Vec::pop).flatten();
-                if let Some((key, mut part, error)) = ended {
-                    part.left = part.left.max(time.saturating_add(error));
+                if let Some(Begun { key, role, error, mut part }) = ended {
+                    let end = Bounded { time, error_ns: error };
+                    part.left = (role != Role::Gives).then(|| end.latest());
                     self.add(key, part);
                 }
             }
@@ -185,7 +193,7 @@ impl Part {
         let times = if self.process == other.process { self.times + other.times } else { other.times };
         Part {
             entered: self.entered.max(other.entered),
-            left: self.left.min(other.left),
+            left: self.left.into_iter().chain(other.left).min(),
             process: other.process,
             times,
             is_several: self.is_several || other.is_several,
@@ -214,11 +222,11 @@ pub(super) fn orders(clocks: &[Parts]) -> HashMap<(usize, usize), Orders> {
                 continue;
             }
             let between = orders.entry((reference, number)).or_default();
-            if here.entered > 0 && there.left < u64::MAX {
-                between.here_first(HostNs(here.entered), HostNs(there.left));
+            if let (Some(entered), Some(left)) = (here.entered, there.left) {
+                between.here_first(entered, left);
             }
-            if there.entered > 0 && here.left < u64::MAX {
-                between.there_first(HostNs(here.left), HostNs(there.entered));
+            if let (Some(left), Some(entered)) = (here.left, there.entered) {
+                between.there_first(left, entered);
             }
         }
     }

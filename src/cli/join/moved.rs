@@ -71,7 +71,7 @@ impl Copier<'_> {
             put_bytes(&mut out, field.number, &self.snapshot(packet.sequence, field.bytes()));
         }
         if let Some(time) = packet.time {
-            let time = self.how.offset.shifted(HostNs(time)).0;
+            let time = self.how.offset.shifted(HostNs(time)).time.0;
             if packet.is_delta {
                 let clock = self.clocks.entry(packet.sequence).or_default();
                 put_uint(&mut out, trace_packet::TIMESTAMP, time.saturating_sub(*clock));
@@ -100,7 +100,7 @@ impl Copier<'_> {
         let id = |clock: &Field<'_>| uint(clock, clock_snapshot::clock::CLOCK_ID);
         let boottime = clocks().find(|clock| id(clock) == clock_id::BOOTTIME);
         let boottime = boottime.map_or(0, |clock| uint(&clock, clock_snapshot::clock::TIMESTAMP));
-        let shifted = self.how.offset.shifted(HostNs(boottime)).0;
+        let shifted = self.how.offset.shifted(HostNs(boottime)).time.0;
         let mut out = Vec::new();
         for clock in clocks() {
             let is_delta = uint(&clock, clock_snapshot::clock::IS_INCREMENTAL) != 0;

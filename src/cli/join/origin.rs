@@ -7,18 +7,19 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::super::foreign::utc;
 use super::super::read_trace;
+use crate::cli::reason::Reason;
 use crate::config;
-use crate::import::knowledge::duration;
-use crate::trace::fields::clock_id;
-use crate::trace::reader::{Event, Packet, TracePacket};
+use crate::import::knowledge::{duration, utc};
+use crate::import::{Clock, Span};
+use crate::model::time::Shift;
+use crate::trace::reader::{self, Event, Packet, TracePacket};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// By how much the wall clock may be set while a job runs, in ns, where only the host's name says that a boot is the same; and where nothing does.
-const SET_NS: i64 = 60_000_000_000;
-const STEERED_NS: i64 = 1_000_000_000;
+const SET_NS: u64 = 60_000_000_000;
+const STEERED_NS: u64 = 1_000_000_000;
 
 /// What a file says of itself.
 #[derive(Clone, Debug, Default)]
@@ -32,10 +33,10 @@ pub(super) struct Origin {
     runs: BTreeSet<String>,
     /// Unknown where it says nothing of how it was made.
     kind: Option<Kind>,
-    /// What has to be added to its times for those since 1970, ns.
-    to_utc: Option<i64>,
-    /// From its first to its last time, ns.
-    span: Option<(i64, i64)>,
+    /// To the time since 1970.
+    to_utc: Option<Shift>,
+    /// From its first to its last time.
+    span: Option<Span>,
     /// NCCL's hashes of its communicators.
     communicators: BTreeSet<u64>,
 }
@@ -57,12 +58,12 @@ impl Origin {
     }
 
     /// What the beginning of a file says of its clock.
-    pub(super) fn head(path: &Path) -> Result<Origin, String> {
+    pub(super) fn head(path: &Path) -> Result<Origin, Reason> {
         let mut origin = Origin::of(path);
         let read = read_trace(path, |packet| {
             origin.look(packet);
             // The rest of the file has nothing to add.
-            if origin.tells_clock() { Err(String::new()) } else { Ok(()) }
+            if origin.tells_clock() { Err("".into()) } else { Ok(()) }
         });
         match read {
             Err(reason) if !origin.tells_clock() => Err(reason),
@@ -93,16 +94,7 @@ impl Origin {
     }
 
     fn said(&mut self, packet: &TracePacket) {
-        if let Some(snapshot) = &packet.clock_snapshot
-            && self.to_utc.is_none()
-        {
-            let clock = |id| {
-                let found = snapshot.clocks.iter().find(|it| u64::from(it.clock_id()) == id);
-                found.map(|it| it.timestamp() as i64)
-            };
-            let clocks = clock(clock_id::REALTIME).zip(clock(clock_id::BOOTTIME));
-            self.to_utc = clocks.map(|(real, boot)| real.saturating_sub(boot));
-        }
+        self.to_utc = self.to_utc.or_else(|| Clock::of_file("", reader::to_utc_ns(packet)).to_utc);
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             match said.key() {
                 attribute::BOOT => drop(self.boots.insert(said.string_value().to_owned())),
@@ -114,8 +106,8 @@ impl Origin {
     }
 
     fn event(&mut self, event: &Event<'_>, time: i64) {
-        let (first, last) = self.span.unwrap_or((time, time));
-        self.span = Some((first.min(time), last.max(time)));
+        let all = self.span.unwrap_or(Span { start: time, end: time });
+        self.span = Some(Span { start: all.start.min(time), end: all.end.max(time) });
         match event.name {
             // What another tool saw beside a recording is on the recording's clock.
             instant::STARTED => self.kind = Some(Kind::Recorded),
@@ -137,25 +129,24 @@ impl Origin {
 
     /// From when to when, as people say it.
     fn when(&self) -> String {
-        let Some((first, last)) = self.span else { return "at no time".into() };
+        let Some(span) = self.span else { return "at no time".into() };
+        let length = duration(span.duration() as f64);
         match self.to_utc {
-            Some(offset) => {
-                format!("from {} for {}", utc(first.saturating_add(offset)), duration((last - first) as f64))
-            }
-            None => format!("for {}", duration((last - first) as f64)),
+            Some(to_utc) => format!("from {} for {length}", utc(span.shifted(to_utc).start)),
+            None => format!("for {length}"),
         }
+    }
+
+    /// To another file's clock, by the wall clock of both.
+    fn to(&self, other: &Origin) -> Option<Shift> {
+        Some(self.to_utc?.then(other.to_utc?.back()))
     }
 
     fn overlaps(&self, other: &Origin) -> bool {
         // Of two boots, by the wall clocks, which are not far apart.
-        let apart = match (self.to_utc, other.to_utc) {
-            (Some(here), Some(there)) if !one_boot(self, other) => there.saturating_sub(here),
-            _ => 0,
-        };
+        let apart = other.to(self).filter(|_| !one_boot(self, other)).unwrap_or_default();
         match (self.span, other.span) {
-            (Some((first, last)), Some((begin, end))) => {
-                first <= end.saturating_add(apart) && begin.saturating_add(apart) <= last
-            }
+            (Some(here), Some(there)) => here.overlaps(there.shifted(apart)),
             // Who says nothing contradicts nothing.
             _ => true,
         }
@@ -176,7 +167,7 @@ pub(super) struct Common {
 /// # Errors
 ///
 /// Why they cannot be joined: no clock that could be related to the others', or several runs.
-pub(super) fn judge(files: &[Origin]) -> Result<Common, String> {
+pub(super) fn judge(files: &[Origin]) -> Result<Common, Reason> {
     let mut clocks: Vec<usize> = Vec::new();
     let mut firsts: Vec<&Origin> = Vec::new();
     for file in files {
@@ -202,8 +193,9 @@ pub(super) fn judge(files: &[Origin]) -> Result<Common, String> {
 }
 
 /// Whether two files share a clock; an error where they do not, and nothing could relate their clocks either.
-fn one_clock(one: &Origin, other: &Origin) -> Result<bool, String> {
-    let refused = |why: String| Err(format!("{} and {} have no common clock: {why}", one.name(), other.name()));
+fn one_clock(one: &Origin, other: &Origin) -> Result<bool, Reason> {
+    let refused =
+        |why: String| Err(Reason::Refused(format!("{} and {} have no common clock: {why}", one.name(), other.name())));
     for file in [one, other] {
         if file.kind == Some(Kind::ImportedBefore) {
             return refused(format!(
@@ -237,16 +229,16 @@ fn one_clock(one: &Origin, other: &Origin) -> Result<bool, String> {
 
 /// Whether two recordings are of one boot, and of one clock: a time namespace may give containers of one boot several.
 pub(super) fn one_boot(one: &Origin, other: &Origin) -> bool {
-    let apart = one.to_utc.zip(other.to_utc).map_or(0, |(offset, of_other)| offset.abs_diff(of_other));
+    let apart = one.to(other).map_or(0, |by| by.ns.unsigned_abs());
     if !one.boots.is_empty() && !other.boots.is_empty() {
-        return !one.boots.is_disjoint(&other.boots) && apart <= SET_NS as u64;
+        return !one.boots.is_disjoint(&other.boots) && apart <= SET_NS;
     }
     let same_host = !one.hosts.is_disjoint(&other.hosts);
-    apart <= if same_host { SET_NS } else { STEERED_NS } as u64
+    apart <= if same_host { SET_NS } else { STEERED_NS }
 }
 
 /// Whether files are of one run.
-fn one_run(files: &[Origin]) -> Result<(), String> {
+fn one_run(files: &[Origin]) -> Result<(), Reason> {
     // Each file with all that it leads to.
     let mut of_first: BTreeSet<usize> = BTreeSet::from([0]);
     let mut next = vec![0];
@@ -266,7 +258,11 @@ fn one_run(files: &[Origin]) -> Result<(), String> {
         Some(Kind::Imported) => String::new(),
         _ => format!(", which {} in all its processes tells from others", config::RUN_ID),
     };
-    Err(format!("{} and {} are of two runs: {why}; join the files of one run{advice}", one.name(), other.name()))
+    Err(Reason::Refused(format!(
+        "{} and {} are of two runs: {why}; join the files of one run{advice}",
+        one.name(),
+        other.name()
+    )))
 }
 
 /// Why two files are of two runs; nothing where they are of one, as far as they say.
@@ -303,6 +299,14 @@ fn why_apart(one: &Origin, other: &Origin) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn wall(to_utc_ns: i64) -> Option<Shift> {
+        Clock::of_file("", Some(to_utc_ns)).to_utc
+    }
+
+    fn span(start: i64, end: i64) -> Option<Span> {
+        Some(Span { start, end })
+    }
+
     /// A recording of node1, of the boot b1 that began 1000 s after 1970, from its 10th to its 20th second.
     fn recorded(path: &str) -> Origin {
         Origin {
@@ -310,8 +314,8 @@ mod tests {
             hosts: ["node1".into()].into(),
             boots: ["b1".into()].into(),
             kind: Some(Kind::Recorded),
-            to_utc: Some(1_000_000_000_000),
-            span: Some((10_000_000_000, 20_000_000_000)),
+            to_utc: wall(1_000_000_000_000),
+            span: span(10_000_000_000, 20_000_000_000),
             ..Origin::default()
         }
     }
@@ -323,7 +327,7 @@ mod tests {
     }
 
     fn later(origin: &mut Origin) {
-        origin.span = Some((21_000_000_000, 30_000_000_000));
+        origin.span = span(21_000_000_000, 30_000_000_000);
     }
 
     fn said(origin: &mut Origin, run: &str) {
@@ -338,15 +342,15 @@ mod tests {
             (changed(|it| it.hosts = ["node2".into()].into()), true),
             (changed(|it| it.boots = ["b2".into()].into()), false),
             (changed(|it| (it.boots, it.hosts) = (["b2".into()].into(), ["node2".into()].into())), false),
-            (changed(|it| it.to_utc = Some(1_030_000_000_000)), true),
-            (changed(|it| it.to_utc = Some(4_600_000_000_000)), false),
+            (changed(|it| it.to_utc = wall(1_030_000_000_000)), true),
+            (changed(|it| it.to_utc = wall(4_600_000_000_000)), false),
             // From before the boot was in the file.
             (changed(|it| it.boots.clear()), true),
-            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000))), true),
-            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), Some(2_000_000_000_000))), false),
+            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), wall(1_030_000_000_000))), true),
+            (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), wall(2_000_000_000_000))), false),
             (
                 changed(|it| {
-                    (it.boots, it.to_utc) = (BTreeSet::new(), Some(1_030_000_000_000));
+                    (it.boots, it.to_utc) = (BTreeSet::new(), wall(1_030_000_000_000));
                     it.hosts = ["node2".into()].into();
                 }),
                 false,
@@ -365,14 +369,14 @@ mod tests {
             changed(|it| {
                 // It was booted 5000 s later, and recorded at the same time.
                 it.boots = ["b2".into()].into();
-                it.to_utc = Some(6_000_000_000_000);
-                it.span = Some((-4_990_000_000_000, -4_985_000_000_000));
+                it.to_utc = wall(6_000_000_000_000);
+                it.span = span(-4_990_000_000_000, -4_985_000_000_000);
                 change(it);
             })
         };
         assert_eq!(judge(&[recorded("a"), booted(|_| ())]).unwrap().clocks, [0, 1]);
         let days_later = booted(|it| it.span = recorded("a").span);
-        assert!(judge(&[recorded("a"), days_later]).unwrap_err().contains("not recorded at one time"));
+        assert!(judge(&[recorded("a"), days_later]).unwrap_err().to_string().contains("not recorded at one time"));
     }
 
     #[test]
@@ -417,7 +421,7 @@ mod tests {
             match why {
                 None => assert_eq!(judged.unwrap().clocks, [0, 0]),
                 Some(why) => {
-                    let reason = judged.expect_err(why);
+                    let reason = judged.expect_err(why).to_string();
                     assert!(reason.starts_with("a and b are of two runs: ") && reason.contains(why), "{reason}");
                     assert!(reason.contains("NCCLSCOPE_RUN_ID"), "{reason}");
                 }
@@ -428,7 +432,7 @@ mod tests {
     #[test]
     fn files_of_one_run_need_not_all_know_each_other() {
         let (mut second, mut third) = (recorded("b"), recorded("c"));
-        (second.span, third.span) = (Some((15_000_000_000, 30_000_000_000)), Some((25_000_000_000, 40_000_000_000)));
+        (second.span, third.span) = (span(15_000_000_000, 30_000_000_000), span(25_000_000_000, 40_000_000_000));
         assert_eq!(
             judge(&[recorded("a"), third.clone(), second]).unwrap().clocks,
             [0; 3],
@@ -436,16 +440,16 @@ mod tests {
         );
         assert!(judge(&[recorded("a"), third]).is_err());
         assert_eq!(judge(&[recorded("a")]).unwrap().clocks, [0]);
-        assert_eq!(judge(&[]), Ok(Common::default()));
+        assert_eq!(judge(&[]).unwrap(), Common::default());
     }
 
     #[test]
     fn imported_files_are_joined_by_the_wall_clock_or_not_at_all() {
-        let imported = |path: &str, to_utc| Origin {
+        let imported = |path: &str, to_utc: Option<i64>| Origin {
             path: path.into(),
             kind: Some(Kind::Imported),
-            to_utc,
-            span: Some((10_000_000_000, 20_000_000_000)),
+            to_utc: to_utc.and_then(wall),
+            span: span(10_000_000_000, 20_000_000_000),
             ..Origin::default()
         };
         let remark = judge(&[imported("a", Some(0)), imported("b", Some(0))]).unwrap().remark;
@@ -465,7 +469,7 @@ mod tests {
             (elsewhere, "different hosts, node1 and node2"),
             ([imported("a", Some(0)), days_later], "not recorded at one time"),
         ] {
-            let reason = judge(&files).expect_err(why);
+            let reason = judge(&files).expect_err(why).to_string();
             assert!(reason.contains(why), "{reason}");
         }
     }

@@ -4,11 +4,13 @@ use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
+use crate::cli::reason::Reason;
+
 /// Listens on a port of the loopback interface, and on no other.
-pub(super) fn listen(port: u16) -> Result<TcpListener, String> {
+pub(super) fn listen(port: u16) -> Result<TcpListener, Reason> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => taken(port),
-        _ => format!("failed to listen on 127.0.0.1:{port}: {error}"),
+        io::ErrorKind::AddrInUse => taken(port).into(),
+        _ => format!("failed to listen on 127.0.0.1:{port}: {error}").into(),
     })
 }
 
@@ -107,7 +109,7 @@ mod tests {
     fn who_has_the_port_is_named() {
         let mine = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = mine.local_addr().unwrap().port();
-        let reason = listen(port).unwrap_err();
+        let reason = listen(port).unwrap_err().to_string();
         assert!(reason.contains(&format!("port {port} is taken by ")), "{reason}");
         assert!(reason.contains(&format!("pid {}", std::process::id())), "{reason}");
     }

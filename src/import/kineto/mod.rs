@@ -372,8 +372,8 @@ impl Reader {
         let first = self.profile.extent().map_or(0, |extent| extent.start);
         let base = self.base.unwrap_or(0);
         self.profile.clock = match first.checked_add(base).is_some_and(|first| first > SINCE_1970) {
-            true => Clock { name: "the wall clock, by Kineto".into(), to_utc_ns: Some(base) },
-            false => Clock { name: "a clock that the file does not name".into(), to_utc_ns: None },
+            true => Clock::of_file("the wall clock, by Kineto", Some(base)),
+            false => Clock::of_file("a clock that the file does not name", None),
         };
     }
 

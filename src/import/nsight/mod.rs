@@ -339,14 +339,14 @@ impl Export {
         self.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0))?;
         let first = profile.extent().map_or(0, |extent| extent.start);
         profile.clock = match (epoch, began) {
-            _ if first > SINCE_1970 => Clock { name: "UTC, as the export was asked for".into(), to_utc_ns: Some(0) },
+            _ if first > SINCE_1970 => Clock::of_file("UTC, as the export was asked for", Some(0)),
             // A made-up epoch would date what has no date.
-            (Some(epoch), began) if epoch > SINCE_1970 => Clock {
-                name: "the target's clock, by Nsight Systems".into(),
+            (Some(epoch), began) if epoch > SINCE_1970 => {
                 // The session began at `startTime` of this clock; where the table is missing, at 0.
-                to_utc_ns: Some(epoch.saturating_sub(began.unwrap_or(0))),
-            },
-            _ => Clock { name: "the target's clock, by Nsight Systems".into(), to_utc_ns: None },
+                let to_utc = epoch.saturating_sub(began.unwrap_or(0));
+                Clock::of_file("the target's clock, by Nsight Systems", Some(to_utc))
+            }
+            _ => Clock::of_file("the target's clock, by Nsight Systems", None),
         };
         Ok(())
     }

@@ -353,6 +353,7 @@ mod tests {
     use rusqlite::Connection;
 
     use super::*;
+    use crate::model::time::Shift;
 
     /// Entries of a schema: name, type, offset.
     type Entries = &'static [(&'static str, i64, Option<i64>)];
@@ -463,11 +464,16 @@ mod tests {
         payloads.take((0, 7, span, "ncclAllGather".into()), 1, ValueRef::Text(&payload), None);
         assert_eq!(payloads.of(0, 7, span, &"ncclAllGather".into()).bytes, Some(0x41));
         // JSON that is broken does not hide the bytes.
-        let span = span.moved(10);
+        let span = span.shifted(Shift { ns: 10, error_ns: 0 });
         payloads.take((0, 7, span, "ncclAllGather".into()), 1, ValueRef::Blob(&payload), Some("{"));
         assert_eq!(payloads.of(0, 7, span, &"ncclAllGather".into()).bytes, Some(0x41));
         // Nothing is nothing.
-        payloads.take((0, 7, span.moved(10), "ncclAllGather".into()), 1, ValueRef::Text(b""), Some(""));
+        payloads.take(
+            (0, 7, span.shifted(Shift { ns: 10, error_ns: 0 }), "ncclAllGather".into()),
+            1,
+            ValueRef::Text(b""),
+            Some(""),
+        );
         assert!(payloads.unread.is_empty() && payloads.read == 2);
     }
 

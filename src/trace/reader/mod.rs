@@ -14,6 +14,8 @@ use std::path::Path;
 
 use prost::Message as _;
 
+use super::fields::clock_id;
+
 pub(crate) mod blocks;
 mod follow;
 pub(crate) mod wire;
@@ -36,6 +38,13 @@ pub mod proto {
     pub mod ncclscope {
         include!(concat!(env!("OUT_DIR"), "/ncclscope.rs"));
     }
+}
+
+/// What a clock snapshot says is to be added to the trace's times for those since 1970, ns.
+pub(crate) fn to_utc_ns(packet: &TracePacket) -> Option<i64> {
+    let clocks = &packet.clock_snapshot.as_ref()?.clocks;
+    let reads = |id: u64| Some(clocks.iter().find(|it| u64::from(it.clock_id()) == id)?.timestamp() as i64);
+    Some(reads(clock_id::REALTIME)?.saturating_sub(reads(clock_id::BOOTTIME)?))
 }
 
 pub use proto::ncclscope::Nccl;

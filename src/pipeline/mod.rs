@@ -8,11 +8,16 @@
 //! same again, from a capture. Equal inputs make equal chunks, byte for byte: who drives it takes a chunk after each input
 //! that leaves it [full](Pipeline::is_full), and after [`Input::Flush`] and [`Input::End`].
 
+pub mod activities;
+pub mod input;
+pub mod spoilt;
+
 use cupti_sys::records::Walker;
 
-use super::activities::Activities;
-use super::input::{Begin, Ending, Input, Level, remark};
-use super::spoilt::{self, Spoilt};
+use activities::Activities;
+use input::{Begin, Ending, Input, Level, remark};
+use spoilt::Spoilt;
+
 use crate::clock::align::{HostClock, Pair};
 use crate::correlate::Correlator;
 use crate::cupti::decode::Outside;
@@ -34,6 +39,8 @@ pub const CHUNK: usize = 192 << 10;
 const MARKERS_LATE_NS: u64 = 1_500_000_000;
 
 /// The recording's own state.
+///
+/// It has more than twenty fields because it keeps what the last word of the recording says, one figure each, beside the stages.
 pub struct Pipeline {
     clock: HostClock,
     correlator: Correlator,
@@ -189,6 +196,18 @@ impl Pipeline {
     #[must_use]
     pub fn take_wish_for_force(&mut self) -> bool {
         std::mem::take(&mut self.wants_force)
+    }
+
+    /// From here on the correlator's decisions about the kernels of the call with this correlation id are kept.
+    #[cfg(feature = "cli")]
+    pub fn explain(&mut self, correlation: u32) {
+        self.correlator.explain(correlation);
+    }
+
+    /// These decisions since the last time this was asked, one a line.
+    #[cfg(feature = "cli")]
+    pub fn take_explained(&mut self) -> Vec<String> {
+        self.correlator.take_explained()
     }
 
     /// Draws a remark about now, however full the file is. For what is said once.

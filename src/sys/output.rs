@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::sys::descriptor::{Descriptor, Standing};
+use super::descriptor::{Descriptor, Standing};
 
 /// Room is reserved in steps of this, in bytes.
 const STEP: u64 = 256 << 10;

@@ -32,7 +32,7 @@ pub struct Begin {
     pub first: Pair,
 }
 
-/// One thing that the pipeline is told. CUPTI's buffers have a call of their own, [`super::pipeline::Pipeline::buffer`].
+/// One thing that the pipeline is told. CUPTI's buffers have a call of their own, [`super::Pipeline::buffer`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Input<'a> {
     /// A remark, at its time.

@@ -64,7 +64,7 @@ fn main() -> io::Result<()> {
     let words = |words: &[&Path]| words.iter().map(|it| it.as_os_str().to_owned()).collect::<Vec<_>>();
     for (what, words) in [
         ("`ncclscope info`", words(&["ncclscope".as_ref(), "info".as_ref(), &path])),
-        ("`ncclscope join`", words(&["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), &joined, &path])),
+        ("`ncclscope merge`", words(&["ncclscope".as_ref(), "merge".as_ref(), "-o".as_ref(), &joined, &path])),
         ("`ncclscope cut`", {
             let part = ["ncclscope", "cut", "--time", "1s..2s", "-o"].map(Path::new);
             words(&[&part[..], &[&*cut, &*path]].concat())

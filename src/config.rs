@@ -175,7 +175,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_RUN_ID",
         values: Values::Text("text"),
         default: "the job of the launcher",
-        help: "names the run, alike in all of its processes: ncclscope join refuses files of two runs",
+        help: "names the run, alike in all of its processes: ncclscope merge refuses files of two runs",
     },
     Setting {
         name: "NCCLSCOPE_MAX_SIZE",

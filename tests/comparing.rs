@@ -253,35 +253,38 @@ fn what_makes_no_sense_is_refused() {
     assert!(error.contains("do not overlap"), "{error}");
 }
 
-fn join(files: &[&Path]) -> Result<String, String> {
+fn merge(files: &[&Path], with: &Path) -> Result<String, String> {
     let folder = folder();
-    let output = folder.path().join("joined.perfetto-trace");
-    let line = ["ncclscope".into(), "join".into(), "-o".into(), output.as_os_str().to_owned()];
+    let output = folder.path().join("merged.perfetto-trace");
+    let words = [
+        "ncclscope".as_ref(),
+        "merge".as_ref(),
+        "-o".as_ref(),
+        output.as_os_str(),
+        "--with".as_ref(),
+        with.as_os_str(),
+    ];
     let mut out = Vec::new();
-    cli::run(line.into_iter().chain(files.iter().map(|path| path.as_os_str().to_owned())), &mut out)
+    cli::run(words.into_iter().chain(files.iter().map(|path| path.as_os_str())), &mut out)
         .map_err(|failure| failure.to_string())?;
     assert!(output.is_file());
     Ok(String::from_utf8(out).unwrap())
 }
 
 #[test]
-fn only_a_file_of_the_same_run_is_joined() {
+fn only_a_file_of_the_same_run_is_merged() {
     let recording = recorded(5, "1Mi");
     let ours = recording.traces.file();
     let kineto = data("kineto_1rank_nccl.json.gz");
-    for (files, reason) in [
-        (&[&*ours, &*kineto][..], "not of one run"),
-        (&[&*kineto], "ncclscope import"),
-        (&[&*ours, &*kineto, &*kineto], "one file of another tool"),
-    ] {
-        let error = join(files).unwrap_err();
+    for (file, reason) in [(&*ours, "not of one run"), (&*kineto, "ncclscope import")] {
+        let error = merge(&[file], &kineto).unwrap_err();
         assert!(error.contains(reason), "{reason}: {error}");
     }
     // A launch in each KernelLaunch; nothing was handed over for them.
     let folder = folder();
     let theirs = folder.path().join("theirs.json");
     fs::write(&theirs, kineto_beside(&import::open(&ours).unwrap(), 0, 0..5).to_string()).unwrap();
-    let said = join(&[&ours, &theirs]).unwrap();
+    let said = merge(&[&ours], &theirs).unwrap();
     assert!(
         said.contains(
             "0 kernels of NCCL matched, 5 unmatched, 0 of the application; put on the host's clock by 5 launches"
@@ -291,7 +294,7 @@ fn only_a_file_of_the_same_run_is_joined() {
 }
 
 #[test]
-fn a_file_is_not_joined_with_another_process_of_the_same_number() {
+fn a_file_is_not_merged_with_another_process_of_the_same_number() {
     let (other, own) = (recorded(5, "1Mi"), recorded(5, "2Mi"));
     let profile = import::open(&own.traces.file()).unwrap();
     let folder = folder();
@@ -308,9 +311,9 @@ fn a_file_is_not_joined_with_another_process_of_the_same_number() {
     fs::write(&moved, reader::Trace { packet }.encode_to_vec()).unwrap();
     fs::write(&theirs, kineto_beside(&profile, 0, 0..5).to_string()).unwrap();
     let own = own.traces.file();
-    for files in [[&*moved, &*own, &*theirs], [&*own, &*moved, &*theirs]] {
-        let error = join(&files).unwrap_err();
+    for files in [[&*moved, &*own], [&*own, &*moved]] {
+        let error = merge(&files, &theirs).unwrap_err();
         assert!(error.contains("several processes of the traces have the number"), "{error}");
     }
-    assert!(join(&[&own, &theirs]).unwrap().contains("5 unmatched"));
+    assert!(merge(&[&own], &theirs).unwrap().contains("5 unmatched"));
 }

@@ -358,7 +358,7 @@ fn imported_files_are_joined_where_they_were_recorded_or_refused() {
     let join = |files: [&Path; 2]| {
         let output = folder.path().join("joined");
         let _ = fs::remove_file(&output);
-        let words = ["join".as_ref(), "-o".as_ref(), output.as_os_str(), files[0].as_os_str(), files[1].as_os_str()];
+        let words = ["merge".as_ref(), "-o".as_ref(), output.as_os_str(), files[0].as_os_str(), files[1].as_os_str()];
         ncclscope(&words)
     };
     let (one, next) = (import("one", BASE.into()), import("next", (BASE + 30_000).into()));

@@ -200,12 +200,12 @@ fn a_capture_is_announced_private_and_described() {
 }
 
 #[test]
-fn captures_are_left_out_of_a_join_and_are_no_traces() {
+fn captures_are_left_out_of_a_merge_and_are_no_traces() {
     let recording = recorded();
     let (path, trace) = (capture(&recording.traces), recording.traces.file());
     let output = recording.traces.path().join("joined");
-    let said = ncclscope(&[Path::new("join"), &path, &trace, Path::new("-o"), &output]).unwrap();
-    assert!(said.contains("left out; ncclscope replay makes a trace of a capture"), "{said}");
+    let said = ncclscope(&[Path::new("merge"), &path, &trace, Path::new("-o"), &output]).unwrap();
+    assert!(said.starts_with("left out: ") && said.contains("ncclscope replay makes a trace of a capture"), "{said}");
     assert_eq!(fs::read(&output).unwrap(), fs::read(&trace).unwrap());
     let refused = ncclscope(&[Path::new("compare"), &path, &trace]).unwrap_err();
     assert!(refused.contains("this is a capture of ncclscope: ncclscope replay makes a trace of it"), "{refused}");

@@ -11,8 +11,8 @@ mod generate;
 mod hang;
 mod import;
 mod info;
-mod join;
 mod library;
+mod merge;
 mod nccl;
 mod open;
 mod progress;
@@ -117,21 +117,20 @@ enum Command {
         #[arg(short, long)]
         output: PathBuf,
     },
-    /// Join the traces of several processes of a job into one file
+    /// Put the traces of a job's processes into one file
     ///
     /// They must be of one run: with a communicator in common, or recorded at one time. Processes of one host share a clock. Other hosts are put
     /// on that of the first file by the order of the operations that they share, and how well is said; where nothing relates them they are
-    /// refused. A file that was cut off, because its process was killed while writing, loses its unfinished last packet.
+    /// refused. What cannot be read, or is there twice, is named and left out, and so are ranks of which there is no file. A file that was cut
+    /// off, because its process was killed while writing, loses its unfinished last packet.
     ///
-    /// One of the files may be of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler): its kernels come under the
-    /// operations of ours, on one clock.
+    /// Another tool's file of the same run is given by --with: its kernels come under the operations of ours, on one clock.
+    Merge(merge::Wish),
+    /// As it was called before.
+    #[command(hide = true, disable_help_flag = true)]
     Join {
-        /// Trace files
-        #[arg(required = true)]
-        traces: Vec<PathBuf>,
-        /// The file to write; it must not exist
-        #[arg(short, long)]
-        output: PathBuf,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
     },
     /// Open a trace in Perfetto's viewer, without giving it to anybody else
     ///
@@ -195,13 +194,13 @@ impl Command {
             | Command::Info { .. }
             | Command::Compare(_)
             | Command::Import { .. }
-            | Command::Join { .. }
+            | Command::Merge(_)
             | Command::Replay { .. } => Some("working"),
             // It asks a Python, and reads libraries that may be on a network.
             Command::Doctor(_) => Some("looking"),
             // It waits for a browser.
             Command::Open { .. } => Some(""),
-            Command::Run(_) | Command::Lib => None,
+            Command::Run(_) | Command::Lib | Command::Join { .. } => None,
             Command::Settings { .. } | Command::Generate { .. } | Command::Sentinel => None,
         }
     }
@@ -307,7 +306,10 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Compare(wish) => compare::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
         Command::Info { traces, json } => info::run(&traces, json.as_deref(), out),
-        Command::Join { traces, output } => join::run(&traces, &output, out),
+        Command::Merge(wish) => merge::run(&wish, out),
+        Command::Join { .. } => {
+            Err("ncclscope join is ncclscope merge now; it takes folders too, and another tool's file by --with".into())
+        }
         Command::Open { traces, ui, port, patience, no_browser } => {
             let patience = Duration::from_nanos(patience);
             open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::cut::{Window, duration};
 use super::hang;
-use super::join;
+use super::merge;
 use super::survey::Survey;
 use crate::cli::reason::Reason;
 use crate::sys;
@@ -41,7 +41,7 @@ pub(super) struct Wish {
 
 pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     if traces.len() > 1 {
-        join::must_share_clock(traces)?;
+        merge::must_share_clock(traces)?;
     }
     let survey = Survey::of(traces)?;
     let Some(span) = survey.span else {

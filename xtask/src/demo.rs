@@ -161,7 +161,7 @@ impl Built {
         let files = std::fs::read_dir(&traces).map_err(|error| format!("{}: {error}", traces.display()))?;
         let mut files: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
         files.sort();
-        call(place.command(self.program("ncclscope")).arg("join").arg("-o").arg(&joined).args(&files))?;
+        call(place.command(self.program("ncclscope")).arg("merge").arg("-o").arg(&joined).args(&files))?;
         Ok(joined)
     }
 

@@ -187,12 +187,12 @@ impl Job {
         self.folder.path().join("traces")
     }
 
-    /// What `ncclscope join` makes of its traces, and what it says.
+    /// What `ncclscope merge` makes of its traces, and what it says.
     #[track_caller]
     pub(crate) fn joined(&self) -> (Trace, String) {
         let joined = self.folder.path().join("joined.perfetto-trace");
         let mut line: Vec<std::ffi::OsString> =
-            vec!["ncclscope".into(), "join".into(), "-o".into(), joined.clone().into()];
+            vec!["ncclscope".into(), "merge".into(), "-o".into(), joined.clone().into()];
         line.extend(files(&self.traces(), ".perfetto-trace").into_iter().map(Into::into));
         let mut said = Vec::new();
         ncclscope::cli::run(line, &mut said).unwrap_or_else(|error| panic!("{error}"));
@@ -285,7 +285,7 @@ impl Job {
     }
 }
 
-/// What `ncclscope join` makes of a job's traces and of what another tool would have recorded.
+/// What `ncclscope merge` makes of a job's traces and of what another tool would have recorded.
 pub(crate) struct Beside {
     /// What happened in each process, with the joined trace.
     pub(crate) processes: Vec<Played>,
@@ -351,8 +351,8 @@ impl Job {
                     std::fs::write(&theirs, text).expect("room for a file");
                 }
             }
-            let words: [&std::ffi::OsStr; 4] = ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_ref()];
-            let line = words.into_iter().chain([path.as_os_str(), theirs.as_os_str()]);
+            let words: [&std::ffi::OsStr; 4] = ["ncclscope".as_ref(), "merge".as_ref(), "-o".as_ref(), joined.as_ref()];
+            let line = words.into_iter().chain([path.as_os_str(), "--with".as_ref(), theirs.as_os_str()]);
             let mut out = Vec::new();
             let _ = std::fs::remove_file(&joined);
             ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));

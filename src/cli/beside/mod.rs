@@ -1,4 +1,4 @@
-//! `ncclscope join` of traces of ours and a file of the tool that held CUPTI in the same run: its kernels come under our operations.
+//! `ncclscope merge` of traces of ours and a file of the tool that held CUPTI in the same run: its kernels come under our operations.
 //!
 //! The clocks are put together by the launches that both saw (`compare::starts`). What our trace says of the host becomes the correlator's
 //! records again, with the other tool's launching calls where CUPTI's callback would have put them, and the correlator decides which kernel

@@ -101,7 +101,7 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
     }
     match (&common[..], a.source.tool, b.source.tool) {
         ([], Tool::Ncclscope, Tool::Ncclscope) => Err(Reason::Refused(format!(
-            "they were recorded at the same time and have no process in common ({} and {}); ncclscope join puts them on one timeline; {ANYWAY}",
+            "they were recorded at the same time and have no process in common ({} and {}); ncclscope merge puts them on one timeline; {ANYWAY}",
             list(&pids(a)),
             list(&pids(b))
         ))),
@@ -211,7 +211,7 @@ mod tests {
         for (a, b, reason) in [
             (&ours, profile(Tool::Nsight, Some("n2"), 7, 0), "different hosts"),
             (&ours, profile(Tool::Nsight, Some("n1"), 8, 0), "no process in common"),
-            (&ours, profile(Tool::Ncclscope, Some("n1"), 8, 0), "ncclscope join"),
+            (&ours, profile(Tool::Ncclscope, Some("n1"), 8, 0), "ncclscope merge"),
             (&ours, profile(Tool::Ncclscope, Some("n1"), 7, 10), "the same run"),
             (&ours, ours.clone(), "the same recording"),
             (&profile(Tool::Kineto, None, 7, 0), ours.clone(), "the other way round"),

@@ -188,7 +188,7 @@ fn try_out(fresh: &Fresh, page: &FirstPage, job: &Command) -> Result<PathBuf, Fa
     if info.matches("exactly matched").count() < RANKS {
         return Err("not every rank has kernels".to_owned().into());
     }
-    println!("{}", fresh.types(page.line(quick_start, "ncclscope join ")?)?.0);
+    println!("{}", fresh.types(page.line(quick_start, "ncclscope merge ")?)?.0);
     time_loads(&library)?;
     Ok(library)
 }

@@ -119,6 +119,21 @@ impl Origin {
         }
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Refuses a file that does not say that it is of this run.
+    pub(super) fn must_be_of(&self, run: &str) -> Result<(), Reason> {
+        let is_it = |known: &String| known == run || known.split_once('=').is_some_and(|(_, id)| id == run);
+        if self.runs.iter().any(is_it) {
+            return Ok(());
+        }
+        let runs: Vec<_> = self.runs.iter().cloned().collect();
+        let said = if runs.is_empty() { "it names no run".into() } else { format!("it is of {}", runs.join(", ")) };
+        Err(Reason::file(&self.path)(said))
+    }
+
     pub(super) fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -166,7 +181,7 @@ pub(super) struct Common {
 ///
 /// # Errors
 ///
-/// Why they cannot be joined: no clock that could be related to the others', or several runs.
+/// Why they cannot be merged: no clock that could be related to the others', or several runs.
 pub(super) fn judge(files: &[Origin]) -> Result<Common, Reason> {
     let mut clocks: Vec<usize> = Vec::new();
     let mut firsts: Vec<&Origin> = Vec::new();
@@ -209,7 +224,7 @@ fn one_clock(one: &Origin, other: &Origin) -> Result<bool, Reason> {
     match imported[..] {
         [] => Ok(one_boot(one, other)),
         [imported] => refused(format!(
-            "{} was imported from another tool's file; where that is of the same run, join the tool's own file, and the launches put it on our \
+            "{} was imported from another tool's file; where that is of the same run, merge the tool's own file by --with, and the launches put it on our \
              clock",
             imported.name()
         )),
@@ -259,7 +274,7 @@ fn one_run(files: &[Origin]) -> Result<(), Reason> {
         _ => format!(", which {} in all its processes tells from others", config::RUN_ID),
     };
     Err(Reason::Refused(format!(
-        "{} and {} are of two runs: {why}; join the files of one run{advice}",
+        "{} and {} are of two runs: {why}; merge the files of one run, by --run where they name it{advice}",
         one.name(),
         other.name()
     )))

@@ -72,14 +72,14 @@ fn what_cannot_be_joined_or_should_not_be_is_said() {
         fs::copy(Recording::by(play).traces.file(), file).unwrap();
     }
     let join = |output: &Path, files: &[&Path]| {
-        let words = ["join".as_ref(), "-o".as_ref(), output.as_os_str()];
+        let words = ["merge".as_ref(), "-o".as_ref(), output.as_os_str()];
         ncclscope(&words.into_iter().chain(files.iter().map(|file| file.as_os_str())).collect::<Vec<_>>())
     };
     let [first, second] = &files;
-    let reason = join(&path("twice"), &[first, first]).unwrap_err();
-    assert!(reason.contains("carry the same process mark"), "{reason}");
     let reason = join(&path("folder"), &[folder.path()]).unwrap_err();
-    assert!(reason.contains("this is a folder; name the files in it"), "{reason}");
+    assert!(reason.contains("there is no trace (*.perfetto-trace) in this folder"), "{reason}");
+    let reason = ncclscope(&["join", "-o", "out", "a", "b"]).unwrap_err();
+    assert!(reason.contains("ncclscope merge"), "{reason}");
     assert_eq!(join(&path("one"), &[first]).unwrap().lines().count(), 1);
     let said = join(&path("both"), &[first, second]).unwrap();
     assert!(said.starts_with("more than one process says that it is rank 3: "), "{said}");
@@ -133,7 +133,7 @@ fn files_of_another_boot_or_run_are_refused() {
     let join = |files: &[&Path]| {
         let output = folder.path().join("joined");
         let _ = fs::remove_file(&output);
-        let words = ["join".as_ref(), "-o".as_ref(), output.as_os_str()];
+        let words = ["merge".as_ref(), "-o".as_ref(), output.as_os_str()];
         let said = ncclscope(&words.into_iter().chain(files.iter().map(|file| file.as_os_str())).collect::<Vec<_>>());
         assert_eq!(said.is_ok(), output.exists(), "nothing is left of what is refused");
         said
@@ -154,7 +154,7 @@ fn files_of_another_boot_or_run_are_refused() {
     assert!(reason.contains(&format!("they are of different hosts, {host} and {elsewhere}")), "{reason}");
     assert!(reason.contains("nothing relates their clocks"), "{reason}");
     let reason = ncclscope(&["open".as_ref(), one.as_os_str(), other.as_os_str()]).unwrap_err();
-    assert!(reason.contains("are of two clocks; ncclscope join puts them on one"), "{reason}");
+    assert!(reason.contains("are of two clocks; ncclscope merge puts them on one"), "{reason}");
     // A container has its own name, and the boot of its host.
     replace(&other, another, boot.trim());
     join(&[&one, &other]).unwrap();
@@ -172,6 +172,64 @@ fn files_of_another_boot_or_run_are_refused() {
     assert!(reason.contains("NCCLSCOPE_RUN_ID=tuesday and NCCLSCOPE_RUN_ID=monday"), "{reason}");
     // All of them are one: the third is of the first's run, and so is the second.
     join(&[&later, &third, &one]).unwrap();
+}
+
+#[test]
+fn of_several_runs_one_is_chosen_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, comm, run) in [("a", 1, "monday"), ("b", 2, "tuesday"), ("c", 3, "tuesday")] {
+        alone(folder.path(), &format!("{name}.perfetto-trace"), comm, &[("NCCLSCOPE_RUN_ID", run)]);
+    }
+    alone(folder.path(), "notes.txt", 4, &[]);
+    let merge = |output: &str, words: &[&str]| {
+        let output = folder.path().join(output);
+        let all = ["merge".as_ref(), folder.path().as_os_str(), "-o".as_ref(), output.as_os_str()];
+        ncclscope(&all.into_iter().chain(words.iter().map(std::ffi::OsStr::new)).collect::<Vec<_>>())
+    };
+    let reason = merge("both", &[]).unwrap_err();
+    assert!(reason.contains("are of two runs") && reason.contains("--run"), "{reason}");
+    for (output, run) in [("one", "tuesday"), ("other", "NCCLSCOPE_RUN_ID=tuesday")] {
+        let said = merge(output, &["--run", run]).unwrap();
+        assert!(
+            said.contains("a.perfetto-trace: it is of NCCLSCOPE_RUN_ID=monday") && said.contains(": 2 files, "),
+            "{said}"
+        );
+    }
+    let reason = merge("none", &["--run", "friday"]).unwrap_err();
+    assert!(reason.contains("it is of NCCLSCOPE_RUN_ID=monday"), "{reason}");
+}
+
+#[test]
+fn what_is_damaged_is_left_out_and_ranks_without_a_file_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |rank: u32| folder.path().join(format!("{rank}.perfetto-trace"));
+    for rank in 0..6 {
+        let play = Play::new(format!("user init a comm=1 rank={rank} nranks=8\nuser finalize a"));
+        let play = play.env("NCCLSCOPE_RANK", rank.to_string());
+        fs::copy(Recording::by(play).traces.file(), file(rank)).unwrap();
+    }
+    let merge = |output: &str| {
+        let output = folder.path().join(output);
+        ncclscope(&["merge".as_ref(), "-o".as_ref(), output.as_os_str(), folder.path().as_os_str()])
+    };
+    assert_eq!(merge("six").unwrap().lines().next(), Some("no file of rank 6-7 of 8"));
+    // Nothing in it, nothing that could be a trace, and a trace in whose middle something else stands.
+    fs::write(file(1), "").unwrap();
+    fs::write(file(3), "neither a trace nor anything else\n").unwrap();
+    let mut bytes = fs::read(file(4)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 20].fill(0xff);
+    fs::write(file(4), bytes).unwrap();
+    let said = merge("three").unwrap();
+    for rank in [1, 3, 4] {
+        let name = file(rank);
+        let line = said.lines().find(|line| line.contains(&*name.to_string_lossy()));
+        assert!(line.is_some_and(|line| line.starts_with("left out: ")), "{rank}: {said}");
+    }
+    assert!(said.contains("no file of rank 1,3-4,6-7 of 8\n"), "{said}");
+    let trace = Trace::open(folder.path().join("three")).unwrap();
+    assert_sound(&trace, 0);
+    assert_eq!(trace.rows("SELECT count(DISTINCT pid) AS n FROM process WHERE pid > 0")[0].i64("n"), 3);
 }
 
 /// Byte positions to cut at: in the first packet, in the middle, around the last packet, and more.
@@ -269,7 +327,7 @@ fn in_pairs(rank: u32) -> (tempfile::TempDir, PathBuf) {
 fn communicators(files: &[&Path]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let joined = folder.path().join("joined.perfetto-trace");
-    let words = ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_os_str()];
+    let words = ["ncclscope".as_ref(), "merge".as_ref(), "-o".as_ref(), joined.as_os_str()];
     let line = words.into_iter().chain(files.iter().map(|file| file.as_os_str()));
     ncclscope::cli::run(line, &mut Vec::new()).unwrap_or_else(|failure| panic!("{failure}"));
     let trace = Trace::open(&joined).unwrap();
@@ -310,10 +368,10 @@ fn communicators_without_a_name_are_told_by_their_members_where_all_are_joined()
 fn a_file_that_is_named_twice_is_not_joined_with_itself() {
     let (folder, file) = in_pairs(0);
     let joined = folder.path().join("joined.perfetto-trace");
-    let line =
-        ["ncclscope".as_ref(), "join".as_ref(), "-o".as_ref(), joined.as_os_str(), file.as_os_str(), file.as_os_str()];
-    let failure = ncclscope::cli::run(line, &mut Vec::new()).expect_err("one file twice").to_string();
-    assert!(failure.contains("carry the same process mark") && !joined.exists(), "{failure}");
+    let said =
+        ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), file.as_os_str(), file.as_os_str()]).unwrap();
+    assert!(said.starts_with("left out: ") && said.contains("carry the same process mark"), "{said}");
+    assert_eq!(fs::read(joined).unwrap(), fs::read(file).unwrap());
 }
 
 #[test]
@@ -321,7 +379,7 @@ fn a_communicator_is_asked_for_by_what_its_tracks_call_it() {
     let recordings: Vec<_> = (0..4).map(in_pairs).collect();
     let folder = tempfile::tempdir().unwrap();
     let joined = folder.path().join("joined");
-    let mut words = vec!["join".into(), "-o".into(), joined.clone().into_os_string()];
+    let mut words = vec!["merge".into(), "-o".into(), joined.clone().into_os_string()];
     words.extend(recordings.iter().map(|(_, file)| file.clone().into_os_string()));
     ncclscope(&words).unwrap();
     let info = ncclscope(&["info".into(), joined.clone()]).unwrap();

@@ -31,6 +31,13 @@ impl Numbers {
         }
     }
 
+    /// Adds those of another file.
+    pub(super) fn merge(&mut self, other: Numbers) {
+        for (mark, pids) in other.0 {
+            self.0.entry(mark).or_default().extend(pids);
+        }
+    }
+
     /// New ones for those that an earlier process has.
     pub(super) fn renumbered(&self) -> Renumbered {
         let mut taken: BTreeSet<u64> = self.0.values().flatten().copied().collect();

@@ -3,7 +3,7 @@
 //! A process knows its own rank in the job and in each of its communicators, so that one without a name is told by its hash. Where the files of all
 //! its members are joined and their ranks lie at equal distances, its tracks are named by that: `stride 8 1f2e3d4c · rank 3 of 8`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::cut::Ranks;
 use super::super::survey;
@@ -24,6 +24,17 @@ pub(super) struct Members {
     ranks: HashMap<u64, u32>,
     /// Those without a name, by NCCL's hash.
     unnamed: HashMap<u64, Unnamed>,
+    /// All communicators that say which rank the process is, by NCCL's hash.
+    groups: BTreeMap<u64, Group>,
+}
+
+/// Which ranks of a communicator there are.
+#[derive(Default)]
+struct Group {
+    name: Option<String>,
+    size: u32,
+    /// Its ranks, each with the process that it is.
+    ranks: BTreeMap<u32, u64>,
 }
 
 #[derive(Default)]
@@ -33,6 +44,16 @@ struct Unnamed {
     hosts: i32,
     /// The marks of the processes that are this rank of it.
     marks: HashMap<i32, Vec<u64>>,
+}
+
+/// Communicators named one by one.
+const SAID: usize = 4;
+
+impl Group {
+    /// Its ranks of which there is no file.
+    fn missing(&self) -> Ranks {
+        Ranks::of((0..self.size).filter(|rank| !self.ranks.contains_key(rank)).collect())
+    }
 }
 
 impl Members {
@@ -53,6 +74,61 @@ impl Members {
             (unnamed.size, unnamed.hosts) = (size, nodes.unwrap_or_default());
             unnamed.marks.entry(rank).or_default().push(event.track >> TRACK_BITS);
         }
+        if let Some(event) = &packet.event
+            && event.name == instant::COMM_INIT
+            && let Nccl { comm: Some(hash), comm_name, rank: Some(rank), ranks: Some(size), .. } = event.nccl()
+            && let (Ok(rank), Ok(size)) = (u32::try_from(rank), u32::try_from(size))
+        {
+            let group = self.groups.entry(hash).or_default();
+            (group.size, group.name) = (size, comm_name);
+            group.ranks.insert(rank, event.track >> TRACK_BITS);
+        }
+    }
+
+    /// Adds what another file says.
+    pub(super) fn merge(&mut self, other: Members) {
+        self.ranks.extend(other.ranks);
+        for (hash, its) in other.unnamed {
+            let unnamed = self.unnamed.entry(hash).or_default();
+            (unnamed.size, unnamed.hosts) = (its.size, its.hosts);
+            for (rank, marks) in its.marks {
+                unnamed.marks.entry(rank).or_default().extend(marks);
+            }
+        }
+        for (hash, its) in other.groups {
+            let group = self.groups.entry(hash).or_default();
+            (group.size, group.name) = (its.size, its.name);
+            group.ranks.extend(its.ranks);
+        }
+    }
+
+    /// Ranks of which there is no file, a sentence each: those of the job where a communicator has all of them, else those of each
+    /// communicator.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let is_world = |group: &&Group| group.ranks.iter().all(|(rank, mark)| self.ranks.get(mark) == Some(rank));
+        let largest = self.groups.values().filter(is_world).max_by_key(|group| group.size);
+        let known = self.groups.values().map(|group| group.size).max();
+        if let Some(world) = largest.filter(|world| Some(world.size) == known) {
+            let missing = world.missing();
+            return if missing.is_empty() {
+                Vec::new()
+            } else {
+                vec![format!("no file of rank {missing} of {}", world.size)]
+            };
+        }
+        let torn: Vec<_> = self.groups.iter().filter(|(_, group)| !group.missing().is_empty()).collect();
+        let mut lines: Vec<String> = torn
+            .iter()
+            .take(SAID)
+            .map(|(hash, group)| {
+                let name = group.name.clone().unwrap_or_else(|| names::short_hash(**hash));
+                format!("communicator {name}: no file of its rank {} of {}", group.missing(), group.size)
+            })
+            .collect();
+        if torn.len() > SAID {
+            lines.push(format!("{} more communicators have ranks without a file", torn.len() - SAID));
+        }
+        lines
     }
 
     /// Ranks in the job that several processes are.

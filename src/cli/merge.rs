@@ -1,7 +1,6 @@
-//! `ncclscope join`: a trace is a run of packets, so traces of one clock are joined by writing one after the other; what only
+//! `ncclscope merge`: a trace is a run of packets, so traces of one clock are merged by writing one after the other; what only
 //! all of them know is added. Those of other hosts are written anew, on the clock of the first.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
@@ -28,39 +27,40 @@ use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 
-pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Result<(), Reason> {
+/// What is to be merged.
+#[derive(Debug, clap::Args)]
+pub(super) struct Wish {
+    /// Traces, or folders with them
+    #[arg(required = true, value_name = "FOLDER|FILE")]
+    traces: Vec<PathBuf>,
+    /// The file to write; it must not exist
+    #[arg(short, long)]
+    output: PathBuf,
+    /// The file of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler)
+    #[arg(long, value_name = "FILE")]
+    with: Option<PathBuf>,
+    /// Of several runs, this one: what names it (`SLURM_JOB_ID=17`, or `17` alone)
+    #[arg(long)]
+    run: Option<String>,
+}
+
+pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
+    let Wish { traces, output, with, run } = wish;
     super::must_be_new(output)?;
-    let format = |path: &PathBuf| import::format(path).map_err(Reason::file(path));
-    let (mut own, mut foreign) = (Vec::new(), Vec::new());
-    for path in traces {
-        if super::capture::is_capture(path) {
-            let _ = writeln!(out, "{}: left out; ncclscope replay makes a trace of a capture", path.display());
-            continue;
-        }
-        if format(path)? == Format::Perfetto { own.push(path) } else { foreign.push(path) }
-    }
-    let theirs = match foreign[..] {
-        [] => None,
-        [theirs] if !own.is_empty() => Some(theirs),
-        [theirs] => {
-            return Err(Reason::Refused(format!(
-                "{}: there is no trace of ncclscope to join it with; ncclscope import makes a trace of it alone",
-                theirs.display()
-            )));
-        }
-        _ => return Err("only one file of another tool can be joined at a time".into()),
-    };
-    let members = Together::look(&own, out)?;
-    if let (Some(theirs), true) = (theirs, members.files.iter().any(|file| file.moved.is_some())) {
+    let named = files(traces)?;
+    let together = Together::look(&named, run.as_deref(), out)?;
+    let theirs = with.as_deref();
+    if let (Some(theirs), true) = (theirs, together.files.iter().any(|file| file.moved.is_some())) {
         return Err(Reason::Refused(format!(
-            "{}: another tool's file is of one host, and these traces are of several; join it with those of its host, and the result with the others",
+            "{}: another tool's file is of one host, and these traces are of several; merge it with those of its host, and the result with the others",
             theirs.display()
         )));
     }
+    let own: Vec<&Path> = together.files.iter().map(|file| file.path).collect();
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
     let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
-    let written = members.copy(&mut file).and_then(|bytes| {
+    let written = together.copy(&mut file).and_then(|bytes| {
         file.write_all(&kernels).map_err(failed)?;
         Ok(bytes + kernels.len() as u64)
     });
@@ -68,12 +68,49 @@ pub(super) fn run(traces: &[PathBuf], output: &Path, out: &mut dyn Write) -> Res
         // Half a trace is of no use to anybody; that it cannot be removed is not the news.
         let _ = fs::remove_file(output);
     })?;
-    let _ = writeln!(out, "{}: {} files, {}", output.display(), own.len() + foreign.len(), names::size(bytes));
+    let count = own.len() + usize::from(theirs.is_some());
+    let _ = writeln!(out, "{}: {count} files, {}", output.display(), names::size(bytes));
     Ok(())
 }
 
+/// The files named, with those of folders by name.
+fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
+    let mut files = Vec::new();
+    for path in named {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let failed = Reason::read(path);
+        let entries = fs::read_dir(path).map_err(failed)?;
+        let mut found =
+            entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        found.retain(|path| path.extension().is_some_and(|it| it == "perfetto-trace"));
+        if found.is_empty() {
+            return Err(Reason::file(path)("there is no trace (*.perfetto-trace) in this folder"));
+        }
+        found.sort();
+        files.append(&mut found);
+    }
+    Ok(files)
+}
+
+/// Says why a file is not merged.
+fn must_be_ours(path: &Path) -> Result<(), Reason> {
+    if super::capture::is_capture(path) {
+        return Err(Reason::file(path)("ncclscope replay makes a trace of a capture"));
+    }
+    match import::format(path).map_err(Reason::file(path))? {
+        Format::Perfetto => Ok(()),
+        _ => Err(Reason::file(path)(
+            "this is another tool's file: --with puts its kernels under the operations of the traces of the same run, and ncclscope import makes a \
+             trace of it alone",
+        )),
+    }
+}
+
 /// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
-fn beside(own: &[&PathBuf], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Reason> {
+fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Reason> {
     let ours = import::open_traces(own).map_err(|error| error.to_string())?;
     let profile = import::open(theirs).map_err(Reason::file(theirs))?;
     let (packets, joined) = beside::packets(&ours, profile).map_err(Reason::file(theirs))?;
@@ -107,6 +144,34 @@ struct Together<'a> {
     boot: String,
 }
 
+/// What a trace says.
+struct Looked {
+    extent: Extent,
+    origin: Origin,
+    parts: Parts,
+    members: Members,
+    numbers: Numbers,
+}
+
+impl Looked {
+    /// Looks through a trace, one of so many.
+    fn at(path: &Path, count: usize) -> Result<Looked, Reason> {
+        must_be_ours(path)?;
+        let (mut origin, mut parts) = (Origin::of(path), Parts::of_one_in(count));
+        let (mut members, mut numbers) = (Members::default(), Numbers::default());
+        let extent = super::read_trace(path, |packet| {
+            origin.look(packet);
+            members.look(packet);
+            numbers.look(packet);
+            if let Some(event) = &packet.event {
+                parts.look(event, HostNs(packet.time.unwrap_or_default()));
+            }
+            Ok(())
+        })?;
+        Ok(Looked { extent, origin, parts, members, numbers })
+    }
+}
+
 /// A trace, and what becomes of it.
 struct Whole<'a> {
     path: &'a Path,
@@ -123,38 +188,45 @@ struct Edits {
 }
 
 impl<'a> Together<'a> {
-    /// Looks through traces; an error says why they cannot be one.
-    fn look(traces: &[&'a PathBuf], out: &mut dyn Write) -> Result<Together<'a>, Reason> {
+    /// Looks through traces, and leaves out those that cannot be read, are there twice, or are of another run than the one that is named. An
+    /// error says why the rest cannot be one.
+    fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut parts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut owners: HashMap<u64, usize> = HashMap::new();
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        for (at, path) in traces.iter().enumerate() {
-            let mut origin = Origin::of(path);
-            let mut known = Parts::of_one_in(traces.len());
-            let extent = super::read_trace(path, |packet| {
-                origin.look(packet);
-                members.look(packet);
-                numbers.look(packet);
-                if let Some(event) = &packet.event {
-                    known.look(event, HostNs(packet.time.unwrap_or_default()));
+        let mut left_out = Vec::new();
+        for path in named {
+            let looked = Looked::at(path, named.len()).and_then(|looked| {
+                if let Some(other) = origins.iter().find(|other: &&Origin| !other.tags.is_disjoint(&looked.origin.tags))
+                {
+                    return Err(survey::twins(other.path(), path));
                 }
-                Ok(())
-            })?;
+                match run {
+                    Some(run) => looked.origin.must_be_of(run).map(|()| looked),
+                    None => Ok(looked),
+                }
+            });
+            let Looked { extent, origin, parts: known, members: its_members, numbers: its_numbers } = match looked {
+                Ok(looked) => looked,
+                Err(reason) => {
+                    left_out.push(reason);
+                    continue;
+                }
+            };
             if extent.unfinished > 0 {
                 let (path, bytes) = (path.display(), extent.unfinished);
                 let _ = writeln!(out, "{path}: left out an unfinished packet of {bytes} bytes");
             }
-            for tag in &origin.tags {
-                // One file may be named twice.
-                if let Some(other) = owners.insert(*tag, at)
-                    && other != at
-                {
-                    return Err(survey::twins(traces[other], path));
-                }
-            }
+            members.merge(its_members);
+            numbers.merge(its_numbers);
             files.push((path.as_path(), extent));
             origins.push(origin);
             parts.push(known);
+        }
+        if files.is_empty() {
+            return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
+        }
+        for reason in &left_out {
+            let _ = writeln!(out, "left out: {reason}");
         }
         let common = origin::judge(&origins)?;
         if let Some(remark) = &common.remark {
@@ -164,8 +236,11 @@ impl<'a> Together<'a> {
         if !twice.is_empty() {
             let _ = writeln!(
                 out,
-                "more than one process says that it is rank {twice}: where these files are of several runs, join those of one alone"
+                "more than one process says that it is rank {twice}: where these files are of several runs, merge those of one alone"
             );
+        }
+        for missing in members.missing() {
+            let _ = writeln!(out, "{missing}");
         }
         let moves = moves(&origins, &common.clocks, parts)?;
         for Move { host, how, .. } in moves.iter().flatten() {
@@ -259,7 +334,7 @@ fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> String {
     if inferred > 0 {
         why.push_str(&format!("; {inferred} kernels whose operations are inferred do not count"));
     }
-    why + ". Join the files of each host alone"
+    why + ". Merge the files of each host alone"
 }
 
 impl Edits {
@@ -290,13 +365,13 @@ impl Edits {
     }
 }
 
-/// Refuses traces that can only be shown together once they are joined.
+/// Refuses traces that can only be shown together once they are merged.
 pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), Reason> {
     let origins = traces.iter().map(|path| Origin::head(path)).collect::<Result<Vec<_>, _>>()?;
     let Some((first, others)) = origins.split_first() else { return Ok(()) };
     match others.iter().find(|other| !origin::one_boot(first, other)) {
         Some(other) => Err(Reason::Refused(format!(
-            "{} and {} are of two clocks; ncclscope join puts them on one",
+            "{} and {} are of two clocks; ncclscope merge puts them on one",
             first.name(),
             other.name()
         ))),

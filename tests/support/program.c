@@ -138,9 +138,11 @@ static int is_of_the_recording(const char *thread) {
   return !strcmp(name, "ncclscope\n") || !strcmp(name, "ncclscope write\n");
 }
 
-// Waits until there are no threads but this and those of the recording: the one that sends messages has ended.
+// Waits until there are no threads but this and those of the recording: the one that sends messages has ended. A thread that was just made
+// has the name of the one that made it, so they are counted for a while.
 int wait_until_all_is_said(void) {
-  for (int others = 1; others; usleep(1000)) {
+  for (int others = 1, calm = 0; calm < 100; usleep(1000)) {
+    calm = others ? 0 : calm + 1;
     others = 0;
     DIR *threads = opendir("/proc/self/task");
     for (struct dirent *thread; (thread = readdir(threads));)

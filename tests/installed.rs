@@ -44,7 +44,7 @@ impl Installed {
             fs::create_dir_all(folder).unwrap();
         }
         let (program, library) = (programs.join("ncclscope"), libraries.join(LIBRARY));
-        fs::copy(env!("CARGO_BIN_EXE_ncclscope"), &program).unwrap();
+        play::copy_program(Path::new(env!("CARGO_BIN_EXE_ncclscope")), &program);
         fs::write(&library, "").unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/ncclscope/__init__.py");
         fs::copy(source, module.join("__init__.py")).unwrap();

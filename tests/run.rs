@@ -302,7 +302,7 @@ fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recordi
     // With the library beside the program, as it is installed.
     let install = |place: &Place| {
         let program = place.path().join("ncclscope");
-        fs::copy(env!("CARGO_BIN_EXE_ncclscope"), &program).unwrap();
+        play::copy_program(Path::new(env!("CARGO_BIN_EXE_ncclscope")), &program);
         fs::copy(play::plugin_path().unwrap(), place.path().join("libncclscope.so")).unwrap();
         program
     };

@@ -73,7 +73,7 @@ impl Place {
         fs::write(place.path("job.toml"), SCENARIO).unwrap();
         // Side by side, as they are installed.
         fs::create_dir(place.path("bin")).unwrap();
-        fs::copy(play::program_path().unwrap(), place.path("bin/ncclscope")).unwrap();
+        play::copy_program(&play::program_path().unwrap(), &place.path("bin/ncclscope"));
         symlink(play::plugin_path().unwrap(), place.path("bin/libncclscope.so")).unwrap();
         let emulator = env!("CARGO_BIN_EXE_emulator");
         let words = ["emulator", "member", "job.toml", "--nccl", nccl.to_str().unwrap(), "--output", "job"];

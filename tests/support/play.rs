@@ -297,6 +297,17 @@ pub fn program_path() -> Result<PathBuf, PlayError> {
     built("NCCLSCOPE_TEST_PROGRAM", "ncclscope", "the program", "build the package ncclscope")
 }
 
+/// Copies a program to where it can be run at once. Another process does it: while this one can write to the file, so can a child that
+/// another test forks, and what somebody can write to cannot be run.
+///
+/// # Panics
+///
+/// If it cannot be copied.
+pub fn copy_program(program: &Path, to: &Path) {
+    let done = Command::new("cp").args([program, to]).status().expect("cp is everywhere");
+    assert!(done.success(), "{} cannot be copied to {}", program.display(), to.display());
+}
+
 /// A library for a test, made of a file beside this one with whatever C compiler links Rust
 /// programs here; gone with the folder.
 ///

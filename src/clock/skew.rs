@@ -156,7 +156,7 @@ impl Skew {
 
     /// Errors that nothing speaks against: of a kernel at some time in the recording.
     ///
-    /// Kernels bound the error together as if it were constant. It may change by [`SAID`] from one to another unnoticed, so
+    /// Kernels bound the error together as if it were constant. It may change by 50 us from one to another unnoticed, so
     /// that there is so much room on either side.
     #[must_use]
     pub fn open(&self) -> Bounds {

@@ -217,7 +217,9 @@ impl Case {
             Planted::Little if off > 0 => faults.push(format!("{off} remarks on errors that nobody can see")),
             _ => {}
         }
-        if set > 0 && self.scenario != "clock_drift" {
+        // A jump of CUPTI's times looks as that of a timer, where no thread sees a kernel soon enough: the remark is documented for both.
+        let jumps = self.scenario == "clock_drift" || self.misbehaviour.contains("skew=2ms@");
+        if set > 0 && !jumps {
             faults.push(format!("{set} remarks that a GPU's timer was set, which none was"));
         }
         if planted != Planted::Nothing && verdict.unexplained > 0 {

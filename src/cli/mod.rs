@@ -121,7 +121,7 @@ enum Command {
     ///
     /// They must be of one run: with a communicator in common, or recorded at one time. Processes of one host share a clock. Other hosts are put
     /// on that of the first file by the order of the operations that they share, and how well is said; where nothing relates them they are
-    /// refused. What cannot be read, or is there twice, is named and left out, and so are ranks of which there is no file. A file that was cut
+    /// refused. What cannot be read, or is there twice, is named and left out. Ranks of which there is no file are named. A file that was cut
     /// off, because its process was killed while writing, loses its unfinished last packet.
     ///
     /// Another tool's file of the same run is given by --with: its kernels come under the operations of ours, on one clock.

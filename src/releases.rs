@@ -3,17 +3,14 @@
 /// NCCL's version number: `major * 10000 + minor * 100 + patch`.
 pub type Version = u32;
 
-/// Whether NCCL may be asked for kernel channels, or why not.
+/// What speaks against asking NCCL for kernel channels, for a person to read; `None` where nothing does.
 ///
 /// `version` is `None` where the library did not say; then the interface tells the family. `allgatherv_off` is
 /// whether `NCCL_ALLGATHERV_ENABLE=0` holds.
-///
-/// # Errors
-///
-/// The reason, for a person to read.
-pub fn kernel_ch(version: Option<Version>, interface: u8, allgatherv_off: bool) -> Result<(), String> {
+#[must_use]
+pub fn against_kernel_ch(version: Option<Version>, interface: u8, allgatherv_off: bool) -> Option<&'static str> {
     let family = |minor: u32| version.is_some_and(|version| version / 100 == 200 + minor);
-    let reason = match version {
+    Some(match version {
         // The proxy thread would spin for a sample without a time. On emulated GPUs, 2.26.5 hangs when a
         // communicator is destroyed with it; whether real ones do is unknown.
         _ if interface == 3 => "NCCL 2.26 has no GPU time to give, and can hang with it",
@@ -33,9 +30,8 @@ pub fn kernel_ch(version: Option<Version>, interface: u8, allgatherv_off: bool) 
         None if matches!(interface, 4 | 7) => {
             "this NCCL did not tell its version, and some releases with this interface can crash with it"
         }
-        _ => return Ok(()),
-    };
-    Err(reason.into())
+        _ => return None,
+    })
 }
 
 /// A fault of some releases of CUPTI's, and what follows for a recording.
@@ -211,7 +207,7 @@ pub const NEWEST: Version = 23203;
 
 #[cfg(test)]
 mod tests {
-    use super::{FAULTS, FaultId, NEWEST, cupti_fault, cupti_faults, cupti_versions, interface, kernel_ch};
+    use super::{FAULTS, FaultId, NEWEST, against_kernel_ch, cupti_fault, cupti_faults, cupti_versions, interface};
 
     #[test]
     fn what_was_fixed_is_not_held_against_later_releases() {
@@ -303,8 +299,8 @@ mod tests {
             (None, 6, true, true),
             (None, 7, true, false),
         ] {
-            let verdict = kernel_ch(version, interface, allgatherv_off);
-            assert_eq!(verdict.is_ok(), allowed, "{version:?} {interface} {allgatherv_off}");
+            let against = against_kernel_ch(version, interface, allgatherv_off);
+            assert_eq!(against.is_none(), allowed, "{version:?} {interface} {allgatherv_off}");
         }
     }
 }

@@ -1,12 +1,45 @@
 //! The capture's file, on the writing thread.
 
+use std::error::Error;
+use std::fmt;
 use std::path::Path;
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::write;
 use crate::sys::descriptor::Descriptor;
-use crate::sys::output::{Append, Output};
+use crate::sys::output::{Append, Output, WriteError};
+use crate::trace::names;
+
+/// Why a chunk is not in the capture.
+#[derive(Debug)]
+pub enum AppendError {
+    /// It cannot be compressed.
+    Compression,
+    /// The file would have more than these bytes.
+    MaxSize(u64),
+    /// It cannot be written.
+    Write(WriteError),
+}
+
+impl fmt::Display for AppendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AppendError::Compression => f.write_str("a chunk cannot be compressed"),
+            AppendError::MaxSize(limit) => write!(f, "NCCLSCOPE_MAX_SIZE ({}) is reached", names::size(*limit)),
+            AppendError::Write(error) => write!(f, "failed to write: {error}"),
+        }
+    }
+}
+
+impl Error for AppendError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            AppendError::Write(error) => Some(error),
+            AppendError::Compression | AppendError::MaxSize(_) => None,
+        }
+    }
+}
 
 /// A file that grows by chunks up to a size.
 pub struct CaptureFile {
@@ -52,17 +85,16 @@ impl CaptureFile {
     ///
     /// # Errors
     ///
-    /// Why there is none, as a fragment. Nothing may be appended then but the [end](CaptureFile::end).
-    pub fn append(&mut self, entries: &[u8]) -> Result<(), String> {
+    /// Why it is not there. Nothing may be appended then but the [end](CaptureFile::end).
+    pub fn append(&mut self, entries: &[u8]) -> Result<(), AppendError> {
         if !self.pack(entries) {
-            return Err("a chunk cannot be compressed".into());
+            return Err(AppendError::Compression);
         }
         if self.file.length() + self.packed.len() as u64 > self.max_size {
-            let limit = crate::trace::names::size(self.max_size);
-            return Err(format!("NCCLSCOPE_MAX_SIZE ({limit}) is reached"));
+            return Err(AppendError::MaxSize(self.max_size));
         }
         match self.file.append(&self.packed) {
-            Append::Failed(why) => Err(why),
+            Append::Failed(error) => Err(AppendError::Write(error)),
             Append::Done | Append::NearlyFull(_) => Ok(()),
         }
     }

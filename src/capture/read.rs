@@ -57,8 +57,32 @@ pub enum Error {
         /// Where the chunk begins.
         at: u64,
         /// What is wrong with it.
-        what: String,
+        what: Damage,
     },
+}
+
+/// What is wrong with a chunk.
+#[derive(Debug)]
+pub enum Damage {
+    /// Its head claims these lengths, plain and compressed, which no chunk has.
+    Claims(usize, usize),
+    /// It does not have as many bytes as its head claims.
+    Length(usize),
+    /// It cannot be unpacked.
+    Packed(std::io::Error),
+    /// An entry in it cannot be read, or cannot stand there.
+    Entry(Fault),
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::Claims(length, packed) => write!(f, "it claims {length} bytes, {packed} compressed"),
+            Damage::Length(length) => write!(f, "it claims {length} bytes and has another number"),
+            Damage::Packed(error) => write!(f, "{error}"),
+            Damage::Entry(fault) => write!(f, "{fault}"),
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -95,7 +119,14 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io(error) | Error::Damaged { what: Damage::Packed(error), .. } => Some(error),
+            _ => None,
+        }
+    }
+}
 
 /// The chunks of a file, one after the other.
 #[derive(Debug)]
@@ -158,7 +189,7 @@ impl<R: Read> Chunks<R> {
     /// Where the file is cut or damaged.
     pub fn next_chunk(&mut self) -> Result<Option<(u64, &[u8])>, Error> {
         let at = self.at;
-        let damaged = |what: String| Error::Damaged { at, what };
+        let damaged = |what| Error::Damaged { at, what };
         let mut lengths = [0; 8];
         match fill(&mut self.source, &mut lengths)? {
             0 => return Ok(None),
@@ -171,7 +202,7 @@ impl<R: Read> Chunks<R> {
         });
         // Deflate adds a thousandth at most.
         if length == 0 || length > MAX_CHUNK || packed == 0 || packed > length + length / 1000 + 64 {
-            return Err(damaged(format!("it claims {length} bytes, {packed} compressed")));
+            return Err(damaged(Damage::Claims(length, packed)));
         }
         let mut file = (&mut self.source).take(packed as u64);
         self.entries.clear();
@@ -181,9 +212,9 @@ impl<R: Read> Chunks<R> {
         if file.limit() > 0 {
             return Err(Error::Cut { at });
         }
-        unpacked.map_err(|error| damaged(error.to_string()))?;
+        unpacked.map_err(|error| damaged(Damage::Packed(error)))?;
         if self.entries.len() != length || rest > 0 {
-            return Err(damaged(format!("it claims {length} bytes and has another number")));
+            return Err(damaged(Damage::Length(length)));
         }
         self.at += 8 + packed as u64;
         Ok(Some((at, &self.entries)))
@@ -228,7 +259,7 @@ pub enum Entry<'a> {
 
 /// What is wrong with an entry.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Fault(&'static str);
+pub struct Fault(pub(super) &'static str);
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::dictionary::Dictionary;
-use super::read::{Chunks, Decoder, Entry, Error};
+use super::read::{Chunks, Damage, Decoder, Entry, Error, Fault};
 use crate::pipeline::Pipeline;
 use crate::pipeline::input::{Begin, Input};
 use crate::trace::packer::Packer;
@@ -39,17 +39,17 @@ pub fn walk(source: impl Read, mut each: impl FnMut(&Entry<'_>)) -> Result<End, 
     let mut decoder = Decoder::new();
     let (mut has_begun, mut end) = (false, None);
     while let Some((at, mut entries)) = chunks.next_chunk()? {
-        let damaged = |what: &dyn std::fmt::Display| Error::Damaged { at, what: what.to_string() };
-        while let Some(entry) = decoder.next(&mut entries).map_err(|fault| damaged(&fault))? {
+        let damaged = |fault| Error::Damaged { at, what: Damage::Entry(fault) };
+        while let Some(entry) = decoder.next(&mut entries).map_err(damaged)? {
             if end.is_some() {
-                return Err(damaged(&"something follows the end"));
+                return Err(damaged(Fault("something follows the end")));
             }
             match &entry {
-                Entry::Begin(..) if has_begun => return Err(damaged(&"a second begin")),
+                Entry::Begin(..) if has_begun => return Err(damaged(Fault("a second begin"))),
                 Entry::Begin(..) => has_begun = true,
                 // Also at once, where the disk was full.
                 Entry::CutShort(why) => end = Some(End::CutShort((*why).to_owned())),
-                _ if !has_begun => return Err(damaged(&"it does not begin with the recording's begin")),
+                _ if !has_begun => return Err(damaged(Fault("it does not begin with the recording's begin"))),
                 Entry::Input(Input::End(_)) => end = Some(End::Closed),
                 _ => {}
             }

@@ -60,7 +60,7 @@ pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) 
 
 /// Holds the wish against the trace.
 fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
-    let (first, last) = survey.span.ok_or_else(|| format!("{}: nothing in this trace has a time", path.display()))?;
+    let (first, last) = survey.span.ok_or("nothing in this trace has a time").map_err(Reason::file(path))?;
     let (begin, end) = match &wish.window {
         None => (0, u64::MAX),
         Some(window) if window.begin > last - first => {

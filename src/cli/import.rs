@@ -32,10 +32,7 @@ const CHUNK: usize = 1 << 20;
 pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), Reason> {
     let mut profile = import::open(input).map_err(Reason::file(input))?;
     if profile.source.tool == Tool::Ncclscope || profile.source.imported {
-        return Err(Reason::Refused(format!(
-            "{}: this is a trace of ncclscope already; ncclscope open shows it",
-            input.display()
-        )));
+        return Err(Reason::file(input)("this is a trace of ncclscope already; ncclscope open shows it"));
     }
     super::must_be_new(output)?;
     // On the wall clock, where the file says when it was: so that files of different days stay days apart.
@@ -44,18 +41,11 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
         profile = profile.shifted(to_utc, &wall);
     }
     let Some(extent) = profile.extent() else {
-        return Err(Reason::Refused(format!(
-            "{}: nothing in it could be drawn: {}",
-            input.display(),
-            profile.notes.join("; ")
-        )));
+        return Err(Reason::file(input)(format!("nothing in it could be drawn: {}", profile.notes.join("; "))));
     };
     if extent.start < 0 {
-        return Err(Reason::Refused(format!(
-            "{}: its times begin before the zero of their clock, at {} ns",
-            input.display(),
-            extent.start
-        )));
+        let why = format!("its times begin before the zero of their clock, at {} ns", extent.start);
+        return Err(Reason::file(input)(why));
     }
     let failed = Reason::write(output);
     let mut file = super::create(output, false)?;

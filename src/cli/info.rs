@@ -39,7 +39,6 @@ pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) 
 
 /// Says what the files hold; all of it for programs, and what could not be read.
 fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), Reason>) {
-    let failed = Reason::Output;
     let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // A trace that cannot be read to its end says so below.
@@ -47,7 +46,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), Reason>) 
     let (survey, faults) = Survey::of_what_can_be_read(&ours, |file, packet| infos[file].take(packet));
     let found = hang::find(&survey, &ours);
     let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
-    let mut reasons: Vec<String> = hangs(&found, out).map_err(failed).err().iter().map(ToString::to_string).collect();
+    let mut reasons = Vec::from_iter(hangs(&found, out).err().map(Reason::Output));
     // One file that cannot be read hides none of the others.
     let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
         Some(((info, (_, extent)), fault)) => info.describe(path, extent, fault, out),
@@ -57,11 +56,9 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), Reason>) 
         .iter()
         .map(|path| {
             describe(path).unwrap_or_else(|reason| {
-                let reason = reason.to_string();
-                let file =
-                    serde_json::json!({ "kind": "unreadable", "file": path.display().to_string(), "fault": reason });
+                let (file, fault) = (path.display().to_string(), reason.to_string());
                 reasons.push(reason);
-                file
+                serde_json::json!({ "kind": "unreadable", "file": file, "fault": fault })
             })
         })
         .collect();
@@ -70,7 +67,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), Reason>) 
         "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
         "files": files,
     });
-    (report, if reasons.is_empty() { Ok(()) } else { Err(reasons.join("\n").into()) })
+    (report, if reasons.is_empty() { Ok(()) } else { Err(Reason::Several(reasons)) })
 }
 
 /// Says what a file holds that is no trace.
@@ -80,7 +77,7 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     }
     let profile = import::open(path).map_err(Reason::file(path))?;
     foreign::print(&profile, out).map_err(Reason::Output)?;
-    Ok(foreign::json(&profile).map_err(|error| format!("failed to write JSON: {error}"))?)
+    foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
 /// Where the job stands, before all else.

@@ -20,7 +20,7 @@ pub(super) fn print(out: &mut dyn Write) -> Result<(), Reason> {
 ///
 /// Where it was looked for, and how to get it.
 pub(super) fn find() -> Result<PathBuf, Reason> {
-    let program = env::current_exe().map_err(|error| format!("failed to find this program: {error}"))?;
+    let program = env::current_exe().map_err(Reason::failed("find this program"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let places = places(folder);
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {

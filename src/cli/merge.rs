@@ -111,7 +111,7 @@ fn must_be_ours(path: &Path) -> Result<(), Reason> {
 
 /// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
 fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Reason> {
-    let ours = import::open_traces(own).map_err(|error| error.to_string())?;
+    let ours = import::open_traces(own).map_err(Reason::failed("read the traces"))?;
     let profile = import::open(theirs).map_err(Reason::file(theirs))?;
     let (packets, joined) = beside::packets(&ours, profile).map_err(Reason::file(theirs))?;
     for Joined { pid, clock, fate } in joined {
@@ -261,9 +261,8 @@ impl<'a> Together<'a> {
     fn copy(&self, output: &mut File) -> Result<u64, Reason> {
         let mut written = 0;
         for Whole { path, extent, origin, moved } in &self.files {
-            let failed = |error: io::Error| format!("failed to copy {}: {error}", path.display());
-            let fault = |error: reader::Error| format!("failed to copy {}: {error}", path.display());
-            let source = File::open(path).map_err(failed)?.take(extent.whole);
+            let failed = Reason::failed(format!("copy {}", path.display()));
+            let source = File::open(path).map_err(|error| failed(reader::Error::Io(error)))?.take(extent.whole);
             written += match moved {
                 Some(how) => moved::copy(source, how, &self.boot, |packet| self.edits.packet(packet), output),
                 None if self.edits.concern(origin) => {
@@ -280,7 +279,7 @@ impl<'a> Together<'a> {
                 }
                 None => io::copy(&mut { source }, output).map_err(reader::Error::Io),
             }
-            .map_err(fault)?;
+            .map_err(failed)?;
         }
         Ok(written)
     }
@@ -301,7 +300,7 @@ fn moves(origins: &[Origin], clocks: &[usize], parts: Vec<Parts>) -> Result<Vec<
     let mut moves = vec![None];
     for (clock, offset) in hosts::solve(count, evidence::orders(&of_clocks)).into_iter().enumerate().skip(1) {
         let (host, inferred) = (file(clock).host(), of_clocks[clock].inferred);
-        let offset = offset.ok_or_else(|| unrelated(file(clock), file(0), inferred))?;
+        let offset = offset.ok_or_else(|| Reason::Refused(unrelated(file(clock), file(0), inferred)))?;
         let us = |ns: u64| names::duration(ns as f64);
         let (least, most) = offset.errors();
         let mut how = format!(

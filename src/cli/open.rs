@@ -45,10 +45,7 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     }
     let survey = Survey::of(traces)?;
     let Some(span) = survey.span else {
-        return Err(Reason::Refused(format!(
-            "{}: there is nothing in this trace that could be shown",
-            traces[0].display()
-        )));
+        return Err(Reason::file(&traces[0])("there is nothing in this trace that could be shown"));
     };
     let ui = wish.ui.as_deref().map(serve::viewer).transpose()?;
     let listener = port::listen(wish.port)?;

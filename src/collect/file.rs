@@ -409,7 +409,10 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
                         Append::NearlyFull(error) => {
                             shared.stop(Stopped::NoSpace, &format!("{}: {error}", files.trace.path().display()));
                         }
-                        Append::Failed(why) => shared.stop(Stopped::Error, &why),
+                        Append::Failed(why) => {
+                            let path = files.trace.path().display();
+                            shared.stop(Stopped::Error, &format!("failed to write {path}: {why}"));
+                        }
                     }
                 }
                 shared.queued.fetch_sub(raw, Ordering::Relaxed);
@@ -430,12 +433,12 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
 /// Appends to the capture; it is gone when it has ended.
 fn write_entries(mut capture: CaptureFile, entries: &[u8], shared: &Shared) -> Option<CaptureFile> {
     let is_full = shared.stopped.load(Ordering::Relaxed) == Stopped::NoSpace as u8;
-    let result = if is_full {
-        Err(shared.error.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    let why = if is_full {
+        shared.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     } else {
-        capture.append(entries)
+        let Err(why) = capture.append(entries) else { return Some(capture) };
+        why.to_string()
     };
-    let Err(why) = result else { return Some(capture) };
     let why = capture.end(&why);
     message::line(&why);
     *shared.capture_ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);

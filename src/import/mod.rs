@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -525,10 +525,10 @@ impl Profile {
 }
 
 /// Why a file cannot be read.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Error {
     /// The operating system says so.
-    Io(String),
+    Io(io::Error),
     /// It has no bytes.
     Empty,
     /// It is none of the formats that are known; with what it seems to be.
@@ -542,7 +542,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Io(reason) => write!(f, "failed to read it: {reason}"),
+            Error::Io(error) => write!(f, "failed to read it: {error}"),
             Error::Empty => {
                 write!(f, "the file is empty: the tool that should have written it did not finish, or ran out of disk")
             }
@@ -556,11 +556,15 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Error::Io(error) = self { Some(error) } else { None }
+    }
+}
 
-impl From<std::io::Error> for Error {
-    fn from(error: std::io::Error) -> Error {
-        Error::Io(error.to_string())
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Io(error)
     }
 }
 

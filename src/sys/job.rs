@@ -1,10 +1,12 @@
 //! What `ncclscope run` asks of the system: a job that ends with us, and an end like the job's.
 
+use std::error::Error;
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 /// Starts a command that is killed when the calling thread ends, however that comes about.
@@ -68,24 +70,43 @@ pub fn end_by_signal(signal: i32) -> ! {
     }
 }
 
+/// Why a library cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotLoadable {
+    /// Its path has a zero byte.
+    ZeroByte,
+    /// What the loader says against it, if it says anything.
+    Loader(Option<String>),
+}
+
+impl fmt::Display for NotLoadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotLoadable::ZeroByte => "its path has a zero byte",
+            NotLoadable::Loader(Some(words)) => words,
+            NotLoadable::Loader(None) => "the loader does not say why",
+        })
+    }
+}
+
+impl Error for NotLoadable {}
+
 /// Loads our own library, to see whether that can be done here.
 ///
 /// # Errors
 ///
 /// What the loader says against it.
-pub fn try_load(library: &Path) -> Result<(), String> {
-    let name = CString::new(library.as_os_str().as_bytes()).map_err(|_| "its path has a zero byte".to_owned())?;
+pub fn try_load(library: &Path) -> Result<(), NotLoadable> {
+    let name = CString::new(library.as_os_str().as_bytes()).map_err(|_| NotLoadable::ZeroByte)?;
     // SAFETY: a C string. Nothing of ours runs when the library is loaded.
     if !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }.is_null() {
         return Ok(());
     }
     // SAFETY: after a failure dlerror gives a C string, which is copied before the next call.
     let error = unsafe { libc::dlerror() };
-    if error.is_null() {
-        return Err("the loader does not say why".into());
-    }
     // SAFETY: as above.
-    Err(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned())
+    let words = (!error.is_null()).then(|| unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned());
+    Err(NotLoadable::Loader(words))
 }
 
 /// Whether a signal is ignored in this process.
@@ -97,22 +118,38 @@ pub fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
+/// What the system says against writing into a folder, and of which folder that is.
+#[derive(Debug)]
+pub struct NotWritable(PathBuf, io::Error);
+
+impl fmt::Display for NotWritable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.display(), self.1)
+    }
+}
+
+impl Error for NotWritable {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.1)
+    }
+}
+
 /// Whether a folder can be written, or made and written, as far as the system says without a try.
 ///
 /// # Errors
 ///
 /// What it says against the nearest folder that is there.
-pub fn may_write(folder: &Path) -> Result<(), String> {
+pub fn may_write(folder: &Path) -> Result<(), NotWritable> {
     // A name with a placeholder stands for names that are not there.
     let there = folder.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
-    let say = |error: io::Error| Err(format!("{}: {error}", there.display()));
+    let refused = |error| Err(NotWritable(there.to_owned(), error));
     if !there.is_dir() {
-        return say(io::Error::from_raw_os_error(libc::ENOTDIR));
+        return refused(io::Error::from_raw_os_error(libc::ENOTDIR));
     }
     let Ok(name) = CString::new(there.as_os_str().as_bytes()) else { return Ok(()) };
     // SAFETY: a C string.
     match unsafe { libc::access(name.as_ptr(), libc::W_OK | libc::X_OK) } {
         0 => Ok(()),
-        _ => say(io::Error::last_os_error()),
+        _ => refused(io::Error::last_os_error()),
     }
 }

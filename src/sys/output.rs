@@ -1,6 +1,8 @@
 //! A file of ours that grows by whole packets, on a file system that may be full, gone or closed by
 //! the program.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +40,42 @@ pub enum Append {
     /// They are in the file, and there is only as much room left as was kept for the end.
     NearlyFull(io::Error),
     /// They are not.
-    Failed(String),
+    Failed(WriteError),
+}
+
+/// Why bytes cannot be appended to a file.
+#[derive(Debug)]
+pub enum WriteError {
+    /// What the operating system says against it.
+    Io(io::Error),
+    /// The file was removed, so that nobody could find what is written.
+    Removed,
+    /// The program closed the descriptor, and another file has the name now.
+    Replaced,
+    /// The program closed the descriptor, and the file cannot be opened again.
+    Closed(io::Error),
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WriteError::Io(error) => write!(f, "{error}"),
+            WriteError::Removed => f.write_str("it was removed"),
+            WriteError::Replaced => f.write_str("the program closed its descriptor, and another file is there now"),
+            WriteError::Closed(error) => {
+                write!(f, "the program closed its descriptor, and it cannot be opened again: {error}")
+            }
+        }
+    }
+}
+
+impl Error for WriteError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            WriteError::Io(error) | WriteError::Closed(error) => Some(error),
+            WriteError::Removed | WriteError::Replaced => None,
+        }
+    }
 }
 
 impl Output {
@@ -105,7 +142,7 @@ impl Output {
                 if self.descriptor.standing() == Standing::Ours {
                     let _ = self.descriptor.cut(self.length);
                 }
-                Append::Failed(format!("failed to write {}: {why}", self.path.display()))
+                Append::Failed(why)
             }
         }
     }
@@ -125,36 +162,36 @@ impl Output {
         }
     }
 
-    fn write(&mut self, mut rest: &[u8]) -> Result<(), String> {
+    fn write(&mut self, mut rest: &[u8]) -> Result<(), WriteError> {
         while !rest.is_empty() {
             self.check()?;
             match self.descriptor.write(rest) {
-                Ok(0) => return Err("nothing is taken".into()),
+                Ok(0) => return Err(WriteError::Io(io::Error::new(io::ErrorKind::WriteZero, "nothing is taken"))),
                 Ok(count) => rest = &rest[count..],
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(WriteError::Io(error)),
             }
         }
         Ok(())
     }
 
     /// Requires that what is written now goes to our file, and that somebody can find it.
-    fn check(&mut self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), WriteError> {
         match self.descriptor.standing() {
             Standing::Ours => Ok(()),
-            Standing::Removed => Err("it was removed".into()),
+            Standing::Removed => Err(WriteError::Removed),
             Standing::Lost => self.open_again(),
         }
     }
 
-    fn open_again(&mut self) -> Result<(), String> {
+    fn open_again(&mut self) -> Result<(), WriteError> {
         const FLAGS: i32 = libc::O_WRONLY | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
         match Descriptor::open(None, &self.absolute, FLAGS) {
             Ok(again) if again.is_same(&self.descriptor) => {
                 self.descriptor = again;
                 Ok(())
             }
-            Ok(_) => Err("the program closed its descriptor, and another file is there now".into()),
-            Err(error) => Err(format!("the program closed its descriptor, and it cannot be opened again: {error}")),
+            Ok(_) => Err(WriteError::Replaced),
+            Err(error) => Err(WriteError::Closed(error)),
         }
     }
 

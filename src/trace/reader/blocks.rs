@@ -9,9 +9,9 @@ use flate2::Compression;
 use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 
-use super::Error;
 use super::follow::Skim;
 use super::wire::{Value, fields, put_bytes, varint};
+use super::{Damage, Error};
 use crate::trace::fields::{trace, trace_packet};
 
 /// The tag of `Trace.packet`, field 1, length-delimited.
@@ -77,9 +77,7 @@ impl<R: Read> Blocks<R> {
                     // What is before it comes first.
                     Frame::Wrong if whole > 0 => break 0,
                     Frame::Wrong if self.at == 0 => return Err(Error::NotATrace),
-                    Frame::Wrong => {
-                        return Err(Error::Packet { at: self.at, reason: "no packet begins here".into() });
-                    }
+                    Frame::Wrong => return Err(Error::Packet { at: self.at, damage: Damage::NoPacket }),
                 }
             };
             if whole >= BLOCK || self.is_read || needed == 0 {
@@ -111,7 +109,7 @@ impl<R: Read> Blocks<R> {
         }
         self.skipped = io::copy(&mut (&mut self.source).take(needed), &mut io::sink())?;
         if self.skipped == needed {
-            return Err(Error::Packet { at: self.at, reason: format!("it claims {needed} bytes more") });
+            return Err(Error::Packet { at: self.at, damage: Damage::TooLong(needed) });
         }
         self.is_read = true;
         Ok(None)
@@ -208,8 +206,8 @@ impl Unpacked {
         let mut at = 0;
         while let Frame::Whole { header, length } = frame(&block.bytes[at..]) {
             let in_file = block.at + at as u64;
-            if let Err(reason) = unpacked.packet(in_file, &block.bytes[at..at + length], header) {
-                unpacked.fault = Some(Error::Packet { at: in_file, reason });
+            if let Err(damage) = unpacked.packet(in_file, &block.bytes[at..at + length], header) {
+                unpacked.fault = Some(Error::Packet { at: in_file, damage });
                 break;
             }
             at += length;
@@ -218,19 +216,19 @@ impl Unpacked {
     }
 
     /// Takes a packet with its frame, and where it is in the file.
-    fn packet(&mut self, in_file: u64, framed: &[u8], header: usize) -> Result<(), String> {
+    fn packet(&mut self, in_file: u64, framed: &[u8], header: usize) -> Result<(), Damage> {
         let begin = self.bytes.len();
         match compressed(&framed[header..]) {
             None => self.bytes.extend_from_slice(framed),
-            Some(compressed) => inflate(compressed, &mut self.bytes).map_err(|error| error.to_string())?,
+            Some(compressed) => inflate(compressed, &mut self.bytes).map_err(Damage::Packed)?,
         }
         let mut at = begin;
         while let Frame::Whole { header, length } = frame(&self.bytes[at..]) {
             let skim = Skim::of(in_file, &self.bytes, at + header..at + length);
-            self.packets.push(skim.ok_or("it is no message")?);
+            self.packets.push(skim.ok_or(Damage::NoMessage)?);
             at += length;
         }
-        if at < self.bytes.len() { Err("what it holds is cut off".into()) } else { Ok(()) }
+        if at < self.bytes.len() { Err(Damage::CutOff) } else { Ok(()) }
     }
 }
 

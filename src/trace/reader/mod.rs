@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use prost::Message as _;
+use prost::{DecodeError, Message as _};
 
 use super::fields::clock_id;
 
@@ -62,10 +62,40 @@ pub enum Error {
         /// Where it begins, or the compressed packet that holds it.
         at: u64,
         /// Why.
-        reason: String,
+        damage: Damage,
     },
     /// A packet's time is on this clock, which nothing relates to the clock of the trace.
     Clock(u64),
+}
+
+/// What is wrong with a packet.
+#[derive(Debug)]
+pub enum Damage {
+    /// Its first byte is not that of a packet.
+    NoPacket,
+    /// It claims so many bytes more than the file has, which no packet has.
+    TooLong(u64),
+    /// What it holds cannot be unpacked.
+    Packed(io::Error),
+    /// It is no message of Protobuf's.
+    NoMessage,
+    /// The last of the packets that it holds is not whole.
+    CutOff,
+    /// It is another message than a packet.
+    Message(DecodeError),
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Damage::NoPacket => f.write_str("no packet begins here"),
+            Damage::TooLong(missing) => write!(f, "it claims {missing} bytes more"),
+            Damage::Packed(error) => write!(f, "{error}"),
+            Damage::NoMessage => f.write_str("it is no message"),
+            Damage::CutOff => f.write_str("what it holds is cut off"),
+            Damage::Message(error) => write!(f, "{error}"),
+        }
+    }
 }
 
 impl std::fmt::Display for Error {
@@ -73,7 +103,7 @@ impl std::fmt::Display for Error {
         match self {
             Error::Io(error) => write!(f, "{error}"),
             Error::NotATrace => write!(f, "this is not a Perfetto trace: it does not begin with a packet"),
-            Error::Packet { at, reason } => write!(f, "the packet at byte {at} cannot be read: {reason}"),
+            Error::Packet { at, damage } => write!(f, "the packet at byte {at} cannot be read: {damage}"),
             Error::Clock(clock) => {
                 write!(f, "it has times on clock {clock}, which nothing relates to the clock of the trace")
             }
@@ -81,7 +111,15 @@ impl std::fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io(error) | Error::Packet { damage: Damage::Packed(error), .. } => Some(error),
+            Error::Packet { damage: Damage::Message(error), .. } => Some(error),
+            Error::Packet { .. } | Error::NotATrace | Error::Clock(_) => None,
+        }
+    }
+}
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Error {
@@ -119,7 +157,7 @@ pub fn read_file<E: From<Error>>(path: &Path, each: impl FnMut(&Packet<'_>) -> R
 pub fn decoded(bytes: &[u8], mut each: impl FnMut(TracePacket)) -> Result<Extent, Error> {
     blocks::unpacked(bytes, |bytes, skim| {
         let packet = TracePacket::decode(skim.raw(bytes));
-        each(packet.map_err(|error| Error::Packet { at: skim.at, reason: error.to_string() })?);
+        each(packet.map_err(|error| Error::Packet { at: skim.at, damage: Damage::Message(error) })?);
         Ok(())
     })
 }

@@ -9,6 +9,13 @@ use crate::cli::reason::Reason;
 /// Its name, and its SONAME.
 pub(super) const NAME: &str = "libncclscope.so";
 
+/// The variable by which NCCL is told which plugin to load.
+pub(super) const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
+/// The variable by which CUDA is told what to load in `cuInit`.
+pub(super) const INJECTION: &str = "CUDA_INJECTION64_PATH";
+/// Where the loader looks for what has only a name.
+pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
 pub(super) fn print(out: &mut dyn Write) -> Result<(), Reason> {
     let library = find()?;
     writeln!(out, "{}", library.display()).map_err(Reason::Output)

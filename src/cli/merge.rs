@@ -21,7 +21,6 @@ use super::survey;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
-use crate::model::time::HostNs;
 use crate::trace::fields::trace;
 use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};
@@ -164,7 +163,7 @@ impl Looked {
             members.look(packet);
             numbers.look(packet);
             if let Some(event) = &packet.event {
-                parts.look(event, HostNs(packet.time.unwrap_or_default()));
+                parts.look(event, packet.time.unwrap_or_default());
             }
             Ok(())
         })?;

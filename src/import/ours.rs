@@ -101,7 +101,7 @@ impl Reader {
 
     fn take(&mut self, packet: &Packet<'_>) {
         if let Some(event) = &packet.event {
-            self.event(event, packet.time.unwrap_or_default() as i64);
+            self.event(event, packet.time.unwrap_or_default().0 as i64);
         } else if let Some(descriptor) = packet.track_descriptor() {
             self.track(&descriptor);
         } else if let Ok(packet) = packet.decode() {

@@ -26,6 +26,18 @@ impl HostNs {
     pub fn since(self, earlier: HostNs) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// So many nanoseconds later.
+    #[must_use]
+    pub fn saturating_add(self, ns: u64) -> HostNs {
+        HostNs(self.0.saturating_add(ns))
+    }
+
+    /// So many nanoseconds earlier.
+    #[must_use]
+    pub fn saturating_sub(self, ns: u64) -> HostNs {
+        HostNs(self.0.saturating_sub(ns))
+    }
 }
 
 /// An instant on a host, and how far off it may be.
@@ -41,13 +53,13 @@ impl Bounded {
     /// It was not before this.
     #[must_use]
     pub fn earliest(self) -> HostNs {
-        HostNs(self.time.0.saturating_sub(self.error_ns))
+        self.time.saturating_sub(self.error_ns)
     }
 
     /// It was not after this.
     #[must_use]
     pub fn latest(self) -> HostNs {
-        HostNs(self.time.0.saturating_add(self.error_ns))
+        self.time.saturating_add(self.error_ns)
     }
 
     /// The same instant on another host's clock: no better known than the shift is.

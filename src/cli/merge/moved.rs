@@ -71,7 +71,7 @@ impl Copier<'_> {
             put_bytes(&mut out, field.number, &self.snapshot(packet.sequence, field.bytes()));
         }
         if let Some(time) = packet.time {
-            let time = self.how.offset.shifted(HostNs(time)).time.0;
+            let time = self.how.offset.shifted(time).time.0;
             if packet.is_delta {
                 let clock = self.clocks.entry(packet.sequence).or_default();
                 put_uint(&mut out, trace_packet::TIMESTAMP, time.saturating_sub(*clock));

@@ -85,7 +85,7 @@ impl Origin {
             self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
         }
         if let Some(event) = &packet.event {
-            self.event(event, packet.time.unwrap_or_default() as i64);
+            self.event(event, packet.time.unwrap_or_default().0 as i64);
         } else if packet.descriptor.is_none()
             && let Ok(packet) = packet.decode()
         {

@@ -122,7 +122,7 @@ impl Job {
         let (mut shown, mut open) = (Vec::new(), Vec::new());
         reader::read(&self.tracks.take()[..], |packet| {
             let (Some(event), Some(time)) = (packet.event, packet.time) else { return Ok(()) };
-            let (nccl, time) = (event.nccl(), time as i64);
+            let (nccl, time) = (event.nccl(), time.0 as i64);
             let doubt = nccl.doubt().to_owned();
             match event.r#type() {
                 Type::SliceBegin if event.category == Category::NotDone.name() => {

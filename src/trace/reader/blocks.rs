@@ -343,7 +343,7 @@ mod tests {
     fn numbers(file: &[u8]) -> (Vec<u64>, Result<Extent, Error>) {
         let mut numbers = Vec::new();
         let read = super::super::read(file, |packet| {
-            numbers.extend(packet.time);
+            numbers.extend(packet.time.map(|time| time.0));
             Ok(())
         });
         (numbers, read)

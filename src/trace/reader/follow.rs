@@ -10,6 +10,7 @@ use super::proto::perfetto::protos::TrackDescriptor;
 use super::proto::perfetto::protos::track_event::Type;
 use super::wire::{Field, fields};
 use super::{Error, Nccl};
+use crate::model::time::HostNs;
 use crate::trace::fields::{
     clock_id, clock_snapshot, event_name, interned_data, trace_packet, trace_packet_defaults, track_event,
     track_event_defaults,
@@ -160,14 +161,21 @@ struct Clock {
     is_delta: bool,
 }
 
+impl Clock {
+    /// A reading of it on the trace's clock.
+    fn in_trace(&self, reading: u64) -> HostNs {
+        HostNs(reading.wrapping_add_signed(self.offset))
+    }
+}
+
 /// A packet and what it means.
 pub struct Packet<'a> {
     /// The packet as it stands.
     pub raw: &'a [u8],
     /// The sequence that it belongs to.
     pub sequence: u64,
-    /// When, in nanoseconds of the trace's clock.
-    pub time: Option<u64>,
+    /// When, on the trace's clock.
+    pub time: Option<HostNs>,
     /// Its time is the distance from the one before it in its sequence.
     pub(crate) is_delta: bool,
     /// It begins its sequence, or begins it anew.
@@ -233,9 +241,9 @@ impl Packet<'_> {
     }
 
     /// What the delta clock of its sequence reads, as the trace's time.
-    pub(crate) fn delta_clock(&self) -> Option<u64> {
+    pub(crate) fn delta_clock(&self) -> Option<HostNs> {
         let (_, clock) = self.state.clocks.iter().find(|(_, clock)| clock.is_delta)?;
-        Some(clock.time.wrapping_add_signed(clock.offset))
+        Some(clock.in_trace(clock.time))
     }
 }
 
@@ -393,17 +401,17 @@ impl Sequence {
     }
 
     /// A reading of a clock as the trace's time, and whether it was a distance.
-    fn time(&mut self, clock: u64, reading: u64) -> Result<(u64, bool), Error> {
+    fn time(&mut self, clock: u64, reading: u64) -> Result<(HostNs, bool), Error> {
         if clock == clock_id::BOOTTIME {
-            return Ok((reading, false));
+            return Ok((HostNs(reading), false));
         }
         let known = self.clocks.iter_mut().find(|(id, _)| *id == clock && PRIVATE_CLOCKS.contains(id));
         let Some((_, known)) = known else { return Err(Error::Clock(clock)) };
         if known.is_delta {
             known.time = known.time.wrapping_add(reading);
-            return Ok((known.time.wrapping_add_signed(known.offset), true));
+            return Ok((known.in_trace(known.time), true));
         }
-        Ok((reading.wrapping_add_signed(known.offset), false))
+        Ok((known.in_trace(reading), false))
     }
 
     fn event<'a>(&'a self, block: &'a [u8], event: &EventSkim) -> Event<'a> {

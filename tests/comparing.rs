@@ -124,7 +124,7 @@ fn kineto_beside(ours: &Profile, ahead_ns: i64, seen: std::ops::Range<usize>) ->
     let micros = |ns: i64| serde_json::from_str::<Value>(&format!("{}.{:03}", ns / 1000, ns % 1000)).unwrap();
     let mut events = Vec::new();
     for (number, launch) in ours.launches.iter().enumerate().filter(|(number, _)| seen.contains(number)) {
-        let start = launch.span.start + to_utc + ahead_ns + 10_000;
+        let start = launch.span.start.0 + to_utc + ahead_ns + 10_000;
         events
             .push(json!({"ph": "X", "cat": "cuda_runtime", "name": "cuLaunchKernelExC", "pid": pid, "tid": launch.tid,
             "ts": micros(start), "dur": micros(20_000), "args": {"correlation": number + 1}}));

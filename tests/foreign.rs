@@ -114,7 +114,7 @@ fn kineto_says_which_process_group_its_kernels_worked_for() {
     }
     // "ts": 4458677009853.422, "dur": 2636.669, behind 1711964646 s; 6637568 floats.
     let kernel = kernels.iter().find(|kernel| kernel.correlation == 60047).unwrap();
-    assert_eq!((kernel.span.start, kernel.span.duration()), (4_458_677_009_853_422, 2_636_669));
+    assert_eq!((kernel.span.start.0, kernel.span.duration()), (4_458_677_009_853_422, 2_636_669));
     assert_eq!(profile.clock.to_utc.map(|to_utc| to_utc.ns), Some(1_711_964_646_000_000_000));
     let operation = &profile.operations[kernel.carried.operations[0]];
     assert_eq!((operation.function.as_str(), operation.bytes), ("AllReduce", Some(4 * 6_637_568)));
@@ -836,7 +836,7 @@ fn faulty_events_are_left_out_and_named() {
     let (_folder, path) = written("faulty.json", text.as_bytes());
     let profile = import::open(&path).unwrap();
     assert_eq!(profile.kernels.len(), 1);
-    assert_eq!((profile.kernels[0].span.start, profile.kernels[0].place.stream), (10_500, 7));
+    assert_eq!((profile.kernels[0].span.start.0, profile.kernels[0].place.stream), (10_500, 7));
     let faults: Vec<_> = profile.notes.iter().filter(|note| note.starts_with("left out: event ")).collect();
     assert_eq!(faults.len(), 2, "{faults:?}");
     assert!(faults[0].contains("event 2 (it ends at byte ") && faults[0].contains("\"late\""), "{faults:?}");

@@ -211,7 +211,7 @@ fn begins_and_ends_are_events_and_arrows_lead_to_kernels() {
     ];
     let (_folder, path) = file(&events, json!({}));
     let profile = import::open(&path).unwrap();
-    let ranges: Vec<_> = profile.ranges.iter().map(|it| (&*it.name, it.span.start, it.span.end)).collect();
+    let ranges: Vec<_> = profile.ranges.iter().map(|it| (&*it.name, it.span.start.0, it.span.end.0)).collect();
     let expected = [("outer", 10_000, 40_000), ("inner", 20_000, 25_000), ("nccl:all_reduce", 20_500, 23_500)];
     assert_eq!(ranges, expected);
     assert_eq!((profile.cuda_calls[0].correlation, profile.cuda_calls[0].span.duration()), (77, 1000));
@@ -265,7 +265,7 @@ fn ranks_that_were_merged_stay_processes() {
         let ranks: Vec<_> = profile.processes.iter().map(|process| process.rank).collect();
         assert_eq!(ranks, [Some(0), Some(1)], "{how}");
         for (at, kernel) in profile.kernels.iter().enumerate() {
-            assert_eq!((kernel.process, kernel.span.start), (at, 110_000 + 1000 * at as i64), "{how}");
+            assert_eq!((kernel.process, kernel.span.start.0), (at, 110_000 + 1000 * at as i64), "{how}");
             let operation = &profile.operations[kernel.carried.operations[0]];
             let group = &profile.communicators[operation.communicator.unwrap()];
             assert_eq!((operation.process, group.process, operation.bytes), (at, at, Some(4096)), "{how}");

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use super::{How, Kernel, Operation, Profile, Tool, kernel_name};
+use crate::model::time::FileNs;
 use crate::trace::names;
 pub use crate::trace::names::duration;
 
@@ -257,8 +258,8 @@ fn waits(profile: &Profile) -> Fact {
     Fact { what: "transfers and waits", known, of, remark }
 }
 
-/// Nanoseconds since 1970 as a date: `2026-05-26 07:59:22.034 UTC`.
-pub(crate) fn utc(ns: i64) -> String {
+/// A time since 1970 as a date: `2026-05-26 07:59:22.034 UTC`.
+pub(crate) fn utc(FileNs(ns): FileNs) -> String {
     let (seconds, millis) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) / 1_000_000);
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Days to a date by the proleptic Gregorian calendar, in years that begin in March.
@@ -277,7 +278,7 @@ pub(crate) fn utc(ns: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{duration, utc};
+    use super::{FileNs, duration, utc};
 
     #[test]
     fn durations_read_well() {
@@ -302,7 +303,7 @@ mod tests {
             (951_782_399_999_000_000, "2000-02-28 23:59:59.999 UTC"),
             (951_868_800_000_000_000, "2000-03-01 00:00:00.000 UTC"),
         ] {
-            assert_eq!(utc(ns), text);
+            assert_eq!(utc(FileNs(ns)), text);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::activity::{Api, is_nccl};
-use crate::model::time::Shift;
+use crate::model::time::{FileNs, Shift};
 
 pub mod kernel_name;
 mod kineto;
@@ -152,16 +152,22 @@ pub struct Process {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     /// When it began.
-    pub start: i64,
+    pub start: FileNs,
     /// When it ended.
-    pub end: i64,
+    pub end: FileNs,
 }
 
 impl Span {
+    /// Of two times as they stand in a file.
+    #[must_use]
+    pub fn of(start: i64, end: i64) -> Span {
+        Span { start: FileNs(start), end: FileNs(end) }
+    }
+
     /// Nanoseconds; 0 where the end lies before the start.
     #[must_use]
     pub fn duration(self) -> u64 {
-        u64::try_from(self.end.saturating_sub(self.start)).unwrap_or(0)
+        u64::try_from(self.end.since(self.start)).unwrap_or(0)
     }
 
     /// The same on another clock. How far off that may be is for the clock to say.
@@ -579,8 +585,8 @@ pub enum Format {
     Json,
 }
 
-/// Times beyond this, in ns, are since 1970: no clock that counts from a boot or a session's begin has run for thirty years.
-const SINCE_1970: i64 = 1_000_000_000_000_000_000;
+/// Times beyond this are since 1970: no clock that counts from a boot or a session's begin has run for thirty years.
+const SINCE_1970: FileNs = FileNs(1_000_000_000_000_000_000);
 /// What some editors and scripts put before a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::model::activity::{Api, CopyKind};
 use crate::model::event::Kind;
+use crate::model::time::FileNs;
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
@@ -74,7 +75,7 @@ struct Track {
 }
 
 struct Open {
-    begin: i64,
+    begin: FileNs,
     name: Arc<str>,
     /// `None` where nothing is made of it.
     category: Option<Category>,
@@ -101,7 +102,7 @@ impl Reader {
 
     fn take(&mut self, packet: &Packet<'_>) {
         if let Some(event) = &packet.event {
-            self.event(event, packet.time.unwrap_or_default().0 as i64);
+            self.event(event, packet.time.unwrap_or_default().into());
         } else if let Some(descriptor) = packet.track_descriptor() {
             self.track(&descriptor);
         } else if let Ok(packet) = packet.decode() {
@@ -157,7 +158,7 @@ impl Reader {
         self.profile.processes.push(Process { pid, name: name.to_owned(), rank, threads: BTreeMap::new(), lost: 0 });
     }
 
-    fn event(&mut self, event: &Event<'_>, time: i64) {
+    fn event(&mut self, event: &Event<'_>, time: FileNs) {
         let uuid = event.track;
         match event.r#type() {
             Type::SliceBegin => {
@@ -179,7 +180,7 @@ impl Reader {
         }
     }
 
-    fn instant(&mut self, uuid: u64, name: &str, time: i64, category: &str, nccl: Nccl) {
+    fn instant(&mut self, uuid: u64, name: &str, time: FileNs, category: &str, nccl: Nccl) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         match name {
             instant::COMM_INIT | instant::COMM | instant::PROCESS_GROUP => {
@@ -225,7 +226,7 @@ impl Reader {
         }
     }
 
-    fn slice(&mut self, uuid: u64, open: Open, end: i64, depth: usize) {
+    fn slice(&mut self, uuid: u64, open: Open, end: FileNs, depth: usize) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         let span = Span { start: open.begin, end: end.max(open.begin) };
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str()).to_owned();

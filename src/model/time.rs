@@ -20,6 +20,48 @@ pub struct HostNs(pub u64);
 #[repr(transparent)]
 pub struct GpuNs(pub u64);
 
+/// An instant on the clock of a file, which the file says or leaves open (`import::Clock`): nanoseconds, negative before its zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileNs(pub i64);
+
+impl FileNs {
+    /// Before all others.
+    pub const MIN: FileNs = FileNs(i64::MIN);
+    /// After all others.
+    pub const MAX: FileNs = FileNs(i64::MAX);
+
+    /// Nanoseconds since `earlier`; negative when `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: FileNs) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// So many nanoseconds later.
+    #[must_use]
+    pub fn saturating_add(self, ns: i64) -> FileNs {
+        FileNs(self.0.saturating_add(ns))
+    }
+
+    /// So many nanoseconds earlier.
+    #[must_use]
+    pub fn saturating_sub(self, ns: i64) -> FileNs {
+        FileNs(self.0.saturating_sub(ns))
+    }
+
+    /// The same in a trace, where that is on the file's clock; its zero, where it lies before that.
+    #[must_use]
+    pub fn in_trace(self) -> HostNs {
+        HostNs(u64::try_from(self.0).unwrap_or(0))
+    }
+}
+
+impl From<HostNs> for FileNs {
+    /// In a file that is on the host's clock.
+    fn from(time: HostNs) -> FileNs {
+        FileNs(i64::try_from(time.0).unwrap_or(i64::MAX))
+    }
+}
+
 impl HostNs {
     /// Nanoseconds since `earlier`; 0 when `earlier` is later.
     #[must_use]
@@ -111,6 +153,15 @@ impl Shift {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_files_may_lie_before_their_zero_and_those_of_traces_not() {
+        let (before, after) = (FileNs(-5), FileNs(7));
+        assert_eq!((before.since(after), after.since(before)), (-12, 12));
+        assert_eq!((before.in_trace(), after.in_trace()), (HostNs(0), HostNs(7)));
+        assert_eq!(FileNs::from(HostNs(7)), after);
+        assert_eq!((FileNs::MIN.saturating_sub(1), FileNs::MAX.since(FileNs::MIN)), (FileNs::MIN, i64::MAX));
+    }
 
     #[test]
     fn what_is_shifted_is_known_no_better_than_before() {

@@ -12,7 +12,7 @@ use crate::cli::reason::Reason;
 use crate::config;
 use crate::import::knowledge::{duration, utc};
 use crate::import::{Clock, Span};
-use crate::model::time::Shift;
+use crate::model::time::{FileNs, Shift};
 use crate::trace::reader::{self, Event, Packet, TracePacket};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
@@ -85,7 +85,7 @@ impl Origin {
             self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
         }
         if let Some(event) = &packet.event {
-            self.event(event, packet.time.unwrap_or_default().0 as i64);
+            self.event(event, packet.time.unwrap_or_default().into());
         } else if packet.descriptor.is_none()
             && let Ok(packet) = packet.decode()
         {
@@ -105,7 +105,7 @@ impl Origin {
         }
     }
 
-    fn event(&mut self, event: &Event<'_>, time: i64) {
+    fn event(&mut self, event: &Event<'_>, time: FileNs) {
         let all = self.span.unwrap_or(Span { start: time, end: time });
         self.span = Some(Span { start: all.start.min(time), end: all.end.max(time) });
         match event.name {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     fn span(start: i64, end: i64) -> Option<Span> {
-        Some(Span { start, end })
+        Some(Span::of(start, end))
     }
 
     /// A recording of node1, of the boot b1 that began 1000 s after 1970, from its 10th to its 20th second.

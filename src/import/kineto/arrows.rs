@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use super::event::Id;
 use crate::import::Profile;
+use crate::model::time::FileNs;
 
 /// Where an arrow begins or ends: process or GPU, thread or stream, by their places among the names, and when.
-type End = (u32, u32, i64);
+type End = (u32, u32, FileNs);
 
 /// The arrows of a file. An arrow's number is that of the call.
 #[derive(Default)]
@@ -22,25 +23,25 @@ pub(super) struct Arrows {
 
 impl Arrows {
     /// Where one begins.
-    pub(super) fn begin(&mut self, number: i64, (pid, tid): (&Id, &Id), time: i64) {
+    pub(super) fn begin(&mut self, number: i64, (pid, tid): (&Id, &Id), time: FileNs) {
         let end = (self.place(pid), self.place(tid), time);
         self.begins.entry(number).or_default().push(end);
     }
 
     /// Where one ends.
-    pub(super) fn end(&mut self, number: i64, (gpu, stream): (&Id, &Id), time: i64) {
+    pub(super) fn end(&mut self, number: i64, (gpu, stream): (&Id, &Id), time: FileNs) {
         let end = (self.place(gpu), self.place(stream), time);
         self.ends.insert(end, number);
     }
 
     /// A kernel that does not say which call it comes from.
-    pub(super) fn kernel(&mut self, at: usize, (gpu, stream): (&Id, &Id), start: i64) {
+    pub(super) fn kernel(&mut self, at: usize, (gpu, stream): (&Id, &Id), start: FileNs) {
         let end = (self.place(gpu), self.place(stream), start);
         self.kernels.push((at, end));
     }
 
     /// A copy that does not.
-    pub(super) fn copy(&mut self, at: usize, (gpu, stream): (&Id, &Id), start: i64) {
+    pub(super) fn copy(&mut self, at: usize, (gpu, stream): (&Id, &Id), start: FileNs) {
         let end = (self.place(gpu), self.place(stream), start);
         self.copies.push((at, end));
     }
@@ -61,7 +62,7 @@ impl Arrows {
             return;
         }
         let calls = profile.cuda_calls.iter().enumerate();
-        let calls: HashMap<(usize, i64, i64), usize> =
+        let calls: HashMap<(usize, i64, FileNs), usize> =
             calls.map(|(at, call)| ((call.process, call.tid, call.span.start), at)).collect();
         let origin = |end: &End| -> Option<(usize, i64)> {
             let number = *self.ends.get(end)?;

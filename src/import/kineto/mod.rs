@@ -32,6 +32,7 @@ use super::{
     SINCE_1970, Source, Span, Tool,
 };
 use crate::model::activity::{Api, CopyKind};
+use crate::model::time::FileNs;
 
 /// Faulty events that are described one by one.
 const FAULTS: usize = 8;
@@ -152,7 +153,7 @@ impl Reader {
                 let Some(end) = start.checked_add(duration) else {
                     return self.complain(&event, "ends beyond all time");
                 };
-                self.complete(&event, Span { start, end });
+                self.complete(&event, Span::of(start, end));
             }
             "B" => self.begun.entry((event.pid.clone(), event.tid.clone())).or_default().push(event),
             "E" => {
@@ -163,7 +164,7 @@ impl Reader {
                 };
                 let times = nanoseconds(begin.ts.as_deref()).zip(nanoseconds(event.ts.as_deref()));
                 match times.filter(|(start, end)| start <= end) {
-                    Some((start, end)) => self.complete(&begin, Span { start, end }),
+                    Some((start, end)) => self.complete(&begin, Span::of(start, end)),
                     None => self.complain(&begin, "has no begin or no end that can be read"),
                 }
             }
@@ -189,7 +190,7 @@ impl Reader {
     }
 
     fn arrow(&mut self, event: &Event) {
-        let (Some(number), Some(time)) = (event.id.number, nanoseconds(event.ts.as_deref())) else {
+        let (Some(number), Some(time)) = (event.id.number, nanoseconds(event.ts.as_deref()).map(FileNs)) else {
             return self.complain(event, "is an arrow without a number or a time");
         };
         let ends = (&event.pid, &event.tid);
@@ -216,7 +217,7 @@ impl Reader {
     }
 
     /// The process and the thread of something on the host that began then.
-    fn thread(&mut self, event: &Event, start: i64) -> Option<(usize, i64)> {
+    fn thread(&mut self, event: &Event, start: FileNs) -> Option<(usize, i64)> {
         let (Some(pid), Some(tid)) = (event.pid.number, event.tid.number) else {
             self.complain(event, "is of no process or no thread");
             return None;
@@ -369,9 +370,9 @@ impl Reader {
 
     /// Releases before `baseTimeNanoseconds` write the time since 1970. What does neither is on a clock of its own.
     fn clock(&mut self) {
-        let first = self.profile.extent().map_or(0, |extent| extent.start);
+        let first = self.profile.extent().unwrap_or_default().start;
         let base = self.base.unwrap_or(0);
-        self.profile.clock = match first.checked_add(base).is_some_and(|first| first > SINCE_1970) {
+        self.profile.clock = match first.saturating_add(base) > SINCE_1970 {
             true => Clock::of_file("the wall clock, by Kineto", Some(base)),
             false => Clock::of_file("a clock that the file does not name", None),
         };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::event::Id;
 use crate::import::{Process, Profile};
+use crate::model::time::FileNs;
 
 /// What is known of the origin of each kernel and of each copy.
 #[derive(Default)]
@@ -16,7 +17,7 @@ pub(super) struct Owners {
     switches: usize,
     returns: usize,
     /// The latest time so far.
-    latest: i64,
+    latest: FileNs,
 }
 
 /// Where a kernel or a copy stood in the file.
@@ -29,7 +30,7 @@ struct Seen {
 
 impl Owners {
     /// Something of a process stands here, of this time.
-    pub(super) fn met(&mut self, process: usize, time: i64) {
+    pub(super) fn met(&mut self, process: usize, time: FileNs) {
         if self.last.replace(process) != Some(process) {
             self.switches += 1;
             self.returns += usize::from(time < self.latest);
@@ -38,13 +39,13 @@ impl Owners {
     }
 
     /// The next kernel.
-    pub(super) fn kernel(&mut self, gpu: Id, time: i64) {
+    pub(super) fn kernel(&mut self, gpu: Id, time: FileNs) {
         self.kernels.push(Seen { gpu, after: self.last });
         self.latest = self.latest.max(time);
     }
 
     /// The next copy.
-    pub(super) fn copy(&mut self, gpu: Id, time: i64) {
+    pub(super) fn copy(&mut self, gpu: Id, time: FileNs) {
         self.copies.push(Seen { gpu, after: self.last });
         self.latest = self.latest.max(time);
     }
@@ -141,7 +142,7 @@ struct Known<'a> {
     /// Those with a label that no other has.
     labels: HashMap<&'a str, Option<usize>>,
     /// The processes and the times of calls, by their number.
-    calls: HashMap<u32, Vec<(usize, i64)>>,
+    calls: HashMap<u32, Vec<(usize, FileNs)>>,
     /// The files were written one behind the other.
     is_in_blocks: bool,
 }
@@ -152,14 +153,14 @@ impl<'a> Known<'a> {
         for (id, process) in ids.iter().filter(|(id, _)| !id.label.is_empty()) {
             labels.entry(id.label.as_str()).and_modify(|known| *known = None).or_insert(Some(*process));
         }
-        let mut calls: HashMap<u32, Vec<(usize, i64)>> = HashMap::new();
+        let mut calls: HashMap<u32, Vec<(usize, FileNs)>> = HashMap::new();
         for call in profile.cuda_calls.iter().filter(|call| call.correlation != 0) {
             calls.entry(call.correlation).or_default().push((call.process, call.span.start));
         }
         Known { ids, labels, calls, is_in_blocks: owners.is_in_blocks(profile.processes.len()) }
     }
 
-    fn owner(&self, seen: &Seen, correlation: u32, start: i64) -> Option<usize> {
+    fn owner(&self, seen: &Seen, correlation: u32, start: FileNs) -> Option<usize> {
         let labelled = || self.labels.get(seen.gpu.label.as_str()).copied().flatten();
         if let Some(process) = labelled().or_else(|| self.ids.get(&seen.gpu).copied()) {
             return Some(process);

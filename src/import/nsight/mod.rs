@@ -20,6 +20,7 @@ use super::{
     Span, Tool, kernel_name,
 };
 use crate::model::activity::{Api, CopyKind};
+use crate::model::time::FileNs;
 
 /// Bits of a thread's number, and of a process's above them.
 const ID_BITS: u32 = 24;
@@ -197,7 +198,7 @@ impl Export {
         let found = self.each("CUPTI_ACTIVITY_KIND_KERNEL", &needed, &["correlationId", "graphNodeId"], |row| {
             profile.kernels.push(Kernel {
                 process: processes.of(int(row, 5)),
-                span: Span { start: int(row, 0), end: int(row, 1) },
+                span: Span::of(int(row, 0), int(row, 1)),
                 place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
                 name: Self::string(&strings, int(row, 6)),
                 grid: [small(row, 7), small(row, 8), small(row, 9)],
@@ -225,7 +226,7 @@ impl Export {
             let more = self.each(table, &needed, &["correlationId", kind], |row| {
                 all.push(Copy {
                     process: processes.of(int(row, 5)),
-                    span: Span { start: int(row, 0), end: int(row, 1) },
+                    span: Span::of(int(row, 0), int(row, 1)),
                     place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
                     bytes: Some(int(row, 6) as u64),
                     correlation: small(row, 7),
@@ -255,7 +256,7 @@ impl Export {
             profile.cuda_calls.push(CudaCall {
                 process: processes.of(int(row, 2)),
                 tid: int(row, 2) & ID,
-                span: Span { start: int(row, 0), end: int(row, 1) },
+                span: Span::of(int(row, 0), int(row, 1)),
                 api: if name.starts_with("cuda") { Api::Runtime } else { Api::Driver },
                 name,
                 correlation: small(row, 3),
@@ -297,7 +298,7 @@ impl Export {
             if domain != 0 {
                 of_domain.push((key, profile.ranges.len()));
             }
-            let (process, span) = (processes.of(thread), Span { start, end });
+            let (process, span) = (processes.of(thread), Span::of(start, end));
             // NCCL's are pushed and popped, in a domain of its own. Payloads of others have their own form.
             if domain != 0 && !is_mark && !is_of_process && name.starts_with("nccl") {
                 let registered = || strings.get(&optional(row, 9)?).map(ToString::to_string);
@@ -334,16 +335,16 @@ impl Export {
 
     fn read_clock(&self, profile: &mut Profile) -> Result<(), Error> {
         let mut epoch = None;
-        self.each("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], &[], |row| epoch = optional(row, 0))?;
+        self.each("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], &[], |row| epoch = optional(row, 0).map(FileNs))?;
         let mut began = None;
-        self.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0))?;
-        let first = profile.extent().map_or(0, |extent| extent.start);
+        self.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0).map(FileNs))?;
+        let first = profile.extent().unwrap_or_default().start;
         profile.clock = match (epoch, began) {
             _ if first > SINCE_1970 => Clock::of_file("UTC, as the export was asked for", Some(0)),
             // A made-up epoch would date what has no date.
             (Some(epoch), began) if epoch > SINCE_1970 => {
                 // The session began at `startTime` of this clock; where the table is missing, at 0.
-                let to_utc = epoch.saturating_sub(began.unwrap_or(0));
+                let to_utc = epoch.since(began.unwrap_or_default());
                 Clock::of_file("the target's clock, by Nsight Systems", Some(to_utc))
             }
             _ => Clock::of_file("the target's clock, by Nsight Systems", None),

@@ -394,7 +394,7 @@ mod tests {
 
     /// One call in a process, and what its range carries.
     fn call(payloads: &mut Payloads, process: usize, at: i64, name: &str, payload: &[u8]) {
-        let range = (process, 7, Span { start: at, end: at + 1 }, name.into());
+        let range = (process, 7, Span::of(at, at + 1), name.into());
         payloads.take(range, 1, ValueRef::Blob(payload), None);
     }
 
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn bytes_may_be_kept_as_text_which_their_column_is() {
         let mut payloads = Payloads::with(schemas(&[(5, Some(8), &[("Message size [bytes]", 22, None)])]));
-        let (span, payload) = (Span { start: 1, end: 2 }, bytes(5, &fields(&[0x41], &[])));
+        let (span, payload) = (Span::of(1, 2), bytes(5, &fields(&[0x41], &[])));
         payloads.take((0, 7, span, "ncclAllGather".into()), 1, ValueRef::Text(&payload), None);
         assert_eq!(payloads.of(0, 7, span, &"ncclAllGather".into()).bytes, Some(0x41));
         // JSON that is broken does not hide the bytes.
@@ -577,7 +577,7 @@ mod tests {
         for (at, size) in [(1, 8), (2, 8), (2, 8), (3, 8), (3, 9)] {
             call(&mut payloads, 0, at, "ncclAllGather", &bytes(5, &fields(&[size], &[])));
         }
-        let of = |at| payloads.of(0, 7, Span { start: at, end: at + 1 }, &"ncclAllGather".into()).bytes;
+        let of = |at| payloads.of(0, 7, Span::of(at, at + 1), &"ncclAllGather".into()).bytes;
         assert_eq!([of(1), of(2), of(3), of(4)], [Some(8), Some(8), None, None]);
     }
 }

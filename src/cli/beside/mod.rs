@@ -30,7 +30,7 @@ use crate::model::word::Word;
 use crate::sys;
 
 /// How much later than its kernel a plan may be handed over, in ns, with room to spare.
-const LATE_NS: i64 = 5_000_000_000;
+const LATE_NS: u64 = 5_000_000_000;
 /// The ring of calls whose thread is not known.
 const NOBODY: RingId = RingId(u32::MAX);
 /// Stands for the calls that launched a graph unseen.
@@ -186,10 +186,10 @@ fn correlate(
             draw(&Entry { time: entry.time, what: What::Kernel { kernel, owner } });
         }
     };
-    let first = records.list.first().map_or(FileNs(0), |record| record.time);
+    let first = records.list.first().map_or(HostNs(0), |record| record.time.in_trace());
     for (word, text) in &texts {
         let body = Body::Text { word: *word, text: text.as_bytes() };
-        correlator.push(RingId(0), first.in_trace(), &Record { ticks: Ticks(0), body }, &mut sink);
+        correlator.push(RingId(0), first, &Record { ticks: Ticks(0), body }, &mut sink);
     }
     // As in the process: a kernel comes when the records of its time have, and of a while more; and the ranges around its call before it.
     let markers = markers(theirs, process).into_iter().map(|marker| (marker.time, Activity::Marker(marker)));
@@ -200,13 +200,12 @@ fn correlate(
     activities.sort_by_key(|(time, _)| *time);
     let mut activities = activities.into_iter().peekable();
     for Recorded { time, ring, body, times, .. } in &records.list {
-        while let Some((_, activity)) =
-            activities.next_if(|(end, _)| FileNs::from(*end) <= time.saturating_sub(LATE_NS))
-        {
+        let time = time.in_trace();
+        while let Some((_, activity)) = activities.next_if(|(end, _)| end.saturating_add(LATE_NS) <= time) {
             correlator.push_activity(&activity, &mut sink);
         }
         for _ in 0..*times {
-            correlator.push(*ring, time.in_trace(), &Record { ticks: Ticks(0), body: *body }, &mut sink);
+            correlator.push(*ring, time, &Record { ticks: Ticks(0), body: *body }, &mut sink);
         }
     }
     for (_, activity) in activities {

@@ -308,13 +308,13 @@ fn end() {
 /// Why a recording did not start.
 #[derive(Debug)]
 enum NotStarted {
-    /// So many bytes cannot be reserved for all that is ours.
+    /// These bytes of addresses cannot be reserved for our heap.
     Memory(usize),
     /// Another copy of this library records in this process.
     OtherCopy,
-    /// The file, which has no ending yet, cannot be made.
+    /// The trace file cannot be created. The path is without its ending.
     File(PathBuf, io::Error),
-    /// So many bytes cannot be had for the records of a thread.
+    /// These bytes cannot be allocated for records.
     Records(usize),
     /// A thread cannot be started.
     Thread(io::Error),

@@ -64,13 +64,13 @@ pub enum Error {
 /// What is wrong with a chunk.
 #[derive(Debug)]
 pub enum Damage {
-    /// Its head claims these lengths, plain and compressed, which no chunk has.
+    /// Its head gives these lengths, plain and compressed, in bytes; no chunk has such lengths.
     Claims(usize, usize),
-    /// It does not have as many bytes as its head claims.
+    /// Its head gives this length in bytes, and it has another one.
     Length(usize),
     /// It cannot be unpacked.
     Packed(std::io::Error),
-    /// An entry in it cannot be read, or cannot stand there.
+    /// An entry in it cannot be read, or is out of place.
     Entry(Fault),
 }
 

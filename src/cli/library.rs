@@ -9,11 +9,11 @@ use crate::cli::reason::Reason;
 /// Its name, and its SONAME.
 pub(super) const NAME: &str = "libncclscope.so";
 
-/// The variable by which NCCL is told which plugin to load.
+/// The variable that names the plugin that NCCL loads.
 pub(super) const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
-/// The variable by which CUDA is told what to load in `cuInit`.
+/// The variable that names the library that CUDA loads in `cuInit`.
 pub(super) const INJECTION: &str = "CUDA_INJECTION64_PATH";
-/// Where the loader looks for what has only a name.
+/// The variable with the folders of libraries that are named without a path.
 pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 pub(super) fn print(out: &mut dyn Write) -> Result<(), Reason> {

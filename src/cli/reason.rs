@@ -15,17 +15,17 @@ pub enum Reason {
     Read(PathBuf, io::Error),
     /// A file cannot be written.
     Write(PathBuf, io::Error),
-    /// A file that is to be made is there already.
+    /// The file that was to be created exists.
     Exists(PathBuf),
     /// What is said cannot be written.
     Output(io::Error),
     /// Something is wrong with a file.
     File(PathBuf, Cause),
-    /// Something else failed: what was to be done, and why it could not be.
+    /// Something else failed: what, in words that follow "failed to", and why.
     Failed(String, Cause),
     /// What was asked for cannot be.
     Refused(String),
-    /// Several files have a reason each.
+    /// Of several files, what is wrong with each.
     Several(Vec<Reason>),
 }
 
@@ -45,7 +45,7 @@ impl Reason {
         move |what| Reason::File(path.to_owned(), what.into())
     }
 
-    /// For `map_err`: this, which is said behind "failed to", failed.
+    /// For `map_err`: `what`, in words that follow "failed to", could not be done.
     pub(super) fn failed<E: Into<Cause>>(what: impl Into<String>) -> impl Fn(E) -> Reason {
         let what = what.into();
         move |error| Reason::Failed(what.clone(), error.into())

@@ -20,7 +20,9 @@ pub struct HostNs(pub u64);
 #[repr(transparent)]
 pub struct GpuNs(pub u64);
 
-/// An instant on the clock of a file, which the file says or leaves open (`import::Clock`): nanoseconds, negative before its zero.
+/// An instant on the clock of a file: nanoseconds, negative before the clock's zero.
+///
+/// Which clock that is, and how far off its times may be, is in `import::Clock`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileNs(pub i64);
 
@@ -36,19 +38,19 @@ impl FileNs {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// So many nanoseconds later.
+    /// This many nanoseconds later.
     #[must_use]
     pub fn saturating_add(self, ns: i64) -> FileNs {
         FileNs(self.0.saturating_add(ns))
     }
 
-    /// So many nanoseconds earlier.
+    /// This many nanoseconds earlier.
     #[must_use]
     pub fn saturating_sub(self, ns: i64) -> FileNs {
         FileNs(self.0.saturating_sub(ns))
     }
 
-    /// The same in a trace, where that is on the file's clock; its zero, where it lies before that.
+    /// The same instant in a trace whose times are on the file's clock. Before the clock's zero it is that zero.
     #[must_use]
     pub fn in_trace(self) -> HostNs {
         HostNs(u64::try_from(self.0).unwrap_or(0))
@@ -56,7 +58,7 @@ impl FileNs {
 }
 
 impl From<HostNs> for FileNs {
-    /// In a file that is on the host's clock.
+    /// The same instant, for a file on the host's clock.
     fn from(time: HostNs) -> FileNs {
         FileNs(i64::try_from(time.0).unwrap_or(i64::MAX))
     }
@@ -69,13 +71,13 @@ impl HostNs {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// So many nanoseconds later.
+    /// This many nanoseconds later.
     #[must_use]
     pub fn saturating_add(self, ns: u64) -> HostNs {
         HostNs(self.0.saturating_add(ns))
     }
 
-    /// So many nanoseconds earlier.
+    /// This many nanoseconds earlier.
     #[must_use]
     pub fn saturating_sub(self, ns: u64) -> HostNs {
         HostNs(self.0.saturating_sub(ns))

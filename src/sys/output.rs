@@ -48,9 +48,9 @@ pub enum Append {
 pub enum WriteError {
     /// What the operating system says against it.
     Io(io::Error),
-    /// The file was removed, so that nobody could find what is written.
+    /// The file was removed.
     Removed,
-    /// The program closed the descriptor, and another file has the name now.
+    /// The program closed the descriptor, and the path leads to another file now.
     Replaced,
     /// The program closed the descriptor, and the file cannot be opened again.
     Closed(io::Error),

@@ -73,15 +73,15 @@ pub enum Error {
 pub enum Damage {
     /// Its first byte is not that of a packet.
     NoPacket,
-    /// It claims so many bytes more than the file has, which no packet has.
+    /// It claims this many more bytes than the file has, which is more than a packet can have.
     TooLong(u64),
     /// What it holds cannot be unpacked.
     Packed(io::Error),
-    /// It is no message of Protobuf's.
+    /// It is not a Protobuf message.
     NoMessage,
-    /// The last of the packets that it holds is not whole.
+    /// The last of the packets that it holds is cut off.
     CutOff,
-    /// It is another message than a packet.
+    /// It is a Protobuf message, but not a packet.
     Message(DecodeError),
 }
 

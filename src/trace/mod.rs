@@ -11,6 +11,7 @@
 //!   proxy        operations and transfers         channels   those whose kernel is not known
 //!   gpu          kernels and copies by stream     stages     kernels as Perfetto's render stages
 //!   recording    what the recording says of itself
+//!   job          what only the traces of all ranks know together
 //! ```
 
 pub mod args;
@@ -22,6 +23,8 @@ pub mod fields;
 mod flows;
 mod gpu;
 mod host;
+#[cfg(feature = "cli")]
+pub mod job;
 mod lanes;
 pub mod names;
 pub mod not_done;

@@ -62,6 +62,8 @@ categories! {
     NotDone = 13, "not done";
     /// Ranges of PyTorch's, by its profiler.
     PyTorch = 14, "pytorch";
+    /// What only the traces of all ranks know together, by `ncclscope merge`.
+    Job = 15, "job";
 }
 
 /// Instants.
@@ -134,8 +136,30 @@ pub mod track {
     pub const STEPS: &str = " · steps";
     /// Ranges that PyTorch's profiler recorded; their domain follows.
     pub const PYTORCH: &str = "PyTorch";
+    /// What concerns all ranks of a job.
+    pub const JOB: &str = "Job";
+    /// From the first to the last rank of a collective.
+    pub const FIRST_TO_LAST: &str = " · first to last rank";
+    /// How many ranks wait in one.
+    pub const WAITING: &str = " · ranks waiting";
+    /// What the time of one went into, on one rank.
+    pub const WAITS: &str = " · waits";
     /// What stands before the rank in a communicator's name.
     pub const RANK: &str = " · rank ";
+}
+
+/// What `ncclscope merge` draws.
+pub mod slice {
+    /// A rank waits for the last one of a collective; its rank follows.
+    pub const WAITS_FOR: &str = "waits for rank ";
+    /// The same, where the clocks do not tell which one that was.
+    pub const WAITS: &str = "waits";
+    /// All ranks of a collective have come.
+    pub const TRANSFER: &str = "transfer";
+    /// A transfer was handed to the network.
+    pub const SENT: &str = "sent";
+    /// It had arrived.
+    pub const ARRIVED: &str = "arrived";
 }
 
 /// What a transfer waits for.

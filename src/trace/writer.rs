@@ -18,9 +18,17 @@ use crate::model::activity::Device;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
 
-/// A track of this file.
+/// A track, by its uuid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Track(u32);
+pub struct Track(u64);
+
+impl Track {
+    /// A track that another file describes, which this one is merged with.
+    #[must_use]
+    pub fn elsewhere(uuid: u64) -> Track {
+        Track(uuid)
+    }
+}
 
 /// A packet sequence of this file: it has a delta clock, interned names and a default track of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +46,12 @@ const MAX_TRACKS: u32 = (1 << TRACK_BITS) - 1;
 const MAX_SEQUENCES: u16 = (1 << SEQUENCE_BITS) - 1;
 /// Names interned per sequence; later ones are written in full.
 const MAX_NAMES: usize = 4096;
+
+/// The tag of the process, or of what else it is, whose sequence has this id.
+#[must_use]
+pub fn tag_of_sequence(id: u64) -> u64 {
+    id >> 8 & ((1 << ProcessTag::BITS) - 1)
+}
 
 /// What was written so far, to hold against what a reader finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +90,7 @@ pub struct Writer {
 pub struct Clocks {
     /// `CLOCK_BOOTTIME`, the time of the trace.
     pub boottime: HostNs,
-    /// `CLOCK_MONOTONIC`, ns.
+    /// `CLOCK_MONOTONIC`, ns; 0 where it is not known.
     pub monotonic: u64,
     /// `CLOCK_REALTIME`, ns since 1970; 0 where it is not known, as of some files of other tools.
     pub realtime: u64,
@@ -90,6 +104,8 @@ pub mod attribute {
     pub const HOST_CLOCK: &str = "ncclscope.clock.";
     /// What names the run, with the variable that does: `SLURM_JOB_ID=4711`.
     pub const RUN: &str = "ncclscope.run";
+    /// The mark of the sequences that a merge drew.
+    pub const MERGED: &str = "ncclscope.merge";
     /// The tool whose file was imported.
     pub const TOOL: &str = "ncclscope.import.tool";
     /// Its version, and its format's.
@@ -204,7 +220,7 @@ impl Writer {
                     (clock_id::MONOTONIC, clocks.monotonic),
                     (clock_id::REALTIME, clocks.realtime),
                 ] {
-                    if id == clock_id::REALTIME && time == 0 {
+                    if matches!(id, clock_id::MONOTONIC | clock_id::REALTIME) && time == 0 {
                         continue;
                     }
                     out.message(clock_snapshot::CLOCKS, |out| {
@@ -301,14 +317,13 @@ impl Writer {
             return None;
         }
         self.tracks += 1;
-        let new = Track(self.tracks);
-        let (uuid, root) = (self.uuid(new), self.sequence_id(0));
-        let parent = place.parent.map(|parent| self.uuid(parent));
+        let uuid = u64::from(self.tag.bits()) << TRACK_BITS | u64::from(self.tracks);
+        let root = self.sequence_id(0);
         self.out.message(trace::PACKET, |out| {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
             out.message(trace_packet::TRACK_DESCRIPTOR, |out| {
                 out.uint(track_descriptor::UUID, uuid);
-                if let Some(parent) = parent {
+                if let Some(Track(parent)) = place.parent {
                     out.uint(track_descriptor::PARENT_UUID, parent);
                 }
                 form.write(out);
@@ -329,7 +344,7 @@ impl Writer {
                 }
             });
         });
-        Some(new)
+        Some(Track(uuid))
     }
 
     /// A new sequence whose events lie on `default_track` unless they say otherwise; `base` is not after its
@@ -340,7 +355,7 @@ impl Writer {
             return Sequence(MAX_SEQUENCES - 1);
         }
         self.sequences.push(State::new(base, default_track));
-        let (id, uuid) = (self.sequence_id(number), self.uuid(default_track));
+        let (id, Track(uuid)) = (self.sequence_id(number), default_track);
         self.out.message(trace::PACKET, |out| {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, id);
             out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
@@ -489,7 +504,6 @@ impl Writer {
 
     fn head(&mut self, sequence: Sequence, on: Track, time: HostNs) -> (Timing, Head) {
         let id = self.sequence_id(sequence.0);
-        let uuid = self.uuid(on);
         let state = &mut self.sequences[usize::from(sequence.0)];
         let timing = if time >= state.last {
             let delta = time.0 - state.last.0;
@@ -499,16 +513,12 @@ impl Writer {
             // Back in time: on a clock of its own, which does not disturb the deltas.
             Timing { id, timestamp: time.0, absolute: true }
         };
-        (timing, Head { uuid: (state.default_track != on).then_some(uuid) })
+        (timing, Head { uuid: (state.default_track != on).then_some(on.0) })
     }
 
     /// The process's tag.
     pub(super) fn tag(&self) -> ProcessTag {
         self.tag
-    }
-
-    fn uuid(&self, track: Track) -> u64 {
-        u64::from(self.tag.bits()) << TRACK_BITS | u64::from(track.0)
     }
 
     fn sequence_id(&self, number: u16) -> u64 {

@@ -9,7 +9,7 @@
 //!  host     launch |----------------------------------| seen
 //!  CUPTI           |      [ kernel ]                  |  early by the gap before it at most,
 //!                                                        late by the gap after it at most
-//!  CUPTI           |                                  |   [ kernel ]  late by the gap before it at least
+//!  CUPTI           |                                  |  [ kernel ]  late by the gap at least
 //! ```
 //!
 //! Threads see results late, by milliseconds on a busy machine. That makes the bounds wide, but

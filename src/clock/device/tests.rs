@@ -421,7 +421,7 @@ fn a_clock_that_keeps_jumping_is_not_taken_for_a_growing_error() {
 
 #[test]
 fn a_pair_that_fits_both_lines_decides_nothing() {
-    //  kernels   0 ... 99 | 100  101  102  103  104  105     of the ones after |, the even ones fit only the new
+    //  kernels   0 ... 99 | 100  101  102  103  104  105   after |, the even ones fit only the new
     //                       new  both new  both new  both      line and the others fit both
     let mut world = World::new(0, 10 * SECOND, 0.0, 1, 0);
     let mut clock = DeviceClock::default();

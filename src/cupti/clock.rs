@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!          wall clock               | wall clock, set back | ticks of the processor
-//! - reading -- reading -- reading --|-- reading -- reading --|-- reading -- reading -> CLOCK_BOOTTIME
+//! - reading -- reading -- reading --|-- reading -- reading --|-- reading -- reading > CLOCK_BOOTTIME
 //! ```
 //!
 //! The kernel steers all its clocks together, so between two steps the wall clock and

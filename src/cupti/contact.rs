@@ -7,7 +7,7 @@
 //! for a buffer, or its return of one.
 //!
 //! ```text
-//! contact  launch launch launch ...  contact   each launch has a record in our buffers; they fill up
+//! contact  launch launch launch ...  contact   each launch has a record in our buffers
 //! contact  launch launch launch ... launch     more than they hold: no records of them come to us
 //! contact  launch   [forced flush]             a flush of everything returns nothing: the same
 //! ```

@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn possible_times_are_never_reported() {
         let mut skew = Skew::default();
-        // However late threads are. CUPTI is good to 20 us.
+        // Late threads alone never cause a report; CUPTI is good to 20 us.
         for place in 0..1_000 {
             let (launched, seen) = (4 * US + place % 7 * MS, 20 * US + place % 11 * 3 * MS);
             let bounds = kernel(place, launched, seen, [-20 * US, 0, 20 * US][place as usize % 3]);

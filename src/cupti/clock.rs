@@ -6,8 +6,8 @@
 //! stretch of time without a change is a segment with its own rule.
 //!
 //! ```text
-//!          wall clock               | wall clock, set back | ticks of the processor
-//! - reading -- reading -- reading --|-- reading -- reading --|-- reading -- reading > CLOCK_BOOTTIME
+//!        wall clock       |  wall clock, set back  |  ticks of the processor
+//! -- reading -- reading --|-- reading -- reading --|-- reading -- reading --> CLOCK_BOOTTIME
 //! ```
 //!
 //! The kernel steers all its clocks together, so between two steps the wall clock and
@@ -17,7 +17,7 @@
 //!
 //! A CUPTI that was given `CLOCK_BOOTTIME` may keep the wall clock for the GPU's times without
 //! reporting it (`crate::releases`, `LatchedClock`). The two clocks are decades apart, so each such
-//! time shows by itself which clock it is of.
+//! time shows which clock it comes from.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Questions to the driver, and to libraries already mapped. Nothing is mapped here.
+//! Queries the driver, and libraries that are already mapped. Maps nothing itself.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;

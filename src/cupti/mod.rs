@@ -210,7 +210,7 @@ pub struct Silence {
 pub enum Change {
     /// CUPTI has stopped giving us records.
     Silent(Silence),
-    /// CUPTI gives us records again, though nobody called for that.
+    /// CUPTI gives us records again without a call of [`Cupti::acquire`].
     Heard,
 }
 

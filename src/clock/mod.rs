@@ -1,4 +1,5 @@
-//! Clocks: how host time is read cheaply, and how one clock is mapped onto another with a stated error.
+//! Clocks: how host time is read cheaply, and how one clock is mapped onto another with a stated
+//! error.
 
 pub mod align;
 #[cfg(feature = "cli")]

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kernel_that_could_be_a_plans_has_an_offset_for_it() {
+    fn each_possible_kernel_of_a_plan_allows_an_offset() {
         // Kernels that waited long for other ranks, with timers that are as fast or slow as is
         // allowed.
         for length in [20_000, 5_000_000, 800_000_000, 60_000_000_000_u64] {

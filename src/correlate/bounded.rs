@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_comes_again_is_new() {
+    fn a_key_inserted_again_counts_as_new() {
         let mut map = Bounded::default();
         map.insert(1, "first", 2);
         map.remove(&1);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_come_and_go_take_no_time() {
+    fn frequent_inserts_and_removals_are_fast() {
         let mut map = Bounded::default();
         for round in 0..1_000_000 {
             let key = round % 100;

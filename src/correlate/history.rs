@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_unless_it_may_not_be() {
+    fn memory_is_bounded_unless_the_history_is_endless() {
         for (mut history, threads, most) in [(History::default(), THREADS, PAST), (History::endless(), 101, usize::MAX)]
         {
             for id in 0..40_000 {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_busy_thread_said_is_known_for_seconds() {
+    fn ranges_of_a_busy_thread_are_remembered_for_seconds() {
         let mut history = History::default();
         // 20,000 ranges a second, for three seconds.
         for id in 0..60_000 {

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn begins_and_ends_are_paired_by_their_numbers() {
+    fn begins_and_ends_are_paired_by_id() {
         let mut ranges = Ranges::default();
         let mut push = |id, time, edge| ranges.push(&marker(id, time, edge)).map(|(begin, end)| (begin.id, end));
         assert_eq!(push(1, 10, Edge::Begin), None);

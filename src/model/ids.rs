@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_never_that_of_a_pointer() {
+    fn a_tag_never_looks_like_a_pointer() {
         for bits in [0, 1, u64::MAX, 1 << 20, (1 << 20) - 8] {
             let tag = ProcessTag::from_random(bits);
             assert!(tag.bits() >= 8 && tag.bits() < 1 << 20);

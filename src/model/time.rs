@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shifted_is_known_no_better_than_before() {
+    fn a_shift_never_reduces_the_error() {
         let shift = Shift::between(-7, 4);
         assert_eq!(shift, Shift { ns: -2, error_ns: 6 });
         assert!(shift.meets(4, 9) && !shift.meets(5, 9) && shift.meets(-20, -8) && !shift.meets(-20, -9));

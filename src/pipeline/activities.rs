@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn they_leave_in_the_order_of_their_ends_and_not_too_early() {
+    fn activities_leave_in_the_order_of_their_ends_and_not_early() {
         let mut activities = Activities::default();
         for end in [30, 10, 20, 10] {
             assert_eq!(activities.push(ends(end)), None);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn late_ones_find_their_place() {
+    fn late_activities_are_sorted_in() {
         let mut activities = Activities::default();
         for round in [[50, 70, 90], [10, 60, 80], [20, 30, 95]] {
             for end in round {

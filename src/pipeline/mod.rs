@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn launches_of_graphs_are_waited_for_unless_their_kernels_may_name_others() {
+    fn graph_launches_are_waited_for_unless_kernels_may_name_other_launches() {
         assert_eq!(unseen_after_cupti_was_lent(130_100), None);
         assert_eq!(unseen_after_cupti_was_lent(130_101), Some(HostNs(20)));
     }
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn no_kernel_is_said_to_hang_where_times_are_spoilt() {
+    fn no_kernel_is_said_to_hang_while_times_are_bad() {
         assert_eq!(not_ended_after(0), (1, 0));
         assert_eq!(not_ended_after(7), (1, 0), "single bad records are no stretch");
         assert_eq!(not_ended_after(8), (0, 1), "it may have ended without a time");

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_make_a_stretch_and_single_ones_do_not() {
+    fn many_bad_records_make_a_period_and_single_ones_do_not() {
         let mut spoilt = Spoilt::default();
         for number in 0..10_000 {
             assert_eq!(if number % 20 == 0 { spoilt.bad() } else { spoilt.good() }, None, "one of twenty");

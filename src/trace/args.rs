@@ -544,7 +544,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_as_the_worse_of_both() {
+    fn the_alignment_of_two_buffers_is_the_smaller_one() {
         for (addresses, expected) in [
             ([0x7f00_0000_0000, 0x7f00_0020_0000], 4096),
             ([0x7f00_0000_0100, 0x7f00_0000_0040], 64),

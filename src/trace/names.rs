@@ -15,8 +15,8 @@ use crate::model::state;
 use crate::model::timeline::{Comm, Operation};
 use crate::model::word::Word;
 
-/// The label of a process that has another number in a trace of several hosts than on its own: `pid
-/// 7 on its host`.
+/// The label of a process that has another number in a trace of several hosts than on its own:
+/// `pid 7 on its host`.
 #[cfg(feature = "cli")]
 pub fn pid_on_its_host(pid: u64) -> String {
     format!("pid {pid} on its host")
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn pytorch_s_names_are_told_by_their_description() {
+    fn pytorch_groups_are_named_by_their_description() {
         for (name, told) in [
             ("dp", "dp"),
             ("DATA_PARALLEL_GROUP:4", "DATA_PARALLEL_GROUP"),

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overtaken_has_ended_and_what_hangs_has_not() {
+    fn overtaken_operations_have_ended_and_hanging_ones_have_not() {
         let mut outstanding = Outstanding::default();
         for (id, begin) in [(A, 10), (B, 20), (C, 30), (D, 50)] {
             outstanding.begin(id, HostNs(begin), None, 0);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_counts_until_a_later_one_has_ended() {
+    fn a_lost_operation_counts_until_a_later_one_has_ended() {
         let mut outstanding = Outstanding::default();
         for (id, begin) in [(A, 10), (B, 20), (C, 30)] {
             outstanding.begin(id, HostNs(begin), Some(&operation(id)), 0);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_will_tell_the_end_of_hides_nothing_behind_it() {
+    fn an_operation_without_a_reported_end_hides_no_later_ones() {
         let mut outstanding = Outstanding::default();
         outstanding.begin(A, HostNs(10), Some(&operation(A)), 0);
         // Now there are no kernels for a while.
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_twice_nor_before_its_time() {
+    fn nothing_is_written_twice_or_early() {
         let mut outstanding = Outstanding::default();
         outstanding.begin(A, HostNs(10), None, 0);
         outstanding.begin(B, HostNs(20), None, 0);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_the_counter_was_drawn_counts() {
+    fn operations_begun_before_the_counter_count() {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let mut writer = Writer::new(ProcessTag::from_random(42), clocks);
         let mut outstanding = Outstanding::default();

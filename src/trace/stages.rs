@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_has_what_the_viewers_pages_look_for() {
+    fn a_launch_has_the_arguments_that_the_viewer_expects() {
         // The second one arrives late and ran before the first.
         let packets = drawn([kernel(5, "gemm"), kernel(2, "gemm")].into_iter());
         assert_eq!([packets[0].timestamp(), packets[1].timestamp()], [5_000, 2_000]);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_are_written_in_full_from_some_point_on() {
+    fn too_many_names_are_written_in_full() {
         let packets = drawn((0..5_000).map(|number| kernel(number, &format!("kernel {number}"))));
         let interned: usize =
             packets.iter().flat_map(|it| &it.interned_data).map(|it| it.gpu_specifications.len()).sum();

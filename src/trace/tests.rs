@@ -2,9 +2,9 @@
 //! itself.
 //!
 //! Perfetto silently drops and misplaces events, so [`Picture::read`] refuses such input. A
-//! [`Picture`] is compared as lines: the tracks, indented by depth, and on each track `BEGIN..END
-//! NAME` for a slice, `BEGIN.. NAME` for one without an end, `TIME NAME` for an instant, `TIME =
-//! VALUE` for a counter.
+//! [`Picture`] is compared as lines: the tracks, indented by depth, and on each track
+//! `BEGIN..END NAME` for a slice, `BEGIN.. NAME` for one without an end, `TIME NAME` for an
+//! instant, `TIME = VALUE` for a counter.
 
 mod arguments;
 mod damage;

@@ -30,8 +30,8 @@
 //! ```
 //!
 //! A file has a few thousand tracks at most. Past the limit, in total or for one kind, new items
-//! share a track: `other communicators`, `other peers`, `other threads`, `other streams`, `other
-//! channels`.
+//! share a track: `other communicators`, `other peers`, `other threads`, `other streams`,
+//! `other channels`.
 //!
 //! Slices of one track must nest. Slices that may overlap get lanes: tracks with the same name,
 //! which the viewer stacks. Calls of one thread nest by nature. Where a stop is missing or out of

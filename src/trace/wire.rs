@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documentation_s_examples_come_out() {
+    fn the_examples_of_protobuf_s_documentation_are_encoded() {
         let mut buf = Buf::new();
         buf.uint(1, 150);
         assert_eq!(buf.bytes(), [0x08, 0x96, 0x01]);

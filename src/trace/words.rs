@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_statements_look_for_words_that_are_written() {
+    fn the_sql_uses_words_that_are_written() {
         let several = between("category IN (", ')');
         let several = several.iter().flat_map(|list| list.split('\'').skip(1).step_by(2)).map(str::to_owned);
         for category in between("category = '", '\'').into_iter().chain(several) {

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_that_is_cut_off_reads_to_its_last_whole_packet() {
+    fn a_large_cut_file_is_read_up_to_its_last_whole_packet() {
         let (file, _) = large();
         for end in (0..file.len()).step_by(file.len() / 23) {
             let (found, read) = numbers(&file[..end]);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_a_fault_in_a_large_file_is_handed_over() {
+    fn packets_before_a_fault_in_a_large_file_are_passed_on() {
         let (good, count) = large();
         for fault in [&b"no packet"[..], b"\x0a\x02\x0b\x0b"] {
             let (found, read) = numbers(&[&good[..], fault, &good[..]].concat());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_gets_no_further_packet() {
+    fn after_an_error_no_further_packet_is_passed_on() {
         let (file, _) = large();
         let mut seen = 0;
         let read = super::super::read(&file[..], |_| {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_file_takes_no_memory() {
+    fn a_length_beyond_the_file_allocates_nothing() {
         let (good, count) = large();
         // A packet of 2^60 bytes.
         let absurd = [&good[..], b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x10", &[0; 5 << 20]].concat();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_the_file_but_for_what_is_edited() {
+    fn a_copy_equals_the_file_except_for_edits() {
         let (file, count) = large();
         let rewrite = |edit: fn(&[u8]) -> Option<Vec<u8>>| {
             let mut copy = Vec::new();

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read_and_stand_as_they_were() {
+    fn fields_are_read_and_keep_their_bytes() {
         let message = [0x08, 0x96, 0x01, 0x12, 0x02, b'h', b'i', 0x19, 1, 0, 0, 0, 0, 0, 0, 0];
         let found: Vec<_> = fields(&message).collect();
         assert_eq!(found.len(), 3);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_ends_early() {
+    fn bytes_that_are_no_message_end_early() {
         assert_eq!(fields(&[0x12, 0x05, 1]).count(), 0);
         assert_eq!(fields(&[0x08, 1, 0x0b]).count(), 1);
         assert_eq!(fields(&[0x08]).count(), 0);

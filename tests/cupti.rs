@@ -1185,7 +1185,7 @@ fn an_injected_library_is_silent_when_disabled_and_in_a_forked_child() {
     assert_eq!(fork.json["child"]["status"], 0, "{}", recording.outcome.stderr);
     let timeline = recording.timeline();
     assert_eq!(timeline.figures().get("kernels_application"), 1);
-    // A child that was forked before records by itself.
+    // A child that was forked earlier makes a recording of its own.
     let script = format!(
         "main fork child\nchild call cuInit library=libcuda.so.1\nchild kernel inner\n{CUDA}main kernel outer\n"
     );

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_numbers_after_their_words() {
+    fn a_step_is_the_number_after_its_word() {
         for (name, number) in [
             ("step 17", Some(17)),
             ("ProfilerStep#3", Some(3)),

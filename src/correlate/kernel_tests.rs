@@ -223,7 +223,7 @@ fn replays_are_told_apart_in_whatever_order_their_kernels_arrive() {
 }
 
 #[test]
-fn kernels_know_the_ranges_around_the_calls_behind_them() {
+fn kernels_have_the_ranges_around_their_calls() {
     // Three operations: in the step, in a nested range, and after both. Their kernels run when all
     // ranges have ended.
     let calls = eager(10, "A", 1, 100) + &eager(30, "B", 2, 200) + &eager(60, "C", 3, 300);
@@ -239,7 +239,7 @@ fn kernels_know_the_ranges_around_the_calls_behind_them() {
 }
 
 #[test]
-fn operations_of_one_kernel_know_their_own_ranges() {
+fn operations_of_one_kernel_have_their_own_ranges() {
     check(
         "0 0 start g GroupApi | 1 0 start a CollApi parent=g count=1 | 2 0 stop a
          3 0 start b CollApi parent=g count=2 | 4 0 stop b
@@ -253,7 +253,7 @@ fn operations_of_one_kernel_know_their_own_ranges() {
 }
 
 #[test]
-fn kernels_of_a_graph_know_the_ranges_around_its_launch() {
+fn kernels_of_a_graph_have_the_ranges_around_its_launch() {
     let mut input = String::from(
         "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=1 | 1 0 stop a
          2 0 start l KernelLaunch parent=g | 2 0 node 70 in=l | 3 0 stop l | 3 0 stop g
@@ -561,7 +561,7 @@ fn an_external_id_may_arrive_before_or_after_its_kernel() {
 }
 
 #[test]
-fn few_kernels_wait_for_an_external_id() {
+fn only_a_limited_number_of_kernels_wait_for_an_external_id() {
     let mut player = Player::new();
     player.correlator.expect_external_ids();
     let kernels: String = (0..10_000).map(|n| format!("{} 0 kernel {n} corr={}\n", n + 1, n + 1)).collect();

@@ -315,7 +315,7 @@ fn wrong_kernel_times_do_not_decide_the_run_of_a_graph() {
 }
 
 #[test]
-fn a_graph_does_not_run_beside_itself() {
+fn runs_of_one_graph_do_not_overlap() {
     // The run at 104 was handed over while this kernel ran. So the kernel is neither the earlier
     // run nor that one.
     let input =

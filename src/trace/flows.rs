@@ -44,7 +44,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_two_arrows_have_one_number() {
+    fn no_two_arrows_share_a_number() {
         let mut numbers = HashSet::new();
         for event in [0x8_0000_0000_0001, 0x8_0000_0000_0002, 0xfff_f000_0000_0001].map(Handle) {
             assert!(numbers.insert(from(event)));

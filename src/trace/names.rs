@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_named_with_their_gpu_and_known_without_it() {
+    fn processes_are_named_with_their_gpu_and_recognised_without_it() {
         for (model, name) in [
             (Some("NVIDIA H200"), "rank 3 · node17 · GPU 3 (H200)"),
             (Some("GRID V100 (8 GB)"), "rank 3 · node17 · GPU 3 (GRID V100 (8 GB))"),

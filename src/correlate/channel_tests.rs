@@ -244,7 +244,7 @@ impl World {
         said
     }
 
-    /// Asserts that every sample is said and that its true times lie within the stated error,
+    /// Asserts that every sample is reported and that its true times lie within the stated error,
     /// unless `except` holds for its plan and channel.
     #[track_caller]
     fn check_times(&self, said: &Said, except: impl Fn(usize, usize) -> bool) {

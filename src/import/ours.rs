@@ -50,8 +50,8 @@ struct Reader {
     hosts: BTreeSet<String>,
     /// By process, hash, and the name of those without a hash.
     communicators: HashMap<(usize, u64, String), usize>,
-    /// Operations by process, correlation number (which every rank has) and function: an operation
-    /// that a rank does with itself has one number twice.
+    /// Operations by process, correlation number (the same on every rank) and function: a rank's
+    /// send to itself and the matching receive share a number.
     operations: HashMap<(usize, u64, Option<i32>), usize>,
     /// Kernels with several operations, by where and when they ran.
     several: HashMap<(usize, String, Span), usize>,

@@ -50,8 +50,8 @@ pub enum Input<'a> {
     Kernels(Source),
     /// From now on external ids name the launches.
     ExternalIds,
-    /// A pass begins, with a reading of both clocks. During a pass, records wait this long for
-    /// earlier ones, in ns.
+    /// A pass begins: a reading of both clocks, and how long records wait for earlier ones in this
+    /// pass, in ns.
     Pass {
         /// The reading.
         pair: Pair,

@@ -176,15 +176,15 @@ impl Runs {
         let free = |place: &usize| self.told.get(*place).is_some_and(|run| !run.is_claimed);
         let place_of = |index: u64| index.checked_sub(self.gone).and_then(|place| usize::try_from(place).ok());
         let (place, is_exact) = match counted.map(place_of) {
-            // Its run is too old and forgotten.
+            // Its run was too long ago, or NCCL did not report it.
             Some(None) => (None, false),
             Some(Some(place)) if (low..high).contains(&place) => (Some(place).filter(free), true),
             Some(_) if !seen.has_gaps => (None, false),
             // Some launches were not reported.
             _ => (Some(low).filter(|place| place + 1 == high).filter(free), false),
         };
-        // No run that was handed over fits: the node may have been changed. Where everything done
-        // to graphs was reported, the times must be wrong.
+        // No run that was handed over fits: the graph may be another one by now. Where everything
+        // done to graphs was reported, the times must be wrong.
         if !seen.is_whole && place.is_none() && !(low..high).any(|place| free(&place)) {
             return Err(Unmatched::NoGroup);
         }

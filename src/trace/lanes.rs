@@ -48,9 +48,9 @@ struct Family {
     shared: bool,
 }
 
-/// A lane on which slices with equal times nest. Otherwise such slices would not be drawn at all: a
-/// group may hand over hundreds of operations at once, and its kernel carries all of them for as
-/// long as it runs.
+/// A lane on which slices with equal times nest. Elsewhere unrelated slices never nest; here they
+/// do, because otherwise they would not be drawn at all: a group may hand over hundreds of
+/// operations at once, and its kernel carries all of them for as long as it runs.
 struct Further {
     track: Track,
     /// The begin and end of the last slices on it, and how many there are.
@@ -58,7 +58,7 @@ struct Further {
     depth: u32,
 }
 
-/// How deep slices nest. Perfetto drops slices deeper than 512.
+/// How deep slices may nest. Perfetto drops slices deeper than 512.
 const DEPTH: u32 = 256;
 /// Additional lanes per family. They hold a kernel of 4096 operations, the most that are
 /// remembered.

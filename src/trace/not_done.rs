@@ -60,7 +60,7 @@ pub(super) struct NotDone {
     expects_kernels: bool,
     kernels_missing: bool,
     state: State,
-    /// How often a standstill ended again.
+    /// How often a standstill turned out to be a pause.
     pauses: u32,
     /// By device: the first kernel that had not ended, by the id of its launch, and its name if it
     /// is not NCCL's.

@@ -41,7 +41,7 @@ impl Error for AppendError {
     }
 }
 
-/// A file that grows by chunks up to a size.
+/// A file that grows by chunks, up to a maximum size.
 pub struct CaptureFile {
     file: Output,
     zlib: Compress,
@@ -50,11 +50,11 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// A new file, readable by its owner only, with its head, in a folder whose path this is.
+    /// Creates the file at `path` in `folder`, readable by its owner only, and writes its head.
     ///
     /// # Errors
     ///
-    /// What the operating system says against it; among that, that it exists.
+    /// The operating system's reason, also if the file exists.
     pub fn create(folder: &Descriptor, path: &Path, max_size: u64) -> std::io::Result<CaptureFile> {
         let mut file = Output::create(folder, path.to_owned(), 0)?;
         if let Append::Failed(why) = file.append(&write::head()) {
@@ -64,7 +64,7 @@ impl CaptureFile {
         Ok(CaptureFile { file, zlib: Compress::new(Compression::fast(), true), packed: Vec::new(), max_size })
     }
 
-    /// Where it is.
+    /// The file's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
@@ -76,16 +76,16 @@ impl CaptureFile {
         &self.file
     }
 
-    /// Ends it, and removes it.
+    /// Closes the file and removes it.
     pub fn remove(self) {
         self.file.remove();
     }
 
-    /// Appends a chunk of whole entries, where there is room.
+    /// Appends a chunk of whole entries, if there is room.
     ///
     /// # Errors
     ///
-    /// Why it is not there. Nothing may be appended then but the [end](CaptureFile::end).
+    /// The reason, as a fragment. After that only the [end](CaptureFile::end) may be appended.
     pub fn append(&mut self, entries: &[u8]) -> Result<(), AppendError> {
         if !self.pack(entries) {
             return Err(AppendError::Compression);
@@ -99,22 +99,23 @@ impl CaptureFile {
         }
     }
 
-    /// Marks the capture as ended before the recording, and answers that in a sentence. The mark takes a hundred bytes or two.
+    /// Marks the capture as ended before the recording, and returns the reason as a sentence. The
+    /// mark takes 100 to 200 bytes.
     #[must_use]
     pub fn end(mut self, why: &str) -> String {
         let why = format!("{}: {why}; the capture ends here", self.path().display());
         if self.pack(&write::cut_short(&why)) {
-            // Where the disk is full there is no mark, and a reader says that the file was cut.
+            // On a full disk there is no mark, and a reader reports that the file was cut.
             let _ = self.file.append(&self.packed);
         }
         why
     }
 
-    /// Makes a chunk of these entries.
+    /// Compresses these entries into a chunk.
     fn pack(&mut self, entries: &[u8]) -> bool {
         self.zlib.reset();
         self.packed.clear();
-        // More than deflate ever adds: 5 bytes a block of 16 KiB and a frame.
+        // More than deflate ever adds: 5 bytes per block of 16 KiB, and a frame.
         self.packed.reserve(8 + entries.len() + entries.len() / 1000 + 64);
         self.packed.extend((entries.len() as u32).to_le_bytes());
         self.packed.extend([0; 4]);

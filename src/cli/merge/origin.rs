@@ -27,6 +27,8 @@ pub(super) struct Origin {
     path: PathBuf,
     /// The marks of its processes.
     pub(super) tags: BTreeSet<u64>,
+    /// The marks of what merges drew into it.
+    pub(super) merges: BTreeSet<u64>,
     hosts: BTreeSet<String>,
     pub(super) boots: BTreeSet<String>,
     /// What names its run.
@@ -98,6 +100,7 @@ impl Origin {
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             match said.key() {
                 attribute::BOOT => drop(self.boots.insert(said.string_value().to_owned())),
+                attribute::MERGED => self.merges.extend(said.string_value().parse::<u64>()),
                 attribute::RUN => drop(self.runs.insert(said.string_value().to_owned())),
                 attribute::TOOL => drop(self.kind.get_or_insert(Kind::Imported)),
                 _ => {}

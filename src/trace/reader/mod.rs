@@ -1,12 +1,13 @@
-//! Reads traces, however large: the packets of a file in their order, with what earlier ones said for them.
+//! Reads traces of any size: the packets of a file in order, with what earlier packets said for
+//! them.
 //!
 //! ```text
-//!   blocks   whole packets of the file, unpacked side by side on all cores
-//!   follow   what a packet leaves unsaid: its sequence's clock, default track and names
+//!   blocks   whole packets of the file, decompressed in parallel on all cores
+//!   follow   what a packet leaves out: its sequence's clock, default track and names
 //!   wire     protobuf's encoding, field by field
 //! ```
 //!
-//! Memory does not grow with the file. An event's arguments are decoded when they are asked for.
+//! Memory does not grow with the file. An event's arguments are decoded on demand.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -40,7 +41,7 @@ pub mod proto {
     }
 }
 
-/// What a clock snapshot says is to be added to the trace's times for those since 1970, ns.
+/// What to add to the trace's times to get ns since 1970, according to a clock snapshot.
 pub(crate) fn to_utc_ns(packet: &TracePacket) -> Option<i64> {
     let clocks = &packet.clock_snapshot.as_ref()?.clocks;
     let reads = |id: u64| Some(clocks.iter().find(|it| u64::from(it.clock_id()) == id)?.timestamp() as i64);
@@ -50,21 +51,21 @@ pub(crate) fn to_utc_ns(packet: &TracePacket) -> Option<i64> {
 pub use proto::ncclscope::Nccl;
 pub use proto::perfetto::protos::{Trace, TracePacket, TrackEvent};
 
-/// Why a trace cannot be read, or not to its end. The packets before the fault were handed over.
+/// Why a trace cannot be read, or not to its end. The packets before the fault were passed on.
 #[derive(Debug)]
 pub enum Error {
     /// The file cannot be read.
     Io(io::Error),
-    /// The first byte is not that of a packet.
+    /// The first byte does not start a packet.
     NotATrace,
     /// A packet cannot be decoded.
     Packet {
-        /// Where it begins, or the compressed packet that holds it.
+        /// Where it begins, or the compressed packet that contains it.
         at: u64,
         /// Why.
         damage: Damage,
     },
-    /// A packet's time is on this clock, which nothing relates to the clock of the trace.
+    /// A packet's time is on this clock, which nothing relates to the trace's clock.
     Clock(u64),
 }
 
@@ -127,11 +128,11 @@ impl From<io::Error> for Error {
     }
 }
 
-/// Calls `each` for every packet of a trace, in their order, until it fails.
+/// Calls `each` for every packet of a trace, in order, until it fails.
 ///
 /// # Errors
 ///
-/// See [`Error`]; and what `each` answers.
+/// See [`Error`]; and whatever `each` returns.
 pub fn read<E: From<Error>>(
     source: impl Read + Send,
     mut each: impl FnMut(&Packet<'_>) -> Result<(), E>,
@@ -149,7 +150,7 @@ pub fn read_file<E: From<Error>>(path: &Path, each: impl FnMut(&Packet<'_>) -> R
     read(File::open(path).map_err(Error::Io)?, each)
 }
 
-/// Calls `each` for every packet of a trace, all of it decoded.
+/// Calls `each` for every packet of a trace, fully decoded.
 ///
 /// # Errors
 ///

@@ -214,6 +214,7 @@ boot = { offset = "3600 s", drift = "80 ppm" }
     std::fs::write(&file, SCENARIO).expect("room for a scenario");
     let job = Plan::new(nccl, file.to_str().expect("a path")).with_cupti("13.0").run().succeeded();
     let (merged, _) = job.joined();
+    merged.query(include_str!("../../sql/ncclscope.sql")).unwrap_or_else(|error| panic!("{error}"));
     let processes = job.processes();
     // When each rank truly began, collective by collective.
     let begun: Vec<(i64, Vec<i64>)> = processes
@@ -246,8 +247,7 @@ boot = { offset = "3600 s", drift = "80 ppm" }
     assert!(named >= 20, "only {named} of 30 have a name, where rank 2 is 19 ms late");
     for (rank, begun_here) in &begun {
         let waits = merged.rows(&format!(
-            "SELECT extract_arg(arg_set_id, 'nccl.wait_ns') AS wait, extract_arg(arg_set_id, 'nccl.time_error_ns') AS error \
-             FROM slice s JOIN track t ON t.id = s.track_id WHERE t.name = 'world · rank {rank} of 4 · waits' AND s.name = 'transfer' ORDER BY ts"
+            "SELECT wait, error FROM nccl_wait WHERE label = 'world' AND rank = {rank} ORDER BY end_ts - transfer"
         ));
         assert_eq!(waits.len(), 30);
         for (number, row) in waits.iter().enumerate() {

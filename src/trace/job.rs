@@ -81,6 +81,8 @@ pub struct Part {
     pub queued_ns: u64,
     /// How far its wait may be off, ns.
     pub error_ns: u64,
+    /// How long its sends waited for the GPU, the peer and the network, summed over those that overlap, ns.
+    pub sends: Option<[u64; 3]>,
 }
 
 impl Collective {
@@ -157,7 +159,7 @@ impl JobTracks {
 
     /// Draws the part of one rank.
     pub fn part(&mut self, tracks: RankTracks, it: &Collective, part: &Part, arrow: u64) {
-        let Part { entered, left, queued_ns, error_ns } = *part;
+        let Part { entered, left, queued_ns, error_ns, sends } = *part;
         let (wait, transfer) = (it.last.since(entered), left.since(it.last.max(entered)));
         let mut arrow = Some(arrow);
         let mut draw = |start: HostNs, end: HostNs, name: &str, doubt: Option<String>| {
@@ -167,6 +169,11 @@ impl JobTracks {
                 .uint(nccl::TRANSFER_NS, transfer)
                 .uint(nccl::QUEUED_NS, queued_ns);
             self.args.int(nccl::LAST_RANK, it.last_rank).uint(nccl::TIME_ERROR_NS, error_ns);
+            for (field, ns) in
+                [nccl::GPU_WAIT_NS, nccl::PEER_WAIT_NS, nccl::NETWORK_WAIT_NS].iter().zip(sends.unwrap_or_default())
+            {
+                self.args.nonzero(*field, ns);
+            }
             if let Some(doubt) = doubt {
                 self.args.text(nccl::DOUBT, &doubt);
             }

@@ -147,8 +147,32 @@ pub(super) struct Evidence {
     members: Vec<Member>,
     visits: Sample<Visit>,
     ends: Sample<End>,
+    /// By member and mark.
+    waits: FxHashMap<(u32, u64), Waits>,
     /// Operations whose kernels are known by inference only.
     inferred: u64,
+}
+
+impl Evidence {
+    fn visit(&mut self, visit: Visit) {
+        let before = self.visits.left_out;
+        self.visits.push(visit, Visit::mark);
+        if self.visits.left_out != before {
+            self.leave_out(self.visits.left_out);
+        }
+    }
+
+    fn waited(&mut self, member: u32, mark: u64, what: usize, ns: u64) {
+        if mixed((self.members[member as usize].comm, mark, 0)) & self.visits.left_out == 0 {
+            self.waits.entry((member, mark)).or_default()[what] += ns;
+        }
+    }
+
+    fn leave_out(&mut self, bits: u64) {
+        self.visits.leave_out(bits, Visit::mark);
+        let comm = |member: u32| self.members[member as usize].comm;
+        self.waits.retain(|(member, mark), _| mixed((comm(*member), *mark, 0)) & bits == 0);
+    }
 }
 
 /// Looks through a file.
@@ -156,16 +180,38 @@ pub(super) struct Looking {
     found: Evidence,
     tracks: FxHashMap<u64, Known>,
     /// Members by process and label, and by process and hash.
-    by_label: HashMap<(u64, String), u32>,
+    by_label: FxHashMap<u64, HashMap<String, u32>>,
     by_hash: FxHashMap<(u64, u64), Vec<u32>>,
     /// Slices that are open on the tracks of operations; only of certain ones there is something to say.
     runs: FxHashMap<u64, Vec<Option<Visit>>>,
-    /// Transfers likewise, outermost first: their mark, channel and number.
-    steps: FxHashMap<u64, Vec<Option<(u64, u64, u64)>>>,
+    /// Transfers likewise, outermost first, and inside of them what they wait for.
+    steps: FxHashMap<u64, Vec<Step>>,
     /// Operations of graphs: several of them may have the number of one, each on another rank.
     replayed: FxHashSet<(u64, u64)>,
     oldest: VecDeque<(u64, u64)>,
 }
+
+/// What is open on a track of transfers.
+#[derive(Clone, Copy)]
+enum Step {
+    /// A transfer of an operation: its mark, channel and number.
+    Transfer(u64, u64, u64),
+    /// Inside of it, since when the sending member waits, and for what.
+    Wait {
+        member: u32,
+        mark: u64,
+        what: usize,
+        since: HostNs,
+    },
+    Other,
+}
+
+/// What sends wait for, in the order of [`Waits`].
+const WAITS: [&str; 3] = [wait::GPU, wait::PEER, wait::NETWORK];
+
+/// How long the sends of an operation waited on one rank, in all, ns: for the GPU to fill a buffer, for the peer to have room, for the
+/// network. They overlap each other.
+pub(super) type Waits = [u64; 3];
 
 /// A track with something to say.
 enum Known {
@@ -200,12 +246,13 @@ impl Looking {
             members: Vec::new(),
             visits: Sample::of(share(VISITS)),
             ends: Sample::of(share(ENDS)),
+            waits: FxHashMap::default(),
             inferred: 0,
         };
         Looking {
             found,
             tracks: FxHashMap::default(),
-            by_label: HashMap::new(),
+            by_label: FxHashMap::default(),
             by_hash: FxHashMap::default(),
             runs: FxHashMap::default(),
             steps: FxHashMap::default(),
@@ -231,9 +278,12 @@ impl Looking {
             kind::TYPE_SLICE_END => {
                 if let Some(mut visit) = self.runs.get_mut(&event.track).and_then(Vec::pop).flatten() {
                     visit.left = time;
-                    self.found.visits.push(visit, Visit::mark);
+                    self.found.visit(visit);
                 }
-                self.steps.get_mut(&event.track).and_then(Vec::pop);
+                let step = self.steps.get_mut(&event.track).and_then(Vec::pop);
+                if let Some(Step::Wait { member, mark, what, since }) = step {
+                    self.found.waited(member, mark, what, time.since(since));
+                }
             }
             _ => self.instant(event),
         }
@@ -252,7 +302,7 @@ impl Looking {
                 };
                 let number = self.found.members.len() as u32;
                 if group.is_some() {
-                    self.by_label.insert((process, label.clone()), number);
+                    self.by_label.entry(process).or_default().insert(label.clone(), number);
                 }
                 self.by_hash.entry((process, comm)).or_default().push(number);
                 self.found.members.push(Member {
@@ -292,25 +342,28 @@ impl Looking {
             && let Some(Known::Transfers { label, peer, is_send }) = self.tracks.get(&event.track)
         {
             let open = self.steps.entry(event.track).or_default();
-            let phase = if *is_send { wait::PEER } else { wait::FLUSH };
-            let member = || self.by_label.get(&(event.track >> TRACK_BITS, label.clone()));
-            if let [Some((mark, channel, step))] = open[..]
-                && event.name == phase
-                && let Some(number) = member()
-            {
-                let Member { comm, rank, .. } = self.found.members[*number as usize];
-                let (from, to) = if *is_send { (rank, *peer) } else { (*peer, rank) };
-                let pair = u64::from(from as u32) << 32 | u64::from(to as u32);
-                let transfer = (comm, mark, mixed((pair, channel, step)));
-                if !self.replayed.contains(&(comm, mark)) {
-                    let end = End { transfer, is_send: *is_send, member: *number, track: event.track, at: time };
-                    self.found.ends.push(end, End::mark);
+            let member = self.by_label.get(&(event.track >> TRACK_BITS)).and_then(|by_label| by_label.get(label));
+            let step = match (&open[..], event.correlation, member) {
+                ([], Some(mark), _) => {
+                    let number = |field| event.uint(field).unwrap_or(0);
+                    Step::Transfer(mark, number(nccl::CHANNEL), number(nccl::STEP))
                 }
-            }
-            let step = open.is_empty().then(|| {
-                Some((event.correlation?, event.uint(nccl::CHANNEL).unwrap_or(0), event.uint(nccl::STEP).unwrap_or(0)))
-            });
-            open.push(step.flatten());
+                (&[Step::Transfer(mark, channel, step)], _, Some(&member)) => {
+                    let Member { comm, rank, .. } = self.found.members[member as usize];
+                    let (from, to, phase) =
+                        if *is_send { (rank, *peer, wait::PEER) } else { (*peer, rank, wait::FLUSH) };
+                    if event.name == phase && !self.replayed.contains(&(comm, mark)) {
+                        let pair = u64::from(from as u32) << 32 | u64::from(to as u32);
+                        let transfer = (comm, mark, mixed((pair, channel, step)));
+                        let end = End { transfer, is_send: *is_send, member, track: event.track, at: time };
+                        self.found.ends.push(end, End::mark);
+                    }
+                    let what = WAITS.iter().position(|it| *is_send && *it == event.name);
+                    what.map_or(Step::Other, |what| Step::Wait { member, mark, what, since: time })
+                }
+                _ => Step::Other,
+            };
+            open.push(step);
         }
     }
 
@@ -329,7 +382,7 @@ impl Looking {
     fn member(&self, event: &Event<'_>, comm: u64) -> Option<u32> {
         let process = event.track >> TRACK_BITS;
         if let Some(Known::Operations { label, .. }) = self.tracks.get(&event.track)
-            && let Some(number) = self.by_label.get(&(process, label.clone()))
+            && let Some(number) = self.by_label.get(&process).and_then(|by_label| by_label.get(label))
         {
             return Some(*number);
         }
@@ -388,6 +441,7 @@ pub(super) struct Shared {
     /// Where those of operations lie that at least two ranks are known to have had.
     operations: Vec<Range<u32>>,
     ends: Vec<End>,
+    waits: FxHashMap<(u32, u64), Waits>,
     /// The sending and the receiving end of transfers, by their places.
     transfers: Vec<(u32, u32)>,
     /// Of each file the operations that are known by inference only.
@@ -404,13 +458,14 @@ impl Shared {
         let mut all = Shared { is_sample: visits | ends != 0, ..Shared::default() };
         for (number, mut file) in files.into_iter().enumerate() {
             let base = all.members.len() as u32;
-            file.visits.leave_out(visits, Visit::mark);
+            file.leave_out(visits);
             file.ends.leave_out(ends, End::mark);
             let clock = clocks[number];
             all.members.extend(file.members.into_iter().map(|it| Member { clock, ..it }));
             let moved = |member: u32| base + member;
             all.visits.extend(file.visits.kept.into_iter().map(|it| Visit { member: moved(it.member), ..it }));
             all.ends.extend(file.ends.kept.into_iter().map(|it| End { member: moved(it.member), ..it }));
+            all.waits.extend(file.waits.into_iter().map(|((member, mark), waits)| ((moved(member), mark), waits)));
             all.inferred.push(file.inferred);
         }
         all.find_operations();
@@ -465,6 +520,12 @@ impl Shared {
 
     pub(super) fn member_of(&self, visit: &Visit) -> &Member {
         &self.members[visit.member as usize]
+    }
+
+    /// What the sends of a rank's part waited for; nothing of replays, which may share one mark.
+    pub(super) fn waits_of(&self, visit: &Visit) -> Option<&Waits> {
+        let (_, mark, run) = visit.operation;
+        self.waits.get(&(visit.member, mark)).filter(|_| run == 0)
     }
 
     /// The clock of an end, and its time there.

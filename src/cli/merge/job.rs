@@ -80,7 +80,9 @@ pub(super) fn draw(
                 if let Some(of_rank) = *of_rank {
                     let last = placed.iter().find(|other| other.member.rank == it.last_rank).unwrap_or(part);
                     let error_ns = part.error_to(last);
-                    let part = Part { entered: entered.time, left: left.time, queued_ns: visit.queued_ns, error_ns };
+                    let sends = shared.waits_of(visit).copied();
+                    let part =
+                        Part { sends, entered: entered.time, left: left.time, queued_ns: visit.queued_ns, error_ns };
                     job.part(of_rank, it, &part, arrow);
                 }
             }

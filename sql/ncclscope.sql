@@ -250,6 +250,7 @@ CREATE PERFETTO VIEW nccl_step AS
 WITH step AS (
   SELECT
     *,
+    extract_arg(arg_set_id, 'correlation_id') AS operation,
     extract_arg(arg_set_id, 'nccl.step') AS step,
     extract_arg(arg_set_id, 'nccl.channel') AS channel,
     extract_arg(arg_set_id, 'nccl.comm') AS comm,
@@ -284,6 +285,7 @@ SELECT
   step.ts,
   step.dur,
   step.upid,
+  step.operation,
   -- Where many share tracks, each transfer says whose it is.
   coalesce(step.comm, family.comm) AS comm,
   coalesce(step.peer, family.peer) AS peer,

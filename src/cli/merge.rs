@@ -352,6 +352,11 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
             let (count, by) = (offset.contradictions, us(offset.contradiction_ns));
             how.push_str(&format!("; {count} of these contradict the others, by up to {by}, which is part of it"));
         }
+        let of_clock = || origins.iter().zip(clocks).filter(|(_, it)| **it == clock);
+        let outside = of_clock().flat_map(|(file, _)| file.ends()).map(|time| offset.at(time).error_ns).max();
+        if let Some(outside) = outside.filter(|outside| *outside > most) {
+            how.push_str(&format!("; before the first and after the last of them, to {}", us(outside)));
+        }
         moves.push(Some(Move { offset, host, how }));
     }
     Ok(moves)

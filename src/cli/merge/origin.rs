@@ -12,7 +12,7 @@ use crate::cli::reason::Reason;
 use crate::config;
 use crate::import::knowledge::{duration, utc};
 use crate::import::{Clock, Span};
-use crate::model::time::{FileNs, Shift};
+use crate::model::time::{FileNs, HostNs, Shift};
 use crate::trace::reader::{self, Event, Packet, TracePacket};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
@@ -143,6 +143,11 @@ impl Origin {
 
     pub(super) fn host(&self) -> String {
         self.hosts.iter().cloned().collect::<Vec<_>>().join(", ")
+    }
+
+    /// Its first and its last time.
+    pub(super) fn ends(&self) -> impl Iterator<Item = HostNs> {
+        self.span.into_iter().flat_map(|span| [span.start, span.end]).map(FileNs::in_trace)
     }
 
     /// From when to when, as people say it.

@@ -60,8 +60,9 @@ pub struct Collective {
     pub last: HostNs,
     /// Its rank in the communicator.
     pub last_rank: i32,
-    /// How much later it came than the one before it, ns, and how far that may be off, by the clocks of both.
-    pub late_ns: u64,
+    /// How much later it came than the one before it, ns, and how far that may be off, by the clocks of both. `None` where all wait for
+    /// one rank anyway.
+    pub late_ns: Option<u64>,
     /// The other one.
     pub late_error_ns: u64,
     /// Ranks whose part is known, and all.
@@ -89,18 +90,17 @@ impl Collective {
     /// Whether the clocks are good enough to say who came last.
     #[must_use]
     pub fn is_certain(&self) -> bool {
-        self.late_ns > self.late_error_ns
+        self.late_ns.is_none_or(|late| late > self.late_error_ns)
     }
 
     fn doubt(&self) -> Option<String> {
         let Collective { ranks, size, last_rank, late_ns, late_error_ns, .. } = self;
         let missing = i64::from(*size) - i64::from(*ranks);
-        match (self.is_certain(), missing > 0) {
-            (false, _) => Some(format!(
-                "rank {last_rank} came {late_ns} ns after the one before it, and their clocks are known to {late_error_ns} ns"
+        match late_ns {
+            Some(late) if !self.is_certain() => Some(format!(
+                "rank {last_rank} came {late} ns after the one before it, and their clocks are known to {late_error_ns} ns"
             )),
-            (true, true) => Some(format!("only {ranks} of {size} ranks are known")),
-            (true, false) => None,
+            _ => (missing > 0).then(|| format!("only {ranks} of {size} ranks are known")),
         }
     }
 }
@@ -145,8 +145,10 @@ impl JobTracks {
 
     /// Draws who came last to a collective. Answers the arrow that leads through the parts of all ranks.
     pub fn collective(&mut self, tracks: CommTracks, it: &Collective) -> u64 {
-        self.args.clear().int(nccl::LAST_RANK, it.last_rank).uint(nccl::LATE_NS, it.late_ns);
-        self.args.uint(nccl::TIME_ERROR_NS, it.late_error_ns).uint(nccl::RANKS, it.ranks.into());
+        self.args.clear().int(nccl::LAST_RANK, it.last_rank).uint(nccl::RANKS, it.ranks.into());
+        if let Some(late) = it.late_ns {
+            self.args.uint(nccl::LATE_NS, late).uint(nccl::TIME_ERROR_NS, it.late_error_ns);
+        }
         if let Some(doubt) = it.doubt() {
             self.args.text(nccl::DOUBT, &doubt);
         }

@@ -24,6 +24,16 @@ struct Placed<'a> {
     left: Bounded,
 }
 
+/// When the last rank of one host came.
+#[derive(Clone, Copy)]
+struct Came {
+    clock: usize,
+    at: HostNs,
+    /// How far that may be off on its own clock, and on the clock of all, ns.
+    own_error: u64,
+    error: u64,
+}
+
 impl<'a> Placed<'a> {
     fn of(visit: &'a Visit, shared: &'a Shared, moves: &[Option<Move>]) -> Placed<'a> {
         let member = shared.member_of(visit);
@@ -31,15 +41,27 @@ impl<'a> Placed<'a> {
         Placed { visit, member, entered, left }
     }
 
-    /// How far it may be off when one of them entered before the other. What two ranks of one clock share does not count.
-    fn error_to(&self, other: &Placed<'_>) -> u64 {
-        if self.member.clock == other.member.clock {
-            let own = |it: &Placed<'_>| it.visit.times()[0].error_ns;
-            own(self).saturating_add(own(other))
+    fn came(&self) -> Came {
+        let [Bounded { error_ns: own_error, .. }, _] = self.visit.times();
+        Came { clock: self.member.clock, at: self.entered.time, own_error, error: self.entered.error_ns }
+    }
+}
+
+impl Came {
+    /// How far it may be off when one of them came before the other, ns. What two ranks of one clock share does not count.
+    fn error_to(self, other: Came) -> u64 {
+        if self.clock == other.clock {
+            self.own_error.saturating_add(other.own_error)
         } else {
-            self.entered.error_ns.saturating_add(other.entered.error_ns)
+            self.error.saturating_add(other.error)
         }
     }
+}
+
+/// How far it may be off how long a rank waited for the last one, whichever that truly was, ns.
+fn wait_error(came: Came, last: Came, last_of_hosts: &[Came]) -> u64 {
+    let latest = last_of_hosts.iter().map(|it| it.at.0.saturating_add(came.error_to(*it))).max().unwrap_or(0);
+    latest.saturating_sub(last.at.0).max(came.error_to(last))
 }
 
 fn shifted(time: Bounded, how: Option<&Move>) -> Bounded {
@@ -63,14 +85,14 @@ pub(super) fn draw(
     let all: Vec<&[Visit]> = shared.operations().collect();
     for of_comm in all.chunk_by(|one, other| shared.member_of(&one[0]).comm == shared.member_of(&other[0]).comm) {
         let mut collectives: Vec<_> = of_comm.iter().filter_map(|visits| collective(visits, shared, moves)).collect();
-        collectives.sort_by_key(|(it, _)| it.first);
+        collectives.sort_by_key(|known| known.it.first);
         let mut tracks: Option<Option<CommTracks>> = None;
         let mut changes = Vec::new();
-        for (it, placed) in &collectives {
-            let label = &labels.of(placed[0].member);
+        for Known { it, parts, last, last_of_hosts } in &collectives {
+            let label = &labels.of(parts[0].member);
             let Some(of_all) = *tracks.get_or_insert_with(|| job.communicator(label, it.first)) else { break };
             let arrow = job.collective(of_all, it);
-            for part in placed.iter().filter(|it| it.visit.role != Role::Gives) {
+            for part in parts.iter().filter(|it| it.visit.role != Role::Gives) {
                 let Placed { visit, member, entered, left } = *part;
                 if it.last > entered.time {
                     changes.extend([(entered.time, 1), (it.last, -1)]);
@@ -78,8 +100,7 @@ pub(super) fn draw(
                 let Member { group, rank, size, .. } = member;
                 let of_rank = ranks.entry(visit.member).or_insert_with(|| job.rank((*group)?, label, *rank, *size));
                 if let Some(of_rank) = *of_rank {
-                    let last = placed.iter().find(|other| other.member.rank == it.last_rank).unwrap_or(part);
-                    let error_ns = part.error_to(last);
+                    let error_ns = wait_error(part.came(), *last, last_of_hosts);
                     let sends = shared.waits_of(visit).copied();
                     let part =
                         Part { sends, entered: entered.time, left: left.time, queued_ns: visit.queued_ns, error_ns };
@@ -97,35 +118,55 @@ pub(super) fn draw(
     Ok((flush.written, backwards))
 }
 
-/// A collective with the parts of its ranks; nothing where nobody waited for anybody.
-fn collective<'a>(
-    visits: &'a [Visit],
-    shared: &'a Shared,
-    moves: &[Option<Move>],
-) -> Option<(Collective, Vec<Placed<'a>>)> {
+/// A collective, with the parts of its ranks.
+struct Known<'a> {
+    it: Collective,
+    parts: Vec<Placed<'a>>,
+    last: Came,
+    last_of_hosts: Vec<Came>,
+}
+
+/// What is known of a collective; nothing where nobody waited for anybody.
+fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &[Option<Move>]) -> Option<Known<'a>> {
     if visits.iter().any(|it| it.is_send_recv) {
         return None;
     }
-    let placed: Vec<Placed<'_>> = visits.iter().map(|it| Placed::of(it, shared, moves)).collect();
-    let mut givers: Vec<&Placed<'_>> = placed.iter().filter(|it| it.visit.role != Role::Takes).collect();
-    givers.sort_by_key(|it| it.entered.time);
-    let last = *givers.last()?;
-    let first = placed.iter().map(|it| it.entered.time).min()?;
-    // A broadcast has one that all wait for, whenever it came.
-    let before = givers.len().checked_sub(2).map(|before| givers[before]);
-    let (late_ns, late_error_ns) =
-        before.map_or((u64::MAX, 0), |before| (last.entered.time.since(before.entered.time), last.error_to(before)));
+    let parts: Vec<Placed<'_>> = visits.iter().map(|it| Placed::of(it, shared, moves)).collect();
+    let givers = || parts.iter().filter(|it| it.visit.role != Role::Takes);
+    let first = parts.iter().map(|it| it.entered.time).min()?;
+    let by = givers().max_by_key(|it| it.entered.time)?;
+    let last = by.came();
+    let mut last_of_hosts: Vec<Came> = Vec::new();
+    for came in givers().map(Placed::came) {
+        match last_of_hosts.iter_mut().find(|it| it.clock == came.clock) {
+            Some(known) => {
+                known.at = known.at.max(came.at);
+                known.own_error = known.own_error.max(came.own_error);
+                known.error = known.error.max(came.error);
+            }
+            None => last_of_hosts.push(came),
+        }
+    }
+    // By how much it came after each other one, at least, as it seems, and at most.
+    let after = |other: &Placed<'_>| {
+        let (late, error) = (last.at.since(other.entered.time), last.error_to(other.came()));
+        [late.saturating_sub(error), late, late.saturating_add(error)]
+    };
+    let late = givers().filter(|it| it.visit.member != by.visit.member).map(after).reduce(|one, other| {
+        let [least, late, most] = one;
+        [least.min(other[0]), late.min(other[1]), most.min(other[2])]
+    });
     let it = Collective {
         correlation: visits[0].correlation(),
         first,
-        last: last.entered.time,
-        last_rank: last.member.rank,
-        late_ns,
-        late_error_ns,
-        ranks: placed.len() as u32,
-        size: last.member.size,
+        last: last.at,
+        last_rank: by.member.rank,
+        late_ns: late.map(|[_, late, _]| late),
+        late_error_ns: late.map_or(0, |[least, late, most]| (late - least).max(most - late)),
+        ranks: parts.len() as u32,
+        size: by.member.size,
     };
-    Some((it, placed))
+    Some(Known { it, parts, last, last_of_hosts })
 }
 
 /// Draws the arrows of transfers.

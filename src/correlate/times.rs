@@ -53,7 +53,7 @@ impl Correlator {
 
     /// When a kernel must have begun, by what NCCL's threads saw of its work.
     fn begun_by(&self, found: &Found) -> Option<HostNs> {
-        let by_proxy = found.operations.iter().filter_map(|operation| match &self.events.get(operation.id)?.details {
+        let by_proxy = found.operations.iter().filter_map(|operation| match self.events.details(operation.id)? {
             Details::Operation(.., work) => work.seen,
             _ => None,
         });

@@ -36,6 +36,11 @@ fn kernel(at: u64, corr: u32) -> String {
     format!("{}000 0 kernel {}000 corr={corr} node=60\n", at + 5, at + 2)
 }
 
+/// A run that is launched at this time: its launch, its hand-over and its kernel.
+fn run(at: u64, corr: u32) -> String {
+    launch(at, corr) + &group(at) + &kernel(at, corr)
+}
+
 fn said(at: u64, how: &str) -> String {
     format!("{}000 kernel to {}000 {how}: AllReduce 1\n", at + 2, at + 5)
 }
@@ -46,19 +51,8 @@ const INFERRED: &str = "inferred (graph replay) C by l";
 #[test]
 fn runs_that_nobody_launched_before_cupti_s_eyes_do_not_shift_the_others() {
     // The launches at 200 and 300 are not seen: CUPTI is lent.
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + "150000 0 lent\n"
-        + &group(200)
-        + &group(300)
-        + &launch(400, 8)
-        + &group(400)
-        + &kernel(400, 8)
-        + &launch(500, 9)
-        + &group(500)
-        + &kernel(500, 9);
+    let input =
+        TOLD.to_owned() + &run(100, 7) + "150000 0 lent\n" + &group(200) + &group(300) + &run(400, 8) + &run(500, 9);
     let expected = said(100, &format!("{EXACT} replay 1"))
         + &said(400, &format!("{INFERRED} replay 4"))
         + &said(500, &format!("{INFERRED} replay 5"));
@@ -67,8 +61,8 @@ fn runs_that_nobody_launched_before_cupti_s_eyes_do_not_shift_the_others() {
 
 #[test]
 fn launches_from_before_cupti_was_lent_may_be_told_after_it() {
-    let input = "150000 0 lent\n".to_owned() + TOLD + &launch(100, 7) + &group(100) + &kernel(100, 7);
-    let input = input + &launch(200, 8) + &group(200) + &kernel(200, 8);
+    let input = "150000 0 lent\n".to_owned() + TOLD + &run(100, 7);
+    let input = input + &run(200, 8);
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{INFERRED} replay 2"))));
 }
 
@@ -83,9 +77,7 @@ fn where_nccl_is_silent_and_cupti_was_lent_the_run_is_left_open() {
 fn where_kernels_may_name_another_launch_their_runs_come_from_times_alone() {
     // Each kernel names the launch of the other. That at 400 says nothing by its time either.
     let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
+        + &run(100, 7)
         + "150000 0 distrust\n"
         + &launch(200, 8)
         + &group(200)
@@ -125,15 +117,7 @@ fn a_graph_that_is_made_after_cupti_was_lent_is_counted() {
 #[test]
 fn a_launch_whose_callback_was_missed_is_found_by_time_and_those_after_it_are_not_counted() {
     // Nobody tells of the launch at 200, whose kernel comes.
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + &group(200)
-        + &kernel(200, 8)
-        + &launch(300, 9)
-        + &group(300)
-        + &kernel(300, 9);
+    let input = TOLD.to_owned() + &run(100, 7) + &group(200) + &kernel(200, 8) + &run(300, 9);
     let expected = said(100, &format!("{EXACT} replay 1"))
         + &said(200, &format!("{INFERRED} replay 2"))
         + &said(300, &format!("{INFERRED} replay 3"));
@@ -143,25 +127,14 @@ fn a_launch_whose_callback_was_missed_is_found_by_time_and_those_after_it_are_no
 #[test]
 fn a_launch_that_was_missed_and_whose_kernel_is_lost_too_is_noticed_by_the_next() {
     // Of the launch at 200 only NCCL tells. The next would be counted as the second run, which began before it was launched.
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + &group(200)
-        + &launch(300, 9)
-        + &group(300)
-        + &kernel(300, 9);
+    let input = TOLD.to_owned() + &run(100, 7) + &group(200) + &run(300, 9);
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(300, INFERRED)));
 }
 
 #[test]
 fn a_graph_of_the_application_s_alone_may_be_launched_untold() {
     // Node 1 of graph 7, which nothing of NCCL's is in.
-    let input = TOLD.to_owned()
-        + "95000 0 kernel 92000 corr=3 node=30064771073 name=sgemm\n"
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7);
+    let input = TOLD.to_owned() + "95000 0 kernel 92000 corr=3 node=30064771073 name=sgemm\n" + &run(100, 7);
     check(
         &input,
         &("92000 kernel to 95000 of the application\n".to_owned() + &said(100, &format!("{EXACT} replay 1"))),
@@ -177,26 +150,13 @@ fn where_times_are_wrong_the_operation_is_known_and_the_run_is_open() {
 
 #[test]
 fn kernels_that_come_in_another_order_are_counted_by_their_launches() {
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &launch(200, 8)
-        + &group(200)
-        + &kernel(200, 8)
-        + &kernel(100, 7);
+    let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + &run(200, 8) + &kernel(100, 7);
     check(&input, &(said(200, &format!("{EXACT} replay 2")) + &said(100, &format!("{EXACT} replay 1"))));
 }
 
 #[test]
 fn a_graph_that_was_changed_says_nothing_of_what_its_kernels_carry() {
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + "150000 0 update-graph 9\n"
-        + &launch(200, 8)
-        + &group(200)
-        + &kernel(200, 8);
+    let input = TOLD.to_owned() + &run(100, 7) + "150000 0 update-graph 9\n" + &run(200, 8);
     let changed = "unmatched: its graph may have been updated, so that its nodes are not those captured";
     let unmatched = format!("202000 kernel to 205000 {changed}\n");
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &unmatched));
@@ -219,7 +179,7 @@ fn the_runs_of_two_graphs_of_one_capture_are_told_apart_by_time_alone() {
 fn a_child_graph_and_a_clone_of_a_graph_are_no_further_executable_graphs() {
     // What was captured is cloned into a child graph, of whose graph an executable one is made.
     let nested = TOLD.replace("clone 60 of=50", "clone 55 of=50 | 4 0 clone 60 of=55");
-    let played = launch(100, 7) + &group(100) + &kernel(100, 7) + &launch(200, 8) + &group(200) + &kernel(200, 8);
+    let played = run(100, 7) + &run(200, 8);
     let said_as = |how| said(100, &format!("{how} replay 1")) + &said(200, &format!("{how} replay 2"));
     check(&(nested.clone() + &played), &said_as(EXACT));
     // Of two executable graphs the count of one's launches is not that of the runs.
@@ -265,12 +225,7 @@ fn a_kernel_that_begins_after_that_of_a_run_is_a_later_one() {
 
 #[test]
 fn a_run_has_one_kernel() {
-    let input = two_graphs()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + "100000 0 graph 10 corr=8\n"
-        + "110000 0 kernel 101500 corr=8 node=61\n";
+    let input = two_graphs() + &run(100, 7) + "100000 0 graph 10 corr=8\n" + "110000 0 kernel 101500 corr=8 node=61\n";
     let expected =
         said(100, &format!("{INFERRED} replay 1")) + &format!("101500 kernel to 110000 {INFERRED}: AllReduce 1\n");
     check(&input, &expected);
@@ -278,7 +233,7 @@ fn a_run_has_one_kernel() {
 
 #[test]
 fn after_cupti_was_lent_a_kernel_for_which_nothing_is_handed_over_may_carry_something_else() {
-    let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + &kernel(100, 7) + "150000 0 lent\n";
+    let input = TOLD.to_owned() + &run(100, 7) + "150000 0 lent\n";
     let input = input + &launch(200, 8) + &kernel(200, 8);
     let unmatched = "202000 kernel to 205000 unmatched: NCCL handed over no operation for its launch\n";
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + unmatched));
@@ -286,7 +241,7 @@ fn after_cupti_was_lent_a_kernel_for_which_nothing_is_handed_over_may_carry_some
 
 #[test]
 fn where_records_are_lost_the_number_of_a_run_that_its_time_tells_is_not_known() {
-    let input = TOLD.to_owned() + "50000 0 records-lost\n" + &launch(100, 7) + &group(100) + &kernel(100, 7);
+    let input = TOLD.to_owned() + "50000 0 records-lost\n" + &run(100, 7);
     check(&input, &said(100, INFERRED));
 }
 
@@ -326,7 +281,7 @@ fn replays_hand_over_the_launches_of_a_group_in_their_order() {
         .replace("| 1 0 stop a", "| 1 0 stop a | 1 0 start b CollApi parent=g count=2 captured | 1 0 stop b")
         .replace("| 3 0 stop g", "| 3 0 start k KernelLaunch parent=g | 3 0 node 51 in=k | 3 0 stop k | 3 0 stop g")
         .replace("clone 60 of=50", "clone 60 of=50 | 4 0 clone 61 of=51");
-    let run = |at: u64, corr: u32| {
+    let both = |at: u64, corr: u32| {
         let (first, second, begin, end) = (at + 5, at + 9, at + 2, at + 6);
         let second_group =
             group(at).replace(&format!("p{at}"), &format!("q{at}")).replace(&format!("x{at}"), &format!("y{at}"));
@@ -341,7 +296,7 @@ fn replays_hand_over_the_launches_of_a_group_in_their_order() {
         said(at, &format!("{EXACT} replay {replay}"))
             + &format!("{}000 kernel to {}000 exact (graph node) C by k replay {replay}: AllReduce 2\n", at + 6, at + 9)
     };
-    check(&(capture + &run(100, 7) + &run(200, 8)), &(said(100, 1) + &said(200, 2)));
+    check(&(capture + &both(100, 7) + &both(200, 8)), &(said(100, 1) + &said(200, 2)));
 }
 
 #[test]

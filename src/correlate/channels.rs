@@ -129,11 +129,6 @@ impl Channels {
         self.checks
     }
 
-    /// Whether something is certain that was not said.
-    pub(super) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
     /// The next thing that is certain.
     pub(super) fn next_ready(&mut self) -> Option<Ready> {
         self.ready.pop_front()
@@ -448,7 +443,7 @@ impl Channels {
     /// Holds the channels of a plan against its kernel. Where they lie outside, either is another's, or the GPU's timer was set: the
     /// kernels that follow tell.
     fn agree(&mut self, run: &mut Run, is_last: bool) {
-        if run.agreement.is_decided() {
+        if matches!(run.agreement, Agreement::Agrees | Agreement::Contradicts) {
             return;
         }
         let Some(agrees) = self.are_inside(run, is_last) else { return };

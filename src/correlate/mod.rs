@@ -268,7 +268,7 @@ impl Correlator {
                 let asked = self.rings.get(&ring).map(|&(_, tid)| Moment { tid, time });
                 self.plans.graph_launched(graph, correlation, asked, time);
             }
-            Body::GraphChange { graph } => self.plans.graph_changed(graph),
+            Body::GraphChange { graph } => self.plans.graphs.changed(graph),
             Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
             Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
         }
@@ -334,12 +334,12 @@ impl Correlator {
 
     /// CUPTI is given up then, for a while: launches, and what is done with graphs, are not seen. Records of before may come later.
     pub fn lent(&mut self, time: HostNs) {
-        self.plans.lent(time);
+        self.plans.graphs.lent(time);
     }
 
     /// There was no room for a record.
     pub fn lost(&mut self) {
-        self.plans.lost();
+        self.plans.graphs.lost();
     }
 
     /// CUPTI has returned all that it had until then: of kernels that are missing no records will come.
@@ -518,9 +518,7 @@ impl Correlator {
         }
         self.events.insert(id, known);
         // Samples that made room.
-        if self.channels.has_ready() {
-            self.say_ready(out.sink);
-        }
+        self.say_ready(out.sink);
     }
 
     /// NCCL hands over an operation.

@@ -67,7 +67,7 @@ pub(super) struct Plans {
     /// Groups that are open.
     groups: Bounded<Handle, OpenGroup>,
     pub(super) calls: Calls,
-    graphs: Graphs,
+    pub(super) graphs: Graphs,
     /// Launches of graphs, and of what NCCL does not hand over, of which no kernel has been seen, in their order; those seen
     /// since are skipped.
     unseen: VecDeque<(HostNs, Unseen)>,
@@ -394,21 +394,6 @@ impl Plans {
         {
             self.unseen(now, Unseen::Graph(graph, index));
         }
-    }
-
-    /// An executable graph is changed.
-    pub(super) fn graph_changed(&mut self, graph: u64) {
-        self.graphs.changed(graph);
-    }
-
-    /// CUPTI is given up then, for a while.
-    pub(super) fn lent(&mut self, time: HostNs) {
-        self.graphs.lent(time);
-    }
-
-    /// There was no room for a record of NCCL's.
-    pub(super) fn lost(&mut self) {
-        self.graphs.lost();
     }
 
     fn unseen(&mut self, now: HostNs, launch: Unseen) {

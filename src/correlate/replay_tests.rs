@@ -49,6 +49,25 @@ const EXACT: &str = "exact (graph node) C by l";
 const INFERRED: &str = "inferred (graph replay) C by l";
 
 #[test]
+fn each_replay_of_a_graph_has_its_own_operations() {
+    let input = TOLD.to_owned() + &run(100, 7) + &run(200, 8);
+    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{EXACT} replay 2"))));
+}
+
+#[test]
+fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
+    // Without proxy operations there is one Group, at the capture.
+    let input = SILENT.to_owned() + &launch(100, 7) + &kernel(100, 7) + &launch(200, 8) + &kernel(200, 8);
+    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{EXACT} replay 2"))));
+}
+
+#[test]
+fn where_nccl_is_silent_about_replays_the_last_one_s_kernel_may_come_first() {
+    let input = SILENT.to_owned() + &launch(100, 7) + &launch(200, 8) + &kernel(200, 8) + &kernel(100, 7);
+    check(&input, &(said(200, &format!("{EXACT} replay 2")) + &said(100, &format!("{EXACT} replay 1"))));
+}
+
+#[test]
 fn runs_that_nobody_launched_before_cupti_s_eyes_do_not_shift_the_others() {
     // The launches at 200 and 300 are not seen: CUPTI is lent.
     let input =
@@ -61,8 +80,7 @@ fn runs_that_nobody_launched_before_cupti_s_eyes_do_not_shift_the_others() {
 
 #[test]
 fn launches_from_before_cupti_was_lent_may_be_told_after_it() {
-    let input = "150000 0 lent\n".to_owned() + TOLD + &run(100, 7);
-    let input = input + &run(200, 8);
+    let input = "150000 0 lent\n".to_owned() + TOLD + &run(100, 7) + &run(200, 8);
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{INFERRED} replay 2"))));
 }
 

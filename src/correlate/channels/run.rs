@@ -87,12 +87,6 @@ pub(in super::super) enum Agreement {
     Contradicts,
 }
 
-impl Agreement {
-    pub(super) fn is_decided(self) -> bool {
-        matches!(self, Agreement::Agrees | Agreement::Contradicts)
-    }
-}
-
 /// What one `KernelCh` or `KernelPhase` says at its start.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Facts {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::correlate::tests::Random;
 
 const SECOND: u64 = 1_000_000_000;
 const EPOCH: u64 = 1_795_200_300 * SECOND;
@@ -214,20 +215,11 @@ fn the_gpu_s_times_may_keep_the_wall_clock_where_cupti_says_it_has_ours() {
     }
 }
 
-/// Random numbers below a bound.
-fn numbers(mut state: u64) -> impl FnMut(u64) -> u64 {
-    move |below| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    }
-}
-
 #[test]
 fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
     // Random rates, and readings at random distances, in which CUPTI is asked anywhere between the other clocks.
-    let mut random = numbers(0xfeed);
+    let mut numbers = Random::new(0xfeed);
+    let mut random = |below| numbers.below(below);
     for _ in 0..200 {
         let (rate, lead) = (1 + random(40), random(EPOCH));
         // Tenths of a tick a ns, and the host's own clock is steered by up to 50 ppm.
@@ -269,7 +261,8 @@ fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
 fn no_truth_lies_outside_of_its_bound() {
     // Random worlds: readings at random distances and with random delays, a wall clock that is set now and then, a
     // CUPTI that draws straight lines of up to a second across it, and records that come up to 3 s late.
-    let mut random = numbers(0x1234_5678_9abc_def0);
+    let mut numbers = Random::new(0x1234_5678_9abc_def0);
+    let mut random = |below| numbers.below(below);
     let (mut converted, mut sharp) = (0_u32, 0_u32);
     for _ in 0..200 {
         // The wall clock's lead from each of its steps on.

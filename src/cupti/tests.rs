@@ -6,11 +6,13 @@ use std::ffi::CString;
 use std::time::Instant;
 
 use bytemuck::Zeroable;
-use cupti_sys::records::{Field, Table, Value};
+use cupti_sys::records::{Field, Table, Value, Walker};
 use cupti_sys::table;
 
 use self::fake::{HANG, api, fake, fresh};
-use super::intake::Intake;
+use super::clock::Reading;
+use super::decode::Outside;
+use super::intake::{Intake, Standing};
 use super::*;
 use crate::model::activity::{self, Activity, Api, CopyKind, Kernel, Place};
 use crate::model::event::{Body, KernelLaunch, MAX_WORDS, Record};

@@ -1,14 +1,14 @@
 //! What the correlator makes of scenarios, line by line, and of whatever else may come.
 
-mod random;
+pub(crate) mod random;
 mod script;
 
 use super::proxy::PENDING_OPS;
 use super::*;
 use crate::model::event::CommInit;
 use crate::model::time::Ticks;
+pub(crate) use random::Records;
 use random::Rules;
-pub(crate) use random::{Random, Records};
 pub(super) use script::describe;
 pub(crate) use script::{PID, Player, tag};
 use script::{check, zeroed};

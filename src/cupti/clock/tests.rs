@@ -1,5 +1,5 @@
 use super::*;
-use crate::correlate::tests::Random;
+use crate::correlate::tests::random::Random;
 
 const SECOND: u64 = 1_000_000_000;
 const EPOCH: u64 = 1_795_200_300 * SECOND;

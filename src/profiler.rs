@@ -361,13 +361,7 @@ impl Session {
         let process = this_process(&config);
         let folder = config.folder(&process);
         let clocks = read_clocks();
-        let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
-        let capture = config.capture.then_some(config.max_size);
-        let options = Options { compress: config.compress, min_free: config.min_free, capture, mode: config.file_mode };
-        // In `cuInit` no thread is waited for.
-        let limit = (moment == Moment::CommInit).then_some(CREATE_WAIT);
-        let file = TraceFile::create(&folder, &name, options, limit)
-            .map_err(|error| NotStarted::File(folder.join(&name), error))?;
+        let file = create_file(&config, &process, &clocks, &folder, moment)?;
         let path = file.path().to_owned();
 
         let tag = ProcessTag::from_random(sys::random());
@@ -383,20 +377,8 @@ impl Session {
         };
         let first_words = first_words(&config, source, objection);
         message::detail(format_args!("{first_words}; {gpu}"));
-        let cupti_release = cupti.as_ref().map_or("none", |cupti| cupti.facts().release());
-        let (boot, run) = (sys::boot_id(), config::run(&|name| std::env::var(name).ok()));
-        let events = config.events.to_string();
-        let attributes = [
-            ("ncclscope.version", Some(env!("CARGO_PKG_VERSION"))),
-            ("ncclscope.preset", Some(config.preset.name())),
-            ("ncclscope.events", (!events.is_empty()).then_some(events.as_str())),
-            ("ncclscope.job", Some(process.job.as_str())),
-            (attribute::BOOT, boot.as_deref()),
-            (attribute::RUN, run.as_deref()),
-            ("cupti.release", Some(cupti_release)),
-        ];
         let by = if moment == Moment::CudaInit { "by CUDA_INJECTION64_PATH in cuInit; " } else { "" };
-        let capture = file.capture().map(Path::to_owned);
+        let capture = file.capture().map(file_name);
         let begin = Begin {
             tag,
             clocks,
@@ -407,9 +389,9 @@ impl Session {
                 GpuEvents::Both => Some(Stages::Beside),
             },
             complaints: config.complaints.clone(),
-            attributes: attributes.into_iter().filter_map(|(name, value)| Some((name.into(), value?.into()))).collect(),
+            attributes: attributes(&config, &process, cupti.as_ref()),
             first_words: format!("{first_words}; {by}{}{gpu}", if cupti.is_some() { "" } else { "no GPU kernels: " }),
-            capture: capture.as_ref().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
+            capture: capture.clone(),
             first: host::pair(),
         };
         let collector = Collector {
@@ -429,9 +411,8 @@ impl Session {
             NotStarted::Thread(error)
         })?;
         sys::on_exit(at_exit);
-        let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let capture = capture.map(|path| format!(" and {}", name(&path))).unwrap_or_default();
-        let place = format!("{} (this process: {}{capture})", folder.display(), name(&path));
+        let capture = capture.map(|name| format!(" and {name}")).unwrap_or_default();
+        let place = format!("{} (this process: {}{capture})", folder.display(), file_name(&path));
         Ok(Session { config, collector, cupti, place, gpu })
     }
 
@@ -556,6 +537,42 @@ fn start_cupti(config: &Config, moment: Moment) -> (Option<Cupti>, Option<cupti:
     }
 }
 
+/// Makes the file of the recording.
+fn create_file(
+    config: &Config,
+    process: &Process,
+    clocks: &Clocks,
+    folder: &Path,
+    moment: Moment,
+) -> Result<TraceFile, NotStarted> {
+    let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
+    let capture = config.capture.then_some(config.max_size);
+    let options = Options { compress: config.compress, min_free: config.min_free, capture, mode: config.file_mode };
+    // In `cuInit` no thread is waited for.
+    let limit = (moment == Moment::CommInit).then_some(CREATE_WAIT);
+    TraceFile::create(folder, &name, options, limit).map_err(|error| NotStarted::File(folder.join(&name), error))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// What the trace says of the recording, for programs.
+fn attributes(config: &Config, process: &Process, cupti: Option<&Cupti>) -> Vec<(String, String)> {
+    let events = Some(config.events.to_string()).filter(|events| !events.is_empty());
+    let cupti_release = cupti.map_or("none", |cupti| cupti.facts().release());
+    let attributes = [
+        ("ncclscope.version", Some(env!("CARGO_PKG_VERSION").into())),
+        ("ncclscope.preset", Some(config.preset.name().into())),
+        ("ncclscope.events", events),
+        ("ncclscope.job", Some(process.job.clone())),
+        (attribute::BOOT, sys::boot_id()),
+        (attribute::RUN, config::run(&|name| std::env::var(name).ok())),
+        ("cupti.release", Some(cupti_release.into())),
+    ];
+    attributes.into_iter().filter_map(|(name, value)| Some((name.into(), value?))).collect()
+}
+
 fn read_clocks() -> Clocks {
     Clocks { boottime: now(), monotonic: sys::monotonic_ns(), realtime: sys::realtime_ns() }
 }
@@ -570,13 +587,9 @@ fn this_process(config: &Config) -> Process {
 }
 
 fn process_info(config: &Config, process: &Process, moment: Moment) -> ProcessInfo {
-    let program = || {
-        let path = std::env::current_exe().ok()?;
-        Some(path.file_name()?.to_string_lossy().into_owned())
-    };
     let who = match config.rank {
         Some((rank, _)) => format!("rank {rank}"),
-        None => program().unwrap_or_else(|| "process".into()),
+        None => std::env::current_exe().map_or_else(|_| "process".into(), |program| file_name(&program)),
     };
     let labels = match config.rank {
         Some((_, source)) => vec![format!("rank from {source}")],

@@ -75,10 +75,14 @@ trait Abi: 'static {
     unsafe fn p2p(body: &Self::Body, start: &Start) -> Handle;
 
     /// Records the start of a kernel channel; `None` in versions without that event.
-    unsafe fn kernel_ch(body: &Self::Body) -> Option<KernelCh>;
+    unsafe fn kernel_ch(_body: &Self::Body) -> Option<KernelCh> {
+        None
+    }
 
     /// Records an event type that v1 did not have, if this version does.
-    unsafe fn newer(body: &Self::Body, bits: u64, start: &Start) -> Option<Handle>;
+    unsafe fn newer(_body: &Self::Body, _bits: u64, _start: &Start) -> Option<Handle> {
+        None
+    }
 
     /// Hash and name of the communicator, if the descriptors of Coll and P2p carry them.
     unsafe fn identity(_body: &Self::Body) -> Option<(u64, Word)> {

@@ -99,14 +99,6 @@ impl Abi for V1 {
         })
     }
 
-    unsafe fn kernel_ch(_: &Body) -> Option<event::KernelCh> {
-        None
-    }
-
-    unsafe fn newer(_: &Body, _: u64, _: &Start) -> Option<Handle> {
-        None
-    }
-
     unsafe fn identity(body: &Body) -> Option<(u64, Word)> {
         // SAFETY: the trait's promise.
         Some(unsafe { body.identity.read() })

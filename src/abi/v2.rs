@@ -112,14 +112,6 @@ impl Abi for V2 {
         start.record(&unsafe { body.p2p.event(start.parent) })
     }
 
-    unsafe fn kernel_ch(_: &Body) -> Option<event::KernelCh> {
-        None
-    }
-
-    unsafe fn newer(_: &Body, _: u64, _: &Start) -> Option<Handle> {
-        None
-    }
-
     unsafe fn identity(body: &Body) -> Option<(u64, Word)> {
         // SAFETY: the trait's promise.
         Some(unsafe { body.identity.read() })

@@ -92,10 +92,6 @@ impl Abi for V3 {
         Some(event::KernelCh { channel, ..Default::default() })
     }
 
-    unsafe fn newer(_: &Body, _: u64, _: &Start) -> Option<Handle> {
-        None
-    }
-
     unsafe fn identity(body: &Body) -> Option<(u64, Word)> {
         // SAFETY: the trait's promise.
         Some(unsafe { body.identity.read() })

@@ -131,10 +131,6 @@ impl Abi for V4 {
         // SAFETY: the trait's promise.
         Some(unsafe { body.kernel_ch }.into())
     }
-
-    unsafe fn newer(_: &Body, _: u64, _: &Start) -> Option<Handle> {
-        None
-    }
 }
 
 #[cfg(test)]

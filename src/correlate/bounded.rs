@@ -127,6 +127,17 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
         forgotten
     }
 
+    /// The value of a key, which is inserted where there is none.
+    pub(super) fn entry(&mut self, key: K, bound: usize) -> &mut V
+    where
+        V: Default,
+    {
+        if self.get(&key).is_none() {
+            self.insert(key, V::default(), bound);
+        }
+        self.get_mut(&key).expect("it was inserted")
+    }
+
     /// Forgets the oldest.
     pub(super) fn forget(&mut self) -> Option<V> {
         while let Some((oldest, number)) = self.order.pop_front() {

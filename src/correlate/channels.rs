@@ -17,22 +17,26 @@
 //!
 //! Where a kernel's launch was not seen, its channels tell whose it is: [`super::adopt`].
 
+mod clocks;
+mod orphans;
+mod run;
+mod trust;
+
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
-use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
-
-use super::adopt::{self, Candidate, Orphan};
+use self::clocks::Clocks;
+pub(super) use self::orphans::Adopted;
+pub(super) use self::run::{Agreement, Facts};
+use self::run::{Drawn, Ran, Run, Sample, flaw_of};
+use self::trust::Trust;
+use super::adopt::Orphan;
 use super::bounded::Bounded;
 use super::plans::Handover;
-use super::replays::Operations;
 use crate::clock::device::{Contradiction, DeviceClock, Pair};
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
-use crate::model::timeline::{ChannelChecks, Doubt, Flaw, Method, Operation, Timing, Unmatched};
-use crate::model::word::Word;
+use crate::model::timeline::{ChannelChecks, Doubt, Flaw, Method, Timing, Unmatched};
 
 /// Plans remembered, for samples and kernels that come late.
 const RUNS: usize = 4096;
@@ -42,8 +46,6 @@ const SAMPLES: usize = 512;
 const ALL_SAMPLES: usize = 16 << 10;
 /// What is said at once, about: all of it lies in memory until it is written. More follows the next time.
 const AT_ONCE: usize = 4096;
-/// Kernels that wait for channels to tell whose they are.
-const ORPHANS: usize = 4096;
 /// Streams whose place is known.
 const STREAMS: usize = 4096;
 /// How long a sample waits for its kernel, and such a kernel for its samples, in ns.
@@ -55,15 +57,11 @@ const UNSETTLED_HOLD_NS: u64 = 30_000_000_000;
 const OPEN_NS: u64 = 1_000_000_000;
 /// The error of the host's times of records, in ns, with room to spare.
 const RECORD_ERROR_NS: u32 = 500;
-/// How far the timers of two processors of one GPU may be apart, in ns, with room to spare.
-const ASIDE_NS: u64 = 1_024;
 /// How far CUPTI's conversion of a GPU's timer may be off from one kernel to another, in ns, and to spare. Channels that lie outside of
 /// their kernel by less do not contradict it.
 pub(super) const CONVERSION_NS: u64 = 50_000;
 /// The most that a timer may drift, in parts per million, and to spare.
 const DRIFT_PPM: u64 = 400;
-/// A time that is not known better is not drawn as the GPU's, in ns.
-const WORST_ERROR_NS: u64 = 10_000_000;
 
 /// Channels and what they say about clocks and kernels.
 #[derive(Debug, Default)]
@@ -78,118 +76,13 @@ pub(super) struct Channels {
     count: u64,
     /// Plans with samples that are not drawn.
     waiting: Vec<Handle>,
-    /// The device of a communicator.
-    devices: FxHashMap<Handle, u32>,
-    /// The timers of the GPUs, by what kernels say.
-    by_device: FxHashMap<u32, DeviceClock>,
-    /// GPUs of which CUPTI's times are off.
-    disputed: FxHashSet<u32>,
-    /// The same by communicator, by what the host alone says.
-    by_comm: FxHashMap<Handle, DeviceClock>,
-    /// The newest sample of a communicator's channel.
-    newest: FxHashMap<(Handle, u8), Newest>,
-    /// Channels with a sample that cannot be true, and the number of the first plan with one.
-    unreliable: FxHashMap<(Handle, u8), u64>,
-    /// Communicators whose stamps may be those of other operations, and the number of the first plan of which that is so.
-    distrusted: FxHashMap<Handle, u64>,
+    clocks: Clocks,
+    trust: Trust,
     orphans: Vec<Orphan>,
     /// Where the streams are that NCCL names, as matched kernels taught.
     streams: Bounded<u64, Place>,
     ready: VecDeque<Ready>,
     checks: ChannelChecks,
-}
-
-/// A plan that was handed over, and what is known of its kernel.
-#[derive(Debug)]
-struct Run {
-    number: u64,
-    context: Handle,
-    /// Its kernel cannot have run before.
-    since: Option<HostNs>,
-    /// No kernel will be found for it.
-    loose: bool,
-    handover: Option<Handover>,
-    samples: Vec<Sample>,
-    /// It is among those that wait.
-    waiting: bool,
-    /// Samples, without phases, that have not ended.
-    open: u32,
-    kernel: Option<Ran>,
-    /// The clocks have heard of it.
-    told_device: bool,
-    told_comm: bool,
-    agreement: Agreement,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Ran {
-    span: Span,
-    place: Place,
-    /// The correlation id of its launch, and its node.
-    key: (u32, u64),
-    /// When it came here.
-    since: HostNs,
-    /// How its match was said, once it was.
-    said: Option<Method>,
-    /// NCCL's own times speak against these.
-    disputed: bool,
-}
-
-/// What the channels of a plan say of the kernel that was matched to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Agreement {
-    /// Nothing.
-    Unknown,
-    /// They lie outside of it, or the GPU's timer was set: what follows tells.
-    Open,
-    /// They lie in it.
-    Agrees,
-    /// They lie outside of it.
-    Contradicts,
-}
-
-impl Agreement {
-    fn is_decided(self) -> bool {
-        matches!(self, Agreement::Agrees | Agreement::Contradicts)
-    }
-}
-
-/// What one `KernelCh` or `KernelPhase` says at its start.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    pub(super) id: Handle,
-    pub(super) channel: u8,
-    /// Of a phase: its number and name.
-    pub(super) phase: Option<(u8, Box<str>)>,
-    pub(super) operation: Option<Arc<Operation>>,
-    pub(super) doubt: Option<Doubt>,
-    pub(super) start: GpuNs,
-}
-
-/// One `KernelCh` or `KernelPhase`, and what became of it.
-#[derive(Debug)]
-struct Sample {
-    facts: Facts,
-    stop: GpuNs,
-    /// When NCCL's thread saw it start, and stop.
-    seen: [HostNs; 2],
-    ended: bool,
-    drawn: Drawn,
-    flaw: Option<Flaw>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Drawn {
-    No,
-    /// Its begin at this time, known so.
-    Begun(HostNs, Timing),
-    Whole,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Newest {
-    run: u64,
-    stamps: [GpuNs; 2],
 }
 
 /// What is certain now, in the order in which it is to be said.
@@ -225,46 +118,6 @@ pub(super) enum Ready {
     },
 }
 
-/// A plan whose kernel was found by its channels.
-#[derive(Debug)]
-pub(super) struct Adopted {
-    pub(super) group: Handle,
-    pub(super) context: Handle,
-    pub(super) operations: Operations,
-    pub(super) launch: Handle,
-}
-
-impl Sample {
-    fn new(facts: Facts, now: HostNs) -> Sample {
-        Sample { facts, stop: GpuNs(0), seen: [now; 2], ended: false, drawn: Drawn::No, flaw: None }
-    }
-
-    /// Whether it is a channel's, not that of a phase.
-    fn is_channel(&self) -> bool {
-        self.facts.phase.is_none()
-    }
-
-    /// The end to be drawn where the begin was said before, and how it is known if the begin promised more: by then another
-    /// clock may be the best, and an error that was stated cannot be taken back but by a larger one.
-    fn end_after(&self, begin: HostNs, said: Timing, end: HostNs, known: Timing) -> (HostNs, Option<Timing>) {
-        match (said, known) {
-            // As the begin; the GPU's end may lie before that.
-            (Timing::Seen(_), _) => (self.seen[1], None),
-            (Timing::Gpu { .. }, Timing::Seen(_)) => (end.max(begin), Some(known)),
-            (Timing::Gpu { error_ns: said, .. }, Timing::Gpu { error_ns, .. }) => {
-                let known = Timing::Gpu { error_ns, place: None };
-                (end.max(begin), (error_ns > said).then_some(known))
-            }
-        }
-    }
-
-    /// Whether its stamps may be used for a clock.
-    fn is_sound(&self) -> bool {
-        let stamps = [self.facts.start, self.stop];
-        self.ended && self.is_channel() && self.flaw.is_none() && stamps.into_iter().all(is_time)
-    }
-}
-
 impl Channels {
     /// Kernels are going to be reported.
     pub(super) fn expect_kernels(&mut self) {
@@ -276,11 +129,6 @@ impl Channels {
         self.checks
     }
 
-    /// Whether something is certain that was not said.
-    pub(super) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
     /// The next thing that is certain.
     pub(super) fn next_ready(&mut self) -> Option<Ready> {
         self.ready.pop_front()
@@ -288,23 +136,18 @@ impl Channels {
 
     /// A communicator's device, where `init` says.
     pub(super) fn comm_on(&mut self, context: Handle, device: u32) {
-        self.devices.insert(context, device);
+        self.clocks.devices.insert(context, device);
     }
 
     /// From the plan at hand on NCCL may take the stamps of a communicator's operations for those of others: they prove nothing, bound no
     /// clock, and are not drawn as the GPU's.
     pub(super) fn distrust(&mut self, context: Handle) {
-        self.distrusted.entry(context).or_insert(self.count);
+        self.trust.distrust(context, self.count);
     }
 
     /// Whether a communicator's stamps may be those of other operations from some time on.
     pub(super) fn distrusts(&self, context: Handle) -> bool {
-        self.distrusted.contains_key(&context)
-    }
-
-    /// Whether a plan's stamps may be those of another.
-    fn is_distrusted(&self, run: &Run) -> bool {
-        self.distrusted.get(&run.context).is_some_and(|&since| run.number >= since)
+        self.trust.distrusts(context)
     }
 
     /// A communicator was finalized: what is open of it is not going to end, as after an abort.
@@ -323,11 +166,9 @@ impl Channels {
 
     /// A communicator is forgotten.
     pub(super) fn forget(&mut self, context: Handle) {
-        self.distrusted.remove(&context);
-        self.devices.remove(&context);
-        self.by_comm.remove(&context);
-        self.newest.retain(|(of, _), _| *of != context);
-        self.unreliable.retain(|(of, _), _| *of != context);
+        self.trust.forget(context);
+        self.clocks.devices.remove(&context);
+        self.clocks.by_comm.remove(&context);
     }
 
     /// A plan is being handed over in a Group. Its kernel cannot have run before `since`.
@@ -337,20 +178,7 @@ impl Channels {
 
     fn insert(&mut self, key: Handle, context: Handle, since: Option<HostNs>, loose: bool) {
         self.count += 1;
-        let run = Run {
-            number: self.count,
-            context,
-            since,
-            loose,
-            handover: None,
-            samples: Vec::new(),
-            waiting: false,
-            open: 0,
-            kernel: None,
-            told_device: false,
-            told_comm: false,
-            agreement: Agreement::Unknown,
-        };
+        let run = Run::new(self.count, context, since, loose);
         if let Some(forgotten) = self.runs.insert(key, run, RUNS) {
             self.forgotten(forgotten);
         }
@@ -425,32 +253,17 @@ impl Channels {
         sample.ended = true;
         if sample.is_channel() {
             run.open -= 1;
-            let stamps = [sample.facts.start, sample.stop];
-            let channel = (run.context, sample.facts.channel);
-            let newest = Newest { run: run.number, stamps };
-            sample.flaw = flaw_of(stamps).or_else(|| {
-                let before = self.newest.get(&channel).filter(|before| before.run < newest.run)?;
-                match before.stamps {
-                    same if same == stamps => Some(Flaw::Repeated),
-                    [_, stop] if stamps[0].0.saturating_add(ASIDE_NS) < stop.0 => Some(Flaw::BeforeThePrevious),
-                    _ => None,
-                }
-            });
-            if stamps.into_iter().all(is_time)
-                && self.newest.get(&channel).is_none_or(|before| before.run <= newest.run)
-            {
-                self.newest.insert(channel, newest);
-            }
+            sample.flaw = self.trust.look_at(run.context, run.number, sample);
         }
         self.look_at(key, now, false);
     }
 
     /// When the kernel of a plan must have begun, by what NCCL's threads saw of its channels.
     pub(super) fn begun_by(&self, group: Handle) -> Option<HostNs> {
-        let run = self.runs.get(&group).filter(|run| !self.is_distrusted(run))?;
-        let reliable = |sample: &&Sample| self.is_reliable(run, sample) && sample.flaw.is_none();
+        let run = self.runs.get(&group).filter(|run| !self.trust.is_distrusted(run))?;
+        let reliable = |sample: &&Sample| self.trust.is_reliable(run, sample) && sample.flaw.is_none();
         let first = run.stamps(|sample| reliable(sample) && sample.is_sound()).map(|[first, _]| first);
-        let step = self.clock_of_device(run).map_or_else(|| DeviceClock::default().step(), DeviceClock::step);
+        let step = self.clocks.of_gpu(run).map_or_else(|| DeviceClock::default().step(), DeviceClock::step);
         let begun = run.samples.iter().filter(reliable).map(|sample| match first {
             // It ran for so long at least, before its end was seen.
             Some(first) if sample.is_sound() => {
@@ -465,21 +278,16 @@ impl Channels {
 
     /// By how much CUPTI's conversion of a GPU's timer was seen to be off, in ns.
     pub(super) fn conversion(&self, device: u32) -> u32 {
-        self.by_device.get(&device).map_or(0, DeviceClock::conversion)
+        self.clocks.by_device.get(&device).map_or(0, DeviceClock::conversion)
     }
 
     /// Whether CUPTI's times of a GPU are off, by NCCL's own.
     pub(super) fn dispute(&mut self, device: u32, are_off: bool) {
         if are_off {
-            self.disputed.insert(device);
+            self.clocks.disputed.insert(device);
         } else {
-            self.disputed.remove(&device);
+            self.clocks.disputed.remove(&device);
         }
-    }
-
-    /// Whether nothing was found of a sample's channel, as far as that of its plan.
-    fn is_reliable(&self, run: &Run, sample: &Sample) -> bool {
-        self.unreliable.get(&(run.context, sample.facts.channel)).is_none_or(|&since| run.number < since)
     }
 
     /// A kernel of this plan ran.
@@ -489,12 +297,13 @@ impl Channels {
             self.streams.insert(stream, kernel.place, STREAMS);
         }
         if !context.is_none() {
-            self.devices.insert(context, kernel.place.device);
+            self.clocks.devices.insert(context, kernel.place.device);
         }
         if let Some(run) = self.runs.get_mut(&group)
             && run.kernel.is_none()
         {
-            let disputed = run.agreement == Agreement::Contradicts || self.disputed.contains(&kernel.place.device);
+            let disputed =
+                run.agreement == Agreement::Contradicts || self.clocks.disputed.contains(&kernel.place.device);
             let &Kernel { span, place, correlation, graph_node, .. } = kernel;
             run.kernel = Some(Ran { span, place, key: (correlation, graph_node), since: now, said: None, disputed });
             self.look_at(group, now, false);
@@ -504,9 +313,9 @@ impl Channels {
     /// How much later than its channels a kernel begins that may be this plan's, where these lie outside of it, in ns; 0 where they lie
     /// in it. `None` where that is not known.
     pub(super) fn apart(&self, group: Handle, kernel: &Kernel) -> Option<i64> {
-        let run = self.runs.get(&group).filter(|run| run.open == 0 && !self.is_distrusted(run))?;
-        let clock = self.by_device.get(&kernel.place.device).filter(|clock| clock.is_settled())?;
-        let [start, stop] = run.stamps(|sample| sample.is_sound() && self.is_reliable(run, sample))?;
+        let run = self.runs.get(&group).filter(|run| run.open == 0 && !self.trust.is_distrusted(run))?;
+        let clock = self.clocks.by_device.get(&kernel.place.device).filter(|clock| clock.is_settled())?;
+        let [start, stop] = run.stamps(|sample| sample.is_sound() && self.trust.is_reliable(run, sample))?;
         let ((start, start_error), (end, end_error)) =
             (clock.to_host_unless_set(start)?, clock.to_host_unless_set(stop)?);
         let is_inside = is_inside(kernel.span, [start, end], start_error.max(end_error) + clock.step());
@@ -547,23 +356,6 @@ impl Channels {
         channels.filter_map(|sample| Some((sample.facts.operation.as_ref()?.id, sample.facts.channel))).collect()
     }
 
-    /// Whether the channels may tell whose a kernel is. Then it is [`Ready::Kernel`] at some time.
-    pub(super) fn adopt(&mut self, kernel: &Kernel, reason: Unmatched, now: HostNs) -> bool {
-        if !self.sampled {
-            return false;
-        }
-        self.orphans.push(Orphan { kernel: kernel.clone(), reason, since: now });
-        if self.orphans.len() >= ORPHANS {
-            self.find_owners(now);
-            // A quarter makes room for many more.
-            let oldest = if self.orphans.len() >= ORPHANS { ORPHANS / 4 } else { 0 };
-            self.orphans.sort_unstable_by_key(|orphan| (orphan.since, orphan.kernel.span.end));
-            let gone = self.orphans.drain(..oldest).collect();
-            self.give_up(gone);
-        }
-        true
-    }
-
     /// Time goes on: what waited long enough is said.
     pub(super) fn advance(&mut self, now: HostNs) {
         self.find_owners(now);
@@ -587,12 +379,7 @@ impl Channels {
                 }
             }
         }
-        let expired = |orphan: &Orphan| now.since(orphan.since) >= HOLD_NS;
-        if self.orphans.iter().any(expired) {
-            let (gone, stay) = std::mem::take(&mut self.orphans).into_iter().partition(expired);
-            self.orphans = stay;
-            self.give_up(gone);
-        }
+        self.give_up_older(now);
     }
 
     /// Nothing more will come.
@@ -605,79 +392,11 @@ impl Channels {
         }
     }
 
-    fn give_up(&mut self, mut orphans: Vec<Orphan>) {
-        orphans.sort_unstable_by_key(|orphan| orphan.kernel.span.start);
-        let said = orphans.into_iter().map(|orphan| Ready::Kernel(Box::new(orphan.kernel), Err(orphan.reason)));
-        self.ready.extend(said);
-    }
-
-    /// How the plans without a kernel lie to a kernel without a launch.
-    pub(super) fn explain(&self, kernel: &Kernel) -> [String; 1] {
-        [adopt::explain(self.by_device.get(&kernel.place.device), kernel, &self.candidates())]
-    }
-
-    /// Plans without a kernel whose channels have all ended.
-    fn candidates(&self) -> Vec<Candidate> {
-        let candidates = self.waiting.iter().filter_map(|&key| {
-            let run = self.runs.get(&key)?;
-            let complete = run.kernel.is_none() && !run.loose && run.open == 0;
-            let operations = &run.handover.as_ref().filter(|_| complete)?.operations;
-            let doubtful = |sample: &Sample| self.unreliable.contains_key(&(run.context, sample.facts.channel));
-            if self.is_distrusted(run) || run.samples.iter().any(doubtful) {
-                return None;
-            }
-            let [first, last] = run.stamps(|sample| sample.is_sound())?;
-            let mut channels: Vec<u8> = run.samples.iter().map(|sample| sample.facts.channel).collect();
-            channels.sort_unstable();
-            channels.dedup();
-            let place = run.handover.as_ref().and_then(|handed| self.streams.get(&handed.stream));
-            let device = self.devices.get(&run.context).copied();
-            let clock = self.by_comm.get(&run.context);
-            let range = clock.and_then(|clock| clock.to_host(first));
-            let step = clock.map_or_else(|| DeviceClock::default().step(), DeviceClock::step);
-            let (context, channels) = (run.context, channels.len() as u32);
-            let mut functions: Vec<Word> = operations.iter().map(|operation| operation.func()).collect();
-            functions.sort_unstable();
-            functions.dedup();
-            let place = place.copied();
-            Some(Candidate { key, context, device, first, last, step, channels, functions, place, range })
-        });
-        candidates.collect()
-    }
-
-    /// Matches kernels without a launch to plans without a kernel, as far as that is certain.
-    fn find_owners(&mut self, now: HostNs) {
-        if self.orphans.is_empty() {
-            return;
-        }
-        let candidates = self.candidates();
-        for (device, pairs) in adopt::bootstrap(&self.by_device, &self.orphans, &candidates) {
-            for pair in pairs {
-                self.tell_clock(device, pair);
-            }
-        }
-        let mut found = adopt::resolve(&self.by_device, &self.orphans, &candidates);
-        // In the order of time, as the trace wants them: each that is late takes a lane of those before it.
-        found.sort_unstable_by_key(|&(orphan, _)| self.orphans[orphan].kernel.span.start);
-        let mut taken = vec![false; self.orphans.len()];
-        for (orphan, key) in found {
-            let Some(run) = self.runs.get(&key) else { continue };
-            let Some(Handover { operations, launch, stream, .. }) = run.handover.clone() else { continue };
-            let (context, kernel) = (run.context, self.orphans[orphan].kernel.clone());
-            taken[orphan] = true;
-            self.kernel(key, context, stream, &kernel, now);
-            let adopted = Adopted { group: key, context, operations, launch };
-            self.ready.push_back(Ready::Kernel(Box::new(kernel), Ok(adopted)));
-        }
-        let mut taken = taken.into_iter();
-        self.orphans.retain(|_| !taken.next().unwrap_or(false));
-    }
-
     fn tell_clock(&mut self, device: u32, pair: Pair) {
-        for contradiction in self.by_device.entry(device).or_default().add(pair) {
+        for contradiction in self.clocks.by_device.entry(device).or_default().add(pair) {
             match contradiction {
                 // It may be CUPTI's times that were.
-                Contradiction::Step { .. } if self.disputed.contains(&device) => {}
+                Contradiction::Step { .. } if self.clocks.disputed.contains(&device) => {}
                 Contradiction::Step { after, before, by } => {
                     self.ready.push_back(Ready::Step { device, after, before, by });
                 }
@@ -701,7 +420,7 @@ impl Channels {
                     now.since(sample.seen[0]) >= patience
                 }
                 // What is wrong in itself need not wait for a clock, and nothing will be known of what belongs to no plan.
-                _ if last || sample.flaw.is_some() || run.loose || self.is_distrusted(&run) => true,
+                _ if last || sample.flaw.is_some() || run.loose || self.trust.is_distrusted(&run) => true,
                 _ => {
                     let known = self.is_timer_known(&run);
                     let patience = match () {
@@ -724,11 +443,11 @@ impl Channels {
     /// Holds the channels of a plan against its kernel. Where they lie outside, either is another's, or the GPU's timer was set: the
     /// kernels that follow tell.
     fn agree(&mut self, run: &mut Run, is_last: bool) {
-        if run.agreement.is_decided() {
+        if matches!(run.agreement, Agreement::Agrees | Agreement::Contradicts) {
             return;
         }
         let Some(agrees) = self.are_inside(run, is_last) else { return };
-        let is_open = !agrees && !is_last && self.clock_of_device(run).is_some_and(DeviceClock::is_undecided);
+        let is_open = !agrees && !is_last && self.clocks.of_gpu(run).is_some_and(DeviceClock::is_undecided);
         run.agreement = match (agrees, is_open) {
             (true, _) => Agreement::Agrees,
             (false, true) => Agreement::Open,
@@ -744,13 +463,14 @@ impl Channels {
 
     /// Whether the channels of a plan lie in its kernel, where that can be said.
     fn are_inside(&self, run: &Run, is_last: bool) -> Option<bool> {
-        let Ran { span, .. } = Channels::kernel_of(run).filter(|_| run.open == 0 && !self.is_distrusted(run))?;
-        if self.is_disputed(run) {
+        let Ran { span, .. } = run.kernel().filter(|_| run.open == 0 && !self.trust.is_distrusted(run))?;
+        if self.clocks.is_disputed(run) {
             return None;
         }
-        let [start, stop] = run.stamps(|sample| sample.is_sound() && self.is_reliable(run, sample))?;
-        let is_settled = self.clock_of_device(run).is_some_and(DeviceClock::is_settled);
-        let ((start, start_error), (end, end_error)) = (self.at(run, start).ok()?, self.at(run, stop).ok()?);
+        let [start, stop] = run.stamps(|sample| sample.is_sound() && self.trust.is_reliable(run, sample))?;
+        let is_settled = self.clocks.of_gpu(run).is_some_and(DeviceClock::is_settled);
+        let ((start, start_error), (end, end_error)) =
+            (self.clocks.at(run, start).ok()?, self.clocks.at(run, stop).ok()?);
         let error = start_error.max(end_error);
         let agrees = is_inside(span, [start, end], error);
         let contradicts = !is_inside(span, [start, end], error + CONVERSION_NS);
@@ -761,7 +481,7 @@ impl Channels {
     /// Gives the clocks what a plan says about them, once it is complete.
     fn tell_clocks(&mut self, run: &mut Run) {
         let complete = run.open == 0;
-        let reliable = |sample: &&Sample| sample.is_sound() && self.is_reliable(run, sample);
+        let reliable = |sample: &&Sample| sample.is_sound() && self.trust.is_reliable(run, sample);
         let Some(device_stamps) = run.stamps(reliable).filter(|_| complete) else {
             // Nothing will be known better.
             run.told_device |= complete && run.kernel.is_some();
@@ -771,13 +491,13 @@ impl Channels {
         let seen = samples().map(|sample| sample.seen[1]).max();
         let stamps: Vec<GpuNs> = samples().flat_map(|sample| [sample.facts.start, sample.stop]).collect();
         if !run.told_comm
-            && !self.is_distrusted(run)
+            && !self.trust.is_distrusted(run)
             && let (Some(start), Some(end)) = (run.since, seen)
         {
             run.told_comm = true;
             let host = Span { start, end: end.max(start), error_ns: RECORD_ERROR_NS };
             // What contradicts so wide a bound shows in the checks of the samples.
-            let clock = self.by_comm.entry(run.context).or_default();
+            let clock = self.clocks.by_comm.entry(run.context).or_default();
             clock.see(stamps.iter().copied());
             clock.add(Pair { host, device: device_stamps });
         }
@@ -785,70 +505,18 @@ impl Channels {
             && let Some(Ran { span, place, disputed, .. }) = run.kernel
         {
             run.told_device = true;
-            if !self.is_distrusted(run) && !disputed {
-                self.by_device.entry(place.device).or_default().see(stamps.iter().copied());
+            if !self.trust.is_distrusted(run) && !disputed {
+                self.clocks.by_device.entry(place.device).or_default().see(stamps.iter().copied());
                 self.tell_clock(place.device, Pair { host: span, device: device_stamps });
             }
         }
     }
 
-    /// Whether CUPTI's times of a plan's kernel, or of its GPU, are off.
-    fn is_disputed(&self, run: &Run) -> bool {
-        let device = run.kernel.map(|ran| ran.place.device).or_else(|| self.devices.get(&run.context).copied());
-        run.kernel.is_some_and(|ran| ran.disputed) || device.is_some_and(|device| self.disputed.contains(&device))
-    }
-
-    /// The kernel of a plan, where its times can be relied on.
-    fn kernel_of(run: &Run) -> Option<Ran> {
-        run.kernel.filter(|ran| !ran.disputed)
-    }
-
-    /// The clock of a plan's GPU, by what kernels say.
-    fn clock_of_device(&self, run: &Run) -> Option<&DeviceClock> {
-        let device = run.kernel.map(|ran| ran.place.device).or_else(|| self.devices.get(&run.context).copied());
-        self.by_device.get(&device?)
-    }
-
     /// Whether the timer of a plan's GPU is known as well as kernels can tell; without kernels, always.
     fn is_timer_known(&self, run: &Run) -> bool {
         !self.kernels_expected
-            || self.is_disputed(run)
-            || self.clock_of_device(run).is_some_and(DeviceClock::is_settled)
-    }
-
-    /// The clocks for a plan's stamps, the most trusted first. The host's own bounds are hard; where few kernels are known, each bounds its
-    /// own channels at least; and where CUPTI's times are off, they say nothing.
-    fn clocks(&self, run: &Run) -> impl Iterator<Item = &DeviceClock> {
-        let by_device = self.clock_of_device(run);
-        let (trusted, young) = match by_device {
-            Some(clock) if run.told_device || clock.is_settled() => (by_device, None),
-            _ => (None, by_device),
-        };
-        let disputed = by_device.is_some() && self.is_disputed(run);
-        let by_kernels = [trusted, young].into_iter().flatten().filter(move |_| !disputed);
-        self.by_comm.get(&run.context).into_iter().chain(by_kernels)
-    }
-
-    /// The time of a stamp, and how far off it may be: each clock says from when to when it may be, and all are right. One that
-    /// contradicts a more trusted one says nothing.
-    fn at(&self, run: &Run, stamp: GpuNs) -> Result<(HostNs, u64), Flaw> {
-        let to_host = |clock: &DeviceClock| {
-            let (time, error) = match run.kernel {
-                // What the timer says if it was not set either fits the kernel or says that nothing is certain.
-                Some(_) => clock.to_host_unless_set(stamp),
-                None => clock.to_host(stamp),
-            }?;
-            // A stamp may have been taken up to a step after the instant that it names.
-            Some((time.0.saturating_sub(error), time.0 + error + clock.step()))
-        };
-        let ranges = self.clocks(run).filter_map(to_host);
-        let both = |known: (u64, u64), other: (u64, u64)| {
-            let both = (known.0.max(other.0), known.1.min(other.1));
-            if both.0 <= both.1 { both } else { known }
-        };
-        let (low, high) = ranges.reduce(both).ok_or(Flaw::ClockUnknown)?;
-        let error = (high - low).div_ceil(2);
-        if error <= WORST_ERROR_NS { Ok((HostNs(low.midpoint(high)), error)) } else { Err(Flaw::ClockUnknown) }
+            || self.clocks.is_disputed(run)
+            || self.clocks.of_gpu(run).is_some_and(DeviceClock::is_settled)
     }
 
     /// When a sample ran, or why that cannot be said.
@@ -859,10 +527,10 @@ impl Channels {
         if sample.facts.start.0 == 0 {
             return Err(Flaw::NoStamp);
         }
-        if self.is_distrusted(run) {
+        if self.trust.is_distrusted(run) {
             return Err(Flaw::Miscounted);
         }
-        let (start, start_error) = self.at(run, sample.facts.start)?;
+        let (start, start_error) = self.clocks.at(run, sample.facts.start)?;
         if !sample.ended {
             if run.since.is_some_and(|since| start.0 + start_error < since.0) {
                 return Err(Flaw::BeforeLaunch);
@@ -872,9 +540,9 @@ impl Channels {
         if let Some(flaw) = flaw_of([sample.facts.start, sample.stop]) {
             return Err(flaw);
         }
-        let (end, end_error) = self.at(run, sample.stop)?;
+        let (end, end_error) = self.clocks.at(run, sample.stop)?;
         let error = start_error.max(end_error);
-        match Channels::kernel_of(run) {
+        match run.kernel() {
             Some(Ran { span, .. }) => {
                 if !is_inside(span, [start, end], error) {
                     return Err(Flaw::OutsideKernel);
@@ -891,7 +559,7 @@ impl Channels {
     /// Counts what was found of a sample that ended.
     fn count(&mut self, run: &Run, index: usize, judged: Result<(), Flaw>) {
         match judged {
-            Ok(()) if Channels::kernel_of(run).is_some() => self.checks.inside_kernel += 1,
+            Ok(()) if run.kernel().is_some() => self.checks.inside_kernel += 1,
             Ok(()) => self.checks.without_kernel += 1,
             Err(Flaw::ClockUnknown | Flaw::Miscounted) => self.checks.unmapped += 1,
             Err(flaw) => {
@@ -900,10 +568,8 @@ impl Channels {
                 let fits = |it: &Sample| it.ended && it.is_channel() && self.judge(run, it).is_ok();
                 let alone = flaw != Flaw::OutsideKernel || run.samples.iter().any(fits);
                 if flaw.is_drift() && alone {
-                    let since = self.unreliable.entry((run.context, run.samples[index].facts.channel));
-                    self.checks.unreliable += u64::from(matches!(since, Entry::Vacant(_)));
-                    let since = since.or_insert(run.number);
-                    *since = run.number.min(*since);
+                    let is_first = self.trust.mark(run, &run.samples[index]);
+                    self.checks.unreliable += u64::from(is_first);
                 }
             }
         }
@@ -916,8 +582,7 @@ impl Channels {
             return;
         }
         let judged = self.judge(run, sample);
-        let since = self.unreliable.get(&(run.context, sample.facts.channel));
-        let unreliable = since.is_some_and(|&since| run.number > since);
+        let unreliable = self.trust.since(run, sample).is_some_and(|since| run.number > since);
         if sample.ended && sample.is_channel() {
             self.count(run, index, judged.map(|_| ()));
         }
@@ -943,14 +608,6 @@ impl Channels {
     }
 }
 
-impl Run {
-    /// The earliest start and the latest stop of those of its channels.
-    fn stamps(&self, of: impl Fn(&&Sample) -> bool) -> Option<[GpuNs; 2]> {
-        let these = || self.samples.iter().filter(&of);
-        Some([these().map(|sample| sample.facts.start).min()?, these().map(|sample| sample.stop).max()?])
-    }
-}
-
 /// Whether what ran from and to these times, off by at most `error`, can have run in a kernel.
 fn is_inside(kernel: Span, [start, end]: [HostNs; 2], error: u64) -> bool {
     let room = error + u64::from(kernel.error_ns);
@@ -966,19 +623,4 @@ fn inside(kernel: Span, time: HostNs, error: u64) -> (HostNs, u64) {
     let middle = HostNs(low.midpoint(high));
     let drawn = middle.clamp(kernel.start, kernel.end);
     (drawn, (high - low).div_ceil(2) + drawn.0.abs_diff(middle.0))
-}
-
-/// Whether a GPU's timer can have shown this: it counts from 1970 or from some later day.
-fn is_time(stamp: GpuNs) -> bool {
-    const NEVER: u64 = u64::MAX >> 2;
-    (1..NEVER).contains(&stamp.0)
-}
-
-/// What is wrong with two stamps in themselves.
-fn flaw_of([start, stop]: [GpuNs; 2]) -> Option<Flaw> {
-    match () {
-        () if start.0 == 0 || stop.0 == 0 => Some(Flaw::NoStamp),
-        () if stop < start => Some(Flaw::Backwards),
-        () => None,
-    }
 }

@@ -375,62 +375,6 @@ fn a_plan_may_come_through_the_host_stream_before_its_launch() {
     );
 }
 
-/// A captured call, with the node 50 that it recorded, cloned to 60.
-const CAPTURED: &str = "
-    0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
-    2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l | 3 0 stop g
-    4 0 clone 60 of=50 | 4 0 graph 9\n";
-
-#[test]
-fn each_replay_of_a_graph_has_its_own_operations() {
-    let replay = |at: u64, tag: &str, seq: u32| {
-        format!(
-            "{at} 1 start p{tag} Group | {at} 1 start x{tag} Coll parent=a group=p{tag} count=1 seq={seq}
-             {at} 1 stop x{tag} | {at} 1 stop p{tag}\n"
-        )
-    };
-    let input = CAPTURED.to_owned()
-        + "9 0 graph 9 corr=7\n"
-        + &replay(10, "A", 0)
-        + "20 0 kernel 11 corr=7 node=60 | 29 0 graph 9 corr=8\n"
-        + &replay(30, "B", 0)
-        + "40 0 kernel 31 corr=8 node=60";
-    check(
-        &input,
-        "11 kernel to 20 exact (graph node) C by l replay 1: AllReduce 1
-         31 kernel to 40 exact (graph node) C by l replay 2: AllReduce 1",
-    );
-}
-
-#[test]
-fn unreported_replays_of_a_graph_carry_what_was_captured() {
-    // Without proxy operations there is a single Group, during capture.
-    check(
-        "0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
-         2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l
-         3 0 start p Group | 3 0 start x Coll parent=a group=p count=1 | 3 0 stop x | 3 0 stop p | 3 0 stop g
-         4 0 clone 60 of=50 | 4 0 graph 9
-         10 0 graph 9 corr=7 | 20 0 kernel 11 corr=7 node=60
-         30 0 graph 9 corr=8 | 40 0 kernel 31 corr=8 node=60",
-        "11 kernel to 20 exact (graph node) C by l replay 1: AllReduce 1
-         31 kernel to 40 exact (graph node) C by l replay 2: AllReduce 1",
-    );
-}
-
-#[test]
-fn kernels_of_unreported_replays_may_arrive_in_any_order() {
-    check(
-        "0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
-         2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l
-         3 0 start p Group | 3 0 start x Coll parent=a group=p count=1 | 3 0 stop x | 3 0 stop p | 3 0 stop g
-         4 0 clone 60 of=50 | 4 0 graph 9
-         10 0 graph 9 corr=7 | 20 0 graph 9 corr=8
-         40 0 kernel 31 corr=8 node=60 | 20 0 kernel 11 corr=7 node=60",
-        "31 kernel to 40 exact (graph node) C by l replay 2: AllReduce 1
-         11 kernel to 20 exact (graph node) C by l replay 1: AllReduce 1",
-    );
-}
-
 #[test]
 fn a_broadcast_without_a_launch_event_is_found_by_its_call() {
     check(

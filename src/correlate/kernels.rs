@@ -29,7 +29,7 @@ impl Correlator {
     pub(super) fn copy(&mut self, copy: &activity::Copy, sink: &mut dyn FnMut(&Entry<'_>)) {
         let (queued_by, method) = match copy.graph_node {
             0 => (self.copying.get(&copy.correlation).copied(), Method::Bracket),
-            node => (self.plans.captured_at(node), Method::GraphNode),
+            node => (self.plans.nodes.launch_of(node), Method::GraphNode),
         };
         let of = queued_by.and_then(|id| self.copy_engine.get(&id));
         let of = of.map(|(context, operation)| CopyOf { comm: self.comms.get(context), operation, method });

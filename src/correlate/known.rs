@@ -121,6 +121,14 @@ impl Table {
         self.events.get_mut(&id)
     }
 
+    pub(super) fn details(&self, id: Handle) -> Option<&Details> {
+        self.get(id).map(|known| &known.details)
+    }
+
+    pub(super) fn details_mut(&mut self, id: Handle) -> Option<&mut Details> {
+        self.get_mut(id).map(|known| &mut known.details)
+    }
+
     /// The operation behind the handle of a `Coll` or `P2p`.
     pub(super) fn operation(&self, id: Handle) -> Option<&Operation> {
         match &self.get(id)?.details {

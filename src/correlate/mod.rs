@@ -7,6 +7,7 @@
 mod adopt;
 mod bounded;
 mod channels;
+mod comms;
 mod doubted;
 mod external;
 mod history;
@@ -27,6 +28,7 @@ use rustc_hash::FxHashMap;
 
 use self::bounded::Bounded;
 use self::channels::{Adopted, Channels, Facts, Ready};
+use self::comms::Comms;
 use self::doubted::Doubted;
 use self::external::Waiting;
 pub(crate) use self::history::History;
@@ -50,8 +52,6 @@ use crate::model::timeline::{
 };
 use crate::model::word::Word;
 
-/// Communicators remembered after their end, for events that come late.
-const ENDED_COMMS: usize = 256;
 /// Communicators, peers and directions whose sends and receives are counted.
 const PEERS: usize = 28 << 10;
 /// Collectives of the copy engines remembered, and calls that queued copies for them.
@@ -64,10 +64,7 @@ const COPY_ENGINE: usize = 7 << 10;
 pub struct Correlator {
     tag: ProcessTag,
     pid: i32,
-    comms: FxHashMap<Handle, Comm>,
-    comm_count: u32,
-    /// Communicators that were finalized, oldest first.
-    ended: VecDeque<Handle>,
+    comms: Comms,
     texts: FxHashMap<Word, Box<str>>,
     /// The thread that owns each ring now, and the system's number of it.
     rings: FxHashMap<RingId, (ThreadId, i32)>,
@@ -95,8 +92,6 @@ pub struct Correlator {
     streams: Streams,
     /// Kernels whose own times speak against their match.
     doubted: Vec<Doubted>,
-    /// The newest interface that a communicator uses.
-    interface: u8,
     /// When something last moved in a communicator: the proxy, or a channel.
     moved: FxHashMap<Handle, HostNs>,
     doubts: Doubts,
@@ -141,9 +136,7 @@ impl Correlator {
         Correlator {
             tag,
             pid,
-            comms: FxHashMap::default(),
-            comm_count: 0,
-            ended: VecDeque::new(),
+            comms: Comms::default(),
             texts: FxHashMap::default(),
             rings: FxHashMap::default(),
             threads: 0,
@@ -161,7 +154,6 @@ impl Correlator {
             skews: FxHashMap::default(),
             streams: Streams::default(),
             doubted: Vec::new(),
-            interface: 0,
             moved: FxHashMap::default(),
             doubts: Doubts::default(),
             matches: Matches::default(),
@@ -249,12 +241,7 @@ impl Correlator {
             }
             Body::CommIdentity { context, hash, name } => {
                 let name = self.text(name);
-                if let Some(comm) = self.comms.get_mut(&context)
-                    && comm.hash != hash
-                {
-                    comm.hash = hash;
-                    // The program's name for it, given at its birth, stays.
-                    comm.name = comm.name.take().or(name);
+                if let Some(comm) = self.comms.identify(context, hash, name) {
                     out.say(What::CommInit(comm));
                 }
             }
@@ -274,14 +261,14 @@ impl Correlator {
             Body::Launch { correlation, launch, group, .. } => {
                 let thread = self.rings.get(&ring).map(|(thread, _)| *thread);
                 // KernelLaunch came with v5.
-                let declared = self.interface >= 5;
+                let declared = self.comms.interface >= 5;
                 self.plans.kernel_launched(thread, correlation, launch, group, declared, time);
             }
             Body::GraphLaunch { graph, correlation } => {
                 let asked = self.rings.get(&ring).map(|&(_, tid)| Moment { tid, time });
                 self.plans.graph_launched(graph, correlation, asked, time);
             }
-            Body::GraphChange { graph } => self.plans.graph_changed(graph),
+            Body::GraphChange { graph } => self.plans.graphs.changed(graph),
             Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
             Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
         }
@@ -327,7 +314,7 @@ impl Correlator {
     /// When all that NCCL told of an operation's work had ended; `None` where it told nothing, or some goes on.
     #[must_use]
     pub fn work_done(&self, operation: Handle) -> Option<HostNs> {
-        match &self.events.get(operation)?.details {
+        match self.events.details(operation)? {
             Details::Operation(.., work) => work.done(),
             _ => None,
         }
@@ -347,12 +334,12 @@ impl Correlator {
 
     /// CUPTI is given up then, for a while: launches, and what is done with graphs, are not seen. Records of before may come later.
     pub fn lent(&mut self, time: HostNs) {
-        self.plans.lent(time);
+        self.plans.graphs.lent(time);
     }
 
     /// There was no room for a record.
     pub fn lost(&mut self) {
-        self.plans.lost();
+        self.plans.graphs.lost();
     }
 
     /// CUPTI has returned all that it had until then: of kernels that are missing no records will come.
@@ -362,7 +349,7 @@ impl Correlator {
 
     /// Something that NCCL began for an operation begins or ends.
     fn work(&mut self, operation: Handle, part: impl FnOnce(&mut Work)) {
-        if let Some(Details::Operation(.., work)) = self.events.get_mut(operation).map(|known| &mut known.details) {
+        if let Some(Details::Operation(.., work)) = self.events.details_mut(operation) {
             part(work);
         }
     }
@@ -447,34 +434,17 @@ impl Correlator {
     }
 
     fn comm_init(&mut self, init: &event::CommInit, out: &mut Out<'_>) {
-        self.comm_count += 1;
-        self.interface = self.interface.max(init.interface);
-        let comm = Comm {
-            context: init.context,
-            number: self.comm_count,
-            hash: init.hash,
-            name: self.text(init.name),
-            rank: init.rank,
-            ranks: init.ranks,
-            nodes: init.nodes,
-            interface: init.interface,
-            version: init.version,
-            device: init.device_plus_one.checked_sub(1),
-        };
+        let name = self.text(init.name);
+        let comm = self.comms.add(init, name);
         if let Some(device) = comm.device {
             self.channels.comm_on(init.context, device);
         }
-        out.say(What::CommInit(&comm));
-        self.comms.insert(init.context, comm);
+        out.say(What::CommInit(comm));
     }
 
     /// A communicator has ended: the one that ended longest ago is forgotten.
     fn forget_after(&mut self, context: Handle) {
-        self.ended.push_back(context);
-        if self.ended.len() > ENDED_COMMS
-            && let Some(oldest) = self.ended.pop_front()
-        {
-            self.comms.remove(&oldest);
+        if let Some(oldest) = self.comms.end(context) {
             self.moved.remove(&oldest);
             self.p2p_numbers.retain(|(context, ..), _| *context != oldest);
             self.channels.forget(oldest);
@@ -511,7 +481,7 @@ impl Correlator {
             Event::ProxyOp(op) => known.details = self.start_proxy_op(started, op, out),
             Event::ProxyStep(step) => return self.start_step(known, id, parent, step.step, out),
             Event::KernelCh(channel) => {
-                let (operation, group) = match self.events.get(parent).map(|known| &known.details) {
+                let (operation, group) = match self.events.details(parent) {
                     Some(Details::Operation(operation, group, _)) => (Some(Arc::clone(operation)), *group),
                     _ => (None, Handle::NONE),
                 };
@@ -522,7 +492,7 @@ impl Correlator {
                 known.details = Details::Channel { run, operation: parent };
             }
             Event::KernelPhase(phase) => {
-                let run = match self.events.get(parent).map(|known| &known.details) {
+                let run = match self.events.details(parent) {
                     Some(Details::Channel { run, .. }) => *run,
                     _ => Handle::NONE,
                 };
@@ -548,15 +518,13 @@ impl Correlator {
         }
         self.events.insert(id, known);
         // Samples that made room.
-        if self.channels.has_ready() {
-            self.say_ready(out.sink);
-        }
+        self.say_ready(out.sink);
     }
 
     /// NCCL hands over an operation.
     fn handed_over(&mut self, started: &Started<'_>, out: &mut Out<'_>) -> Details {
         let &Started { id, parent, context, thread, here, event, doubt } = started;
-        let asked = match self.events.get(parent).map(|known| &known.details) {
+        let asked = match self.events.details(parent) {
             Some(Details::Call { made, .. }) => *made,
             _ => here,
         };
@@ -580,19 +548,19 @@ impl Correlator {
         let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
             .then(|| self.operation(id, context, *event, out.now, here));
         let asked_by = match event.kind() {
-            Kind::KernelLaunch => self.plans.uncarried(parent, context),
+            Kind::KernelLaunch => self.plans.calls.of(parent, context),
             _ => Vec::new(),
         };
         let (comm, asked_by) = (self.comms.get(&context), &asked_by[..]);
         out.say(What::CallBegin { id, thread, comm, event, operation: operation.as_ref(), asked_by, doubt });
         match operation {
             Some(operation) if event.kind() == Kind::CeColl => {
-                if let Some(Details::Call { group, .. }) = self.events.get(parent).map(|known| &known.details) {
-                    self.plans.carried(*group, parent);
+                if let Some(Details::Call { group, .. }) = self.events.details(parent) {
+                    self.plans.calls.carried(*group, parent);
                 }
                 self.copy_engine.insert(id, (context, operation), COPY_ENGINE);
             }
-            Some(operation) => self.plans.call(id, context, parent, &Arc::new(operation)),
+            Some(operation) => self.plans.calls.add(id, context, parent, &Arc::new(operation)),
             None => {}
         }
     }
@@ -637,7 +605,7 @@ impl Correlator {
             Details::Step { op, step, first, starts, .. } => {
                 self.moved.insert(known.context, out.now);
                 out.say(What::StepEnd { id: first, starts, stopped: true });
-                if let Some(Details::ProxyOp { steps, .. }) = self.events.get_mut(op).map(|known| &mut known.details) {
+                if let Some(Details::ProxyOp { steps, .. }) = self.events.details_mut(op) {
                     steps.retain(|&(number, _)| number != step);
                 }
             }
@@ -723,7 +691,7 @@ impl Correlator {
             Event::P2p(p2p) => p2p.group,
             _ => Handle::NONE,
         };
-        let group_api = match self.events.get(parent).map(|known| &known.details) {
+        let group_api = match self.events.details(parent) {
             Some(Details::Call { group, .. }) => *group,
             _ => Handle::NONE,
         };
@@ -733,7 +701,7 @@ impl Correlator {
 
     /// Which run of a captured call begins with a child of `parent`, counted from 1.
     fn replay(&mut self, parent: Handle) -> Option<u32> {
-        match self.events.get_mut(parent).map(|known| &mut known.details) {
+        match self.events.details_mut(parent) {
             Some(Details::Call { captured: true, replays, .. }) => {
                 *replays += 1;
                 Some(*replays)

@@ -14,11 +14,16 @@
 //! A captured launch is a node of a graph: its clones carry it to the kernels of every replay. All of it is bounded; what is
 //! forgotten is a kernel without an owner, which says so.
 
+mod calls;
+mod nodes;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use self::calls::Calls;
+use self::nodes::Nodes;
 use super::bounded::Bounded;
 use super::replays::{Graphs, Operations, REPLAYS, Run, Runs, Which};
 use super::trail;
@@ -26,7 +31,6 @@ use crate::model::activity::Span;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Method, Moment, Operation, ThreadId, Unmatched};
-use crate::model::word::Word;
 
 /// Launches remembered until their kernels arrive: at 10,000 a second, and CUPTI's buffers stuck for seconds behind a
 /// kernel that hangs, this is enough.
@@ -35,10 +39,8 @@ const LAUNCHES: usize = 14 << 10;
 const LAUNCHES_ALONE: usize = 1024;
 /// Captured launches, whose graph may be replayed at any time.
 const CAPTURED: usize = 8 << 10;
-/// Nodes of graphs that are NCCL's.
-const NODES: usize = 28 << 10;
-/// Groups of calls remembered for launches that belong to no plan.
-const CALLS: usize = 4096;
+/// GroupApis with plans that came before their launch.
+const EARLY: usize = 4096;
 /// Groups that are open: one a thread, and those whose stop was lost.
 const OPEN_GROUPS: usize = 4096;
 /// Operations remembered of one plan; NCCL's own limit is far below.
@@ -53,10 +55,7 @@ pub(super) struct Plans {
     captured: Bounded<Handle, Launch>,
     /// What a launching call's correlation id claims.
     claims: Bounded<u32, Claim>,
-    /// What is behind a node of a graph.
-    nodes: Bounded<u64, Node>,
-    /// Graphs with such a node.
-    known_graphs: Bounded<u64, ()>,
+    pub(super) nodes: Nodes,
     /// The launch that ended last on a thread, until something else begins there.
     just_launched: FxHashMap<ThreadId, Handle>,
     /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that follows on its thread.
@@ -67,9 +66,8 @@ pub(super) struct Plans {
     early: Bounded<(Handle, Handle), VecDeque<Run>>,
     /// Groups that are open.
     groups: Bounded<Handle, OpenGroup>,
-    /// Calls made in a GroupApi which no plan has carried yet.
-    calls: Bounded<Handle, Vec<Call>>,
-    graphs: Graphs,
+    pub(super) calls: Calls,
+    pub(super) graphs: Graphs,
     /// Launches of graphs, and of what NCCL does not hand over, of which no kernel has been seen, in their order; those seen
     /// since are skipped.
     unseen: VecDeque<(HostNs, Unseen)>,
@@ -97,15 +95,6 @@ pub(super) struct KernelKey {
     pub(super) span: Option<Span>,
 }
 
-/// A node of a graph.
-#[derive(Debug, Clone, Copy)]
-struct Node {
-    /// The captured launch.
-    launch: Handle,
-    is_clone: bool,
-    is_cloned: bool,
-}
-
 #[derive(Debug)]
 struct Launch {
     context: Handle,
@@ -117,33 +106,6 @@ struct Launch {
     group_api: Handle,
     /// What was handed over for it.
     runs: Runs,
-}
-
-/// A call of the user's that asks for an operation.
-#[derive(Debug)]
-struct Call {
-    id: Handle,
-    context: Handle,
-    operation: Arc<Operation>,
-}
-
-/// The communicator whose calls a kernel on this device carries: a kernel is one communicator's. `None` if it may be several.
-fn only_context(calls: &[Call], device: u32, device_of: &dyn Fn(Handle) -> Option<u32>) -> Option<Handle> {
-    let may_be = |call: &&Call| device_of(call.context).is_none_or(|known| known == device);
-    let mut contexts = calls.iter().filter(may_be).map(|call| call.context);
-    let first = contexts.next()?;
-    contexts.all(|context| context == first).then_some(first)
-}
-
-/// The graph of a node, by CUPTI's number of the node.
-fn graph_of(node: u64) -> u64 {
-    node >> 32
-}
-
-/// How many broadcasts of a launch's communicator and group no plan carried.
-fn untold(calls: &Bounded<Handle, Vec<Call>>, launch: &Launch) -> u32 {
-    let is_one = |call: &&Call| call.context == launch.context && call.operation.func() == Word::BROADCAST;
-    calls.get(&launch.group_api).map_or(0, |calls| calls.iter().filter(is_one).count() as u32)
 }
 
 /// The launches of one GroupApi in one communicator.
@@ -199,6 +161,14 @@ pub(super) struct Found {
     pub(super) untold: u32,
 }
 
+impl Found {
+    /// Of a kernel without a KernelLaunch.
+    fn new(method: Method, context: Handle, operations: Operations, group: Handle) -> Found {
+        let (launch, replay, replayed, since) = (Handle::NONE, None, None, None);
+        Found { method, context, operations, group, launch, replay, replayed, since, stream: 0, untold: 0 }
+    }
+}
+
 /// A plan that was handed over completely.
 #[derive(Debug, Clone)]
 pub(super) struct Handover {
@@ -233,7 +203,7 @@ impl Plans {
 
     /// A KernelLaunch ends on its thread.
     pub(super) fn launched(&mut self, id: Handle, thread: ThreadId) {
-        if self.launches.get(&id).is_some() || self.captured.get(&id).is_some() {
+        if self.known(id).is_some() {
             self.just_launched.insert(thread, id);
         }
     }
@@ -249,14 +219,9 @@ impl Plans {
         if self.take_early(id) {
             return;
         }
-        let Some(launch) = self.captured.get(&id).or_else(|| self.launches.get(&id)) else { return };
+        let Some(launch) = self.known(id) else { return };
         let key = (launch.context, launch.group_api);
-        if self.queued.get(&key).is_none() {
-            self.queued.insert(key, Queue::default(), CAPTURED);
-        }
-        if let Some(queue) = self.queued.get_mut(&key) {
-            queue.launches.push_back(id);
-        }
+        self.queued.entry(key, CAPTURED).launches.push_back(id);
     }
 
     /// Gives a launch the plan that came before it: NCCL puts the host function into the stream first, and it may run before the
@@ -279,7 +244,7 @@ impl Plans {
     /// that it follows on.
     pub(super) fn group(&mut self, id: Handle, thread: ThreadId, context: Handle, now: HostNs) -> Option<HostNs> {
         let direct = self.just_launched.remove(&thread);
-        let same = |launch: &Handle| self.context_of(*launch) == Some(context);
+        let same = |launch: &Handle| self.known(*launch).is_some_and(|launch| launch.context == context);
         let mut since = None;
         let owner = match direct {
             Some(launch) if same(&launch) => {
@@ -307,11 +272,11 @@ impl Plans {
 
     /// An operation is handed over in a Group. `call` is the call that asked for it, and `group_api` that call's group.
     pub(super) fn operation(&mut self, group: Handle, operation: &Arc<Operation>, call: Handle, group_api: Handle) {
-        self.carried(group_api, call);
+        self.calls.carried(group_api, call);
         if self.groups.get(&group).is_some_and(|open| open.owner.is_none()) {
             // On the launching thread nothing may have followed yet.
-            let waiting =
-                self.just_launched.iter().filter(|(_, launch)| self.group_api_of(**launch) == Some(group_api));
+            let is_its = |launch: &Handle| self.known(*launch).is_some_and(|launch| launch.group_api == group_api);
+            let waiting = self.just_launched.iter().filter(|(_, launch)| is_its(launch));
             for thread in waiting.map(|(&thread, _)| thread).collect::<Vec<_>>() {
                 self.something_else(thread);
             }
@@ -365,43 +330,13 @@ impl Plans {
             Some(Claim::Calls(_) | Claim::External(_)) => {}
             None => {
                 let Some(group_api) = group_api else { return Some(handover) };
-                let key = (context, group_api);
-                if self.early.get(&key).is_none() {
-                    self.early.insert(key, VecDeque::new(), CALLS);
-                }
-                if let Some(early) = self.early.get_mut(&key)
-                    && early.len() < REPLAYS
-                {
+                let early = self.early.entry((context, group_api), EARLY);
+                if early.len() < REPLAYS {
                     early.push_back(run);
                 }
             }
         }
         Some(handover)
-    }
-
-    /// A call is made in a GroupApi.
-    pub(super) fn call(&mut self, id: Handle, context: Handle, group_api: Handle, operation: &Arc<Operation>) {
-        if self.calls.get(&group_api).is_none() {
-            self.calls.insert(group_api, Vec::new(), CALLS);
-        }
-        if let Some(calls) = self.calls.get_mut(&group_api)
-            && calls.len() < OPERATIONS
-        {
-            calls.push(Call { id, context, operation: Arc::clone(operation) });
-        }
-    }
-
-    /// The calls made in a GroupApi for a communicator that nothing has carried yet.
-    pub(super) fn uncarried(&self, group_api: Handle, context: Handle) -> Vec<Handle> {
-        let calls = self.calls.get(&group_api).map_or(&[][..], Vec::as_slice);
-        calls.iter().filter(|call| call.context == context).map(|call| call.id).collect()
-    }
-
-    /// A call made in a GroupApi is carried by something that NCCL tells of.
-    pub(super) fn carried(&mut self, group_api: Handle, call: Handle) {
-        if let Some(calls) = self.calls.get_mut(&group_api) {
-            calls.retain(|made| made.id != call);
-        }
     }
 
     /// A kernel is being launched on a thread. `declared` is whether this interface has KernelLaunch events.
@@ -443,14 +378,7 @@ impl Plans {
         if let Some(captured) = self.launches.remove(&launch) {
             self.captured.insert(launch, captured, CAPTURED);
         }
-        self.insert_node(node, launch, false);
-    }
-
-    fn insert_node(&mut self, node: u64, launch: Handle, is_clone: bool) {
-        self.nodes.insert(node, Node { launch, is_clone, is_cloned: false }, NODES);
-        if !launch.is_none() {
-            self.known_graphs.insert(graph_of(node), (), CAPTURED);
-        }
+        self.nodes.insert(node, launch, false);
     }
 
     /// An executable graph is launched by the call with this correlation id, or it is made: then that is 0.
@@ -468,21 +396,6 @@ impl Plans {
         }
     }
 
-    /// An executable graph is changed.
-    pub(super) fn graph_changed(&mut self, graph: u64) {
-        self.graphs.changed(graph);
-    }
-
-    /// CUPTI is given up then, for a while.
-    pub(super) fn lent(&mut self, time: HostNs) {
-        self.graphs.lent(time);
-    }
-
-    /// There was no room for a record of NCCL's.
-    pub(super) fn lost(&mut self) {
-        self.graphs.lost();
-    }
-
     fn unseen(&mut self, now: HostNs, launch: Unseen) {
         if self.kernels_expected {
             if self.unseen.len() >= REPLAYS {
@@ -494,7 +407,7 @@ impl Plans {
 
     /// A kernel of the launch of a graph by this call has been seen: the launches before it are done, one runs at a time.
     pub(super) fn graph_seen(&mut self, node: u64, correlation: u32) {
-        let is_of_nccl = self.known_graphs.get(&graph_of(node)).is_some();
+        let is_of_nccl = self.nodes.is_in_known_graph(node);
         self.graphs.kernel(correlation, is_of_nccl);
     }
 
@@ -518,18 +431,9 @@ impl Plans {
         self.unseen.retain(|(time, _)| *time > until);
     }
 
-    /// What was open when the original of a node was made.
-    pub(super) fn captured_at(&self, node: u64) -> Option<Handle> {
-        self.nodes.get(&node).map(|node| node.launch)
-    }
-
     /// A node was cloned. A clone that is cloned itself is in no executable graph: it is a child graph's, or that of a graph's clone.
     pub(super) fn node_cloned(&mut self, node: u64, original: u64) {
-        let Some(original) = self.nodes.get_mut(&original) else { return };
-        let is_first = !std::mem::replace(&mut original.is_cloned, true);
-        let Node { launch, is_clone, .. } = *original;
-        self.insert_node(node, launch, true);
-        if !(is_clone && is_first)
+        if let Some((launch, true)) = self.nodes.cloned(node, original)
             && let Some(captured) = self.captured.get_mut(&launch)
         {
             captured.runs.cloned();
@@ -548,46 +452,26 @@ impl Plans {
         device_of: &dyn Fn(Handle) -> Option<u32>,
     ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
-            let unknown = match self.known_graphs.get(&graph_of(kernel.graph_node)) {
-                Some(()) => Unmatched::UntoldNode,
-                None => Unmatched::UnknownNode,
-            };
-            let launch = self.captured_at(kernel.graph_node).ok_or(unknown)?;
+            let launch = self.nodes.launch_of(kernel.graph_node).ok_or_else(|| {
+                match self.nodes.is_in_known_graph(kernel.graph_node) {
+                    true => Unmatched::UntoldNode,
+                    false => Unmatched::UnknownNode,
+                }
+            })?;
             return self.run(launch, Method::GraphNode, &kernel);
         }
         // An id is used by one kernel only, unless it is that of a graph's launch.
         match self.claims.remove(&kernel.correlation).ok_or(Unmatched::NoLaunch)? {
             Claim::Launch(launch) => self.run(launch, Method::Bracket, &kernel),
             Claim::External(launch) => self.run(launch, Method::External, &kernel),
-            Claim::Thread(_, Some((context, Run { group, operations, .. }))) => Ok(Found {
-                method: Method::ThreadOrder,
-                context,
-                operations,
-                group,
-                launch: Handle::NONE,
-                replay: None,
-                replayed: None,
-                since: None,
-                stream: 0,
-                untold: 0,
-            }),
+            Claim::Thread(_, Some((context, Run { group, operations, .. }))) => {
+                Ok(Found::new(Method::ThreadOrder, context, operations, group))
+            }
             Claim::Thread(_, None) => Err(Unmatched::NoGroup),
             Claim::Calls(group) => {
-                let calls = self.calls.get_mut(&group).ok_or(Unmatched::NoCall)?;
-                let context = only_context(calls, kernel.device, device_of).ok_or(Unmatched::NoCall)?;
-                let operations = calls.extract_if(.., |call| call.context == context).map(|call| call.operation);
-                Ok(Found {
-                    method: Method::ApiBracket,
-                    context,
-                    operations: Arc::new(operations.collect()),
-                    group: Handle::NONE,
-                    launch: Handle::NONE,
-                    replay: None,
-                    replayed: None,
-                    since: None,
-                    stream: 0,
-                    untold: 0,
-                })
+                let claimed = self.calls.claim(group, kernel.device, device_of);
+                let (context, operations) = claimed.ok_or(Unmatched::NoCall)?;
+                Ok(Found::new(Method::ApiBracket, context, Arc::new(operations), Handle::NONE))
             }
         }
     }
@@ -603,17 +487,15 @@ impl Plans {
                 return vec![format!("candidates: what was handed over next on the launching thread: {carried}")];
             }
             (0, Some(Claim::Calls(group))) => {
-                let calls = self.calls.get(group).map_or(&[][..], Vec::as_slice);
-                let calls: Vec<_> = calls.iter().map(|call| Arc::clone(&call.operation)).collect();
-                let carried = trail::operations(&calls);
+                let carried = trail::operations(&self.calls.operations(*group));
                 return vec![format!("candidates: calls of its group that no plan has carried: {carried}")];
             }
-            (node, _) => match self.captured_at(node) {
+            (node, _) => match self.nodes.launch_of(node) {
                 Some(launch) => launch,
                 None => return vec!["candidates: none; its node is of no capture of NCCL's that was told".into()],
             },
         };
-        let Some(known) = self.captured.get(&launch).or_else(|| self.launches.get(&launch)) else {
+        let Some(known) = self.known(launch) else {
             return vec!["candidates: its KernelLaunch, which is no longer remembered".into()];
         };
         let begun = trail::before(known.start, kernel.span);
@@ -633,32 +515,25 @@ impl Plans {
         if let Some(launch) = self.captured.get_mut(&id) {
             let seen = self.graphs.seen(kernel.correlation, kernel.span)?;
             let Which { run: Run { group, operations, .. }, number, is_exact } = launch.runs.which(&seen)?;
+            let method = if is_exact { method } else { Method::GraphReplay };
             return Ok(Found {
-                method: if is_exact { method } else { Method::GraphReplay },
-                context: launch.context,
-                operations,
-                group,
                 launch: id,
                 replay: number,
                 replayed: seen.asked(),
                 since: seen.asked().map(|moment| moment.time),
                 stream: launch.stream,
-                untold: untold(&self.calls, launch),
+                untold: self.calls.broadcasts(launch.group_api, launch.context),
+                ..Found::new(method, launch.context, operations, group)
             });
         }
         let launch = self.launches.get_mut(&id).ok_or(Unmatched::Forgotten)?;
         let Run { group, operations, .. } = launch.runs.pop().ok_or(Unmatched::NoGroup)?;
         let found = Found {
-            method,
-            context: launch.context,
-            operations,
-            group,
             launch: id,
-            replay: None,
-            replayed: None,
             since: Some(launch.start),
             stream: launch.stream,
-            untold: untold(&self.calls, launch),
+            untold: self.calls.broadcasts(launch.group_api, launch.context),
+            ..Found::new(method, launch.context, operations, group)
         };
         self.launches.remove(&id);
         Ok(found)
@@ -680,12 +555,8 @@ impl Plans {
         self.launches.len() + self.captured.len() + self.claims.len() + self.nodes.len()
     }
 
-    fn context_of(&self, launch: Handle) -> Option<Handle> {
-        self.captured.get(&launch).or_else(|| self.launches.get(&launch)).map(|launch| launch.context)
-    }
-
-    fn group_api_of(&self, launch: Handle) -> Option<Handle> {
-        self.captured.get(&launch).or_else(|| self.launches.get(&launch)).map(|launch| launch.group_api)
+    fn known(&self, launch: Handle) -> Option<&Launch> {
+        self.captured.get(&launch).or_else(|| self.launches.get(&launch))
     }
 }
 

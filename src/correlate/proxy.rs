@@ -58,7 +58,7 @@ impl Correlator {
         self.moved.insert(known.context, out.now);
         // A receive that the network refused is started again: the same transfer under another
         // handle.
-        let open = match self.events.get_mut(op).map(|known| &mut known.details) {
+        let open = match self.events.details_mut(op) {
             Some(Details::ProxyOp { steps, .. }) => match steps.iter_mut().find(|(number, _)| *number == step) {
                 Some((_, handle)) => Some(std::mem::replace(handle, id)),
                 None => {
@@ -68,7 +68,7 @@ impl Correlator {
             },
             _ => None,
         };
-        known.details = match open.and_then(|open| self.events.get(open)).map(|known| &known.details) {
+        known.details = match open.and_then(|open| self.events.details(open)) {
             Some(&Details::Step { first, starts, phase, .. }) => {
                 Details::Step { op, step, first, starts: starts + 1, phase }
             }
@@ -89,7 +89,7 @@ impl Correlator {
     /// number of the step is taken before the loop).
     pub(super) fn end_steps(&mut self, open: &[(i32, Handle)], out: &mut Out<'_>) {
         for &(_, step) in open {
-            if let Some(&Details::Step { first, starts, .. }) = self.events.get(step).map(|known| &known.details) {
+            if let Some(&Details::Step { first, starts, .. }) = self.events.details(step) {
                 out.say(What::StepEnd { id: first, starts, stopped: false });
             }
             self.events.close(step);
@@ -98,8 +98,8 @@ impl Correlator {
 
     /// A proxy step shows that the GPU had begun its operation.
     pub(super) fn saw_work_of(&mut self, step: Handle, now: HostNs) {
-        let Some(&Details::Step { op, .. }) = self.events.get(step).map(|known| &known.details) else { return };
-        if let Some(&Details::ProxyOp { parent, .. }) = self.events.get(op).map(|known| &known.details) {
+        let Some(&Details::Step { op, .. }) = self.events.details(step) else { return };
+        if let Some(&Details::ProxyOp { parent, .. }) = self.events.details(op) {
             self.work(parent, |work| work.seen = Some(work.seen.map_or(now, |seen| seen.min(now))));
         }
     }

@@ -37,6 +37,11 @@ fn kernel(at: u64, corr: u32) -> String {
     format!("{}000 0 kernel {}000 corr={corr} node=60\n", at + 5, at + 2)
 }
 
+/// A run that is launched at this time: its launch, its hand-over and its kernel.
+fn run(at: u64, corr: u32) -> String {
+    launch(at, corr) + &group(at) + &kernel(at, corr)
+}
+
 fn said(at: u64, how: &str) -> String {
     format!("{}000 kernel to {}000 {how}: AllReduce 1\n", at + 2, at + 5)
 }
@@ -45,21 +50,29 @@ const EXACT: &str = "exact (graph node) C by l";
 const INFERRED: &str = "inferred (graph replay) C by l";
 
 #[test]
+fn each_replay_of_a_graph_has_its_own_operations() {
+    let input = TOLD.to_owned() + &run(100, 7) + &run(200, 8);
+    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{EXACT} replay 2"))));
+}
+
+#[test]
+fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
+    // Without proxy operations there is one Group, at the capture.
+    let input = SILENT.to_owned() + &launch(100, 7) + &kernel(100, 7) + &launch(200, 8) + &kernel(200, 8);
+    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{EXACT} replay 2"))));
+}
+
+#[test]
+fn where_nccl_is_silent_about_replays_the_last_one_s_kernel_may_come_first() {
+    let input = SILENT.to_owned() + &launch(100, 7) + &launch(200, 8) + &kernel(200, 8) + &kernel(100, 7);
+    check(&input, &(said(200, &format!("{EXACT} replay 2")) + &said(100, &format!("{EXACT} replay 1"))));
+}
+
+#[test]
 fn launches_that_cupti_did_not_see_do_not_shift_the_count() {
     // The launches at 200 and 300 are not seen: CUPTI is lent.
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + "150000 0 lent\n"
-        + &group(200)
-        + &group(300)
-        + &launch(400, 8)
-        + &group(400)
-        + &kernel(400, 8)
-        + &launch(500, 9)
-        + &group(500)
-        + &kernel(500, 9);
+    let input =
+        TOLD.to_owned() + &run(100, 7) + "150000 0 lent\n" + &group(200) + &group(300) + &run(400, 8) + &run(500, 9);
     let expected = said(100, &format!("{EXACT} replay 1"))
         + &said(400, &format!("{INFERRED} replay 4"))
         + &said(500, &format!("{INFERRED} replay 5"));
@@ -68,8 +81,7 @@ fn launches_that_cupti_did_not_see_do_not_shift_the_count() {
 
 #[test]
 fn launches_from_before_cupti_was_lent_may_be_reported_later() {
-    let input = "150000 0 lent\n".to_owned() + TOLD + &launch(100, 7) + &group(100) + &kernel(100, 7);
-    let input = input + &launch(200, 8) + &group(200) + &kernel(200, 8);
+    let input = "150000 0 lent\n".to_owned() + TOLD + &run(100, 7) + &run(200, 8);
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{INFERRED} replay 2"))));
 }
 
@@ -84,9 +96,7 @@ fn after_lending_the_run_of_an_unreported_replay_stays_open() {
 fn kernels_that_may_name_a_wrong_launch_are_placed_by_time_alone() {
     // Each kernel names the launch of the other.
     let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
+        + &run(100, 7)
         + "150000 0 distrust\n"
         + &launch(200, 8)
         + &group(200)
@@ -126,15 +136,7 @@ fn launches_of_a_graph_made_after_cupti_was_lent_are_counted() {
 #[test]
 fn after_a_missed_callback_runs_are_found_by_time_alone() {
     // The launch at 200 is not reported, but its kernel is.
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + &group(200)
-        + &kernel(200, 8)
-        + &launch(300, 9)
-        + &group(300)
-        + &kernel(300, 9);
+    let input = TOLD.to_owned() + &run(100, 7) + &group(200) + &kernel(200, 8) + &run(300, 9);
     let expected = said(100, &format!("{EXACT} replay 1"))
         + &said(200, &format!("{INFERRED} replay 2"))
         + &said(300, &format!("{INFERRED} replay 3"));
@@ -145,25 +147,14 @@ fn after_a_missed_callback_runs_are_found_by_time_alone() {
 fn a_missed_launch_with_a_lost_kernel_is_noticed_at_the_next_launch() {
     // Only NCCL reports the launch at 200. The next would be counted as the second run, which began
     // before it was launched.
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + &group(200)
-        + &launch(300, 9)
-        + &group(300)
-        + &kernel(300, 9);
+    let input = TOLD.to_owned() + &run(100, 7) + &group(200) + &run(300, 9);
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(300, INFERRED)));
 }
 
 #[test]
 fn unreported_launches_of_the_application_s_own_graphs_do_no_harm() {
     // Node 1 of graph 7, which contains nothing of NCCL's.
-    let input = TOLD.to_owned()
-        + "95000 0 kernel 92000 corr=3 node=30064771073 name=sgemm\n"
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7);
+    let input = TOLD.to_owned() + "95000 0 kernel 92000 corr=3 node=30064771073 name=sgemm\n" + &run(100, 7);
     check(
         &input,
         &("92000 kernel to 95000 of the application\n".to_owned() + &said(100, &format!("{EXACT} replay 1"))),
@@ -179,26 +170,13 @@ fn wrong_times_leave_the_operation_known_and_the_run_open() {
 
 #[test]
 fn kernels_out_of_order_are_counted_by_their_launches() {
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &launch(200, 8)
-        + &group(200)
-        + &kernel(200, 8)
-        + &kernel(100, 7);
+    let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + &run(200, 8) + &kernel(100, 7);
     check(&input, &(said(200, &format!("{EXACT} replay 2")) + &said(100, &format!("{EXACT} replay 1"))));
 }
 
 #[test]
 fn kernels_of_a_changed_graph_stay_unmatched() {
-    let input = TOLD.to_owned()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + "150000 0 update-graph 9\n"
-        + &launch(200, 8)
-        + &group(200)
-        + &kernel(200, 8);
+    let input = TOLD.to_owned() + &run(100, 7) + "150000 0 update-graph 9\n" + &run(200, 8);
     let changed = "unmatched: its graph may have been updated, so that its nodes are not those captured";
     let unmatched = format!("202000 kernel to 205000 {changed}\n");
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &unmatched));
@@ -221,7 +199,7 @@ fn runs_of_two_graphs_from_one_capture_are_told_apart_by_time_alone() {
 fn child_graphs_and_clones_do_not_count_as_executable_graphs() {
     // The captured graph is cloned into a child graph, and that graph becomes executable.
     let nested = TOLD.replace("clone 60 of=50", "clone 55 of=50 | 4 0 clone 60 of=55");
-    let played = launch(100, 7) + &group(100) + &kernel(100, 7) + &launch(200, 8) + &group(200) + &kernel(200, 8);
+    let played = run(100, 7) + &run(200, 8);
     let said_as = |how| said(100, &format!("{how} replay 1")) + &said(200, &format!("{how} replay 2"));
     check(&(nested.clone() + &played), &said_as(EXACT));
     // With two executable graphs, the launches of one do not count the runs.
@@ -267,12 +245,7 @@ fn a_kernel_that_begins_after_another_belongs_to_a_later_run() {
 
 #[test]
 fn a_run_has_one_kernel() {
-    let input = two_graphs()
-        + &launch(100, 7)
-        + &group(100)
-        + &kernel(100, 7)
-        + "100000 0 graph 10 corr=8\n"
-        + "110000 0 kernel 101500 corr=8 node=61\n";
+    let input = two_graphs() + &run(100, 7) + "100000 0 graph 10 corr=8\n" + "110000 0 kernel 101500 corr=8 node=61\n";
     let expected =
         said(100, &format!("{INFERRED} replay 1")) + &format!("101500 kernel to 110000 {INFERRED}: AllReduce 1\n");
     check(&input, &expected);
@@ -280,7 +253,7 @@ fn a_run_has_one_kernel() {
 
 #[test]
 fn after_lending_a_kernel_without_a_hand_over_stays_unmatched() {
-    let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + &kernel(100, 7) + "150000 0 lent\n";
+    let input = TOLD.to_owned() + &run(100, 7) + "150000 0 lent\n";
     let input = input + &launch(200, 8) + &kernel(200, 8);
     let unmatched = "202000 kernel to 205000 unmatched: NCCL handed over no operation for its launch\n";
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + unmatched));
@@ -288,7 +261,7 @@ fn after_lending_a_kernel_without_a_hand_over_stays_unmatched() {
 
 #[test]
 fn lost_records_leave_the_number_of_a_run_open() {
-    let input = TOLD.to_owned() + "50000 0 records-lost\n" + &launch(100, 7) + &group(100) + &kernel(100, 7);
+    let input = TOLD.to_owned() + "50000 0 records-lost\n" + &run(100, 7);
     check(&input, &said(100, INFERRED));
 }
 
@@ -329,7 +302,7 @@ fn replays_hand_over_the_launches_of_a_group_in_order() {
         .replace("| 1 0 stop a", "| 1 0 stop a | 1 0 start b CollApi parent=g count=2 captured | 1 0 stop b")
         .replace("| 3 0 stop g", "| 3 0 start k KernelLaunch parent=g | 3 0 node 51 in=k | 3 0 stop k | 3 0 stop g")
         .replace("clone 60 of=50", "clone 60 of=50 | 4 0 clone 61 of=51");
-    let run = |at: u64, corr: u32| {
+    let both = |at: u64, corr: u32| {
         let (first, second, begin, end) = (at + 5, at + 9, at + 2, at + 6);
         let second_group =
             group(at).replace(&format!("p{at}"), &format!("q{at}")).replace(&format!("x{at}"), &format!("y{at}"));
@@ -344,7 +317,7 @@ fn replays_hand_over_the_launches_of_a_group_in_order() {
         said(at, &format!("{EXACT} replay {replay}"))
             + &format!("{}000 kernel to {}000 exact (graph node) C by k replay {replay}: AllReduce 2\n", at + 6, at + 9)
     };
-    check(&(capture + &run(100, 7) + &run(200, 8)), &(said(100, 1) + &said(200, 2)));
+    check(&(capture + &both(100, 7) + &both(200, 8)), &(said(100, 1) + &said(200, 2)));
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Correlator {
 
     /// By when a kernel must have begun, since NCCL's threads saw its work.
     fn begun_by(&self, found: &Found) -> Option<HostNs> {
-        let by_proxy = found.operations.iter().filter_map(|operation| match &self.events.get(operation.id)?.details {
+        let by_proxy = found.operations.iter().filter_map(|operation| match self.events.details(operation.id)? {
             Details::Operation(.., work) => work.seen,
             _ => None,
         });

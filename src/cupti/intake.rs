@@ -5,9 +5,10 @@
 
 use cupti_sys::records::Walker;
 
+use super::absent::error_name;
 use super::clock::{Change, CuptiClock, Reading};
 use super::decode::{Asked, Decoder, Outside, Times};
-use super::{Losses, Note, error_name};
+use super::{Losses, Note};
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};

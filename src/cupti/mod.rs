@@ -14,6 +14,7 @@
 //! [`Reader`] is what the collector drains. CUPTI is never called unless the driver is in the
 //! process, and never in a forked child.
 
+mod absent;
 mod buffers;
 mod callbacks;
 mod calls;
@@ -26,6 +27,7 @@ mod flush;
 pub mod intake;
 mod names;
 mod nvtx;
+mod reader;
 mod subscription;
 #[cfg(test)]
 mod tests;
@@ -36,15 +38,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cupti_sys::bindings as cupti;
-use cupti_sys::records::{self, Library, Walker};
+use cupti_sys::records;
 
-use self::buffers::{Pool, Taken};
+pub use self::absent::Absent;
+use self::buffers::Pool;
 use self::callbacks::Shared;
-use self::clock::Reading;
-use self::decode::{Asked, Outside, Process};
+use self::decode::{Asked, Process};
 use self::find::Found;
 use self::flush::{Desk, Flusher};
-use self::intake::{Source, Standing};
+use self::intake::Source;
+pub use self::reader::{Reader, Taker};
 use self::subscription::Subscription;
 use crate::config;
 pub use crate::model::activity::GPU_STAMP_ERROR_NS;
@@ -56,9 +59,6 @@ use crate::{memory, process, sys};
 const OLDEST: u32 = 18;
 /// The newest CUPTI known here, of CUDA 13.5.
 const NEWEST: u32 = 130_599;
-/// How long a completed buffer waits at most for the clock reading that follows it, in ns.
-const PATIENCE_NS: u64 = 5_000_000_000;
-
 /// The device of this thread's context, if there is a driver and a context. For `init`: it calls
 /// the driver.
 #[must_use]
@@ -116,61 +116,6 @@ impl Options {
     }
 }
 
-/// Why there are no kernels. Displayed as a sentence for the user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Absent {
-    /// The settings switch CUPTI off.
-    SwitchedOff,
-    /// This process is a forked child.
-    Forked,
-    /// `libcuda.so.1` is not in the process.
-    NoDriver,
-    /// No libcupti was found.
-    NoLibrary {
-        /// What was tried.
-        tried: String,
-    },
-    /// A libcupti from before CUDA 12.0.
-    TooOld {
-        /// Its path.
-        path: String,
-        /// A function that it lacks, if that shows its age.
-        function: Option<&'static str>,
-        /// Its version, if it could be asked.
-        version: Option<u32>,
-    },
-    /// A libcupti of CUDA 13.2, which crashes if it cannot use the driver, and it cannot use it
-    /// here.
-    Broken {
-        /// Its path.
-        path: String,
-        /// The driver is still starting: it may be usable later.
-        driver_starts: bool,
-    },
-    /// Another tool holds CUPTI.
-    Taken {
-        /// Its name, from CUDA 13.0 on.
-        owner: Option<String>,
-    },
-    /// ncclscope already holds it.
-    Held,
-    /// CUPTI refused something necessary.
-    Refused {
-        /// The function that it refused.
-        call: &'static str,
-        /// Its answer, a `CUptiResult`.
-        code: u32,
-    },
-    /// ncclscope was asked to give it up and has not finished doing so.
-    Leaving,
-    /// ncclscope holds it, and a flush has not returned yet.
-    Late,
-    /// CUPTI does not answer, and is left alone.
-    Silent,
-    /// No memory for buffers, or no thread to flush them.
-    NoResources(String),
-}
-
 /// This process's subscription to CUPTI, with its flushing thread. After it is given up, it can be
 /// taken again.
 pub struct Cupti {
@@ -180,20 +125,6 @@ pub struct Cupti {
     /// How often CUPTI had detached itself before this subscription was made.
     detached: u64,
     facts: Facts,
-}
-
-/// What CUPTI returns, for the one thread that drains it.
-pub struct Reader {
-    shared: &'static Shared,
-    desk: Arc<Desk>,
-    source: Source,
-    process: Process,
-    /// Completed buffers that are not handed over yet.
-    pending: Vec<Taken>,
-    /// Forced flushes that were reported.
-    forced: u64,
-    /// The giving up of CUPTI was reported.
-    has_given_up: bool,
 }
 
 /// CUPTI calls back at launches but gives us no records of them.
@@ -222,21 +153,6 @@ pub enum Acquired {
     /// CUPTI was not ours, or it was but gave us no records; it is taken again. Contains the
     /// silence if the trace does not show it yet.
     Again(Option<Silence>),
-}
-
-/// Receives what a [`Reader`] drains: an [`intake::Intake`], and whoever keeps the data besides.
-pub trait Taker {
-    /// A reading of the clocks.
-    fn reading(&mut self, reading: &Reading);
-    /// Whether times up to `until` can be converted as precisely as they ever will be.
-    fn covers(&self, until: HostNs) -> bool;
-    /// A buffer in which nothing is later than `now`.
-    fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
-    /// CUPTI was given up at this time: the buffers that follow may hold kernels that have not
-    /// ended.
-    fn gives_up(&mut self, time: HostNs);
-    /// The current counts; called after the buffers.
-    fn stands(&mut self, standing: Standing);
 }
 
 /// The CUPTI in use, and what it refused.
@@ -528,90 +444,6 @@ impl Cupti {
     }
 }
 
-impl Reader {
-    /// The CUPTI that the records come from.
-    #[must_use]
-    pub fn source(&self) -> Source {
-        self.source
-    }
-
-    /// Hands over what CUPTI has returned since the last call. If CUPTI has a foreign clock, a
-    /// buffer waits for a later reading of that clock. Once CUPTI is given up, nothing waits: its
-    /// next owner may end it, and the names of kernels with it.
-    pub fn drain(&mut self, taker: &mut impl Taker) {
-        let is_over = self.desk.has_ended();
-        self.drain_until(taker, |taker, now, at| is_over || taker.covers(at) || now.since(at) > PATIENCE_NS);
-    }
-
-    /// Requests a forced flush: CUPTI also returns the records of kernels that have not ended, and
-    /// never returns them again.
-    pub fn force(&self) {
-        self.desk.force();
-    }
-
-    /// When the last forced flush began, the first time this is called after it. The next
-    /// [`Reader::drain`] hands over its buffers.
-    pub fn take_forced(&mut self) -> Option<HostNs> {
-        let (forced, at) = self.desk.forced();
-        (std::mem::replace(&mut self.forced, forced) < forced).then_some(at)
-    }
-
-    /// Whether CUPTI fell silent or resumed since the last call. Call it after everything returned
-    /// has been taken.
-    pub fn take_change(&self) -> Option<Change> {
-        let contact = &self.shared.contact;
-        self.desk.change(contact, || contact.beyond(self.shared.pool.room()))
-    }
-
-    /// As [`Reader::drain`], for the last time: no buffer waits.
-    pub fn finish(&mut self, taker: &mut impl Taker) {
-        self.drain_until(taker, |_, _, _| true);
-    }
-
-    fn drain_until<T: Taker>(&mut self, taker: &mut T, is_ready: impl Fn(&T, HostNs, HostNs) -> bool) {
-        for reading in self.desk.take_readings() {
-            taker.reading(&reading);
-        }
-        // The wall clock may have been set since CUPTI was flushed.
-        taker.reading(&flush::read_host());
-        let now = HostNs(sys::boottime_ns());
-        self.shared.pool.take(&mut self.pending);
-        // Read after the buffers: those returned by the last flush come behind its mark.
-        let ends = self.desk.ends_at();
-        self.has_given_up &= ends.is_some();
-        let ready = self.pending.iter().take_while(|taken| is_ready(taker, now, HostNs(taken.at))).count();
-        for taken in self.pending.drain(..ready) {
-            if ends.is_some_and(|at| HostNs(taken.at) >= at) && !std::mem::replace(&mut self.has_given_up, true) {
-                taker.gives_up(HostNs(taken.at));
-            }
-            // SAFETY: the library stays mapped, and CUPTI has answered in this process.
-            let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
-            // SAFETY: CUPTI returned this buffer, and keeps the names in it valid.
-            let mut outside = unsafe { self.process.asked() };
-            taker.buffer(now, self.shared.pool.bytes(&taken), walker, &mut outside);
-            self.shared.pool.give_back(taken);
-        }
-        taker.stands(self.standing());
-    }
-
-    fn standing(&self) -> Standing {
-        let (shared, desk, pool) = (self.shared, &self.desk, self.shared.pool.lost());
-        Standing {
-            dropped: desk.dropped.load(Ordering::Relaxed),
-            discarded_buffers: pool.buffers,
-            discarded_bytes: pool.bytes,
-            refused_requests: pool.refused,
-            foreign_buffers: pool.foreign,
-            failed_flushes: desk.failed.load(Ordering::Relaxed),
-            flush_failure: desk.last_failure.load(Ordering::Relaxed),
-            overdue: desk.overdue.load(Ordering::Relaxed),
-            failures: shared.failures.load(Ordering::Relaxed),
-            fatal: shared.fatal.load(Ordering::Relaxed),
-            last_failure: shared.last_failure.load(Ordering::Relaxed),
-        }
-    }
-}
-
 impl Facts {
     /// Which CUPTI this is, for users who wonder why another profiler sees no GPU.
     #[must_use]
@@ -665,103 +497,5 @@ impl fmt::Display for Facts {
             write!(f, "; {objection}")?;
         }
         Ok(())
-    }
-}
-
-impl fmt::Display for Absent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Absent::SwitchedOff => f.write_str("NCCLSCOPE_CUPTI=0 says so"),
-            Absent::Forked => f.write_str("this process was forked from one that records"),
-            Absent::NoDriver => f.write_str("this process has not loaded the CUDA driver (libcuda.so.1)"),
-            Absent::NoLibrary { tried } => write!(
-                f,
-                "no libcupti was found ({tried}). `pip install nvidia-cuda-cupti` or the CUDA toolkit has it, and \
-                 NCCLSCOPE_CUPTI=/path/to/libcupti.so.13 says where it is"
-            ),
-            Absent::TooOld { path, function, version } => {
-                write!(f, "{path} is from before CUDA 12.0")?;
-                match (function, version) {
-                    (Some(function), _) => write!(f, ": it lacks {function}"),
-                    (None, Some(version)) => write!(f, ": its version is {version}"),
-                    (None, None) => Ok(()),
-                }
-            }
-            Absent::Broken { path, driver_starts: false } => write!(
-                f,
-                "{path} is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU, as here. Use that of 13.3 \
-                 or later"
-            ),
-            Absent::Broken { path, driver_starts: true } => write!(
-                f,
-                "{path} is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU, and in cuInit that is not \
-                 known. Use that of 13.3 or later, or call ncclscope_acquire after cuInit"
-            ),
-            Absent::Taken { owner } => {
-                let owner = owner.as_deref().unwrap_or("another profiler (torch.profiler, Nsight Systems, a debugger)");
-                write!(f, "CUPTI has one owner, and that is {owner}. Run without it to have kernels here")
-            }
-            Absent::Held => f.write_str("this process records kernels already"),
-            Absent::Refused { call, code } => {
-                write!(f, "{call} answered {}{}", error_name(*code), advice(*code))
-            }
-            Absent::Silent => {
-                write!(f, "CUPTI has not answered for {} s, and is left alone", TAKING.as_secs())
-            }
-            Absent::Late => f.write_str("CUPTI does not return from a flush"),
-            Absent::Leaving => f.write_str("CUPTI is still being given up: it does not return its records"),
-            Absent::NoResources(what) => f.write_str(what),
-        }
-    }
-}
-
-/// A `CUptiResult` in words. From our own table: asking CUPTI for it fails whenever CUPTI does.
-fn error_name(code: u32) -> String {
-    let name = match code {
-        cupti::CUPTI_ERROR_INVALID_PARAMETER => "INVALID_PARAMETER",
-        cupti::CUPTI_ERROR_INVALID_DEVICE => "INVALID_DEVICE",
-        cupti::CUPTI_ERROR_INVALID_OPERATION => "INVALID_OPERATION",
-        cupti::CUPTI_ERROR_OUT_OF_MEMORY => "OUT_OF_MEMORY",
-        cupti::CUPTI_ERROR_NOT_COMPATIBLE => "NOT_COMPATIBLE",
-        cupti::CUPTI_ERROR_NOT_INITIALIZED => "NOT_INITIALIZED",
-        cupti::CUPTI_ERROR_INVALID_KIND => "INVALID_KIND",
-        cupti::CUPTI_ERROR_NOT_SUPPORTED => "NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED => "VIRTUALIZED_DEVICE_NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_INSUFFICIENT_PRIVILEGES => "INSUFFICIENT_PRIVILEGES",
-        cupti::CUPTI_ERROR_LEGACY_PROFILER_NOT_SUPPORTED => "LEGACY_PROFILER_NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => "MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES => "VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES",
-        cupti::CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED => "CONFIDENTIAL_COMPUTING_NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_CMP_DEVICE_NOT_SUPPORTED => "CMP_DEVICE_NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED => "MIG_DEVICE_NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_SLI_DEVICE_NOT_SUPPORTED => "SLI_DEVICE_NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED => "WSL_DEVICE_NOT_SUPPORTED",
-        cupti::CUPTI_ERROR_UNKNOWN => "UNKNOWN",
-        _ => return format!("error {code}"),
-    };
-    format!("{name} ({code})")
-}
-
-/// What the user can do about a result code.
-fn advice(code: u32) -> &'static str {
-    match code {
-        cupti::CUPTI_ERROR_NOT_INITIALIZED | cupti::CUPTI_ERROR_UNKNOWN => {
-            ": the driver does not let this CUPTI in. A CUPTI that is not newer than the driver may help"
-        }
-        cupti::CUPTI_ERROR_NOT_SUPPORTED => {
-            ": a layer that runs CUDA on another machine puts such a CUPTI in place of NVIDIA's; kernels can be seen only \
-             where the GPU is"
-        }
-        cupti::CUPTI_ERROR_INSUFFICIENT_PRIVILEGES | cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES => {
-            ": the administrator of this machine has restricted profiling (NVreg_RestrictProfilingToAdminUsers)"
-        }
-        cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED
-        | cupti::CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED
-        | cupti::CUPTI_ERROR_CMP_DEVICE_NOT_SUPPORTED
-        | cupti::CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED
-        | cupti::CUPTI_ERROR_SLI_DEVICE_NOT_SUPPORTED
-        | cupti::CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED => ": NVIDIA does not support tracing on such a GPU",
-        cupti::CUPTI_ERROR_INVALID_DEVICE => ": no GPU that can be traced",
-        _ => "",
     }
 }

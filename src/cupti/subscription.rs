@@ -88,7 +88,7 @@ impl Subscription {
         let api = &self.shared.api;
         let mut note = |what: &str, result: u32| {
             if result != cupti::CUPTI_SUCCESS {
-                refused.push(format!("{what}: {}", super::error_name(result)));
+                refused.push(format!("{what}: {}", super::absent::error_name(result)));
             }
             result == cupti::CUPTI_SUCCESS
         };

@@ -1,316 +1,24 @@
-//! Tests of the whole module against a fake CUPTI in this process, which logs how it is called.
+//! The whole module against a made-up CUPTI.
 
-use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_void};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod fake;
+
+use std::ffi::CString;
 use std::time::Instant;
 
 use bytemuck::Zeroable;
-use cupti_sys::records::{Field, Own, Table, Value};
+use cupti_sys::records::{Field, Table, Value, Walker};
 use cupti_sys::table;
 
-use super::intake::Intake;
+use self::fake::{HANG, api, fake, fresh};
+use super::clock::Reading;
+use super::decode::Outside;
+use super::intake::{Intake, Standing};
 use super::*;
 use crate::model::activity::{self, Activity, Api, CopyKind, Kernel, Place};
 use crate::model::event::{Body, KernelLaunch, MAX_WORDS, Record};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::record::recorder;
 use crate::record::ring::{self, Rings};
-
-/// How the fake CUPTI behaves, and what it saw.
-#[derive(Default)]
-struct Fake {
-    calls: Vec<String>,
-    /// The results of functions that do not succeed; the key includes an argument if it matters.
-    answers: HashMap<String, u32>,
-    version: u32,
-    /// What the next flush returns.
-    records: Vec<u8>,
-    dropped: usize,
-    request: cupti::CUpti_BuffersCallbackRequestFunc,
-    complete: cupti::CUpti_BuffersCallbackCompleteFunc,
-    thread_ids: u32,
-    clock: cupti::CUpti_TimestampCallbackFunc,
-}
-
-static FAKE: Mutex<Option<Fake>> = Mutex::new(None);
-/// Makes a flush hang until it is set to false.
-static HANG: AtomicBool = AtomicBool::new(false);
-/// One test at a time: a process has one CUPTI.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn fake<T>(with: impl FnOnce(&mut Fake) -> T) -> T {
-    with(FAKE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
-}
-
-/// Logs a call and returns its result.
-fn called(call: String) -> u32 {
-    fake(|fake| {
-        let name = call.split('(').next().unwrap_or_default().to_owned();
-        let code = fake.answers.get(&call).or_else(|| fake.answers.get(&name)).copied().unwrap_or(0);
-        fake.calls.push(call);
-        code
-    })
-}
-
-/// The functions; most of them only log the call.
-mod functions {
-    use super::*;
-    use cupti_sys::bindings::{
-        CUcontext, CUgraph, CUgraphNode, CUpti_Activity, CUpti_BuffersCallbackCompleteFunc,
-        CUpti_BuffersCallbackRequestFunc, CUpti_CallbackFunc, CUpti_SubscriberHandle, CUpti_SubscriberParams,
-        CUpti_TimestampCallbackFunc, CUptiResult, CUstream,
-    };
-
-    macro_rules! only_noted {
-        ($($name:ident($($argument:ty),*))*) => {
-            $(pub(super) unsafe extern "C" fn $name($(_: $argument),*) -> CUptiResult {
-                called(stringify!($name).to_owned())
-            })*
-        };
-    }
-
-    only_noted! {
-        get_result_string(CUptiResult, *mut *const c_char)
-        get_context_id(CUcontext, *mut u32)
-        get_device_id(CUcontext, *mut u32)
-        get_stream_id(CUcontext, CUstream, u8, *mut u32)
-        get_graph_id(CUgraph, *mut u32)
-        flush_period(u32)
-    }
-
-    pub(super) unsafe extern "C" fn get_callback_name(domain: u32, id: u32, name: *mut *const c_char) -> CUptiResult {
-        let known = match (domain, id) {
-            (cupti::CUPTI_CB_DOMAIN_DRIVER_API, 652) => c"cuLaunchKernelEx",
-            (cupti::CUPTI_CB_DOMAIN_RUNTIME_API, 211) => c"cudaLaunchKernel_v7000",
-            _ => return called(format!("name({domain} {id})")) | cupti::CUPTI_ERROR_INVALID_PARAMETER,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { name.write(known.as_ptr()) };
-        called(format!("name({domain} {id})"))
-    }
-
-    pub(super) unsafe extern "C" fn push(kind: u32, id: u64) -> CUptiResult {
-        called(format!("push({kind} {id})"))
-    }
-
-    pub(super) unsafe extern "C" fn pop(kind: u32, _: *mut u64) -> CUptiResult {
-        called(format!("pop({kind})"))
-    }
-
-    pub(super) unsafe extern "C" fn get_version(version: *mut u32) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        unsafe { version.write(fake(|fake| fake.version)) };
-        called("version".into())
-    }
-
-    pub(super) unsafe extern "C" fn get_timestamp(stamp: *mut u64) -> CUptiResult {
-        let now = match fake(|fake| fake.clock) {
-            // SAFETY: whoever registered the clock promised that.
-            Some(clock) => unsafe { clock() },
-            None => sys::realtime_ns(),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { stamp.write(now) };
-        0
-    }
-
-    pub(super) unsafe extern "C" fn register_timestamp(clock: CUpti_TimestampCallbackFunc) -> CUptiResult {
-        let code = called("clock".into());
-        if code == 0 {
-            fake(|fake| fake.clock = clock);
-        }
-        code
-    }
-
-    pub(super) unsafe extern "C" fn subscribe(
-        handle: *mut CUpti_SubscriberHandle,
-        _: CUpti_CallbackFunc,
-        _: *mut c_void,
-    ) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        unsafe { handle.write(std::ptr::dangling_mut()) };
-        called("subscribe".into())
-    }
-
-    pub(super) unsafe extern "C" fn subscribe_v2(
-        _: *mut CUpti_SubscriberHandle,
-        _: CUpti_CallbackFunc,
-        _: *mut c_void,
-        parameters: *mut CUpti_SubscriberParams,
-    ) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        let parameters = unsafe { &*parameters };
-        let name = b"Kineto\0";
-        assert!(parameters.oldSubscriberSize > name.len());
-        // SAFETY: as above, and there is room.
-        unsafe { parameters.oldSubscriberName.copy_from(name.as_ptr().cast(), name.len()) };
-        called(format!("subscribe_v2({})", parameters.structSize))
-    }
-
-    pub(super) unsafe extern "C" fn unsubscribe(_: CUpti_SubscriberHandle) -> CUptiResult {
-        called("unsubscribe".into())
-    }
-
-    pub(super) unsafe extern "C" fn enable_callback(
-        on: u32,
-        _: CUpti_SubscriberHandle,
-        domain: u32,
-        id: u32,
-    ) -> CUptiResult {
-        called(format!("callback({on} {domain}/{id})"))
-    }
-
-    pub(super) unsafe extern "C" fn set_thread_ids(kind: u32) -> CUptiResult {
-        fake(|fake| fake.thread_ids = kind);
-        called(format!("thread ids({kind})"))
-    }
-
-    pub(super) unsafe extern "C" fn get_thread_ids(kind: *mut u32) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        unsafe { kind.write(fake(|fake| fake.thread_ids)) };
-        0
-    }
-
-    pub(super) unsafe extern "C" fn get_graph_node(node: CUgraphNode, id: *mut u64) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        unsafe { id.write(node.addr() as u64) };
-        0
-    }
-
-    pub(super) unsafe extern "C" fn register(
-        request: CUpti_BuffersCallbackRequestFunc,
-        complete: CUpti_BuffersCallbackCompleteFunc,
-    ) -> CUptiResult {
-        fake(|fake| (fake.request, fake.complete) = (request, complete));
-        called("register".into())
-    }
-
-    pub(super) unsafe extern "C" fn get_attribute(_: u32, _: *mut usize, value: *mut c_void) -> CUptiResult {
-        // SAFETY: the caller's promise: only an attribute of one byte is requested.
-        unsafe { value.cast::<u8>().write(0) };
-        0
-    }
-
-    pub(super) unsafe extern "C" fn set_attribute(id: u32, size: *mut usize, value: *mut c_void) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        let (size, value) = unsafe { (*size, *value.cast::<u8>()) };
-        called(format!("attribute({id} {size} {value})"))
-    }
-
-    pub(super) unsafe extern "C" fn enable(kind: u32) -> CUptiResult {
-        called(format!("enable({kind})"))
-    }
-
-    pub(super) unsafe extern "C" fn enable_and_dump(kind: u32) -> CUptiResult {
-        called(format!("dump({kind})"))
-    }
-
-    pub(super) unsafe extern "C" fn disable(kind: u32) -> CUptiResult {
-        called(format!("disable({kind})"))
-    }
-
-    pub(super) unsafe extern "C" fn flush_all(flag: u32) -> CUptiResult {
-        let code = called(format!("flush({flag})"));
-        if fake(|fake| fake.request.is_none()) {
-            return cupti::CUPTI_ERROR_INVALID_OPERATION;
-        }
-        while HANG.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let (records, request, complete) =
-            fake(|fake| (std::mem::take(&mut fake.records), fake.request, fake.complete));
-        if !records.is_empty() {
-            let (mut buffer, mut size, mut most) = (std::ptr::null_mut(), 0, 1);
-            // SAFETY: as CUPTI calls them.
-            unsafe {
-                request.unwrap()(&raw mut buffer, &raw mut size, &raw mut most);
-                assert!(most == 0 && size >= records.len());
-                buffer.copy_from_nonoverlapping(records.as_ptr(), records.len());
-                complete.unwrap()(std::ptr::null_mut(), 0, buffer, size, records.len());
-            }
-        }
-        code
-    }
-
-    pub(super) unsafe extern "C" fn next_record(
-        buffer: *mut u8,
-        valid: usize,
-        record: *mut *mut CUpti_Activity,
-    ) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        let (bytes, at) = unsafe { (std::slice::from_raw_parts(buffer, valid), *record) };
-        let at = (!at.is_null()).then(|| at.addr() - buffer.addr());
-        match records::Walker::next(&mut Own, &Table::new(fake(|fake| fake.version)), bytes, at) {
-            // SAFETY: as above.
-            Ok(next) => unsafe { record.write(buffer.add(next).cast()) },
-            Err(records::End::UnknownKind { .. }) => return cupti::CUPTI_ERROR_INVALID_KIND,
-            Err(_) => return cupti::CUPTI_ERROR_MAX_LIMIT_REACHED,
-        }
-        0
-    }
-
-    pub(super) unsafe extern "C" fn dropped(_: CUcontext, _: u32, count: *mut usize) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        unsafe { count.write(fake(|fake| std::mem::take(&mut fake.dropped))) };
-        0
-    }
-}
-
-fn api() -> cupti_sys::Cupti {
-    use functions as f;
-    cupti_sys::Cupti {
-        cuptiGetVersion: f::get_version,
-        cuptiGetResultString: f::get_result_string,
-        cuptiGetTimestamp: f::get_timestamp,
-        cuptiSubscribe: f::subscribe,
-        cuptiUnsubscribe: f::unsubscribe,
-        cuptiEnableCallback: f::enable_callback,
-        cuptiGetCallbackName: f::get_callback_name,
-        cuptiSetThreadIdType: f::set_thread_ids,
-        cuptiGetThreadIdType: f::get_thread_ids,
-        cuptiGetContextId: f::get_context_id,
-        cuptiGetDeviceId: f::get_device_id,
-        cuptiGetStreamIdEx: f::get_stream_id,
-        cuptiGetGraphId: f::get_graph_id,
-        cuptiGetGraphNodeId: f::get_graph_node,
-        cuptiActivityRegisterCallbacks: f::register,
-        cuptiActivityRegisterTimestampCallback: f::register_timestamp,
-        cuptiActivityGetAttribute: f::get_attribute,
-        cuptiActivitySetAttribute: f::set_attribute,
-        cuptiActivityEnable: f::enable,
-        cuptiActivityEnableAndDump: f::enable_and_dump,
-        cuptiActivityDisable: f::disable,
-        cuptiActivityFlushAll: f::flush_all,
-        cuptiActivityFlushPeriod: f::flush_period,
-        cuptiActivityGetNextRecord: f::next_record,
-        cuptiActivityGetNumDroppedRecords: f::dropped,
-        cuptiActivityPushExternalCorrelationId: f::push,
-        cuptiActivityPopExternalCorrelationId: f::pop,
-        cuptiGetErrorMessage: None,
-        cuptiGetGraphExecId: None,
-        cuptiActivityEnableDriverApi: None,
-        cuptiActivityEnableRuntimeApi: None,
-        cuptiActivityEnableHWTrace: None,
-        cuptiSubscribe_v2: Some(f::subscribe_v2),
-        cuptiActivityGetStructSize: None,
-    }
-}
-
-/// A fresh CUPTI of this version, for one test.
-fn fresh(version: u32, answers: &[(&str, u32)]) -> MutexGuard<'static, ()> {
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    HANG.store(false, Ordering::Relaxed);
-    fake(|fake| {
-        let answers = answers.iter().map(|(call, code)| ((*call).to_owned(), *code)).collect();
-        *fake = Fake { version, answers, ..Fake::default() };
-    });
-    if let Some(shared) = Shared::get_or_init(api(), || None) {
-        shared.was_registered.store(false, Ordering::Relaxed);
-    }
-    guard
-}
 
 fn options() -> Options {
     // Flushes only on request.
@@ -419,10 +127,6 @@ fn kernel(version: u32, correlation: u32, start: u64, end: u64, name: &CString) 
         .with(Of::GRAPH_ID, &9_u32.to_ne_bytes())
         .with(Of::NAME, &(name.as_ptr().expose_provenance()).to_ne_bytes())
         .bytes
-}
-
-fn drain(reader: &mut Drained) -> Vec<Activity> {
-    reader.drain()
 }
 
 #[test]
@@ -554,8 +258,8 @@ fn cupti_can_be_lent_and_taken_again_repeatedly() {
         assert_eq!(fake(|fake| fake.thread_ids), 0);
         let given_back = calls();
         assert_eq!(given_back[given_back.len() - 3..], ["flush(1)", "thread ids(0)", "unsubscribe"]);
-        kernels += drain(&mut reader).len();
-        // While CUPTI is lent out, none of our functions does anything.
+        kernels += reader.drain().len();
+        // Nothing of ours is done while it is lent.
         assert!(cupti.sync(Duration::ZERO) && cupti.release(Duration::ZERO));
         assert_eq!(calls(), [""; 0]);
         // The other tool may keep it; it can be requested again.
@@ -658,7 +362,7 @@ fn records_of_every_release_are_decoded() {
     for version in [18, 28, 130_000, 130_100, 130_300, 130_500] {
         let _one = fresh(version, &[]);
         let (cupti, mut reader) = start(&options()).unwrap();
-        assert_eq!(drain(&mut reader), []);
+        assert_eq!(reader.drain(), []);
         let name = CString::new("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL").unwrap();
         let width = |reading: &Reading| reading.boot_after.since(reading.boot_before);
         let tight = (0..100).map(|_| flush::read_host()).min_by_key(width).unwrap();
@@ -712,7 +416,7 @@ fn records_of_every_release_are_decoded() {
         );
         fake(|fake| (fake.records, fake.dropped) = (records, 12));
         assert!(cupti.sync(Duration::from_secs(10)));
-        let seen = drain(&mut reader);
+        let seen = reader.drain();
         let [
             Activity::Kernel(ran),
             Activity::Copy(copy),
@@ -767,7 +471,7 @@ fn host_functions_of_graphs_are_decoded_since_cuda_13_1() {
         let _one = fresh(version, &[]);
         let (cupti, mut reader) = start(&options()).unwrap();
         assert_eq!(calls().contains(&format!("enable({KIND})")), asked, "{version}");
-        drain(&mut reader);
+        reader.drain();
         if asked {
             let end = sys::realtime_ns();
             let record = |start: u64| {
@@ -786,7 +490,7 @@ fn host_functions_of_graphs_are_decoded_since_cuda_13_1() {
             };
             fake(|fake| fake.records = [record(end - 5000), record(0)].concat());
             assert!(cupti.sync(Duration::from_secs(10)));
-            let seen = drain(&mut reader);
+            let seen = reader.drain();
             let [Activity::HostFunction(ran), Activity::Implausible] = seen[..] else { panic!("{seen:?}") };
             assert_eq!(ran.span.end.since(ran.span.start), 5000);
             let place = Place { device: 3, context: 1, stream: 13 };
@@ -824,7 +528,7 @@ fn calls_into_cuda_are_decoded_on_request() {
     let (cupti, mut reader) = start(&options()).unwrap();
     fake(|fake| fake.records = records.concat());
     assert!(cupti.sync(Duration::from_secs(10)));
-    assert_eq!(drain(&mut reader), []);
+    assert_eq!(reader.drain(), []);
     assert_eq!(reader.losses().other_kinds, 3);
     assert!(cupti.release(Duration::from_secs(10)));
 
@@ -834,7 +538,7 @@ fn calls_into_cuda_are_decoded_on_request() {
     fake(|fake| fake.records = [&records[..], &records[..]].concat().concat());
     assert!(cupti.sync(Duration::from_secs(10)));
     calls();
-    let seen = drain(&mut reader);
+    let seen = reader.drain();
     let [Activity::CudaCall(inner), Activity::CudaCall(outer), Activity::CudaCall(unknown), ..] = &seen[..] else {
         panic!("{seen:?}")
     };
@@ -887,7 +591,7 @@ fn markers_are_decoded_on_request() {
         reader.intake = Intake::new(Source { asked, ..reader.reader.source() });
         fake(|fake| fake.records = records.concat());
         assert!(cupti.sync(Duration::from_secs(10)));
-        let seen = drain(&mut reader);
+        let seen = reader.drain();
         let losses = reader.losses();
         if !nvtx {
             assert_eq!((seen.len(), losses.other_kinds), (0, 5));
@@ -915,7 +619,7 @@ fn markers_are_decoded_on_request() {
 fn a_meaningless_buffer_is_counted_and_harmless() {
     let _one = fresh(28, &[]);
     let (cupti, mut reader) = start(&options()).unwrap();
-    drain(&mut reader);
+    reader.drain();
     let name = CString::new("kernel").unwrap();
     let wall = sys::realtime_ns();
     let mut records = kernel(28, 1, wall - 2000, wall - 1000, &name);
@@ -923,7 +627,7 @@ fn a_meaningless_buffer_is_counted_and_harmless() {
     records.extend([0xee; 64]);
     fake(|fake| fake.records = records);
     assert!(cupti.sync(Duration::from_secs(10)));
-    assert_eq!(drain(&mut reader).len(), 1);
+    assert_eq!(reader.drain().len(), 1);
     assert_eq!(reader.losses().unreadable, 1);
     let mut state = 99_u64;
     let mut random = || {
@@ -938,7 +642,7 @@ fn a_meaningless_buffer_is_counted_and_harmless() {
         }
         fake(|fake| fake.records = bytes);
         assert!(cupti.sync(Duration::from_secs(10)));
-        drain(&mut reader);
+        reader.drain();
     }
     assert!(cupti.release(Duration::from_secs(10)));
 }
@@ -952,7 +656,7 @@ fn a_flush_that_hangs_blocks_nobody() {
     // They return while the flush hangs.
     assert!(!cupti.sync(Duration::from_millis(50)));
     assert!(!cupti.release(Duration::from_millis(50)));
-    drain(&mut reader);
+    reader.drain();
     assert_eq!(reader.take_notes()[0].name, "kernels late");
     assert_eq!(calls(), ["flush(0)"], "one at a time");
     assert_eq!(refused(&options()), Absent::Held);
@@ -1080,7 +784,7 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
     let state = cupti::CUpti_StateData { __bindgen_anon_1: cupti::CUpti_StateData__bindgen_ty_1 { notification } };
     let before = reader.losses().failures;
     event(6, 1, &state);
-    drain(&mut reader);
+    reader.drain();
     assert_eq!(reader.losses().failures, before + 1);
     let notes = reader.take_notes();
     assert!(notes[0].text.contains("INSUFFICIENT_PRIVILEGES (35); there will be no more kernels, unless"), "{notes:?}");
@@ -1144,7 +848,7 @@ fn without_launch_callbacks_an_id_is_pushed_around_launches() {
     fake(|fake| fake.records = [id(3, 1, 76), id(5, next.0, 77), driver].concat());
     let before = reader.losses();
     assert!(cupti.sync(Duration::from_secs(10)));
-    assert_eq!(drain(&mut reader), [Activity::ExternalId { id: next, correlation: 77 }]);
+    assert_eq!(reader.drain(), [Activity::ExternalId { id: next, correlation: 77 }]);
     let losses = reader.losses();
     assert_eq!((losses.other_kinds - before.other_kinds, losses.implausible - before.implausible), (1, 0));
     // Given up during a launch, CUPTI keeps no id; from then on nothing is called.

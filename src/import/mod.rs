@@ -16,6 +16,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use crate::model::activity::Place;
 use crate::model::activity::{Api, is_nccl};
 use crate::model::time::{FileNs, Shift};
 
@@ -190,17 +191,6 @@ impl Span {
     pub fn contains(self, inner: Span) -> bool {
         self.start <= inner.start && inner.end <= self.end
     }
-}
-
-/// Where something ran on a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// The device.
-    pub device: u32,
-    /// The context; 0 if the tool does not say, as for AMD's GPUs, which have none.
-    pub context: u32,
-    /// The stream in it.
-    pub stream: u32,
 }
 
 /// A kernel.

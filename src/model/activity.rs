@@ -65,11 +65,11 @@ impl Span {
 }
 
 /// Where something ran. CUPTI numbers streams per context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The device.
     pub device: u32,
-    /// The context.
+    /// The context; 0 where another tool does not say, as of AMD's GPUs, which have none.
     pub context: u32,
     /// The stream in that context.
     pub stream: u32,

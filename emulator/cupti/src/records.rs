@@ -100,19 +100,27 @@ pub(crate) fn activity(
     Some(record)
 }
 
+/// Sets what the records of all of the GPU's work have.
+macro_rules! set_work {
+    ($record:expr, $layout:ident, $activity:expr, $timing:expr) => {
+        $record
+            .set($layout::START, $timing.start)
+            .set($layout::END, $timing.end)
+            .set($layout::DEVICE_ID, $activity.device.into())
+            .set($layout::CONTEXT_ID, $activity.context_id.into())
+            .set($layout::STREAM_ID, $activity.stream_id.into())
+            .set($layout::CORRELATION_ID, $activity.correlation.into())
+    };
+}
+
 fn kernel(record: &mut Record, activity: &Activity, timing: Timing, name: *const c_char, source: u64) {
     use layout::kernel as k;
     /// What a kernel of NCCL uses, roughly.
     const REGISTERS: u64 = 96;
     let [grid_x, grid_y, grid_z] = activity.grid.map(u64::from);
     let [block_x, block_y, block_z] = activity.block.map(u64::from);
-    record
+    set_work!(record, k, activity, timing)
         .set(k::REGISTERS_PER_THREAD, REGISTERS)
-        .set(k::START, timing.start)
-        .set(k::END, timing.end)
-        .set(k::DEVICE_ID, activity.device.into())
-        .set(k::CONTEXT_ID, activity.context_id.into())
-        .set(k::STREAM_ID, activity.stream_id.into())
         .set(k::GRID_X, grid_x)
         .set(k::GRID_Y, grid_y)
         .set(k::GRID_Z, grid_z)
@@ -121,7 +129,6 @@ fn kernel(record: &mut Record, activity: &Activity, timing: Timing, name: *const
         .set(k::BLOCK_Z, block_z)
         .set(k::DYNAMIC_SHARED_MEMORY, activity.shared_memory.into())
         .set(k::SHARED_MEMORY_EXECUTED, activity.shared_memory.into())
-        .set(k::CORRELATION_ID, activity.correlation.into())
         .set(k::GRID_ID, activity.correlation.into())
         .set(k::NAME, name as u64)
         .set(k::QUEUED, timing.queued)
@@ -137,18 +144,12 @@ fn kernel(record: &mut Record, activity: &Activity, timing: Timing, name: *const
 fn memcpy(record: &mut Record, activity: &Activity, timing: Timing, source: u64) {
     use layout::memcpy as m;
     let (copy_kind, from, to) = copy_kinds(activity);
-    record
+    set_work!(record, m, activity, timing)
         .set(m::COPY_KIND, copy_kind)
         .set(m::SOURCE_KIND, from)
         .set(m::DESTINATION_KIND, to)
         .set(m::FLAGS, 1) // asynchronous
         .set(m::BYTES, activity.bytes)
-        .set(m::START, timing.start)
-        .set(m::END, timing.end)
-        .set(m::DEVICE_ID, activity.device.into())
-        .set(m::CONTEXT_ID, activity.context_id.into())
-        .set(m::STREAM_ID, activity.stream_id.into())
-        .set(m::CORRELATION_ID, activity.correlation.into())
         .set(m::GRAPH_NODE_ID, activity.node_id)
         .set(m::GRAPH_ID, activity.graph_id.into())
         .set(m::CHANNEL_ID, channel_of(activity))
@@ -161,23 +162,17 @@ fn memcpy(record: &mut Record, activity: &Activity, timing: Timing, source: u64)
 fn memcpy_peer(record: &mut Record, activity: &Activity, timing: Timing) {
     use layout::memcpy_peer as m;
     const PEER_TO_PEER: u64 = 10;
-    record
+    set_work!(record, m, activity, timing)
         .set(m::COPY_KIND, PEER_TO_PEER)
         .set(m::SOURCE_KIND, memory::DEVICE)
         .set(m::DESTINATION_KIND, memory::DEVICE)
         .set(m::FLAGS, 1) // asynchronous
         .set(m::BYTES, activity.bytes)
-        .set(m::START, timing.start)
-        .set(m::END, timing.end)
-        .set(m::DEVICE_ID, activity.device.into())
-        .set(m::CONTEXT_ID, activity.context_id.into())
-        .set(m::STREAM_ID, activity.stream_id.into())
         .set(m::SOURCE_DEVICE_ID, activity.device.into())
         .set(m::SOURCE_CONTEXT_ID, activity.context_id.into())
         .set(m::DESTINATION_DEVICE_ID, activity.peer.into())
         // The machine has one context a device, numbered in the order of their making; the peer's is not told.
         .set(m::DESTINATION_CONTEXT_ID, 0)
-        .set(m::CORRELATION_ID, activity.correlation.into())
         .set(m::GRAPH_NODE_ID, activity.node_id)
         .set(m::GRAPH_ID, activity.graph_id.into())
         .set(m::CHANNEL_ID, channel_of(activity))
@@ -186,15 +181,9 @@ fn memcpy_peer(record: &mut Record, activity: &Activity, timing: Timing) {
 
 fn memset(record: &mut Record, activity: &Activity, timing: Timing, source: u64) {
     use layout::memset as m;
-    record
+    set_work!(record, m, activity, timing)
         .set(m::VALUE, activity.value.into())
         .set(m::BYTES, activity.bytes)
-        .set(m::START, timing.start)
-        .set(m::END, timing.end)
-        .set(m::DEVICE_ID, activity.device.into())
-        .set(m::CONTEXT_ID, activity.context_id.into())
-        .set(m::STREAM_ID, activity.stream_id.into())
-        .set(m::CORRELATION_ID, activity.correlation.into())
         .set(m::FLAGS, 1) // asynchronous
         .set(m::MEMORY_KIND, memory::DEVICE)
         .set(m::GRAPH_NODE_ID, activity.node_id)
@@ -207,28 +196,15 @@ fn memset(record: &mut Record, activity: &Activity, timing: Timing, source: u64)
 
 fn graph_host_node(record: &mut Record, activity: &Activity, timing: Timing) {
     use layout::graph_host_node as g;
-    record
-        .set(g::STREAM_ID, activity.stream_id.into())
-        .set(g::CONTEXT_ID, activity.context_id.into())
-        .set(g::DEVICE_ID, activity.device.into())
-        .set(g::CORRELATION_ID, activity.correlation.into())
+    set_work!(record, g, activity, timing)
         .set(g::GRAPH_ID, activity.graph_id.into())
         .set(g::GRAPH_NODE_ID, activity.node_id)
-        .set(g::PROCESS_ID, std::process::id().into())
-        .set(g::START, timing.start)
-        .set(g::END, timing.end);
+        .set(g::PROCESS_ID, std::process::id().into());
 }
 
 fn host_launch(record: &mut Record, activity: &Activity, timing: Timing) {
     use layout::host_launch as h;
-    record
-        .set(h::STREAM_ID, activity.stream_id.into())
-        .set(h::CONTEXT_ID, activity.context_id.into())
-        .set(h::DEVICE_ID, activity.device.into())
-        .set(h::CORRELATION_ID, activity.correlation.into())
-        .set(h::PROCESS_ID, std::process::id().into())
-        .set(h::START, timing.start)
-        .set(h::END, timing.end);
+    set_work!(record, h, activity, timing).set(h::PROCESS_ID, std::process::id().into());
 }
 
 /// The hardware queue: one for each stream.

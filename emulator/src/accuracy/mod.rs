@@ -256,9 +256,9 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
         discarded: seen.discarded,
         unfinished: seen.unfinished,
         refused: seen.refused,
+        remarks: seen.remarks,
         ..Verdict::default()
     };
-    verdict.remarks = seen.remarks;
     let numbers = numbers(&truth, seen);
     let mut by_key: HashMap<Key, &SeenKernel> = HashMap::new();
     for kernel in &seen.kernels {
@@ -270,72 +270,17 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
     }
     let out_of_order = out_of_order(&truth, &by_key);
     let runs = runs(&truth);
+    let order = |seen: &SeenKernel, run: Option<u64>| {
+        let said = run.zip(runs.get(&seen.key)).filter(|(said, was)| said != *was);
+        let said = said.map(|(said, was)| format!("this is run {was}, not {said}"));
+        said.or_else(|| out_of_order.get(&seen.key).or(numbers.get(&seen.key)).cloned())
+    };
     for kernel in &truth.kernels {
-        let told = truth.is_told(kernel);
-        verdict.kernels += u64::from(told);
-        let process = seen;
-        let Some(seen) = by_key.get(&key(kernel)) else {
-            *(if truth.is_lent(kernel) { &mut verdict.lent } else { &mut verdict.missing }) += 1;
-            continue;
-        };
-        let off = times::off(&truth, kernel, seen);
-        let is_contradicted = matches!(&seen.claim, Claim::Operations { method, .. } if method == CONTRADICTED);
-        if !is_contradicted {
-            verdict.judge_times(&truth, kernel, seen, process.cupti_off);
-        }
-        verdict.judge_arrows(&truth, kernel, seen);
-        let fault = match &seen.claim {
-            Claim::Application if !kernel.operations.is_empty() => Some("it is taken for the application's".to_owned()),
-            Claim::Application => continue,
-            Claim::Unmatched(_) if kernel.device_comm.is_none() => Some("it is none of NCCL's".to_owned()),
-            Claim::Unmatched(reason) => {
-                if told {
-                    *verdict.unmatched.entry(reason.clone()).or_default() += 1;
-                } else {
-                    verdict.untold.1 += 1;
-                }
-                continue;
-            }
-            Claim::Operations { comm, run, count, shown, .. } => {
-                let said = run.zip(runs.get(&seen.key)).filter(|(said, was)| said != *was);
-                let said = said.map(|(said, was)| format!("this is run {was}, not {said}"));
-                let order = said.or_else(|| out_of_order.get(&seen.key).or(numbers.get(&seen.key)).cloned());
-                let is_inferred = matches!(&seen.claim, Claim::Operations { method, .. } if method == INFERRED);
-                match truth.difference(kernel, *comm, *count, shown) {
-                    // It was told from times that are wrong, which is counted.
-                    None if is_inferred && off.iter().any(|off| off.abs() > seen.error) => {
-                        verdict.misled += u64::from(order.is_some());
-                        None
-                    }
-                    None if order.is_some() && kernel.graph.is_some() => {
-                        verdict.other_run += 1;
-                        verdict.example(|| format!("{} {:?}: {}", seen.symbol, seen.key, order.unwrap_or_default()));
-                        continue;
-                    }
-                    fault => fault.or(order),
-                }
-            }
-        };
-        let method = if let Claim::Operations { method, .. } = &seen.claim { method } else { "" };
-        if method == CONTRADICTED {
-            // What it states covers what may be wrong.
-            let is_wrong = fault.is_some() || off.iter().any(|off| off.abs() > CUPTI_NS);
-            verdict.contradicted[usize::from(is_wrong)] += 1;
-            verdict.example(|| format!("{} {:?} is {method}: off by {off:?} ns, {fault:?}", seen.symbol, seen.key));
-            continue;
-        }
-        match fault {
-            Some(fault) => {
-                *verdict.wrong.entry(method.to_owned()).or_default() += 1;
-                verdict.example(|| format!("{} {:?}, {method}: {fault}", seen.symbol, seen.key));
-            }
-            None if told => {
-                *verdict.right.entry(method.to_owned()).or_default() += 1;
-                let Claim::Operations { count, run, .. } = &seen.claim else { continue };
-                verdict.open += u64::from(kernel.graph.is_some() && run.is_none());
-                verdict.part += u64::from(*count < kernel.operations.len() as u64);
-            }
-            None => verdict.untold.0 += 1,
+        verdict.kernels += u64::from(truth.is_told(kernel));
+        match by_key.get(&key(kernel)) {
+            Some(found) => verdict.judge_kernel(&truth, kernel, found, seen.cupti_off, &order),
+            None if truth.is_lent(kernel) => verdict.lent += 1,
+            None => verdict.missing += 1,
         }
     }
     verdict.judge_channels(&truth, seen);
@@ -380,6 +325,72 @@ impl SeenKernel {
 }
 
 impl Verdict {
+    /// Judges a kernel that the trace has. `order` says what speaks against its run of a graph, or its place among others.
+    fn judge_kernel(
+        &mut self,
+        truth: &Truth<'_>,
+        kernel: &Kernel,
+        seen: &SeenKernel,
+        cupti_off: [Option<i64>; 2],
+        order: &dyn Fn(&SeenKernel, Option<u64>) -> Option<String>,
+    ) {
+        let off = times::off(truth, kernel, seen);
+        let method = if let Claim::Operations { method, .. } = &seen.claim { method } else { "" };
+        if method != CONTRADICTED {
+            self.judge_times(truth, kernel, seen, cupti_off);
+        }
+        self.judge_arrows(truth, kernel, seen);
+        let fault = match &seen.claim {
+            Claim::Application if !kernel.operations.is_empty() => Some("it is taken for the application's".to_owned()),
+            Claim::Application => return,
+            Claim::Unmatched(_) if kernel.device_comm.is_none() => Some("it is none of NCCL's".to_owned()),
+            Claim::Unmatched(reason) => {
+                if truth.is_told(kernel) {
+                    *self.unmatched.entry(reason.clone()).or_default() += 1;
+                } else {
+                    self.untold.1 += 1;
+                }
+                return;
+            }
+            Claim::Operations { comm, run, count, shown, .. } => {
+                let order = order(seen, *run);
+                match truth.difference(kernel, *comm, *count, shown) {
+                    // It was told from times that are wrong, which is counted.
+                    None if method == INFERRED && off.iter().any(|off| off.abs() > seen.error) => {
+                        self.misled += u64::from(order.is_some());
+                        None
+                    }
+                    None if order.is_some() && kernel.graph.is_some() => {
+                        self.other_run += 1;
+                        self.example(|| format!("{} {:?}: {}", seen.symbol, seen.key, order.unwrap_or_default()));
+                        return;
+                    }
+                    fault => fault.or(order),
+                }
+            }
+        };
+        if method == CONTRADICTED {
+            // What it states covers what may be wrong.
+            let is_wrong = fault.is_some() || off.iter().any(|off| off.abs() > CUPTI_NS);
+            self.contradicted[usize::from(is_wrong)] += 1;
+            self.example(|| format!("{} {:?} is {method}: off by {off:?} ns, {fault:?}", seen.symbol, seen.key));
+            return;
+        }
+        match fault {
+            Some(fault) => {
+                *self.wrong.entry(method.to_owned()).or_default() += 1;
+                self.example(|| format!("{} {:?}, {method}: {fault}", seen.symbol, seen.key));
+            }
+            None if truth.is_told(kernel) => {
+                *self.right.entry(method.to_owned()).or_default() += 1;
+                let Claim::Operations { count, run, .. } = &seen.claim else { return };
+                self.open += u64::from(kernel.graph.is_some() && run.is_none());
+                self.part += u64::from(*count < kernel.operations.len() as u64);
+            }
+            None => self.untold.0 += 1,
+        }
+    }
+
     /// Adds that of another process or job.
     pub fn add(&mut self, other: &Verdict) {
         let join = |to: &mut BTreeMap<String, u64>, from: &BTreeMap<String, u64>| {

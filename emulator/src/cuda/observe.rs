@@ -338,15 +338,11 @@ pub(super) fn instantiated(exec: &Arc<Exec>) {
     if observer().is_none() {
         return;
     }
-    resource(ResourceKind::GraphCloned, of(exec.device), |resource| {
-        resource.graph = exec.clone_handle();
-        resource.graph_id = exec.id;
+    exec_resource(ResourceKind::GraphCloned, exec, |resource| {
         resource.original_graph = exec.original_handle as *mut c_void;
     });
     exec_nodes(ResourceKind::NodeCloned, exec);
-    resource(ResourceKind::GraphInstantiated, of(exec.device), |resource| {
-        resource.graph = exec.clone_handle();
-        resource.graph_id = exec.id;
+    exec_resource(ResourceKind::GraphInstantiated, exec, |resource| {
         resource.original_graph = exec.original_handle as *mut c_void;
         resource.exec = handle(exec);
     });
@@ -356,15 +352,15 @@ pub(super) fn exec_destroyed(exec: &Arc<Exec>) {
     if observer().is_none() {
         return;
     }
-    resource(ResourceKind::ExecDestroyed, of(exec.device), |resource| {
-        resource.graph = exec.clone_handle();
-        resource.graph_id = exec.id;
-        resource.exec = handle(exec);
-    });
+    exec_resource(ResourceKind::ExecDestroyed, exec, |resource| resource.exec = handle(exec));
     exec_nodes(ResourceKind::NodeDestroyed, exec);
-    resource(ResourceKind::GraphDestroyed, of(exec.device), |resource| {
-        resource.graph = exec.clone_handle();
-        resource.graph_id = exec.id;
+    exec_resource(ResourceKind::GraphDestroyed, exec, |_| {});
+}
+
+fn exec_resource(kind: ResourceKind, exec: &Arc<Exec>, fill: impl FnOnce(&mut Resource)) {
+    resource(kind, of(exec.device), |resource| {
+        (resource.graph, resource.graph_id) = (exec.clone_handle(), exec.id);
+        fill(resource);
     });
 }
 

@@ -1,6 +1,7 @@
 //! Kernels of several ranks in one process, on device communicators laid out by hand in a layout of our own. What is
 //! between the ranks is what a peer's memory is to them, or a proxy like NCCL's.
 
+mod made_up;
 mod world;
 
 use std::thread;

@@ -7,7 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Error, Folder, Launch, RANK_VARIABLES, SCENARIO};
+use super::environment::RANK_VARIABLES;
+use super::folder::{Folder, SCENARIO};
+use super::{Error, Launch};
 use crate::library::Library;
 use crate::scenario::Layout;
 use crate::time;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use emulator::truth::{Call, Copy, Kernel, Line};
 use ncclscope_tests::perfetto::{Gpu, Row};
 
-use super::{Played, key};
+use super::Played;
+use super::played::key;
 
 impl Played {
     /// Whether a kernel's communicator has all its ranks on one host.

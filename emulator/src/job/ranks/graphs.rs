@@ -4,12 +4,22 @@ use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::{Captured, Rank, Ranks};
-use crate::cuda::host::Graph;
+use super::{Rank, Ranks};
+use crate::cuda::host::{Exec, Graph};
 use crate::cuda::{self, thread_id};
 use crate::scenario::program::{Lend, Made, Statement};
 use crate::time;
 use crate::truth::{self, Line};
+
+/// A graph, ready to be launched.
+pub(super) struct Captured {
+    // Dropped first.
+    exec: Exec,
+    graph: Arc<Graph>,
+    /// Kept as an application would keep them.
+    updates: Vec<Graph>,
+    pub(super) uses: HashSet<usize>,
+}
 
 /// A capture of one rank.
 struct Recorded {

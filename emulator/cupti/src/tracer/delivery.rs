@@ -1,0 +1,257 @@
+//! Buffers: requested from the caller, filled, given back.
+
+use std::ffi::c_void;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use observe::Machine;
+
+use super::work::catch_up;
+use super::{DELIVERY, REQUEST, WORK, ZEROED_BUFFERS, is_wanted, with};
+use crate::buffers::{Lane, Memory, Returned, Slot, Take};
+use crate::layout::kind;
+use crate::process::{self, Inside, lock};
+use crate::records::{self, Record, overhead};
+use crate::release::Release;
+use crate::{calls, clock, result};
+
+/// `CUpti_BuffersCallbackRequestFunc`.
+pub(crate) type Request = unsafe extern "C" fn(buffer: *mut *mut u8, size: *mut usize, most: *mut usize);
+/// `CUpti_BuffersCallbackCompleteFunc`.
+pub(crate) type Complete =
+    unsafe extern "C" fn(context: *mut c_void, stream: u32, buffer: *mut u8, size: usize, valid: usize);
+/// `CUpti_BuffersCallbackRequestFunc_v2`.
+pub(crate) type RequestV2 =
+    unsafe extern "C" fn(buffer: *mut *mut u8, size: *mut usize, most: *mut usize, info: *mut RequestInfo);
+/// `CUpti_BuffersCallbackCompleteFunc_v2`.
+pub(crate) type CompleteV2 = unsafe extern "C" fn(buffer: *mut u8, size: usize, valid: usize, info: *mut CompleteInfo);
+
+/// `CUpti_BufferCallbackRequestInfo`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RequestInfo {
+    /// Its own size.
+    pub size: usize,
+}
+
+/// `CUpti_BufferCallbackCompleteInfo`. There are no user-defined records, hence no layouts.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CompleteInfo {
+    /// Its own size.
+    pub size: usize,
+    /// The thread whose records the buffer holds, or 0.
+    pub thread: u64,
+    /// The layouts of user-defined records, by kind.
+    pub layouts: *const c_void,
+    /// How many.
+    pub count: usize,
+}
+
+/// The caller's functions for buffers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum BufferCallbacks {
+    V1(Request, Complete),
+    V2(RequestV2, CompleteV2),
+}
+
+/// 0 and 1, or 2 where the release's default holds.
+static PER_THREAD: AtomicU64 = AtomicU64::new(2);
+
+/// Whether each thread has a buffer of its own. That is the default from 13.0 on.
+pub(crate) fn has_buffers_per_thread() -> bool {
+    match PER_THREAD.load(Ordering::Relaxed) {
+        2 => process::options().release >= Release::V13_0,
+        chosen => chosen == 1,
+    }
+}
+
+/// Chooses whether each thread has a buffer of its own.
+pub(crate) fn set_buffers_per_thread(chosen: bool) {
+    PER_THREAD.store(chosen.into(), Ordering::Relaxed);
+}
+
+/// Registers the caller's functions for buffers; the last registration holds.
+pub(crate) fn register(callbacks: BufferCallbacks) {
+    with(|tracer| tracer.callbacks = Some(callbacks));
+}
+
+/// Writes a record that is complete.
+pub(crate) fn write(record: Option<Record>) {
+    begin(record, true);
+}
+
+/// Writes a record; `None` when it was dropped, or there is nobody to give it to.
+pub(super) fn begin(record: Option<Record>, complete: bool) -> Option<Slot> {
+    let record = record?;
+    let options = process::options();
+    if process::happens(options.drop) {
+        with(|tracer| tracer.dropped += 1);
+        return None;
+    }
+    let lane = Lane {
+        thread: if has_buffers_per_thread() { calls::system_thread_id().into() } else { 0 },
+        turn: if options.reorder { (process::random() % 4) as u8 } else { 0 },
+    };
+    let of_interest = record.kind() != kind::OVERHEAD;
+    let append = || with(|tracer| tracer.buffers.append(lane, record.as_bytes(), complete, of_interest));
+    let mut slot = append();
+    if slot.is_none() {
+        let callbacks = with(|tracer| tracer.callbacks)?;
+        let _one = lock(&REQUEST);
+        // Another thread may have been faster, and a flush may return a new buffer before there is anything in it.
+        loop {
+            slot = append();
+            if slot.is_some() || request(callbacks, lane).is_none_or(|size| size < record.as_bytes().len()) {
+                break;
+            }
+        }
+        if slot.is_none() {
+            with(|tracer| {
+                tracer.buffers.call_full(lane);
+                tracer.dropped += 1;
+            });
+        }
+    }
+    if options.partial && process::happens(1.0 / 16.0) {
+        with(|tracer| tracer.buffers.call_full(lane));
+    }
+    if with(|tracer| tracer.period.is_none() && tracer.buffers.has_full()) {
+        WORK.notify_one();
+    }
+    slot
+}
+
+/// Requests a buffer from the caller; its size, or `None` when none came.
+fn request(callbacks: BufferCallbacks, lane: Lane) -> Option<usize> {
+    let machine = process::attached();
+    let start = machine.map_or(0, clock::now);
+    let mut memory = Memory { address: std::ptr::null_mut(), size: 0, most: 0 };
+    let (address, size, most) = (&raw mut memory.address, &raw mut memory.size, &raw mut memory.most);
+    process::call_out(Inside::BufferCallback, || match callbacks {
+        // SAFETY: the caller's function, with places for what it answers.
+        BufferCallbacks::V1(request, _) => unsafe { request(address, size, most) },
+        BufferCallbacks::V2(request, _) => {
+            let mut info = RequestInfo { size: size_of::<RequestInfo>() };
+            // SAFETY: as above.
+            unsafe { request(address, size, most, &raw mut info) }
+        }
+    });
+    if !is_usable(&memory) {
+        return None;
+    }
+    // SAFETY: the caller gave the memory, and it overlaps nothing that CUPTI has.
+    with(|tracer| unsafe { tracer.buffers.give(lane, memory) });
+    if let Some(machine) = machine.filter(|_| is_wanted(kind::OVERHEAD, 0)) {
+        let release = process::options().release;
+        let (thread, end) = (calls::thread_id(), clock::now(machine));
+        // The kind came with 12.6. It does not matter enough to request a buffer for it.
+        if release >= Release::V12_9
+            && let Some(record) = records::overhead(release, overhead::BUFFER_REQUEST, thread, start, end)
+        {
+            with(|tracer| tracer.buffers.append(lane, record.as_bytes(), true, false));
+        }
+    }
+    Some(memory.size)
+}
+
+/// Whether CUPTI can use a buffer. What a correct caller never gives is reported.
+fn is_usable(memory: &Memory) -> bool {
+    /// From here on an empty answer is no crash.
+    const EMPTY_IS_SAFE: Release = Release::V12_9;
+    const ALIGNMENT: usize = 8;
+    if memory.address.is_null() {
+        if process::options().release < EMPTY_IS_SAFE {
+            process::misuse("a buffer request was answered with NULL, on which CUPTI before 12.9 crashes");
+        }
+        return false;
+    }
+    if !memory.address.addr().is_multiple_of(ALIGNMENT) {
+        process::misuse("a buffer is not aligned to 8 bytes");
+        return false;
+    }
+    if with(|tracer| tracer.buffers.holds(memory)) {
+        process::misuse("a buffer was given that CUPTI still has");
+        return false;
+    }
+    // SAFETY: the caller gave so many bytes, and nobody else uses them now.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(memory.address, memory.size) };
+    if !ZEROED_BUFFERS.load(Ordering::Relaxed) {
+        bytes.fill(0);
+    } else if bytes.iter().any(|byte| *byte != 0) {
+        process::misuse("a buffer is not zeroed, although attribute 5 promises it");
+        bytes.fill(0);
+    }
+    true
+}
+
+/// How many records were dropped since the last time this was asked.
+pub(crate) fn take_dropped() -> u64 {
+    with(|tracer| std::mem::take(&mut tracer.dropped))
+}
+
+/// Returns buffers to the caller; whether there were any with more in them than CUPTI's own overhead.
+pub(super) fn deliver(take: Take) -> bool {
+    let _one = lock(&DELIVERY);
+    let (callbacks, mut returned) = with(|tracer| (tracer.callbacks, tracer.buffers.take(take)));
+    let Some(callbacks) = callbacks else { return false };
+    if process::options().reorder {
+        for last in (1..returned.len()).rev() {
+            returned.swap(last, (process::random() % (last as u64 + 1)) as usize);
+        }
+    }
+    let mut is_of_interest = false;
+    for buffer in returned {
+        is_of_interest |= buffer.is_of_interest;
+        process::call_out(Inside::BufferCallback, || give_back(callbacks, &buffer));
+    }
+    is_of_interest
+}
+
+fn give_back(callbacks: BufferCallbacks, buffer: &Returned) {
+    let Memory { address, size, .. } = buffer.memory;
+    match callbacks {
+        // Context and stream have been meaningless since CUDA 6.
+        // SAFETY: the caller's function and the caller's memory.
+        BufferCallbacks::V1(_, complete) => unsafe {
+            complete(std::ptr::null_mut(), 0, address, size, buffer.filled);
+        },
+        BufferCallbacks::V2(_, complete) => {
+            let mut info = CompleteInfo {
+                size: size_of::<CompleteInfo>(),
+                thread: buffer.thread,
+                layouts: std::ptr::null(),
+                count: 0,
+            };
+            // SAFETY: as above.
+            unsafe { complete(address, size, buffer.filled, &raw mut info) }
+        }
+    }
+}
+
+/// Returns what there is: buffers whose records are complete, or with `forced` all of them.
+///
+/// # Errors
+///
+/// When no functions for buffers were registered.
+pub(crate) fn flush(machine: &Machine, forced: bool) -> Result<(), u32> {
+    static FLUSHING: AtomicBool = AtomicBool::new(false);
+    if with(|tracer| tracer.callbacks.is_none()) {
+        return Err(result::INVALID_OPERATION);
+    }
+    if FLUSHING.swap(true, Ordering::Relaxed) {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| eprintln!("emulated CUPTI: two threads flush at once, on which the real one has deadlocked"));
+    }
+    let start = clock::now(machine);
+    catch_up(machine, forced);
+    let is_of_interest = deliver(if forced { Take::Everything } else { Take::Complete });
+    FLUSHING.store(false, Ordering::Relaxed);
+    // Else every flush would leave something for the next one.
+    if is_of_interest && !forced && is_wanted(kind::OVERHEAD, 0) {
+        let release = process::options().release;
+        let (thread, end) = (calls::thread_id(), clock::now(machine));
+        write(records::overhead(release, overhead::BUFFER_FLUSH, thread, start, end));
+    }
+    Ok(())
+}

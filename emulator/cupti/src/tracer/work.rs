@@ -1,0 +1,337 @@
+//! The GPU's work: what it was given, and the records of what it has done.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::{CStr, CString, c_char};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use observe::{Activity, ActivityKind, Machine};
+
+use super::delivery::{begin, write};
+use super::{ENABLED, LATENCY, PROGRESS, TELLS_QUEUED, Tracer, WORK, with};
+use crate::buffers::Slot;
+use crate::layout::kind;
+use crate::process::{self, lock};
+use crate::records::{self, Timing};
+use crate::release::Release;
+use crate::{calls, clock, objects, subscriber};
+
+/// By what the record of something under way is found when it is done.
+type Key = (u32, u64, u32);
+
+/// What was given to the GPU, and what is done.
+#[derive(Default)]
+pub(super) struct Work {
+    under_way: HashMap<Key, VecDeque<UnderWay>>,
+    graphs: HashMap<u32, GraphLaunch>,
+    pub(super) done: VecDeque<Done>,
+    /// What waits for the next kernel of its stream, to swap correlation ids with it.
+    to_swap: Option<Finished>,
+}
+
+/// Something that was given to the GPU.
+struct UnderWay {
+    /// Where its record is; `None` when none is wanted, or it was dropped.
+    slot: Option<Slot>,
+    kind: u32,
+    queued: u64,
+    submitted: u64,
+}
+
+/// A launch of a graph that is recorded as a whole.
+struct GraphLaunch {
+    slot: Option<Slot>,
+    expected: u32,
+    done: u32,
+    start: u64,
+    end: u64,
+}
+
+/// Something that the GPU has done, with its name kept for good.
+pub(super) struct Done {
+    activity: Activity,
+    name: *const c_char,
+    at: u64,
+}
+
+// SAFETY: the pointers in it are to names that live for ever.
+unsafe impl Send for Done {}
+
+/// Something that is done, and what its record will say.
+struct Finished {
+    activity: Activity,
+    name: *const c_char,
+    slot: Slot,
+    kind: u32,
+    timing: Timing,
+}
+
+// SAFETY: as above.
+unsafe impl Send for Finished {}
+
+/// The kind of record that something of the GPU's leads to, if one is wanted.
+fn kind_of(activity: &Activity, tracer: &Tracer) -> Option<u32> {
+    let candidates: &[u32] = match activity.kind {
+        ActivityKind::Kernel => &[kind::CONCURRENT_KERNEL, kind::KERNEL],
+        ActivityKind::Memcpy if activity.peer != activity.device => &[kind::MEMCPY2],
+        ActivityKind::Memcpy => &[kind::MEMCPY],
+        ActivityKind::Memset => &[kind::MEMSET],
+        ActivityKind::HostNode if activity.node_id != 0 => &[kind::GRAPH_HOST_NODE],
+        ActivityKind::HostNode => &[kind::HOST_LAUNCH],
+    };
+    candidates.iter().copied().find(|kind| tracer.wants(*kind, activity.context_id))
+}
+
+/// Whether something is a node of a graph whose launches are recorded as a whole.
+fn is_part_of_trace(activity: &Activity, tracer: &Tracer) -> bool {
+    activity.node_id != 0 && tracer.wants(kind::GRAPH_TRACE, activity.context_id)
+}
+
+fn key(activity: &Activity) -> Key {
+    (activity.correlation, activity.node_id, activity.kind as u32)
+}
+
+/// The GPU was given something, by this thread.
+pub(crate) fn on_queued(activity: &Activity) {
+    TELLS_QUEUED.store(true, Ordering::Relaxed);
+    let Some(machine) = process::attached() else { return };
+    let release = process::options().release;
+    let (is_graph, of_kind) = with(|tracer| (is_part_of_trace(activity, tracer), kind_of(activity, tracer)));
+    if is_graph {
+        on_queued_in_graph(activity, release);
+        return;
+    }
+    let Some(of_kind) = of_kind else { return };
+    let latency = LATENCY.load(Ordering::Relaxed);
+    let mut under_way = UnderWay {
+        slot: None,
+        kind: of_kind,
+        queued: if latency { calls::began(activity.correlation) } else { 0 },
+        submitted: if latency { clock::now(machine) } else { 0 },
+    };
+    let timing = Timing { start: 0, end: 0, queued: under_way.queued, submitted: under_way.submitted };
+    // SAFETY: the machine passes null or a C string.
+    let name = unsafe { keep(activity.name) };
+    let source = objects::origin(activity.node_id);
+    under_way.slot = begin(records::activity(of_kind, release, activity, timing, name, source), false);
+    with(|tracer| tracer.work.under_way.entry(key(activity)).or_default().push_back(under_way));
+}
+
+/// The GPU was given a node of a graph that is recorded as a whole: the first one begins the record.
+fn on_queued_in_graph(activity: &Activity, release: Release) {
+    let is_first = with(|tracer| match tracer.work.graphs.get_mut(&activity.correlation) {
+        Some(launch) => {
+            launch.expected += 1;
+            false
+        }
+        None => true,
+    });
+    if is_first {
+        let slot = begin(records::graph_trace(release, activity, 0, 0), false);
+        let launch = GraphLaunch { slot, expected: 1, done: 0, start: u64::MAX, end: 0 };
+        with(|tracer| tracer.work.graphs.insert(activity.correlation, launch));
+    }
+}
+
+/// The GPU has done something. Runs on a thread of the machine, which is not to be kept.
+pub(crate) fn on_activity(activity: &Activity) {
+    if ENABLED.load(Ordering::Relaxed) == 0 && with(|tracer| tracer.work.under_way.is_empty()) {
+        return;
+    }
+    let at = process::attached().map_or(activity.end, |machine| (machine.now)());
+    // SAFETY: the machine passes null or a C string.
+    let name = unsafe { keep(activity.name) };
+    with(|tracer| {
+        tracer.work.done.push_back(Done { activity: Activity { name, ..*activity }, name, at });
+        if tracer.work.done.len() == 1 {
+            WORK.notify_one();
+        }
+    });
+}
+
+/// Completes the records of what was done; of late things only those that are due, unless `all`.
+pub(super) fn catch_up(machine: &Machine, all: bool) {
+    let _one = lock(&PROGRESS);
+    let late = process::options().late;
+    loop {
+        let done = with(|tracer| {
+            let due = |done: &Done| all || late == 0 || done.at + late <= (machine.now)();
+            if due(tracer.work.done.front()?) { tracer.work.done.pop_front() } else { None }
+        });
+        let Some(done) = done else { break };
+        finish(machine, &done);
+    }
+    if all && let Some(alone) = with(|tracer| tracer.work.to_swap.take()) {
+        complete(&alone);
+    }
+}
+
+/// Completes the record of something that was done.
+fn finish(machine: &Machine, done: &Done) {
+    let activity = &done.activity;
+    let (start, end) = times(machine, activity);
+    if activity.node_id != 0 && finish_in_graph(activity, start, end) {
+        return;
+    }
+    let under_way = with(|tracer| {
+        let key = key(activity);
+        let waiting = tracer.work.under_way.get_mut(&key)?;
+        let first = waiting.pop_front();
+        if waiting.is_empty() {
+            tracer.work.under_way.remove(&key);
+        }
+        first
+    });
+    match under_way {
+        Some(UnderWay { slot: Some(slot), kind, queued, submitted }) => {
+            let timing = Timing { start, end, queued, submitted };
+            complete_or_swap(Finished { activity: *activity, name: done.name, slot, kind, timing });
+        }
+        Some(UnderWay { slot: None, .. }) => {}
+        // It was launched before CUPTI listened: the real one has not instrumented it.
+        None if TELLS_QUEUED.load(Ordering::Relaxed) => {}
+        None => {
+            if let Some(kind) = with(|tracer| kind_of(activity, tracer)) {
+                let timing = Timing { start, end, queued: 0, submitted: 0 };
+                let source = objects::origin(activity.node_id);
+                write(records::activity(kind, process::options().release, activity, timing, done.name, source));
+            }
+        }
+    }
+}
+
+/// Writes what was missing in a record.
+fn complete(finished: &Finished) {
+    let Finished { activity, name, slot, kind, timing } = finished;
+    let source = objects::origin(activity.node_id);
+    let (activity, name) = (&Activity { correlation: launch_told(activity), ..*activity }, name_told(*name));
+    if let Some(record) = records::activity(*kind, process::options().release, activity, *timing, name, source) {
+        with(|tracer| tracer.buffers.complete(*slot, record.as_bytes()));
+    }
+}
+
+/// The launch that a record names: that of the graph before, where the options ask for that.
+fn launch_told(activity: &Activity) -> u32 {
+    /// The launches of graphs of the last records, that before the last and the last.
+    static LAUNCHES: Mutex<(u32, u32)> = Mutex::new((0, 0));
+    if !process::options().confuse || activity.node_id == 0 || subscriber::sessions() < 2 {
+        return activity.correlation;
+    }
+    let mut launches = lock(&LAUNCHES);
+    if launches.1 != activity.correlation {
+        *launches = (launches.1, activity.correlation);
+    }
+    if launches.0 == 0 { activity.correlation } else { launches.0 }
+}
+
+/// The name that a record has: where the options ask for that, that of the application's last.
+fn name_told(name: *const c_char) -> *const c_char {
+    static BEFORE: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
+    let share = process::options().rename;
+    if name.is_null() || share <= 0.0 {
+        return name;
+    }
+    // NCCL's modules stay: it is others that are unloaded.
+    if !is_nccl(name) {
+        BEFORE.store(name.cast_mut(), Ordering::Relaxed);
+    }
+    let before = BEFORE.load(Ordering::Relaxed);
+    if !before.is_null() && process::happens(share) { before } else { name }
+}
+
+/// As [`complete`], but some kernels of NCCL's wait for the next one of their stream, with which they swap correlation ids.
+fn complete_or_swap(mut finished: Finished) {
+    let share = process::options().swap;
+    if share <= 0.0 || !can_swap(&finished) {
+        complete(&finished);
+        return;
+    }
+    let stream = |it: &Finished| (it.activity.device, it.activity.context_id, it.activity.stream_id);
+    let waiting = with(|tracer| tracer.work.to_swap.take_if(|waiting| stream(waiting) == stream(&finished)));
+    match waiting {
+        Some(mut first) => {
+            std::mem::swap(&mut first.activity.correlation, &mut finished.activity.correlation);
+            complete(&first);
+            complete(&finished);
+        }
+        None if with(|tracer| tracer.work.to_swap.is_none()) && process::happens(share) => {
+            with(|tracer| tracer.work.to_swap = Some(finished));
+        }
+        None => complete(&finished),
+    }
+}
+
+/// Whether this is a kernel of NCCL's that was launched by a call of its own.
+fn can_swap(finished: &Finished) -> bool {
+    let is_kernel = finished.activity.kind == ActivityKind::Kernel && finished.activity.node_id == 0;
+    is_kernel && !finished.name.is_null() && is_nccl(finished.name)
+}
+
+/// Whether a name that was kept for good, and is not null, is one of NCCL's.
+fn is_nccl(name: *const c_char) -> bool {
+    const NCCL: &[u8] = b"nccl";
+    // SAFETY: not null, and kept for good.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    name.windows(NCCL.len()).any(|part| part == NCCL)
+}
+
+/// Completes the record of a graph's launch with its last node; false when launches are not recorded as a whole.
+fn finish_in_graph(activity: &Activity, start: u64, end: u64) -> bool {
+    with(|tracer| {
+        let Some(launch) = tracer.work.graphs.get_mut(&activity.correlation) else { return false };
+        launch.done += 1;
+        launch.start = launch.start.min(start);
+        launch.end = launch.end.max(end);
+        if launch.done == launch.expected {
+            let release = process::options().release;
+            if let Some(record) = records::graph_trace(release, activity, launch.start, launch.end)
+                && let Some(slot) = launch.slot
+            {
+                tracer.buffers.complete(slot, record.as_bytes());
+            }
+            tracer.work.graphs.remove(&activity.correlation);
+        }
+        true
+    })
+}
+
+/// The times of something in CUPTI's time, or wrong ones where the options ask for that.
+fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
+    let options = process::options();
+    if process::happens(options.zero) {
+        return (0, 0);
+    }
+    static KERNELS: AtomicU64 = AtomicU64::new(0);
+    let is_kernel = activity.kind == ActivityKind::Kernel;
+    let kernels = KERNELS.fetch_add(u64::from(is_kernel), Ordering::Relaxed);
+    let skew = if kernels >= options.skew_after { options.skew } else { 0 };
+    let off = |at| skew + clock::conversion(options.conversion, options.seed, at);
+    let stamp = |at| clock::stamp(machine, at).wrapping_add_signed(off(at));
+    let times = (stamp(activity.start), stamp(activity.end));
+    if is_kernel && kernels >= options.exhaust {
+        return if kernels.is_multiple_of(2) { (0, 0) } else { (times.1 + 1, times.0) };
+    }
+    if process::happens(options.reversed) { (times.1 + 1, times.0) } else { times }
+}
+
+/// Keeps a name for good; records point to it.
+///
+/// # Safety
+///
+/// `name` is null or a C string.
+pub(crate) unsafe fn keep(name: *const c_char) -> *const c_char {
+    static NAMES: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
+    if name.is_null() {
+        return name;
+    }
+    // SAFETY: not null, and the caller promises a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    let mut names = lock(&NAMES);
+    let names = names.get_or_insert_default();
+    if let Some(kept) = names.get(name) {
+        return kept.as_ptr();
+    }
+    let kept: &'static CStr = Box::leak(CString::from(name).into_boxed_c_str());
+    names.insert(kept);
+    kept.as_ptr()
+}

@@ -1,0 +1,147 @@
+//! CUPTI's own thread.
+
+use std::ffi::{CString, c_char};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use observe::Machine;
+
+use super::delivery::deliver;
+use super::work::catch_up;
+use super::{TRACER, Tracer, WORK, with};
+use crate::buffers::Take;
+use crate::names::domain;
+use crate::options::State;
+use crate::process::{self, lock};
+use crate::{result, subscriber};
+
+/// Sets the time after which the worker returns full buffers, or leaves it to its own judgement.
+pub(crate) fn set_period(milliseconds: u32) {
+    let period = (milliseconds != 0).then(|| Duration::from_millis(milliseconds.into()));
+    with(|tracer| (tracer.period, tracer.returned_at) = (period, Instant::now()));
+    WORK.notify_one();
+    start_worker();
+}
+
+/// How often CUPTI's own thread has looked for what is to happen.
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
+static STARTED: Once = Once::new();
+
+/// Waits until CUPTI's own thread, if there is one, has looked once more for what is to happen.
+pub(crate) fn wait_for_round() {
+    // One may be under way.
+    let round = ROUNDS.load(Ordering::SeqCst) + 2;
+    while STARTED.is_completed() && ROUNDS.load(Ordering::SeqCst) < round {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Starts CUPTI's own thread, once there is a machine.
+pub(super) fn start_worker() {
+    let Some(machine) = process::attached() else { return };
+    STARTED.call_once(|| {
+        let blocked = block_signals();
+        let started = std::thread::Builder::new().name("emulated cupti".to_owned()).spawn(move || work(machine));
+        unblock_signals(&blocked);
+        if let Err(error) = started {
+            eprintln!("emulated CUPTI: failed to start its thread: {error}");
+        }
+    });
+}
+
+/// Blocks all signals of this thread, for a new one to inherit that; returns what was blocked before.
+fn block_signals() -> libc::sigset_t {
+    let mut all = std::mem::MaybeUninit::uninit();
+    let mut before = std::mem::MaybeUninit::uninit();
+    // SAFETY: the first call initialises the set, the second reads it and writes the other.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+fn unblock_signals(before: &libc::sigset_t) {
+    // SAFETY: a set that `block_signals` got from the system.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+}
+
+/// What CUPTI's thread does, for ever.
+fn work(machine: &'static Machine) {
+    /// How long it lets work gather.
+    const REST: Duration = Duration::from_millis(2);
+    /// How long it sleeps when there is nothing to do.
+    const SLEEP: Duration = Duration::from_millis(500);
+    let mut states = process::options().states.iter();
+    let mut next_state = states.next();
+    let mut rival = process::options().rival.as_ref();
+    loop {
+        wait_for_work(if next_state.is_some() || rival.is_some() { REST } else { SLEEP });
+        if let Some((name, _)) = rival.take_if(|(_, after)| *after <= process::elapsed()) {
+            compete(name);
+        }
+        while let Some((_, state)) = next_state.filter(|(after, _)| *after <= process::elapsed()) {
+            report(*state);
+            next_state = states.next();
+        }
+        ROUNDS.fetch_add(1, Ordering::SeqCst);
+        catch_up(machine, false);
+        let is_time = with(|tracer| {
+            let is_time = tracer.time_left().is_none_or(|left| left.is_zero());
+            if is_time {
+                tracer.returned_at = Instant::now();
+            }
+            is_time
+        });
+        if is_time {
+            deliver(Take::Full);
+        }
+        std::thread::sleep(REST);
+    }
+}
+
+/// Waits until something was done, or a full buffer may go back, or for so long.
+fn wait_for_work(longest: Duration) {
+    let guard = lock(&TRACER);
+    let idle = |tracer: &mut Option<Tracer>| {
+        tracer
+            .as_ref()
+            .is_none_or(|tracer| tracer.work.done.is_empty() && (tracer.period.is_some() || !tracer.buffers.has_full()))
+    };
+    let left = guard.as_ref().and_then(Tracer::time_left);
+    drop(WORK.wait_timeout_while(guard, left.unwrap_or(longest).min(longest), idle));
+}
+
+/// Another tool wants the subscription. Where it gets it, it keeps it.
+fn compete(name: &str) {
+    let own_name = CString::new(name).unwrap_or_default();
+    match subscriber::subscribe(None, std::ptr::null_mut(), own_name, false) {
+        Ok(_) => eprintln!("emulated CUPTI: {name} subscribed"),
+        Err(_) => {
+            eprintln!("emulated CUPTI: {name} asked to subscribe: {}", result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+        }
+    }
+}
+
+/// `CUpti_StateData`.
+#[repr(C)]
+struct StateData {
+    result: u32,
+    message: *const c_char,
+}
+
+/// Reports a failure of CUPTI's own. After a fatal one it is as if nobody had subscribed or enabled anything.
+fn report(state: State) {
+    let data = StateData { result: result::UNKNOWN, message: c"as EMULATED_CUPTI asks for".as_ptr() };
+    subscriber::call_back(domain::STATE, state as u32, &data);
+    if state == State::Fatal {
+        subscriber::detach();
+        with(|tracer| {
+            tracer.enabled = 0;
+            tracer.contexts.clear();
+            tracer.functions.clear();
+            tracer.publish();
+        });
+    }
+}

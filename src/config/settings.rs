@@ -1,0 +1,256 @@
+//! The table of all environment variables, and what their values may be.
+
+use std::fmt;
+
+/// One environment variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The variable.
+    pub name: &'static str,
+    /// What a value may be.
+    pub values: Values,
+    /// What holds without it.
+    pub default: &'static str,
+    /// What it does, in a sentence.
+    pub help: &'static str,
+}
+
+impl Setting {
+    /// Whether it is off or on.
+    #[must_use]
+    pub fn is_switch(&self) -> bool {
+        matches!(self.values, Values::Words(["0", "1"]))
+    }
+}
+
+/// What the value of a setting may be. As text, for the list of settings and for complaints: with range and unit.
+#[derive(Clone, Copy, Debug)]
+pub enum Values {
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// From here to there, in bytes.
+    Bytes(u64, u64),
+    /// From here to there, in this unit.
+    Number(u64, u64, &'static str),
+    /// What is said here.
+    Text(&'static str),
+}
+
+/// Off or on.
+const SWITCH: Values = Values::Words(&["0", "1"]);
+
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Values::Words(words) => f.write_str(&words.join(" | ")),
+            Values::Bytes(from, to) => write!(f, "{} to {} bytes, also in K, M, G or T", short(from), short(to)),
+            Values::Number(from, to, unit) => write!(f, "{from} to {to} {unit}"),
+            Values::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// A size as a setting would have it: `32M`.
+pub(super) fn short(bytes: u64) -> String {
+    let unit =
+        [(40, "T"), (30, "G"), (20, "M"), (10, "K")].into_iter().find(|(shift, _)| bytes >> shift << shift == bytes);
+    match unit {
+        Some((shift, letter)) if bytes > 0 => format!("{}{letter}", bytes >> shift),
+        _ => bytes.to_string(),
+    }
+}
+
+/// More than any file system has.
+const MOST_BYTES: u64 = 8_000_000 << 40;
+
+/// All settings. The documentation, `ncclscope settings` and the search for misspelt variables use this table.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "NCCLSCOPE_ENABLE",
+        values: SWITCH,
+        default: "1",
+        help: "0 = nothing of this library happens in the process: NCCL is asked for nothing, and there is no thread, no file, no CUPTI and \
+               no message",
+    },
+    Setting {
+        name: "NCCLSCOPE_PRESET",
+        values: Values::Words(&["light", "standard", "full", "off"]),
+        default: "standard",
+        help: "what NCCL is asked to report: light = calls, launches and operations; standard = the proxy's \
+               operations and steps too; full = everything",
+    },
+    Setting {
+        name: "NCCLSCOPE_EVENTS",
+        values: Values::Text(
+            "a list of +KIND and -KIND, as in +ProxyCtrl,-ProxyStep; kinds: Group, Coll, P2p, ProxyOp, ProxyStep, ProxyCtrl, KernelCh, \
+             NetPlugin, GroupApi, CollApi, P2pApi, KernelLaunch, CeColl, CeSync, CeBatch, KernelPhase",
+        ),
+        default: "those of the preset",
+        help: "kinds of events that NCCL is asked for beside those of the preset (+), or not (-), by NCCL's names. What others stand on \
+               NCCL reports unasked: no ProxyStep without its ProxyOp",
+    },
+    Setting {
+        name: "NCCLSCOPE_KERNEL_CH",
+        values: Values::Words(&["0", "1", "force"]),
+        default: "1 with preset full, else 0",
+        help: "the GPU's own time per channel; it costs time on NCCL's threads, and `1` is refused on releases \
+               known to hang or crash with it (`force` insists)",
+    },
+    Setting {
+        name: "NCCLSCOPE_CUPTI",
+        values: Values::Text("auto | 0 | path of libcupti.so, with a /"),
+        default: "auto",
+        help: "the execution of GPU kernels through CUPTI, which has one owner in a process: auto = take it if it is free; \
+               0 = leave it to torch.profiler and others; a path = also take it if the process has loaded none, from there",
+    },
+    Setting {
+        name: "NCCLSCOPE_CUDA_API",
+        values: SWITCH,
+        default: "0",
+        help: "calls into the CUDA driver and runtime, through CUPTI; it costs time in each of them, and much of the file",
+    },
+    Setting {
+        name: "NCCLSCOPE_NVTX",
+        values: SWITCH,
+        default: "0",
+        help: "the program's NVTX ranges, through CUPTI: NVTX_INJECTION64_PATH is set to its library, or may be so before the \
+               program starts, which catches those that use NVTX before NCCL",
+    },
+    Setting {
+        name: "NCCLSCOPE_MATCH",
+        values: Values::Words(&["all", "external", "timer"]),
+        default: "all",
+        help: "for diagnosis, how kernels may be matched: all = by the callback of their launch, and by whatever there is where that \
+               cannot be had; external = without that callback, by an external id; timer = by neither, only by stream and the \
+               GPU's timer, which needs NCCLSCOPE_KERNEL_CH",
+    },
+    Setting {
+        name: "NCCLSCOPE_GPU_EVENTS",
+        values: Values::Words(&["track", "renderstage", "both"]),
+        default: "track",
+        help: "how kernels are drawn: track = on a track a stream; renderstage = as Perfetto's GPU work, which its compute page lists \
+               but ncclscope's own commands do not read; both",
+    },
+    Setting {
+        name: "NCCLSCOPE_OUTPUT",
+        values: Values::Text("folder; %h host, %p process id, %r world rank, %j job"),
+        default: "./ncclscope-<job or start time>",
+        help: "where the trace goes, one file a process",
+    },
+    Setting {
+        name: "NCCLSCOPE_FILE_MODE",
+        values: Values::Text(
+            "6, then a digit for the group and one for all others: 0, 2, 4 or 6; octal, as chmod has it",
+        ),
+        default: "600, and folders as the umask says",
+        help: "who may read what is written, whatever the umask says: 640 = the group may read traces, captures, and the folders made for them",
+    },
+    Setting {
+        name: "NCCLSCOPE_LOG",
+        values: Values::Words(&["quiet", "normal", "debug"]),
+        default: "normal",
+        help: "what is said on stderr: normal = rank 0 says where it records to and what is wrong with the settings, and each rank what \
+               spoils its own recording; quiet = only the latter two; debug = every rank says everything",
+    },
+    Setting {
+        name: "NCCLSCOPE_CUPTI_CLOCK",
+        values: Values::Words(&["auto", "wall", "boottime"]),
+        default: "auto",
+        help: "the clock of CUPTI's records: the wall clock, which may be set while a job runs, or CLOCK_BOOTTIME, which never is \
+               but which an older profiler does not expect after us; auto: boottime where the recording began in cuInit",
+    },
+    Setting {
+        name: "NCCLSCOPE_RANK",
+        values: Values::Number(0, u32::MAX as u64, "(a rank)"),
+        default: "RANK, OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID",
+        help: "this process's rank in the job",
+    },
+    Setting {
+        name: "NCCLSCOPE_RUN_ID",
+        values: Values::Text("text"),
+        default: "the job of the launcher",
+        help: "names the run, alike in all of its processes: ncclscope merge refuses files of two runs",
+    },
+    Setting {
+        name: "NCCLSCOPE_MAX_SIZE",
+        values: Values::Bytes(1 << 20, MOST_BYTES),
+        default: "2G",
+        help: "size at which a trace file stops growing; from 80 % on the proxy's steps are left out",
+    },
+    Setting {
+        name: "NCCLSCOPE_MIN_FREE",
+        values: Values::Bytes(0, MOST_BYTES),
+        default: "1G",
+        help: "free space of the file system below which recording stops",
+    },
+    Setting {
+        name: "NCCLSCOPE_BUFFER_SIZE",
+        values: Values::Bytes(1 << 20, 1 << 30),
+        default: "32M",
+        help: "memory for records on their way to the trace; what finds no room is dropped and counted",
+    },
+    Setting {
+        name: "NCCLSCOPE_FLUSH_PERIOD",
+        values: Values::Number(10, 3_600_000, "milliseconds"),
+        default: "1000",
+        help: "how much of a recording a killed job loses at most",
+    },
+    Setting { name: "NCCLSCOPE_COMPRESS", values: SWITCH, default: "1", help: "compressed packets in the trace" },
+    Setting {
+        name: "NCCLSCOPE_CAPTURE",
+        values: SWITCH,
+        default: "0",
+        help: "all that the recording reads, as it came, in a second file beside the trace that ends in .capture and grows up to \
+               NCCLSCOPE_MAX_SIZE by itself: for ncclscope replay and for bug reports. It holds more than the trace: every record and \
+               buffer of CUPTI's whole, with addresses and with what a limit left out of the trace; no data of the program's, no environment",
+    },
+    Setting {
+        name: "NCCLSCOPE_CLOCK",
+        values: Values::Words(&["auto", "boottime"]),
+        default: "auto",
+        help: "the clock of the recorder: the TSC where it can be trusted, or always CLOCK_BOOTTIME",
+    },
+];
+
+/// A setting of the table.
+pub(super) fn setting(name: &str) -> &'static Setting {
+    SETTINGS.iter().find(|known| known.name == name).expect("a setting of the table")
+}
+
+/// A size: a number, with K, M, G or T for the binary multiples.
+pub(super) fn size(value: &str) -> Option<u64> {
+    let digits = value.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match value[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return None,
+    };
+    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// The setting that a misspelt variable most likely means.
+pub(super) fn closest(name: &str) -> Option<&'static str> {
+    SETTINGS
+        .iter()
+        .map(|known| (distance(name, known.name), known.name))
+        .min()
+        .filter(|&(distance, _)| distance <= 3)
+        .map(|(_, name)| name)
+}
+
+/// Edits between two texts (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

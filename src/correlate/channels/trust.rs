@@ -1,0 +1,84 @@
+//! Which samples cannot be those of the operations that NCCL says they are of.
+
+use rustc_hash::FxHashMap;
+
+use super::run::{Run, Sample, flaw_of, is_time};
+use crate::model::ids::Handle;
+use crate::model::time::GpuNs;
+use crate::model::timeline::Flaw;
+
+/// How far the timers of two processors of one GPU may be apart, in ns, with room to spare.
+const ASIDE_NS: u64 = 1_024;
+/// What speaks against samples, by what was seen of their channels and communicators.
+#[derive(Debug, Default)]
+pub(super) struct Trust {
+    /// The newest sample of a communicator's channel.
+    newest: FxHashMap<(Handle, u8), Newest>,
+    /// Channels with a sample that cannot be true, and the number of the first plan with one.
+    unreliable: FxHashMap<(Handle, u8), u64>,
+    /// Communicators whose stamps may be those of other operations, and the number of the first plan of which that is so.
+    distrusted: FxHashMap<Handle, u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    run: u64,
+    stamps: [GpuNs; 2],
+}
+
+impl Trust {
+    /// A communicator is forgotten.
+    pub(super) fn forget(&mut self, context: Handle) {
+        self.distrusted.remove(&context);
+        self.newest.retain(|(of, _), _| *of != context);
+        self.unreliable.retain(|(of, _), _| *of != context);
+    }
+
+    /// Nothing that the stamps of a communicator's plans say from this number on proves anything.
+    pub(super) fn distrust(&mut self, context: Handle, since: u64) {
+        self.distrusted.entry(context).or_insert(since);
+    }
+
+    /// Whether a communicator's stamps may be those of other operations from some time on.
+    pub(super) fn distrusts(&self, context: Handle) -> bool {
+        self.distrusted.contains_key(&context)
+    }
+
+    /// Whether a plan's stamps may be those of another.
+    pub(super) fn is_distrusted(&self, run: &Run) -> bool {
+        self.distrusted.get(&run.context).is_some_and(|&since| run.number >= since)
+    }
+
+    /// What is wrong with the stamps of a channel that ended, in themselves or beside those that came before.
+    pub(super) fn look_at(&mut self, context: Handle, number: u64, sample: &Sample) -> Option<Flaw> {
+        let stamps = [sample.facts.start, sample.stop];
+        let channel = (context, sample.facts.channel);
+        let known = self.newest.get(&channel).copied();
+        if stamps.into_iter().all(is_time) && known.is_none_or(|before| before.run <= number) {
+            self.newest.insert(channel, Newest { run: number, stamps });
+        }
+        flaw_of(stamps).or_else(|| match known.filter(|before| before.run < number)?.stamps {
+            same if same == stamps => Some(Flaw::Repeated),
+            [_, stop] if stamps[0].0.saturating_add(ASIDE_NS) < stop.0 => Some(Flaw::BeforeThePrevious),
+            _ => None,
+        })
+    }
+
+    /// A sample of a plan cannot be true. Whether it is the first of its channel.
+    pub(super) fn mark(&mut self, run: &Run, sample: &Sample) -> bool {
+        let known = self.since(run, sample);
+        let since = known.map_or(run.number, |since| since.min(run.number));
+        self.unreliable.insert((run.context, sample.facts.channel), since);
+        known.is_none()
+    }
+
+    /// The number of the first plan with a sample of this one's channel that cannot be true.
+    pub(super) fn since(&self, run: &Run, sample: &Sample) -> Option<u64> {
+        self.unreliable.get(&(run.context, sample.facts.channel)).copied()
+    }
+
+    /// Whether nothing was found of a sample's channel, as far as that of its plan.
+    pub(super) fn is_reliable(&self, run: &Run, sample: &Sample) -> bool {
+        self.since(run, sample).is_none_or(|since| run.number < since)
+    }
+}

@@ -1,0 +1,128 @@
+//! What CUPTI returned, handed over to whoever decodes it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cupti_sys::records::{Library, Walker};
+
+use super::Change;
+use super::buffers::Taken;
+use super::callbacks::Shared;
+use super::clock::Reading;
+use super::decode::{Outside, Process};
+use super::flush::{self, Desk};
+use super::intake::{Source, Standing};
+use crate::model::time::HostNs;
+use crate::sys;
+
+/// Longest that a completed buffer waits for the reading of the clocks that follows it, in ns.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// What CUPTI returns, for the one thread that drains it.
+pub struct Reader {
+    pub(super) shared: &'static Shared,
+    pub(super) desk: Arc<Desk>,
+    pub(super) source: Source,
+    pub(super) process: Process,
+    /// Completed, and not handed over yet.
+    pub(super) pending: Vec<Taken>,
+    /// Flushes by force that were told.
+    pub(super) forced: u64,
+    /// That CUPTI is given up was told.
+    pub(super) has_given_up: bool,
+}
+
+/// Where a [`Reader`] hands over what CUPTI returned: to an [`super::intake::Intake`], and to whoever keeps it besides.
+pub trait Taker {
+    /// A reading of the clocks.
+    fn reading(&mut self, reading: &Reading);
+    /// Whether times up to this can be converted as well as they ever will be.
+    fn covers(&self, until: HostNs) -> bool;
+    /// A buffer, in which nothing is later than `now`.
+    fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
+    /// CUPTI was given up at this time: buffers that follow may hold kernels that have not ended.
+    fn gives_up(&mut self, time: HostNs);
+    /// What was lost so far; after the buffers.
+    fn stands(&mut self, standing: Standing);
+}
+
+impl Reader {
+    /// What its records are.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Hands over what CUPTI has returned since the last time. Where CUPTI has a foreign clock, not before a reading of it that
+    /// is later. Once CUPTI is given up, at once: its next owner may end it, and the names of kernels with it.
+    pub fn drain(&mut self, taker: &mut impl Taker) {
+        let is_over = self.desk.has_ended();
+        self.drain_until(taker, |taker, now, at| is_over || taker.covers(at) || now.since(at) > PATIENCE_NS);
+    }
+
+    /// Asks for one flush by force: CUPTI returns also records of kernels that have not ended, and never again.
+    pub fn force(&self) {
+        self.desk.force();
+    }
+
+    /// When a flush by force began, of which this is asked for the first time since it was carried out. Its buffers are
+    /// those of the next [`Reader::drain`].
+    pub fn take_forced(&mut self) -> Option<HostNs> {
+        let (forced, at) = self.desk.forced();
+        (std::mem::replace(&mut self.forced, forced) < forced).then_some(at)
+    }
+
+    /// Whether CUPTI fell silent, or speaks again, since the last time this was asked. To be asked after what it returned was taken.
+    pub fn take_change(&self) -> Option<Change> {
+        let contact = &self.shared.contact;
+        self.desk.change(contact, || contact.beyond(self.shared.pool.room()))
+    }
+
+    /// As [`Reader::drain`], for the last time: nothing waits for anything.
+    pub fn finish(&mut self, taker: &mut impl Taker) {
+        self.drain_until(taker, |_, _, _| true);
+    }
+
+    fn drain_until<T: Taker>(&mut self, taker: &mut T, is_ready: impl Fn(&T, HostNs, HostNs) -> bool) {
+        for reading in self.desk.take_readings() {
+            taker.reading(&reading);
+        }
+        // The wall clock may have been set since CUPTI was flushed.
+        taker.reading(&flush::read_host());
+        let now = HostNs(sys::boottime_ns());
+        self.shared.pool.take(&mut self.pending);
+        // After that: what is returned by the end comes behind its mark.
+        let ends = self.desk.ends_at();
+        self.has_given_up &= ends.is_some();
+        let ready = self.pending.iter().take_while(|taken| is_ready(taker, now, HostNs(taken.at))).count();
+        for taken in self.pending.drain(..ready) {
+            if ends.is_some_and(|at| HostNs(taken.at) >= at) && !std::mem::replace(&mut self.has_given_up, true) {
+                taker.gives_up(HostNs(taken.at));
+            }
+            // SAFETY: the library stays mapped, and it answered in this process.
+            let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
+            // SAFETY: CUPTI returned this buffer, and keeps the names in it.
+            let mut outside = unsafe { self.process.asked() };
+            taker.buffer(now, self.shared.pool.bytes(&taken), walker, &mut outside);
+            self.shared.pool.give_back(taken);
+        }
+        taker.stands(self.standing());
+    }
+
+    fn standing(&self) -> Standing {
+        let (shared, desk, pool) = (self.shared, &self.desk, self.shared.pool.lost());
+        Standing {
+            dropped: desk.dropped.load(Ordering::Relaxed),
+            discarded_buffers: pool.buffers,
+            discarded_bytes: pool.bytes,
+            refused_requests: pool.refused,
+            foreign_buffers: pool.foreign,
+            failed_flushes: desk.failed.load(Ordering::Relaxed),
+            flush_failure: desk.last_failure.load(Ordering::Relaxed),
+            overdue: desk.overdue.load(Ordering::Relaxed),
+            failures: shared.failures.load(Ordering::Relaxed),
+            fatal: shared.fatal.load(Ordering::Relaxed),
+            last_failure: shared.last_failure.load(Ordering::Relaxed),
+        }
+    }
+}

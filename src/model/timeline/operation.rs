@@ -1,0 +1,104 @@
+//! Operations: what NCCL was asked for.
+
+use super::{Comm, Moment};
+use crate::model::event::{self, Event};
+use crate::model::ids::Handle;
+use crate::model::time::HostNs;
+use crate::model::word::Word;
+
+/// A collective or a send/receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Its event; of one that NCCL does not hand over, the call that asked for it.
+    pub id: Handle,
+    /// When that began: the operation was handed over, or asked for. 0 where it is not known, as in files of other tools.
+    pub since: HostNs,
+    /// Where the program asked for it: the call's begin, up to v4 of the interface the hand-over's. `None` where a file of another tool
+    /// does not say.
+    pub asked: Option<Moment>,
+    /// NCCL's facts.
+    pub event: Event,
+    /// Texts behind those words of the event that are not in the table: function, datatype, algorithm,
+    /// protocol, variant or sync strategy. Nearly always `None`.
+    pub texts: Option<Box<Texts>>,
+    /// Send and receive: its number among those with that peer and direction on this communicator, from 0; or [`Operation::UNNUMBERED`].
+    pub p2p_number: u32,
+}
+
+/// Texts of an operation that are no [`Word`] of the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // NCCL's own words
+pub struct Texts {
+    pub func: Option<Box<str>>,
+    pub datatype: Option<Box<str>>,
+    pub algorithm: Option<Box<str>>,
+    pub protocol: Option<Box<str>>,
+    pub variant: Option<Box<str>>,
+}
+
+impl Operation {
+    /// The number of a send or receive where those before it are not known, as in files of other tools.
+    pub const UNNUMBERED: u32 = u32::MAX;
+
+    /// The function.
+    #[must_use]
+    pub fn func(&self) -> Word {
+        self.asked_for().0
+    }
+
+    /// The datatype.
+    #[must_use]
+    pub fn datatype(&self) -> Word {
+        self.asked_for().1
+    }
+
+    /// Elements, as NCCL counts them for this event.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.asked_for().2
+    }
+
+    fn asked_for(&self) -> (Word, Word, u64) {
+        match &self.event {
+            Event::Coll(coll) => (coll.func, coll.datatype, coll.count),
+            Event::P2p(p2p) => (p2p.func, p2p.datatype, p2p.count),
+            Event::CollApi(call) => (call.func, call.datatype, call.count),
+            Event::P2pApi(call) => (call.func, call.datatype, call.count),
+            Event::CeColl(coll) => (coll.func, coll.datatype, coll.count),
+            _ => (Word::ABSENT, Word::ABSENT, 0),
+        }
+    }
+
+    /// Whether its elements are counted. NCCL always does; other tools may know no more than the function, or bytes.
+    #[must_use]
+    pub fn has_count(&self) -> bool {
+        let datatype = self.texts.as_ref().is_some_and(|texts| texts.datatype.is_some());
+        self.datatype() != Word::BYTES && (self.count() > 0 || datatype || self.datatype() != Word::ABSENT)
+    }
+
+    /// Bytes: elements times their size; `None` where NCCL does not say the datatype.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.count().checked_mul(self.datatype().element_bytes()?)
+    }
+
+    /// The number that marks this operation in every rank's trace: 32 bits of sequence, 5 of function, 23 of communicator. The sequence
+    /// is above, because what is small at first makes it short in the file; and 28 bits up, where its bytes are those of the argument
+    /// `seq`, which packs well. `None` where nothing common to the ranks is known.
+    #[must_use]
+    pub fn correlation(&self, comm: Option<&Comm>) -> Option<u64> {
+        let comm = comm.filter(|comm| comm.hash != 0)?;
+        let (function, sequence) = match &self.event {
+            Event::Coll(coll) if coll.seq != event::Coll::UNNUMBERED => (coll.func.0 as u8, coll.seq as u32),
+            Event::P2p(p2p) if comm.rank >= 0 && self.p2p_number != Self::UNNUMBERED => {
+                let (from, to) = if p2p.func == Word::RECV { (p2p.peer, comm.rank) } else { (comm.rank, p2p.peer) };
+                let pair = u64::from(from as u32) << 32 | u64::from(to as u32);
+                let mixed = (pair ^ u64::from(self.p2p_number).rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (Word::SEND_RECV.0 as u8, (mixed >> 32) as u32)
+            }
+            _ => return None,
+        };
+        let communicator = (comm.hash ^ comm.hash >> 23 ^ comm.hash >> 46) & 0x7f_ffff;
+        Some(u64::from(sequence) << 28 | u64::from(function & 0x1f) << 23 | communicator)
+    }
+}

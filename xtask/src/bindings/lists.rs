@@ -1,0 +1,249 @@
+//! What is wanted of CUPTI: functions, types, constants, and the fields of records.
+
+/// The headers that are read, as a pattern for their names.
+pub(super) const HEADERS: &str =
+    r"cuda\.h|cuda_stdint\.h|cupti_\w+\.h|generated_cuda_meta\.h|Openacc/cupti_openacc\.h|Openmp/cupti_openmp\.h";
+
+/// The functions that are bound.
+pub(super) const FUNCTIONS: &[&str] = &[
+    "cuptiActivityDisable",
+    "cuptiActivityEnable",
+    "cuptiActivityEnableAndDump",
+    "cuptiActivityEnableDriverApi",
+    "cuptiActivityEnableHWTrace",
+    "cuptiActivityEnableRuntimeApi",
+    "cuptiActivityFlushAll",
+    "cuptiActivityFlushPeriod",
+    "cuptiActivityGetAttribute",
+    "cuptiActivityGetNextRecord",
+    "cuptiActivityGetNumDroppedRecords",
+    "cuptiActivityGetStructSize",
+    "cuptiActivityPopExternalCorrelationId",
+    "cuptiActivityPushExternalCorrelationId",
+    "cuptiActivityRegisterCallbacks",
+    "cuptiActivityRegisterTimestampCallback",
+    "cuptiActivitySetAttribute",
+    "cuptiEnableCallback",
+    "cuptiGetCallbackName",
+    "cuptiGetContextId",
+    "cuptiGetDeviceId",
+    "cuptiGetErrorMessage",
+    "cuptiGetGraphExecId",
+    "cuptiGetGraphId",
+    "cuptiGetGraphNodeId",
+    "cuptiGetResultString",
+    "cuptiGetStreamIdEx",
+    "cuptiGetThreadIdType",
+    "cuptiGetTimestamp",
+    "cuptiGetVersion",
+    "cuptiSetThreadIdType",
+    "cuptiSubscribe",
+    "cuptiSubscribe_v2",
+    "cuptiUnsubscribe",
+];
+
+/// The types that are bound beside those that the functions need: what callbacks are given, and enumerations, which
+/// become plain integers and constants.
+pub(super) const TYPES: &[&str] = &[
+    "CUpti_ActivityAttribute",
+    "CUpti_ActivityFlag",
+    "CUpti_ActivityKind",
+    "CUpti_ActivityMemcpyKind",
+    "CUpti_ActivityMemoryKind",
+    "CUpti_ActivityObjectKind",
+    "CUpti_ActivityOverheadKind",
+    "CUpti_ActivityStreamFlag",
+    "CUpti_ActivitySynchronizationType",
+    "CUpti_ActivityThreadIdType",
+    "CUpti_ApiCallbackSite",
+    "CUpti_CallbackData",
+    "CUpti_CallbackDomain",
+    "CUpti_CallbackIdResource",
+    "CUpti_CallbackIdState",
+    "CUpti_ChannelType",
+    "CUpti_ExternalCorrelationKind",
+    "CUpti_GraphData",
+    "CUpti_ResourceData",
+    "CUpti_StateData",
+    "CUpti_driver_api_trace_cbid",
+    "CUpti_runtime_api_trace_cbid",
+    "CUptiResult",
+    "cuGraphLaunch_params",
+    "cuLaunchKernelEx_params",
+    "cuLaunchKernel_params",
+];
+
+/// Of these enumerations only the constants that begin like this are kept; of all others, all.
+pub(super) const KEPT: &[(&str, &[&str])] = &[
+    (
+        "CUpti_ActivityFlag",
+        &[
+            "CUPTI_ACTIVITY_FLAG_NONE",
+            "CUPTI_ACTIVITY_FLAG_FLUSH_FORCED",
+            "CUPTI_ACTIVITY_FLAG_MARKER_",
+            "CUPTI_ACTIVITY_FLAG_MEMCPY_",
+            "CUPTI_ACTIVITY_FLAG_MEMSET_",
+        ],
+    ),
+    (
+        "CUpti_driver_api_trace_cbid_enum",
+        &[
+            "CUPTI_DRIVER_TRACE_CBID_cuLaunch",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemcpy",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemsetD",
+        ],
+    ),
+    (
+        "CUpti_runtime_api_trace_cbid_enum",
+        &[
+            "CUPTI_RUNTIME_TRACE_CBID_cudaLaunch",
+            "CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch",
+            "CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy",
+            "CUPTI_RUNTIME_TRACE_CBID_cudaMemset",
+        ],
+    ),
+];
+
+/// Records that are laid out alike.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    /// `CUPTI_ACTIVITY_KIND_*`
+    pub(super) kinds: &'static [&'static str],
+    pub(super) about: &'static str,
+    /// The fields that are read, as in C.
+    pub(super) fields: &'static str,
+}
+
+pub(super) const FAMILIES: &[Family] = &[
+    Family {
+        name: "Kernel",
+        kinds: &["CONCURRENT_KERNEL", "KERNEL"],
+        about: "A kernel that ran.",
+        fields: "registersPerThread start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ
+                 staticSharedMemory dynamicSharedMemory localMemoryPerThread correlationId gridId name queued submitted
+                 launchType graphNodeId graphId channelID channelType clusterX clusterY clusterZ
+                 localMemoryTotal_v2 isDeviceLaunched priority sourceGraphId sourceGraphNodeId",
+    },
+    Family {
+        name: "Memcpy",
+        kinds: &["MEMCPY"],
+        about: "A copy, or since CUDA 12.8 a batch of copies.",
+        fields: "copyKind srcKind dstKind flags bytes start end deviceId contextId streamId correlationId
+                 runtimeCorrelationId graphNodeId graphId channelID channelType isDeviceLaunched copyCount
+                 sourceGraphId sourceGraphNodeId",
+    },
+    Family {
+        name: "MemcpyPtoP",
+        kinds: &["MEMCPY2"],
+        about: "A copy from one device to another.",
+        fields: "copyKind srcKind dstKind flags bytes start end deviceId contextId streamId srcDeviceId srcContextId
+                 dstDeviceId dstContextId correlationId graphNodeId graphId channelID channelType",
+    },
+    Family {
+        name: "Memset",
+        kinds: &["MEMSET"],
+        about: "Memory that was set.",
+        fields: "value bytes start end deviceId contextId streamId correlationId flags memoryKind graphNodeId graphId
+                 channelID channelType isDeviceLaunched sourceGraphId sourceGraphNodeId",
+    },
+    Family {
+        name: "Api",
+        kinds: &["DRIVER", "RUNTIME", "INTERNAL_LAUNCH_API"],
+        about: "A call of the driver's or runtime's API.",
+        fields: "cbid start end processId threadId correlationId returnValue",
+    },
+    Family {
+        name: "ExternalCorrelation",
+        kinds: &["EXTERNAL_CORRELATION"],
+        about: "An id that was pushed when an API call was made.",
+        fields: "externalKind externalId correlationId",
+    },
+    Family {
+        name: "Overhead",
+        kinds: &["OVERHEAD"],
+        about: "CUPTI's own cost. Of the ids, those are meant that the kind of object has.",
+        fields: "overheadKind objectKind objectId.pt.processId objectId.pt.threadId objectId.dcs.deviceId
+                 objectId.dcs.contextId objectId.dcs.streamId start end correlationId",
+    },
+    Family {
+        name: "Device",
+        kinds: &["DEVICE"],
+        about: "A GPU.",
+        fields: "globalMemoryBandwidth globalMemorySize numMultiprocessors computeCapabilityMajor
+                 computeCapabilityMinor id uuid name isCudaVisible isMigEnabled gpuInstanceId computeInstanceId
+                 migUuid isNumaNode numaId",
+    },
+    Family {
+        name: "Context",
+        kinds: &["CONTEXT"],
+        about: "A context.",
+        fields: "contextId deviceId computeApiKind nullStreamId parentContextId isGreenContext numMultiprocessors
+                 cigMode processId",
+    },
+    Family {
+        name: "Stream",
+        kinds: &["STREAM"],
+        about: "A stream.",
+        fields: "contextId streamId priority flag correlationId",
+    },
+    Family {
+        name: "Synchronization",
+        kinds: &["SYNCHRONIZATION"],
+        about: "A wait for an event, a stream or a context.",
+        fields: "type start end correlationId contextId streamId cudaEventId cudaEventSyncId returnValue",
+    },
+    Family {
+        name: "CudaEvent",
+        kinds: &["CUDA_EVENT"],
+        about: "A CUDA event that was recorded.",
+        fields: "correlationId contextId streamId eventId deviceId deviceTimestamp cudaEventSyncId graphNodeId graphId",
+    },
+    Family {
+        name: "GraphTrace",
+        kinds: &["GRAPH_TRACE"],
+        about: "A graph that ran, as a whole.",
+        fields: "correlationId start end deviceId graphId contextId streamId endDeviceId endContextId",
+    },
+    Family {
+        name: "GraphHostNode",
+        kinds: &["GRAPH_HOST_NODE"],
+        about: "A host function that a graph ran.",
+        fields: "streamId contextId deviceId correlationId graphId graphNodeId processId threadId start end",
+    },
+    Family {
+        name: "HostLaunch",
+        kinds: &["HOST_LAUNCH"],
+        about: "A host function that a stream ran.",
+        fields: "streamId contextId deviceId correlationId processId threadId start end",
+    },
+    Family {
+        name: "Marker",
+        kinds: &["MARKER"],
+        about: "The start or end of an NVTX range, or an NVTX mark.",
+        fields: "flags timestamp id objectKind objectId.pt.processId objectId.pt.threadId name domain",
+    },
+    Family {
+        name: "Name",
+        kinds: &["NAME"],
+        about: "A name that NVTX gave to an object.",
+        fields: "objectKind objectId.pt.processId objectId.pt.threadId objectId.dcs.deviceId
+                 objectId.dcs.contextId objectId.dcs.streamId name",
+    },
+];
+
+/// Where the library steps over a record otherwise than its header says; seen by running it, and held by the tests of
+/// cupti-sys. From a version to before another, kinds, and their size; 0 for kinds that the walk ends at.
+pub(super) const WALKED: &[(u32, u32, &[u32], u32)] = &[
+    // JIT: the comment names the first struct until CUDA 13.1, the second is written since CUDA 12.4.
+    (22, 130_100, &[52], 72),
+    // CONFIDENTIAL_COMPUTE_ROTATION: there in CUDA 12.9, in the header since 13.1.
+    (27, 130_100, &[55], 32),
+    // Events, metrics, source locations and PC sampling: gone with CUDA 13.0, still in the header.
+    (130_000, u32::MAX, &[6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43, 44], 0),
+];

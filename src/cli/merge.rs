@@ -239,8 +239,8 @@ impl<'a> Together<'a> {
                 "more than one process says that it is rank {twice}: where these files are of several runs, merge those of one alone"
             );
         }
-        for missing in members.missing() {
-            let _ = writeln!(out, "{missing}");
+        for line in members.impossible().into_iter().chain(members.missing()) {
+            let _ = writeln!(out, "{line}");
         }
         let moves = moves(&origins, &common.clocks, parts)?;
         for Move { host, how, .. } in moves.iter().flatten() {

@@ -251,6 +251,9 @@ pub fn write_size(bytes: u64, text: &mut String) {
     .ok();
 }
 
+/// What a communicator without a name is called that has every rank of the job.
+pub const ALL: &str = "all";
+
 /// A communicator in a word: by its name, `dp`; one without is `all` if it has every rank of the job, each by its number there, and else
 /// has its short hash, `1f2e3d4c`, and whether it stays on this host. `world` is this process's rank in the job and the job's size.
 #[must_use]
@@ -259,7 +262,7 @@ pub fn short_comm(comm: &Comm, world: Option<(u32, u32)>) -> String {
         world.is_some_and(|(rank, size)| (i64::from(rank), i64::from(size)) == (comm.rank.into(), comm.ranks.into()));
     match (&comm.name, comm.hash) {
         (Some(name), _) => group_name(name).to_owned(),
-        (None, _) if is_all => "all".to_owned(),
+        (None, _) if is_all => ALL.to_owned(),
         (None, 0) => format!("communicator {}", comm.number),
         (None, hash) => unnamed_comm(hash, comm.nodes),
     }
@@ -278,7 +281,8 @@ pub fn short_hash(hash: u64) -> String {
 }
 
 /// The part of a name that tells people most: PyTorch's are `description:name`, and `undefined` where nobody described the group.
-fn group_name(name: &str) -> &str {
+#[must_use]
+pub fn group_name(name: &str) -> &str {
     match name.split_once(':') {
         Some(("undefined" | "", rest)) if !rest.is_empty() => rest,
         Some((description, _)) if !description.is_empty() => description,

@@ -28,6 +28,9 @@ use crate::trace::reader::wire::{fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 
 /// What is to be merged.
+/// What is said of orders of events that cannot all be true.
+pub(super) const CONTRADICT: &str = "of these contradict the others";
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Wish {
     /// Traces, or folders with them
@@ -312,7 +315,7 @@ fn moves(origins: &[Origin], clocks: &[usize], parts: Vec<Parts>) -> Result<Vec<
         );
         if offset.contradictions > 0 {
             let (count, by) = (offset.contradictions, us(offset.contradiction_ns));
-            how.push_str(&format!("; {count} of these contradict the others, by up to {by}, which is part of it"));
+            how.push_str(&format!("; {count} {CONTRADICT}, by up to {by}, which is part of it"));
         }
         moves.push(Some(Move { offset, host, how }));
     }

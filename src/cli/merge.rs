@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
+mod archive;
 mod evidence;
 mod members;
 mod moved;
@@ -27,16 +28,16 @@ use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 
-/// What is to be merged.
 /// What is said of orders of events that cannot all be true.
 pub(super) const CONTRADICT: &str = "of these contradict the others";
 
+/// What is to be merged.
 #[derive(Debug, clap::Args)]
 pub(super) struct Wish {
     /// Traces, or folders with them
     #[arg(required = true, value_name = "FOLDER|FILE")]
     traces: Vec<PathBuf>,
-    /// The file to write; it must not exist
+    /// The file to write; it must not exist. With the ending .tar, an archive of the traces as they are, for Perfetto v58 and newer
     #[arg(short, long)]
     output: PathBuf,
     /// The file of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler)
@@ -50,6 +51,13 @@ pub(super) struct Wish {
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let Wish { traces, output, with, run } = wish;
     super::must_be_new(output)?;
+    let is_archive = archive::is_meant(output)?;
+    if let (true, Some(theirs)) = (is_archive, with) {
+        return Err(Reason::Refused(format!(
+            "{}: an archive has only files as they are, and what --with finds comes into the traces; name a .perfetto-trace to write",
+            theirs.display()
+        )));
+    }
     let named = files(traces)?;
     let together = Together::look(&named, run.as_deref(), out)?;
     let theirs = with.as_deref();
@@ -63,7 +71,11 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
     let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
-    let written = together.copy(&mut file).and_then(|bytes| {
+    let written = match is_archive {
+        true => archive::write(&together, &mut file, out),
+        false => together.copy(&mut file),
+    };
+    let written = written.and_then(|bytes| {
         file.write_all(&kernels).map_err(failed)?;
         Ok(bytes + kernels.len() as u64)
     });
@@ -180,6 +192,8 @@ struct Whole<'a> {
     path: &'a Path,
     extent: Extent,
     origin: Origin,
+    /// The number of its clock: 0 is that of the first trace.
+    clock: usize,
     /// Where its times are another host's: how they become those of the first.
     moved: Option<Move>,
 }
@@ -254,6 +268,7 @@ impl<'a> Together<'a> {
             path,
             extent,
             origin,
+            clock: *clock,
             moved: moves[*clock].clone(),
         });
         let edits = Edits { labels: members.labels(), numbers: numbers.renumbered() };
@@ -263,7 +278,7 @@ impl<'a> Together<'a> {
     /// Copies the traces one after the other; answers how many bytes that was.
     fn copy(&self, output: &mut File) -> Result<u64, Reason> {
         let mut written = 0;
-        for Whole { path, extent, origin, moved } in &self.files {
+        for Whole { path, extent, origin, moved, .. } in &self.files {
             let failed = |error: io::Error| format!("failed to copy {}: {error}", path.display());
             let fault = |error: reader::Error| format!("failed to copy {}: {error}", path.display());
             let source = File::open(path).map_err(failed)?.take(extent.whole);

@@ -91,11 +91,10 @@ impl Trust {
         }
         let mut reasons = Vec::new();
         let open = info.recordings.keys().filter(|tag| !info.is_closed(tag)).count();
-        if open > 0 {
-            let have = if open == 1 { "has" } else { "have" };
-            reasons.push(format!(
-                "{open} of {ours} recordings {have} no last word, and what was lost is not known of them"
-            ));
+        match open {
+            0 => {}
+            1 if ours == 1 => reasons.push("the recording has no last word: what it lost is not known".into()),
+            _ => reasons.push(format!("of {ours} recordings {open} without a last word: what they lost is not known")),
         }
         if extent.unfinished > 0 {
             reasons.push("its last packet is unfinished".into());
@@ -261,7 +260,7 @@ mod tests {
         let mut info = trace(Nccl::default());
         info.ended.pop();
         info.ends.pop();
-        assert_eq!(of(&info).reasons()[0].split(',').next(), Some("1 of 2 recordings has no last word"));
+        assert_eq!(of(&info).reasons(), ["of 2 recordings 1 without a last word: what they lost is not known"]);
         let cut = Trust::of(&info, Extent { whole: 10, unfinished: 3 }, None).unwrap();
         assert_eq!((cut.reasons().len(), cut.status()), (2, 1));
         let damaged = Trust::of(&info, Extent::default(), Some("byte 7 is none of a trace")).unwrap();

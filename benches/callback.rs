@@ -1,14 +1,15 @@
-//! What a callback costs: nanoseconds for each call above an empty plugin, measured in the same run.
+//! The cost of a callback: nanoseconds per call, beyond an empty plugin measured in the same run.
 //!
 //! ```text
 //! cargo bench --bench callback
 //! cargo bench --bench callback -- Step      # only calls with that in their name
 //! ```
 //!
-//! Calls come in bursts with pauses between them, as NCCL makes them, so that the collector keeps up and the rings
-//! are measured while they have room; the last line says whether anything was dropped after all. The mean is that
-//! of whole bursts, the percentiles are of single calls, each between two readings of the TSC whose own cost is
-//! taken off. Both plugins are loaded with `dlopen` and called through their tables.
+//! Calls come in bursts with pauses between them, as NCCL makes them, so that the collector keeps
+//! up and the rings have room; the last line says whether anything was dropped nevertheless. The
+//! mean is over whole bursts. The percentiles are of single calls, each timed by two readings of
+//! the TSC whose own cost is subtracted. Both plugins are loaded with `dlopen` and called through
+//! their tables.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,20 +19,20 @@ use std::time::{Duration, Instant};
 use ncclscope_tests::host::{Arg, Comm, Context, Descriptor, NetEvent, Plugin, RawHandle, StateCall, Value};
 use ncclscope_tests::play::plugin_path;
 
-/// Calls in one burst, and bursts.
+/// Calls per burst, and bursts.
 const BURST: usize = 512;
 const BURSTS: usize = 400;
-/// Time for the collector between bursts, for each thread.
+/// Pause between bursts for the collector, for each calling thread.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// One kind of call, ready to be made.
+/// A call to measure, with its arguments.
 enum Call {
     Start(Descriptor),
     Stop,
     State(StateCall),
 }
 
-/// Nanoseconds.
+/// Times in nanoseconds.
 #[derive(Clone, Default)]
 struct Measured {
     bursts: Vec<f64>,
@@ -216,7 +217,7 @@ fn make_call(plugin: &Plugin, context: &Context, handle: RawHandle, call: &mut C
 
 fn report(name: &str, base: &Measured, own: &Measured) {
     let mean = |it: &Measured| {
-        // Without the tenth that the scheduler disturbed most; the percentiles show that.
+        // Without the tenth that the scheduler disturbed most; the percentiles include it.
         let kept = &it.bursts[..it.bursts.len() * 9 / 10];
         kept.iter().sum::<f64>() / kept.len() as f64
     };
@@ -234,7 +235,8 @@ fn report(name: &str, base: &Measured, own: &Measured) {
 }
 
 fn load(path: &Path) -> Plugin {
-    // SAFETY: both libraries export a right table for interface 7: one is ours, the other is benches/empty.c.
+    // SAFETY: both libraries export a valid table for interface 7: one is ours, the other is
+    // benches/empty.c.
     unsafe { Plugin::load(path, 7) }.expect("a plugin")
 }
 
@@ -246,7 +248,7 @@ fn compile_empty(folder: &Path) -> PathBuf {
     library
 }
 
-/// The TSC's rate in GHz, and what a pair of readings costs in ns.
+/// The TSC's rate in GHz, and the cost of a pair of readings in ns.
 fn calibrate() -> (f64, f64) {
     let (begin, ticks) = (Instant::now(), tsc());
     std::thread::sleep(Duration::from_millis(200));
@@ -275,7 +277,7 @@ fn tsc() -> u64 {
     }
 }
 
-/// Whose figures these are.
+/// The machine that the figures are from.
 fn machine() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -284,7 +286,8 @@ fn machine() -> String {
     format!("{model}, {cores} cores")
 }
 
-/// What the trace says became of the calls: they may only be measured while there is room for them.
+/// Prints what the trace says about dropped calls: the measurement is valid only if there was room
+/// for them.
 fn say_dropped(plugin: &Plugin, folder: &Path) {
     let context = plugin.init(&Comm { id: 8, nranks: 2, ..Comm::default() });
     plugin.finalize(&context);

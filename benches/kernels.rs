@@ -1,13 +1,13 @@
-//! From CUPTI's buffer to the kernel's operations: how many kernel records a second one core decodes, puts in order and
-//! matches, and whether memory grows.
+//! From CUPTI's buffer to the kernel's operations: how many kernel records per second one core
+//! decodes, sorts and matches, and whether memory grows.
 //!
 //! ```text
 //! cargo bench --bench kernels
 //! ```
 //!
-//! Ten million kernels, of which one in five is NCCL's, with its launch, its plan and one operation; the others are the
-//! application's. Beside the whole, each stage is measured alone: the baseline is a walk over the same records that reads
-//! two fields of each.
+//! Ten million kernels. One in five is NCCL's, with its launch, its plan and one operation; the
+//! others are the application's. Each stage is also measured alone: the baseline is a walk over the
+//! same records that reads two fields of each.
 
 use std::ffi::CString;
 use std::hint::black_box;
@@ -29,10 +29,10 @@ use ncclscope::trace::tracks::{ProcessInfo, Tracks};
 use ncclscope::trace::writer::Clocks;
 
 const KERNELS: u64 = 10_000_000;
-/// Kernels in a buffer of half a mebibyte, and buffers between two flushes.
+/// Kernels in a buffer of 512 KiB, and buffers between two flushes.
 const IN_A_BUFFER: u64 = 2_000;
 const BUFFERS: u64 = 20;
-/// One kernel in so many is NCCL's.
+/// One kernel in this many is NCCL's.
 const NCCL: u64 = 5;
 /// CUPTI of CUDA 13.0.
 const VERSION: u32 = 130_001;
@@ -47,7 +47,7 @@ impl Walker for Steps {
     }
 }
 
-/// What of the work is done.
+/// How far the records are processed.
 #[derive(Clone, Copy, PartialEq)]
 enum Stage {
     Decode,
@@ -82,7 +82,7 @@ fn report(what: &str, seconds: f64) {
     println!("{what:50} {rate:6.1} million a second, {:4.0} ns each", 1e3 / rate);
 }
 
-/// Seconds for all kernels, when a record is only stepped over and looked at.
+/// Seconds to step over all kernels and read two fields of each.
 fn walk(buffer: &[u8]) -> f64 {
     let table = Table::new(VERSION);
     let size = buffer.len() / IN_A_BUFFER as usize;
@@ -96,7 +96,8 @@ fn walk(buffer: &[u8]) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
-/// Seconds for all kernels up to a stage, and the memory in MiB after a tenth of them and at the end.
+/// Seconds to process all kernels up to a stage, and the memory in MiB after a tenth of them and at
+/// the end.
 fn run(stage: Stage, names: &[CString; 2], size: usize) -> (f64, [u64; 2]) {
     let tag = ProcessTag::from_random(42);
     let mut correlator = Correlator::new(tag, 1);
@@ -145,7 +146,7 @@ fn run(stage: Stage, names: &[CString; 2], size: usize) -> (f64, [u64; 2]) {
                     assert!(activities.pop_excess().is_none(), "there is room for a flush");
                 }
             };
-            // SAFETY: the names in the records are C strings that live on.
+            // SAFETY: the names in the records are C strings that outlive `outside`.
             let mut outside = unsafe { process.asked() };
             decoder.decode(buffer, Steps(size), &mut outside, times, &mut sink);
         }
@@ -182,12 +183,12 @@ impl PartialOrd for Stage {
     }
 }
 
-/// When a kernel is launched.
+/// The launch time of a kernel.
 fn time_of(number: u64) -> u64 {
     1_000_000_000_000 + number * 20_000
 }
 
-/// A buffer with the kernels from a number on.
+/// A buffer of kernels, starting with number `first`.
 fn buffer(names: &[CString; 2], size: usize, first: u64) -> Vec<u8> {
     let mut buffer = vec![0; size * IN_A_BUFFER as usize];
     for (number, record) in (first..).zip(buffer.chunks_mut(size)) {
@@ -208,7 +209,7 @@ fn buffer(names: &[CString; 2], size: usize, first: u64) -> Vec<u8> {
     buffer
 }
 
-/// What NCCL and CUPTI say of a launch.
+/// What NCCL and CUPTI report about a launch.
 fn plan(tag: ProcessTag, context: Handle, number: u64, push: &mut dyn FnMut(u64, Body<'_>)) {
     let time = time_of(number);
     let handle = |which: u64| Handle(tag.base() + 10 + number / NCCL * 8 + which);
@@ -227,7 +228,7 @@ fn plan(tag: ProcessTag, context: Handle, number: u64, push: &mut dyn FnMut(u64,
     push(time, Body::Stop { handle: group_api });
 }
 
-/// Memory that this process occupies, in MiB.
+/// Resident memory of this process, in MiB.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
     let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number of pages");

@@ -1,13 +1,13 @@
-//! From ring to packet: how many records a second one core decodes, joins and draws, and how many bytes a record
-//! takes in the file; and the same with a capture.
+//! From ring to packet: how many records per second one core decodes, joins and draws, and how many
+//! bytes a record takes in the file; each without and with a capture.
 //!
 //! ```text
 //! cargo bench --bench pipeline
 //! ```
 //!
-//! The records are those of a network proxy at work, the bulk of any recording: an operation with eight transfers
-//! for each of eight peers, each transfer with its waits. Compression is measured apart, as it happens on a thread
-//! of its own.
+//! The records are those of a busy network proxy, the bulk of any recording: an operation with
+//! eight transfers for each of eight peers, each transfer with its waits. Compression is measured
+//! separately, as it has its own thread.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ use ncclscope::trace::tracks::ProcessInfo;
 use ncclscope::trace::writer::Clocks;
 use ncclscope::{model::event, model::ids::Handle, model::state};
 
-/// Proxy operations in one round, transfers in each, rounds.
+/// Proxy operations per round, transfers in each, and rounds.
 const OPS: i32 = 8;
 const STEPS: i32 = 8;
 const ROUNDS: usize = 2000;
@@ -55,7 +55,7 @@ fn main() {
         first: Pair { ticks: Ticks(0), host: HostNs(0), error_ns: 0 },
     };
     let (context, _) = recorder::comm_init(event::CommInit { hash: 7, ranks: 16, interface: 7, ..Default::default() });
-    // This thread is the only one that records: it has the first ring.
+    // Only this thread records, so it has the first ring.
     let mut sources = [RingSource(Reader::new(0), rings)];
     for capture in [None, Some(Encoder::new())] {
         measure(&begin, capture, &mut sources, rings, context);
@@ -63,7 +63,7 @@ fn main() {
     assert_eq!(rings.dropped(), 0, "nothing may be missing from the measurement");
 }
 
-/// Sends and draws all rounds, with a capture or without.
+/// Records and draws all rounds, with or without a capture.
 fn measure(
     begin: &Begin,
     mut capture: Option<Encoder>,
@@ -136,7 +136,7 @@ fn compress(chunk: &[u8]) -> u64 {
     encoder.finish().expect("memory").len() as u64
 }
 
-/// One collective handed over, and the proxy's work on it.
+/// One collective, and the proxy's work for it.
 fn round(context: Handle, pid: i32) {
     let coll = event::Coll { count: 1 << 22, channels: 8, ..Default::default() };
     let coll = recorder::start(Handle::NONE, context, 0, &coll);

@@ -1,10 +1,11 @@
-//! How fast traces are read: beside inflating them, which is what reading cannot do without.
+//! How fast traces are read, compared with inflating them, which no reader can avoid.
 //!
 //! ```text
 //! cargo bench --bench read [-- FILE]
 //! ```
 //!
-//! Without a file, two million operations of one rank are written first, as a recording compresses them.
+//! Without a file, two million operations of one rank are written first, compressed as in a
+//! recording.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -25,7 +26,7 @@ use ncclscope::trace::writer::{Clocks, Extra, Form, Place, Writer};
 use prost::Message as _;
 
 const OPERATIONS: u64 = 2_000_000;
-/// Packets that are compressed together.
+/// Bytes of packets that are compressed together.
 const PACKET: usize = 192 << 10;
 
 fn main() -> io::Result<()> {
@@ -88,7 +89,7 @@ fn inflated(path: &Path) -> io::Result<u64> {
     let (bytes, mut inner, mut all) = (fs::read(path)?, Vec::new(), 0);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        // The frame of a packet, and that of its only field.
+        // The frame of a packet, and the frame of its only field.
         let wrong = |error: prost::DecodeError| io::Error::other(error.to_string());
         prost::encoding::decode_key(&mut rest).map_err(wrong)?;
         let length = prost::encoding::decode_varint(&mut rest).map_err(wrong)? as usize;

@@ -1,10 +1,11 @@
-//! How many bytes a slice takes in the file, by kind, and what the same costs otherwise.
+//! How many bytes a slice takes in the file, by kind, and the same in other encodings.
 //!
 //! ```text
 //! cargo bench --bench size
 //! ```
 //!
-//! Each kind is drawn 100,000 times, at irregular times. Compressed is what the recording's own packets of 192 KiB come to.
+//! Each kind is drawn 100,000 times, at irregular times. The compressed size is that of packets of
+//! 192 KiB, as in a recording.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use ncclscope::trace::writer::{Clocks, Extra, Form, Place as At, Writer};
 
 const NUMBER: u64 = 100_000;
 const PACKET: usize = 192 << 10;
-/// A process's mark as it mostly is, with all of its bits: it is in every packet.
+/// A process tag with high bits set, as most have: it is in every packet.
 const TAG: u64 = 0x9e37_79b9_7f4a_7c15;
 const PLACE: Place = Place { device: 0, context: 1, stream: 13 };
 
@@ -137,7 +138,7 @@ fn main() {
     six_arguments();
 }
 
-/// The entries of a kind, on their way to a trace.
+/// Draws the slices of one kind.
 struct Draw<'t> {
     tracks: &'t mut Tracks,
     comm: &'t Comm,
@@ -171,7 +172,8 @@ fn row(kind: &str, mut draw: impl FnMut(&mut Draw<'_>, u64, u64)) {
     println!("| {kind} | {} | {:.1} | {:.1} |", slices / NUMBER, each(bytes.len()), each(deflated(&bytes)));
 }
 
-/// The slice that the project's target is about: six typed arguments, an operation's number, one end of an arrow, and its end.
+/// The slice that the project's size target is about: six typed arguments, an operation's number,
+/// one end of an arrow, and the slice's end.
 fn six_arguments() {
     let (operation, comm) = (all_reduce(0, 0), comm());
     let name = OperationName { operation: &operation, prefix: "" };
@@ -259,7 +261,7 @@ fn comm() -> Comm {
     }
 }
 
-/// A handle of this process's.
+/// A handle of this process.
 fn handle(number: u64) -> Handle {
     Handle(0x4_2000_0000_0001 + number)
 }
@@ -308,7 +310,7 @@ fn proxy<'a>(comm: &'a Comm, operation: &'a Operation, n: u64) -> ProxyOp<'a> {
     ProxyOp { event, comm: Some(comm), operation: Some(operation), doubt: None }
 }
 
-/// Something that does not repeat.
+/// Numbers without a pattern.
 fn noise(n: u64) -> u64 {
     n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40
 }

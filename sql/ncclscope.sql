@@ -250,6 +250,7 @@ CREATE PERFETTO VIEW nccl_step AS
 WITH step AS (
   SELECT
     *,
+    extract_arg(arg_set_id, 'correlation_id') AS operation,
     extract_arg(arg_set_id, 'nccl.step') AS step,
     extract_arg(arg_set_id, 'nccl.channel') AS channel,
     extract_arg(arg_set_id, 'nccl.comm') AS comm,
@@ -284,6 +285,7 @@ SELECT
   step.ts,
   step.dur,
   step.upid,
+  step.operation,
   -- Where many share tracks, each transfer says whose it is.
   coalesce(step.comm, family.comm) AS comm,
   coalesce(step.peer, family.peer) AS peer,
@@ -298,6 +300,29 @@ SELECT
 FROM step
 LEFT JOIN wait USING (id)
 LEFT JOIN family USING (track_id);
+
+-- In a merged trace (`ncclscope merge`), what the time of each collective went into: one row per rank. `wait` is the time
+-- until the last rank had entered, `transfer` the rest, and `queued` the time before its kernel began; `last_rank` is the
+-- rank of the communicator that came last. `error` is how far off `wait` may be; where `wait` is smaller, the clocks of the
+-- hosts do not tell. `gpu_wait`, `peer_wait` and `network_wait` are what its sends through the proxy waited for, summed over
+-- sends that overlap; NULL for replays of graphs. Sends and receives of the application are not in it.
+CREATE PERFETTO VIEW nccl_wait AS
+SELECT
+  upid,
+  substr(track, 1, instr(track, ' · rank ') - 1) AS label,
+  cast(substr(track, instr(track, ' · rank ') + 8) AS INT) AS rank,
+  extract_arg(arg_set_id, 'correlation_id') AS operation,
+  ts + dur AS end_ts,
+  extract_arg(arg_set_id, 'nccl.queued_ns') AS queued,
+  extract_arg(arg_set_id, 'nccl.wait_ns') AS wait,
+  extract_arg(arg_set_id, 'nccl.transfer_ns') AS transfer,
+  extract_arg(arg_set_id, 'nccl.gpu_wait_ns') AS gpu_wait,
+  extract_arg(arg_set_id, 'nccl.peer_wait_ns') AS peer_wait,
+  extract_arg(arg_set_id, 'nccl.network_wait_ns') AS network_wait,
+  extract_arg(arg_set_id, 'nccl.last_rank') AS last_rank,
+  extract_arg(arg_set_id, 'nccl.time_error_ns') AS error
+FROM nccl_slice
+WHERE category = 'job' AND name = 'transfer';
 
 -- What the recordings lost, or doubt: one row a process and kind. A process without a last word was killed, or records still.
 CREATE PERFETTO VIEW nccl_loss AS

@@ -3,11 +3,12 @@
 //! The path of an event, which is also the order of the modules:
 //!
 //! ```text
-//!  NCCL's threads           our threads                              disk
-//!  abi -> record  =======>  collect -> correlate -> trace  =======>  .perfetto-trace
+//! NCCL's threads           our threads                              disk
+//! abi -> record  =======>  collect -> correlate -> trace  =======>  .perfetto-trace
 //! ```
 //!
-//! `profiler` starts and stops all of it; [`model`] and [`clock`] lie underneath. ARCHITECTURE.md has the map.
+//! `profiler` starts and stops all of it; [`model`] and [`clock`] lie underneath. ARCHITECTURE.md
+//! has the map.
 
 #[cfg(not(loom))]
 pub mod abi;

@@ -1,4 +1,4 @@
-//! The command line's front door: parse, run, explain, exit code.
+//! The command line's entry point: parse, run, explain, exit code.
 
 use std::process::ExitCode;
 

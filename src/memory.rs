@@ -1,20 +1,23 @@
-//! The memory of our own: one mapping, reserved when a recording starts, from which everything comes that is allocated here.
+//! Our own memory: one mapping, reserved when a recording starts, that serves every allocation
+//! here.
 //!
-//! A job's limit of memory must never be met by us. So nothing is asked of the system once the recording has begun, what we hold cannot
-//! grow beyond the mapping, and where even that is not enough the recording ends, not the job:
+//! We must never be what makes a job reach its memory limit. So nothing is requested from the
+//! system once the recording has begun, and what we hold cannot outgrow the mapping. If the mapping
+//! is too small, the recording ends, not the job:
 //!
 //! ```text
-//!  |<---------------- our threads ------------------>|<- the end ->|<- NCCL's threads ->|
-//!  0                                              ENDS          OURS                 HEAP
+//! |<---------------- our threads ------------------>|<- the end ->|<- NCCL's threads ->|
+//! 0                                              ENDS          OURS                 HEAP
 //! ```
 //!
-//! Above `ENDS` the collector is told to come to an end (`is_short`). What our threads cannot have below `OURS`, and a piece
-//! for which the mapping is too scattered, they take from the system while it has something to give. If it has nothing, the
-//! thread stops where it is, for ever (`is_over`): an allocation may neither fail, which aborts, nor unwind. Nobody waits for
-//! our threads without a limit. NCCL's threads, which allocate a few kilobytes in `init` and `finalize`, have a part of the
-//! mapping for themselves.
+//! Above `ENDS` the collector is told to end the recording (`is_short`). What our threads cannot
+//! get below `OURS`, and a piece for which the mapping is too fragmented, comes from the system as
+//! long as it has memory. If it has none, the thread stops where it is, forever (`is_over`): an
+//! allocation may neither fail, which aborts, nor unwind. Nobody waits for our threads without a
+//! limit. NCCL's threads, which allocate a few kilobytes in `init` and `finalize`, have a part of
+//! the mapping for themselves.
 //!
-//! Before a recording, in a forked child and in the command line everything comes from the system.
+//! Before a recording, in a forked child and in the command line, all memory comes from the system.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -29,12 +32,12 @@ use crate::{process, sys};
 
 /// Bytes of the mapping.
 pub const HEAP: usize = 24 << 20;
-/// Most that our threads may hold.
+/// Most bytes that our threads may hold.
 const OURS: usize = HEAP - (256 << 10);
-/// From here on the recording comes to an end.
+/// With more bytes than this the recording ends.
 const ENDS: usize = OURS - (1 << 20);
 
-/// Where everything of this library is allocated.
+/// The library's allocator.
 struct Memory;
 
 #[global_allocator]
@@ -42,7 +45,7 @@ static MEMORY: Memory = Memory;
 
 struct Heap {
     talc: Talc<ErrOnOom>,
-    /// Bytes that were asked for and not given back.
+    /// Bytes allocated and not freed.
     held: usize,
 }
 
@@ -52,26 +55,27 @@ static BASE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static SHORT: AtomicBool = AtomicBool::new(false);
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// Whether what comes from the system is counted, how much is held of that, and the most that was.
+/// Whether memory from the system is counted; the bytes held, and the most held.
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static PASSED: AtomicIsize = AtomicIsize::new(0);
 static MOST: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
-    /// A thread of ours, which may stop for ever.
+    /// Whether this is a thread of ours, which may be stopped forever.
     static OURS_TO_STOP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reserves the mapping, and has everything come from there. False where there is no such memory. Once in a process.
+/// Reserves the mapping, and makes it serve all allocations. False if there is no such memory. Once
+/// in a process.
 #[must_use]
 pub(crate) fn reserve() -> bool {
-    // Sanitizers and the interpreter know more about each piece than about one large one.
+    // Sanitizers and Miri can check single pieces better than one large one.
     if process::has_heap() || cfg!(any(sanitize_build, miri)) {
         return true;
     }
     let Some(base) = sys::reserve(HEAP) else { return false };
     let mut heap = lock();
-    // SAFETY: a fresh mapping of that length, which stays for ever and is used for nothing else.
+    // SAFETY: a fresh mapping of that length, never unmapped and used for nothing else.
     let claimed = unsafe { heap.talc.claim(Span::from_base_size(base, HEAP)) }.is_ok();
     BASE.store(base, Ordering::Release);
     drop(heap);
@@ -81,11 +85,11 @@ pub(crate) fn reserve() -> bool {
     claimed
 }
 
-/// Runs the body of a thread of ours, which stops for ever where there is no memory at all.
+/// Runs the body of a thread of ours, which stops forever if there is no memory at all.
 pub(crate) fn on_our_thread<T>(body: impl FnOnce() -> T) -> T {
     OURS_TO_STOP.set(true);
-    // The first time that a thread waits at a channel, libc allocates for what is to be done at its end, and aborts if it cannot. Now is
-    // better than later.
+    // When a thread waits on a channel for the first time, libc allocates a record of its
+    // destructors, and aborts if it cannot. That is better now than later.
     let (_sender, receiver) = crossbeam_channel::bounded::<()>(0);
     let _ = receiver.recv_timeout(Duration::ZERO);
     body()
@@ -97,18 +101,19 @@ pub(crate) fn is_short() -> bool {
     SHORT.load(Ordering::Relaxed)
 }
 
-/// Whether a thread of ours has stopped for want of memory. Nothing that our threads are asked for will be done.
+/// Whether a thread of ours has stopped for lack of memory. Our threads will then not answer
+/// requests.
 pub(crate) fn is_over() -> bool {
     OVER.load(Ordering::Relaxed)
 }
 
-/// For tests: counts what is allocated from the system from now on.
+/// For tests: counts allocations from the system from now on.
 pub fn count() {
     COUNTS.store(true, Ordering::Relaxed);
 }
 
-/// Bytes held of what was [counted](count), and the most that were since the last time this was asked. Less than nothing where what was
-/// allocated before is given back.
+/// Bytes held of what was [counted](count), and the most held since the last call. Negative if
+/// memory is freed that was allocated before.
 pub fn counted() -> (isize, isize) {
     let held = PASSED.load(Ordering::Relaxed);
     (held, MOST.swap(held, Ordering::Relaxed))
@@ -132,14 +137,15 @@ impl Heap {
                 return None;
             }
         }
-        // SAFETY: the size is not zero, which is the caller's promise to the allocator.
+        // SAFETY: the size is not zero, which the allocator's caller has promised.
         let place = unsafe { self.talc.malloc(layout) }.ok()?;
         self.held = held;
         Some(place)
     }
 }
 
-/// What the heap has no room for, or not in one piece. The latter is no reason to end: much may be free.
+/// Allocates what the heap has no room for, or not in one piece. The latter is no reason to end the
+/// recording: much may be free.
 #[cold]
 fn beyond(layout: Layout) -> *mut u8 {
     // SAFETY: the size is not zero, as above.
@@ -163,8 +169,8 @@ fn count_passed(before: usize, after: usize) {
     }
 }
 
-// SAFETY: what comes from the heap goes back to it, and what comes from the system to that, told apart by the address. The heap
-// is used under a lock and neither unwinds nor allocates.
+// SAFETY: memory from the heap goes back to the heap, and memory from the system to the system; the
+// address tells them apart. The heap is used under a lock and neither unwinds nor allocates.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if process::has_heap() {
@@ -179,16 +185,16 @@ unsafe impl GlobalAlloc for Memory {
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         if !is_in_heap(place) {
             count_passed(layout.size(), 0);
-            // SAFETY: the caller's promise; what does not lie in the heap came from the system.
+            // SAFETY: the caller's promise; what is not in the heap came from the system.
             return unsafe { System.dealloc(place, layout) };
         }
-        // In a child it stays.
+        // In a child it is not freed.
         if process::has_heap()
             && let Some(place) = NonNull::new(place)
         {
             let mut heap = lock();
             heap.held -= layout.size();
-            // SAFETY: it came from there with this layout.
+            // SAFETY: it was allocated there with this layout.
             unsafe { heap.talc.free(place, layout) };
         }
     }
@@ -202,7 +208,7 @@ unsafe impl GlobalAlloc for Memory {
         // SAFETY: the caller's promise.
         let place = unsafe { self.alloc(layout) };
         if !place.is_null() {
-            // SAFETY: as long as that.
+            // SAFETY: the allocation has that length.
             unsafe { place.write_bytes(0, layout.size()) };
         }
         place
@@ -221,13 +227,13 @@ unsafe impl GlobalAlloc for Memory {
         {
             let mut heap = lock();
             if size <= layout.size() {
-                // SAFETY: it came from there with this layout, and is no smaller.
+                // SAFETY: it was allocated there with this layout, and the new size is not larger.
                 unsafe { heap.talc.shrink(place, layout, size) };
                 heap.held -= layout.size() - size;
                 return place.as_ptr();
             }
             let held = heap.held + size - layout.size();
-            // SAFETY: as above, and it is no larger.
+            // SAFETY: as above, and the new size is larger.
             if held <= ENDS && unsafe { heap.talc.grow_in_place(place, layout, size) }.is_ok() {
                 heap.held = held;
                 return place.as_ptr();
@@ -235,7 +241,8 @@ unsafe impl GlobalAlloc for Memory {
         }
         // SAFETY: the caller promises that such a layout exists.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        // SAFETY: the caller's promise; both are as long as what is copied, and the old one is given back once.
+        // SAFETY: the caller's promise; both pieces are as long as what is copied, and the old one
+        // is freed once.
         unsafe {
             let moved = self.alloc(new);
             if !moved.is_null() {
@@ -252,13 +259,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_has_reserved_comes_from_the_system() {
+    fn without_a_mapping_memory_comes_from_the_system() {
         let text = String::from("anything");
         assert!(!is_in_heap(text.as_ptr().cast_mut()) && !process::has_heap());
     }
 
     #[test]
-    fn ours_leave_something_for_those_of_nccl_and_need_no_end_where_it_is_scattered() {
+    fn our_threads_leave_room_for_nccls_and_survive_fragmentation() {
         let mut memory = vec![0_u64; HEAP / 8];
         let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0 };
         // SAFETY: the memory is used for nothing else, and outlives the heap.
@@ -272,21 +279,21 @@ mod tests {
         assert!(others >= 2 * piece.size(), "{others}");
         SHORT.store(false, Ordering::Relaxed);
 
-        // Half of it is free, and nowhere as much as is asked for.
+        // Half of it is free, but no piece is as large as the request.
         let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0 };
-        // SAFETY: as above; the heap before is not used any more.
+        // SAFETY: as above; the previous heap is no longer used.
         unsafe { heap.talc.claim(Span::from_base_size(memory.as_mut_ptr().cast(), HEAP)) }.unwrap();
         let pieces: Vec<_> = (0..ENDS / piece.size()).filter_map(|_| heap.allocate(piece)).collect();
         for &place in pieces.iter().step_by(2) {
             heap.held -= piece.size();
-            // SAFETY: it came from there with this layout.
+            // SAFETY: it was allocated there with this layout.
             unsafe { heap.talc.free(place, piece) };
         }
         let large = Layout::from_size_align(HEAP / 4, 8).unwrap();
         assert!(heap.held + large.size() < ENDS && heap.allocate(large).is_none());
         let place = beyond(large);
         assert!(!place.is_null() && !is_short());
-        // SAFETY: it came from there with this layout.
+        // SAFETY: it was allocated there with this layout.
         unsafe { System.dealloc(place, large) };
     }
 }

@@ -1,15 +1,16 @@
-//! What we tell the person at the terminal: one line each on stderr, rarely.
+//! Messages for the user: one line each on stderr, rarely.
 //!
-//! Never from a callback other than `init`. Not through NCCL's logger: it is silent by default, and
-//! its WARN level overwrites the application's last error.
+//! Of the callbacks only `init` sends any. They do not go through NCCL's logger: it is silent by
+//! default, and its WARN level overwrites the application's last error.
 //!
-//! Whoever says something never waits for who reads it: lines go to a queue, and a thread sends
-//! them that is there only as long as there are any. Where nobody reads, they are dropped and
-//! counted. The thread is a fourth one of ours: each of the others would be held up by a terminal
-//! or a disk that hangs, and there are none yet when a recording fails to start. None of this takes
-//! memory, so that it can be said that there is no more.
+//! A caller never waits for the reader: lines go to a queue, and a thread sends them. It exists
+//! only while there are lines. If nobody reads, they are dropped and counted. The thread is a
+//! fourth one of ours, because a terminal or disk that hangs would hold up any of the others, and
+//! because none of those exists yet when a recording fails to start. No message allocates memory,
+//! so that a lack of memory can be reported too.
 //!
-//! The first word on a recording is whether there is one. What is said while it starts is [held back](hold) until then.
+//! The first message says whether there is a recording. Messages from its start are [held
+//! back](hold) until then.
 
 use std::ffi::c_void;
 use std::fmt::{self, Write as _};
@@ -21,11 +22,12 @@ use crate::config::Log;
 use crate::sys;
 use crate::sys::stderr::Stderr;
 
-/// Most bytes of a line: as many as a pipe takes whole.
+/// Most bytes of a line: a pipe takes that many in one piece.
 const LINE: usize = 4096;
-/// Bytes of lines that wait.
+/// Bytes of the queue.
 const QUEUE: usize = 4 * LINE;
-/// How long a line waits for room at its reader's. Once one has waited in vain, the next do not.
+/// How long a line waits for room at its reader. After one has waited in vain, the next ones do not
+/// wait.
 const PATIENCE_MS: i32 = 1000;
 /// How long the exit of the process waits for the last lines.
 const EXIT_WAIT: Duration = Duration::from_millis(200);
@@ -40,37 +42,38 @@ static STATE: Mutex<State> = Mutex::new(State {
     unheard: 0,
     unsaid: 0,
 });
-/// The thread has nothing more to send.
+/// Signalled when the thread has nothing more to send.
 static IDLE: Condvar = Condvar::new();
-/// Stderr as it was when we came; nothing where it was closed.
+/// Stderr as we found it; `None` if it was closed.
 static STDERR: OnceLock<Option<Stderr>> = OnceLock::new();
-/// The process that this is about. A forked child has no thread of ours, and maybe a lock that is
-/// never released.
+/// The process that uses the queue. A forked child has none of our threads, and possibly a lock
+/// that is never released.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// How much is said.
+/// The level of messages.
 static LOG: AtomicU8 = AtomicU8::new(Log::Normal as u8);
 
 struct State {
-    /// Lines, each with its end.
+    /// Waiting lines, each with its newline.
     lines: [u8; QUEUE],
     length: usize,
-    /// They wait for the first word on the recording.
+    /// The lines wait for the first message about the recording.
     is_held: bool,
-    /// There is a thread that sends them.
+    /// A thread is sending them.
     is_sending: bool,
-    /// It is at a line that is no longer among them.
+    /// The thread is writing a line that it has taken off the queue.
     is_writing: bool,
-    /// The last one found its reader.
+    /// The last line found a reader.
     is_heard: bool,
-    /// Lines that found none.
+    /// Lines that found no reader.
     unheard: u64,
-    /// Of these, those of which nobody was told.
+    /// How many of them no message has reported yet.
     unsaid: u64,
 }
 
-/// Looks at what stderr is now: what has its number later on may be a file of the program's. Before
-/// the first line, and before whatever says one at the exit of the process.
+/// Remembers what stderr is now: later the program may have another file under its number. Called
+/// before the first line, and before registering anything that sends a line at the exit of the
+/// process.
 pub(crate) fn begin() {
     if STDERR.get().is_none() {
         PROCESS.store(std::process::id(), Ordering::Relaxed);
@@ -80,24 +83,24 @@ pub(crate) fn begin() {
     }
 }
 
-/// Says this much from here on.
+/// Sets the level of messages from here on.
 pub(crate) fn set_log(log: Log) {
     LOG.store(log as u8, Ordering::Relaxed);
 }
 
-/// Says `ncclscope[host:pid]: text`: that something is not as it should be.
+/// Sends `ncclscope[host:pid]: text`: something is wrong.
 pub(crate) fn line(text: &str) {
     formatted(format_args!("{text}"));
 }
 
-/// Says how things are, where that is wanted.
+/// Sends information, at the normal level and above.
 pub(crate) fn remark(text: &str) {
     if LOG.load(Ordering::Relaxed) >= Log::Normal as u8 {
         line(text);
     }
 }
 
-/// Says what only who looks for a fault wants to know.
+/// Sends a detail for debugging, at the debug level.
 pub(crate) fn detail(text: fmt::Arguments<'_>) {
     if LOG.load(Ordering::Relaxed) >= Log::Debug as u8 {
         formatted(text);
@@ -110,12 +113,12 @@ pub(crate) fn formatted(text: fmt::Arguments<'_>) {
     if is_forked() {
         let mut line = [0; 512];
         let length = write_line(&mut line, text);
-        // Here there is nobody to send it.
+        // A child has no thread to send it.
         send(&line[..length], 0);
         return;
     }
     let mut state = lock();
-    // The first word has room in any case.
+    // There is always room for the first message.
     let room = if state.is_held { QUEUE - LINE } else { QUEUE };
     match state.add(room, text) {
         true => have_sent(state),
@@ -123,25 +126,25 @@ pub(crate) fn formatted(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Holds every line back from here on, until the first word on the recording.
+/// Holds back every line from here on, until the first message about the recording.
 pub(crate) fn hold() -> Held {
     begin();
     lock().is_held = true;
     Held(())
 }
 
-/// Lines are held back as long as there is this.
+/// While this exists, lines are held back.
 pub(crate) struct Held(());
 
 impl Held {
-    /// As [`Held::say_first`], where such a line is [wanted](remark).
+    /// As [`Held::say_first`], at the [normal level](remark) and above.
     pub(crate) fn remark_first(self, text: &str) {
         if LOG.load(Ordering::Relaxed) >= Log::Normal as u8 {
             self.say_first(text);
         }
     }
 
-    /// Says this, and then what was held back.
+    /// Sends this line, and after it the lines that were held back.
     pub(crate) fn say_first(self, text: &str) {
         if is_forked() {
             return;
@@ -165,29 +168,29 @@ impl Drop for Held {
     }
 }
 
-/// Has a thread send what is in the queue, if there is something and it may leave.
+/// Starts a thread that sends the queue, if there is a line that may be sent.
 fn have_sent(mut state: MutexGuard<'_, State>) {
     if state.length > 0 && !state.is_held && !state.is_sending {
         state.is_sending = true;
         if !sys::start_thread(send_all) {
-            // Not without a word: that there are no threads may be the very reason.
+            // Send it here: that no thread can be started may be what the line reports.
             send_waiting(state, 0);
         }
     }
 }
 
-/// How many lines found no reader.
+/// Lines that found no reader.
 pub(crate) fn unheard() -> u64 {
     lock().unheard
 }
 
-/// Waits until everything is said, for a limited time. At the exit of the process.
+/// Waits until everything is sent, for a limited time. For the exit of the process.
 pub(crate) fn flush() {
     if is_forked() {
         return;
     }
     let mut state = lock();
-    // The recording has no first word any more.
+    // There will be no first message any more.
     state.is_held = false;
     if state.length > 0 && !state.is_sending {
         state.is_sending = true;
@@ -196,10 +199,10 @@ pub(crate) fn flush() {
     let result = IDLE.wait_timeout_while(state, EXIT_WAIT, |state| state.is_sending && state.is_heard);
     let (mut state, _) = result.unwrap_or_else(PoisonError::into_inner);
     if state.is_writing {
-        // Nobody reads. Once is enough.
+        // Nobody reads. Waiting once is enough.
         state.is_heard = false;
     } else if state.is_sending {
-        // The thread had no time to begin.
+        // The thread has not started yet.
         send_waiting(state, 0);
     }
 }
@@ -222,7 +225,7 @@ extern "C" fn send_all(_: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Sends what is in the queue.
+/// Sends the lines in the queue.
 fn send_waiting(mut state: MutexGuard<'_, State>, patience_ms: i32) {
     let mut line = [0; LINE];
     loop {
@@ -270,7 +273,7 @@ impl State {
         self.unsaid += 1;
     }
 
-    /// Has the next line say how many before it were lost.
+    /// Adds a line that says how many lines before it were lost.
     fn tell_of_the_unheard(&mut self) {
         let (begin, unsaid) = (self.length, std::mem::take(&mut self.unsaid));
         if unsaid > 0 {
@@ -280,13 +283,13 @@ impl State {
     }
 }
 
-/// Writes a line with its end, cut where it is too long; how many bytes.
+/// Writes a line with its newline, cut if it is too long; returns its length.
 fn write_line(line: &mut [u8], text: fmt::Arguments<'_>) -> usize {
     let room = line.len();
     let mut rest = Rest(&mut line[..room.saturating_sub(1)]);
     let mut host = [0; sys::HOST_NAME];
     let host = sys::host_name_in(&mut host);
-    // Fails where there is no more room.
+    // Fails if there is no more room: the line is cut.
     let _ = write!(rest, "ncclscope[{host}:{}]: {text}", std::process::id());
     let length = room.saturating_sub(1) - rest.0.len();
     match line.get_mut(length) {
@@ -298,14 +301,14 @@ fn write_line(line: &mut [u8], text: fmt::Arguments<'_>) -> usize {
     }
 }
 
-/// The room that is left.
+/// The remaining room.
 struct Rest<'a>(&'a mut [u8]);
 
 impl fmt::Write for Rest<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let length = text.len().min(self.0.len());
         let (here, rest) = std::mem::take(&mut self.0).split_at_mut(length);
-        // What is said is one line, whatever a path or a setting holds.
+        // A message is one line, whatever a path or a setting contains.
         here.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = if byte < b' ' { b' ' } else { byte });
         self.0 = rest;
         if length < text.len() { Err(fmt::Error) } else { Ok(()) }
@@ -317,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_and_no_longer_than_its_place() {
+    fn a_message_is_one_line_and_fits_its_buffer() {
         let mut line = [0; 80];
         let length = write_line(&mut line, format_args!("one\ntwo\tthree"));
         assert!(line[..length].ends_with(b"]: one two three\n") && line.starts_with(b"ncclscope["));

@@ -1,14 +1,15 @@
-//! Whose process this is: the one that records, or a child of it.
+//! Tells the recording process from its children.
 //!
-//! A child has our memory and none of our threads, so whatever of ours it waited for would never come. Two things tell it: the
-//! handler that `fork` runs, and, for children made by a bare `clone`, a page that the kernel empties in them. Both are in place
-//! before the first lock of ours is taken, so that none is ever waited for in a child that was made meanwhile.
+//! A child has a copy of our memory and none of our threads, so it would wait for them forever. Two
+//! things identify it: the handler that `fork` runs, and, for children made by a bare `clone`, a
+//! page that the kernel zeroes in them. Both are set up before our first lock is taken, so no child
+//! ever waits for one of our locks.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::sys;
 
-/// What a child finds empty.
+/// The state that is zero in a child.
 #[repr(C, align(4096))]
 struct Page {
     mode: AtomicU8,
@@ -16,7 +17,7 @@ struct Page {
     rest: [u8; 4094],
 }
 
-/// Its own page of memory without a file, which is what the kernel is able to empty.
+/// Its own page of anonymous memory, which the kernel can zero.
 static PAGE: Page = Page { mode: AtomicU8::new(NONE), heap: AtomicBool::new(false), rest: [0; 4094] };
 
 /// Nothing has begun; or it has, and this is a child.
@@ -25,19 +26,20 @@ const NONE: u8 = 0;
 const OFF: u8 = 1;
 /// Callbacks record.
 const ON: u8 = 2;
-/// A child, as the handler of `fork` has said.
+/// A child, set by the handler of `fork`.
 const CHILD: u8 = 3;
 
-/// Whether something of ours has begun in this process, or in the one that it was forked from.
+/// Whether anything of ours has begun in this process, or in the one it was forked from.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Before anything of ours takes a lock, on every way into the library that may take one. A child that was forked before it is none of ours,
-/// and may record itself.
+/// Must be called before any of our locks is taken, on every path into the library that may take
+/// one. A child forked before this call does not count as a child, and may record itself.
 pub fn begin() {
     if BEGUN.load(Ordering::Acquire) {
         return;
     }
-    // Several threads may do so at once: each step can be done twice, and none goes on before all are done.
+    // Several threads may do this at once: each step can be done twice, and no thread returns
+    // before all are done.
     sys::empty_in_children(&raw const PAGE as *mut u8, size_of::<Page>());
     sys::on_fork(forked);
     let _ = PAGE.mode.compare_exchange(NONE, OFF, Ordering::AcqRel, Ordering::Relaxed);
@@ -52,7 +54,7 @@ extern "C" fn forked() {
     }
 }
 
-/// Whether this process is a child of the one that records, or was about to.
+/// Whether this process is a child of the one that records, or was about to record.
 #[must_use]
 pub fn is_child() -> bool {
     match PAGE.mode.load(Ordering::Relaxed) {
@@ -61,39 +63,40 @@ pub fn is_child() -> bool {
     }
 }
 
-/// Whether it is one that `fork` made. In others not even libc's own locks are safe.
+/// Whether `fork` made this child. In other children not even libc's own locks are safe.
 #[must_use]
 pub fn is_forked() -> bool {
     PAGE.mode.load(Ordering::Relaxed) == CHILD
 }
 
-/// Whether callbacks record. One relaxed load is all that a callback pays for it.
+/// Whether callbacks record. It costs a callback one relaxed load.
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
     PAGE.mode.load(Ordering::Relaxed) == ON
 }
 
-/// Has callbacks record from now on. Whether they do: not in a child.
+/// Makes callbacks record from now on. Returns whether they do: false in a child.
 #[must_use]
 pub fn switch_on() -> bool {
     let _ = PAGE.mode.compare_exchange(OFF, ON, Ordering::AcqRel, Ordering::Relaxed);
     is_on()
 }
 
-/// Has callbacks do nothing from now on; those that are under way may still publish.
+/// Makes callbacks do nothing from now on; those under way may still publish.
 pub fn switch_off() {
     let _ = PAGE.mode.compare_exchange(ON, OFF, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Whether memory comes from our own heap: see [`crate::memory`]. Not in a child, where its lock may be held for ever.
+/// Whether memory comes from our own heap: see [`crate::memory`]. False in a child, where the
+/// heap's lock may be held forever.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn has_heap() -> bool {
     PAGE.heap.load(Ordering::Relaxed)
 }
 
-/// Has memory come from there.
+/// Makes memory come from our own heap.
 #[cfg(not(loom))]
 pub(crate) fn use_heap() {
     PAGE.heap.store(true, Ordering::Release);
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_empties_is_whole_pages() {
+    fn the_state_fills_whole_pages() {
         assert_eq!((size_of::<Page>(), align_of::<Page>()), (4096, 4096));
         assert_eq!(PAGE.rest.len(), 4094);
     }

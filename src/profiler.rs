@@ -5,11 +5,11 @@
 //! bounded time. The first `init` starts the recording, or `cuInit` where CUDA injects us; after the last `finalize` everything
 //! is in the file and the recording waits for the next `init`, which is an ordinary one; the exit of the process ends it.
 
-use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use crate::clock::host::{self, Source};
 use crate::collect::collector::{self, Collector};
@@ -210,8 +210,8 @@ impl State {
                 self.phase = Phase::Recording(Box::new(session));
                 Some(held)
             }
-            Err(reason) => {
-                held.say_first(&format!("{reason}; this process is not recorded"));
+            Err(error) => {
+                held.say_first(&format!("{error}; this process is not recorded"));
                 None
             }
         }
@@ -305,16 +305,52 @@ fn end() {
     message::flush();
 }
 
+/// Why a recording did not start.
+#[derive(Debug)]
+enum NotStarted {
+    /// These bytes of addresses cannot be reserved for our heap.
+    Memory(usize),
+    /// Another copy of this library records in this process.
+    OtherCopy,
+    /// The trace file cannot be created. The path is without its ending.
+    File(PathBuf, io::Error),
+    /// These bytes cannot be allocated for records.
+    Records(usize),
+    /// A thread cannot be started.
+    Thread(io::Error),
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotStarted::Memory(bytes) => write!(f, "failed to reserve {bytes} bytes of memory"),
+            NotStarted::OtherCopy => f.write_str("another copy of ncclscope records in this process"),
+            NotStarted::File(path, error) => write!(f, "failed to create {}: {error}", path.display()),
+            NotStarted::Records(bytes) => write!(f, "failed to allocate {bytes} bytes for records"),
+            NotStarted::Thread(error) => write!(f, "failed to start a thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for NotStarted {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            NotStarted::File(_, error) | NotStarted::Thread(error) => Some(error),
+            NotStarted::Memory(_) | NotStarted::OtherCopy | NotStarted::Records(_) => None,
+        }
+    }
+}
+
 impl Session {
     /// Starts recording. Where CUPTI is lent, it is not taken.
-    fn start(moment: Moment, cupti_lent: bool) -> Result<Session, String> {
+    fn start(moment: Moment, cupti_lent: bool) -> Result<Session, NotStarted> {
         if !memory::reserve() {
-            return Err(format!("failed to reserve {} bytes of memory", memory::HEAP));
+            return Err(NotStarted::Memory(memory::HEAP));
         }
         let config = Config::from_environment();
         message::set_log(config.log);
         if has_other_copy() {
-            return Err("another copy of ncclscope records in this process".into());
+            return Err(NotStarted::OtherCopy);
         }
         if config.speaks() {
             config.complaints.iter().for_each(|complaint| message::line(complaint));
@@ -331,7 +367,7 @@ impl Session {
         // In `cuInit` no thread is waited for.
         let limit = (moment == Moment::CommInit).then_some(CREATE_WAIT);
         let file = TraceFile::create(&folder, &name, options, limit)
-            .map_err(|error| format!("failed to create {}: {error}", folder.join(&name).display()))?;
+            .map_err(|error| NotStarted::File(folder.join(&name), error))?;
         let path = file.path().to_owned();
 
         let tag = ProcessTag::from_random(sys::random());
@@ -339,7 +375,7 @@ impl Session {
         let Some(rings) = recorder::switch_on(|| Rings::new(buffer_size), tag) else {
             drop(file);
             let _ = std::fs::remove_file(&path);
-            return Err(format!("failed to allocate {buffer_size} bytes for records"));
+            return Err(NotStarted::Records(buffer_size));
         };
         let (cupti, kernels, gpu) = match cupti_lent {
             true => (None, None, "ncclscope_release was called".into()),
@@ -390,7 +426,7 @@ impl Session {
             if let Some(cupti) = &cupti {
                 cupti.release(CUPTI_WAIT);
             }
-            format!("failed to start a thread: {error}")
+            NotStarted::Thread(error)
         })?;
         sys::on_exit(at_exit);
         let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -572,7 +608,7 @@ fn decide(config: &Config, caller: &Caller, collector: &collector::Handle) -> Ki
     let kinds = config.kinds();
     if config.kernel_ch == KernelCh::On {
         let allgatherv_off = std::env::var("NCCL_ALLGATHERV_ENABLE").is_ok_and(|value| value.trim() == "0");
-        if let Err(reason) = releases::kernel_ch(caller.version, caller.interface, allgatherv_off) {
+        if let Some(reason) = releases::against_kernel_ch(caller.version, caller.interface, allgatherv_off) {
             let text = format!("{reason}. NCCLSCOPE_KERNEL_CH=force insists");
             if config.speaks() {
                 message::line(&format!("no GPU time per channel: {text}"));

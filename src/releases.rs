@@ -1,31 +1,29 @@
-//! What is known against single releases of NCCL and of CUPTI.
+//! Known faults of single releases of NCCL and CUPTI.
 
 /// NCCL's version number: `major * 10000 + minor * 100 + patch`.
 pub type Version = u32;
 
-/// Whether NCCL may be asked for kernel channels, or why not.
+/// The reason not to ask NCCL for kernel channels, for the user; `None` if there is none.
 ///
-/// `version` is `None` where the library did not say; then the interface tells the family. `allgatherv_off` is
-/// whether `NCCL_ALLGATHERV_ENABLE=0` holds.
-///
-/// # Errors
-///
-/// The reason, for a person to read.
-pub fn kernel_ch(version: Option<Version>, interface: u8, allgatherv_off: bool) -> Result<(), String> {
+/// If the library did not tell its `version`, the interface tells the family of releases.
+/// `allgatherv_off` says whether `NCCL_ALLGATHERV_ENABLE=0` is set.
+#[must_use]
+pub fn against_kernel_ch(version: Option<Version>, interface: u8, allgatherv_off: bool) -> Option<&'static str> {
     let family = |minor: u32| version.is_some_and(|version| version / 100 == 200 + minor);
-    let reason = match version {
-        // The proxy thread would spin for a sample without a time. On emulated GPUs, 2.26.5 hangs when a
-        // communicator is destroyed with it; whether real ones do is unknown.
+    Some(match version {
+        // The proxy thread would spin, waiting for a sample without a time. On emulated GPUs,
+        // 2.26.5 hangs when a communicator is destroyed with it; whether it does on real ones is
+        // unknown.
         _ if interface == 3 => "NCCL 2.26 has no GPU time to give, and can hang with it",
         // nccl#2039: all-to-all overruns the proxy's pool.
         Some(22707) => "NCCL 2.27.7 can crash with it",
-        // Grouped broadcasts advance the GPU's counter and not the host's; destroying the communicator then hangs.
-        // Seen with the real library on emulated GPUs, up to 2.30.7.
+        // Grouped broadcasts advance the GPU's counter but not the host's; destroying the
+        // communicator then hangs. Seen with the real library on emulated GPUs, up to 2.30.7.
         _ if (family(29) || family(30)) && !allgatherv_off => {
             "NCCL 2.29 and 2.30 can hang with it unless NCCL_ALLGATHERV_ENABLE=0"
         }
-        // nccl#2355: 4 to 13 % on small collectives, and buffers are freed while its thread still reads them: seen to
-        // crash with the real library on emulated GPUs.
+        // nccl#2355: 4 to 13 % slower small collectives, and buffers are freed while its thread
+        // still reads them: seen to crash with the real library on emulated GPUs.
         Some(23102) => "NCCL 2.31.2 can crash with it",
         None if interface == 6 && !allgatherv_off => {
             "this NCCL did not tell its version, and 2.29 and 2.30 can hang with it unless NCCL_ALLGATHERV_ENABLE=0"
@@ -33,29 +31,29 @@ pub fn kernel_ch(version: Option<Version>, interface: u8, allgatherv_off: bool) 
         None if matches!(interface, 4 | 7) => {
             "this NCCL did not tell its version, and some releases with this interface can crash with it"
         }
-        _ => return Ok(()),
-    };
-    Err(reason.into())
+        _ => return None,
+    })
 }
 
-/// A fault of some releases of CUPTI's, and what follows for a recording.
+/// A fault of some releases of CUPTI, and its consequences for a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Which one.
     pub id: FaultId,
-    /// The first release that has it, and the first that does not: what `cuptiGetVersion` answers. The latter is `u32::MAX` where none is known.
+    /// The first release that has it, and the first that does not, as `cuptiGetVersion` returns
+    /// them. The latter is `u32::MAX` if none is known.
     pub releases: (u32, u32),
-    /// What is wrong, in a sentence without its end.
+    /// What is wrong, as a sentence without its full stop.
     pub what: &'static str,
-    /// What follows here, and what a person can do, likewise.
+    /// The consequences here, and what the user can do, also without a full stop.
     pub follows: &'static str,
     /// How it is known.
     pub source: &'static str,
 }
 
-/// The faults.
+/// The known faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // the table says what they are
+#[allow(missing_docs)] // described by `FAULTS`
 pub enum FaultId {
     NullBuffer,
     NoKernels,
@@ -68,7 +66,7 @@ pub enum FaultId {
     StaleNames,
 }
 
-/// Those that are known, by the release that ended them.
+/// The known faults, in the order of the release that fixed them.
 pub const FAULTS: [Fault; 9] = [
     Fault {
         id: FaultId::NoKernels,
@@ -137,13 +135,14 @@ pub const FAULTS: [Fault; 9] = [
     },
 ];
 
-/// Whether a CUPTI has a fault, by what its `cuptiGetVersion` answers.
+/// The fault with this id, if a CUPTI has it by the result of its `cuptiGetVersion`.
 #[must_use]
 pub fn cupti_fault(version: u32, id: FaultId) -> Option<&'static Fault> {
     FAULTS.iter().find(|fault| fault.id == id && (fault.releases.0..fault.releases.1).contains(&version))
 }
 
-/// What is known against a CUPTI, by its name, and whether that is certain: a name may stand for several updates of a release.
+/// The known faults of a CUPTI, by its name, and whether it certainly has them: a name may stand
+/// for several updates of a release.
 pub fn cupti_faults(name: &str) -> impl Iterator<Item = (&'static Fault, bool)> {
     let may_be = cupti_versions(name).unwrap_or((0, 0));
     let is_had = move |fault: &'static Fault| {
@@ -153,12 +152,12 @@ pub fn cupti_faults(name: &str) -> impl Iterator<Item = (&'static Fault, bool)> 
     FAULTS.iter().filter_map(is_had)
 }
 
-/// What `cuptiGetVersion` may answer, from and to (not included), where a CUPTI is of this package (`13.0.85`), or toolkits call its file so
-/// (`2025.3.1`).
+/// The possible results of `cuptiGetVersion`, as first and past-the-end, for a CUPTI from this
+/// package (`13.0.85`), or with this file name in a toolkit (`2025.3.1`).
 fn cupti_versions(name: &str) -> Option<(u32, u32)> {
     let mut numbers = name.split('.').map(str::parse);
     let (first, second, third): (u32, u32, u32) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
-    // The last number of a file is that of the update; a package's is that of a build.
+    // The last number of a file is the update; the last one of a package is the build.
     let file = FILES.iter().find(|(file, _)| *file == (first, second));
     let (major, minor, update) = match file {
         Some((_, (major, minor))) => (*major, *minor, Some(third)),
@@ -173,7 +172,7 @@ fn cupti_versions(name: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// The answers of releases 12.x, by their x.
+/// The results of `cuptiGetVersion` in the releases 12.x, by x.
 const BEFORE_13: [(u32, (u32, u32)); 9] = [
     (0, (18, 20)),
     (1, (18, 20)),
@@ -186,12 +185,12 @@ const BEFORE_13: [(u32, (u32, u32)); 9] = [
     (9, (27, 29)),
 ];
 
-/// The releases of CUDA by the first two numbers of their libcupti's name, as far as they were seen.
+/// CUDA releases by the first two numbers of their libcupti's file name, as far as seen.
 const FILES: [((u32, u32), (u32, u32)); 5] =
     [((2024, 1), (12, 4)), ((2024, 3), (12, 6)), ((2025, 1), (12, 8)), ((2025, 2), (12, 9)), ((2025, 3), (13, 0))];
 
-/// The newest profiler interface that a release knows; `None` before 2.23, which has none that is called so. For releases after the last that
-/// is known, that one's.
+/// The newest profiler interface of a release; `None` before 2.23, which has no versioned
+/// interface. For releases newer than the last known one, that one's interface.
 #[must_use]
 pub fn interface(version: Version) -> Option<u8> {
     Some(match version / 100 {
@@ -211,10 +210,10 @@ pub const NEWEST: Version = 23203;
 
 #[cfg(test)]
 mod tests {
-    use super::{FAULTS, FaultId, NEWEST, cupti_fault, cupti_faults, cupti_versions, interface, kernel_ch};
+    use super::{FAULTS, FaultId, NEWEST, against_kernel_ch, cupti_fault, cupti_faults, cupti_versions, interface};
 
     #[test]
-    fn what_was_fixed_is_not_held_against_later_releases() {
+    fn fixed_faults_do_not_count_for_later_releases() {
         use FaultId::{
             Crash, DisableDeadlocks, GraphLaunches, LatchedClock, NoKernels, NullBuffer, ProcessorTime, SpoiltTimes,
             StaleNames,
@@ -236,14 +235,14 @@ mod tests {
             }
         }
         assert!(cupti_fault(28, Crash).is_none() && cupti_fault(130_299, Crash).is_some());
-        // They are told as parts of a sentence.
+        // They are printed as parts of a sentence.
         for fault in FAULTS {
             assert!([fault.what, fault.follows].iter().all(|text| !text.ends_with('.') && !text.contains('\n')));
         }
     }
 
     #[test]
-    fn a_cupti_is_known_by_its_package_or_its_file() {
+    fn a_cupti_is_identified_by_its_package_or_its_file() {
         for (name, versions) in [
             ("12.0.146", (18, 20)),
             ("12.6.80", (24, 26)),
@@ -260,7 +259,7 @@ mod tests {
             assert_eq!(cupti_faults(name).count(), 0);
         }
         let certain = |name, id| cupti_faults(name).find(|(fault, _)| fault.id == id).map(|(_, is_certain)| is_certain);
-        // That of 13.0 deadlocks, that of its first update does not.
+        // CUDA 13.0 deadlocks, its Update 1 does not.
         assert_eq!(certain("13.0.85", FaultId::DisableDeadlocks), Some(false));
         assert_eq!(certain("2025.3.0", FaultId::DisableDeadlocks), Some(true));
         assert_eq!(certain("2025.3.1", FaultId::DisableDeadlocks), None);
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn each_release_has_its_interface() {
+    fn each_release_has_its_interface_version() {
         let expected = [(22205, None), (22304, Some(1)), (22503, Some(2)), (22605, Some(3)), (22707, Some(4))];
         let newer = [
             (22809, Some(5)),
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_known_releases_are_refused() {
+    fn releases_with_known_faults_are_refused() {
         for (version, interface, allgatherv_off, allowed) in [
             (Some(22703), 4, false, true),
             (Some(22707), 4, true, false),
@@ -303,8 +302,8 @@ mod tests {
             (None, 6, true, true),
             (None, 7, true, false),
         ] {
-            let verdict = kernel_ch(version, interface, allgatherv_off);
-            assert_eq!(verdict.is_ok(), allowed, "{version:?} {interface} {allgatherv_off}");
+            let against = against_kernel_ch(version, interface, allgatherv_off);
+            assert_eq!(against.is_none(), allowed, "{version:?} {interface} {allgatherv_off}");
         }
     }
 }

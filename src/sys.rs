@@ -1,4 +1,4 @@
-//! The operating system: the few calls that the standard library lacks, made safe.
+//! The operating system: safe wrappers for the few calls that the standard library lacks.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
@@ -15,7 +15,8 @@ pub mod job;
 pub mod output;
 pub mod stderr;
 
-/// `CLOCK_BOOTTIME` in nanoseconds. Through libc's symbol, never the vDSO directly: a test host may define it.
+/// `CLOCK_BOOTTIME` in nanoseconds. Calls libc's symbol, never the vDSO directly: a test host may
+/// replace it.
 #[must_use]
 pub fn boottime_ns() -> u64 {
     clock_ns(libc::CLOCK_BOOTTIME)
@@ -35,7 +36,7 @@ pub fn realtime_ns() -> u64 {
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; these clocks exist on every Linux we load on.
+    // SAFETY: `time` is writable; these clocks exist on every Linux that can load us.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -67,22 +68,23 @@ pub fn thread_name() -> [u8; 16] {
 }
 
 unsafe extern "C" {
-    /// libc's variables: pointers to `NAME=value`, and a null.
+    /// libc's environment: pointers to `NAME=value`, ended by a null.
     static environ: AtomicPtr<*mut c_char>;
 }
 
-/// Adds a variable to this process's environment. What it makes stays for ever.
+/// Adds a variable to this process's environment. The memory for it is never freed.
 ///
-/// `setenv` frees the array that it has outgrown, up to glibc 2.40 under the eyes of another thread that looks for a variable. Here the old
-/// one stays where it is.
+/// When `setenv` outgrows its array it frees it, in glibc up to 2.40 even while another thread is
+/// reading it. This function leaves the old array in place.
 pub fn add_variable(name: &str, value: &str) {
     let Ok(variable) = CString::new(format!("{name}={value}")) else { return };
-    // SAFETY: libc's own word, which is never unmapped; others write it whole.
+    // SAFETY: libc's own variable, which is never unmapped; other code writes it as a whole word.
     let environment = unsafe { &environ };
     let before = environment.load(Ordering::Acquire);
     let mut variables = Vec::new();
     for index in 0.. {
-        // SAFETY: null, or an array of pointers that ends with a null; as in any look at a variable, nobody frees it meanwhile.
+        // SAFETY: null, or an array of pointers ended by a null; nobody frees it meanwhile, as with
+        // any read of a variable.
         let variable = if before.is_null() { ptr::null_mut() } else { unsafe { *before.add(index) } };
         if variable.is_null() {
             break;
@@ -94,30 +96,31 @@ pub fn add_variable(name: &str, value: &str) {
     environment.store(variables.leak().as_mut_ptr(), Ordering::Release);
 }
 
-/// The name of another thread of this process; `None` where there is none of that number.
+/// The name of a thread of this process; `None` if there is no thread with this id.
 #[must_use]
 pub fn name_of_thread(tid: i32) -> Option<String> {
     let name = read_file(format!("/proc/self/task/{tid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
-/// The process id as the kernel tells it now; the standard library's is right too, but this says it is a call.
+/// The process id, from a call to the kernel; the standard library's function would be right as
+/// well.
 #[must_use]
 pub fn process_id() -> i32 {
     std::process::id() as i32
 }
 
-/// All of a file, as the kernel's own are read, by a descriptor that keeps out of the program's way.
+/// Reads a whole file, such as those in /proc, by a descriptor out of the program's way.
 ///
 /// # Errors
 ///
-/// What the operating system says against it.
+/// The operating system's error.
 pub fn read_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Descriptor::open(None, path, libc::O_RDONLY)?.read()
 }
 
-/// The names of the environment variables that this process was started with, from the kernel: walking through
-/// libc's environment would race with another thread's `setenv`.
+/// The names of the environment variables that this process was started with, from the kernel:
+/// walking through libc's environment would race with another thread's `setenv`.
 #[must_use]
 pub fn variable_names() -> Vec<String> {
     let environment = read_file("/proc/self/environ").unwrap_or_default();
@@ -125,7 +128,7 @@ pub fn variable_names() -> Vec<String> {
     environment.split(|&byte| byte == 0).filter_map(name).collect()
 }
 
-/// The threads of this process: the system's ids, and names.
+/// The threads of this process: kernel ids and names.
 #[must_use]
 pub fn threads() -> Vec<(i32, String)> {
     let Ok(tasks) = Descriptor::open(None, "/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY) else {
@@ -138,18 +141,19 @@ pub fn threads() -> Vec<(i32, String)> {
     described.collect()
 }
 
-/// The time that a thread of this process has had on processors, in ns. `None` when it has ended.
+/// The processor time of a thread of this process, in ns. `None` if the thread has ended.
 #[must_use]
 pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
-    // The kernel's encoding of a thread's clock, the one that pthread_getcpuclockid gives (include/linux/posix-timers_types.h).
+    // The kernel's encoding of a thread's clock, as pthread_getcpuclockid makes it
+    // (include/linux/posix-timers_types.h).
     let clock = !tid << 3 | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; the kernel refuses a clock that is not there.
+    // SAFETY: `time` is writable; the kernel refuses a clock that does not exist.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
     (result == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The files that are mapped into this process, each once: among them all libraries it has loaded.
+/// The files mapped into this process, each listed once: all loaded libraries are among them.
 #[must_use]
 pub fn mapped_files() -> Vec<PathBuf> {
     let maps = read_file("/proc/self/maps").unwrap_or_default();
@@ -166,11 +170,11 @@ pub fn mapped_files() -> Vec<PathBuf> {
     files
 }
 
-/// Random bits from the kernel; the clock where it has none to give without waiting.
+/// Random bits from the kernel; from the clock if the kernel has none to give without waiting.
 #[must_use]
 pub fn random() -> u64 {
     let mut bits = 0_u64;
-    // SAFETY: `bits` has the 8 writable bytes we say.
+    // SAFETY: `bits` has the stated 8 writable bytes.
     let got = unsafe { libc::getrandom((&raw mut bits).cast(), 8, libc::GRND_NONBLOCK) };
     if got == 8 {
         bits
@@ -179,21 +183,21 @@ pub fn random() -> u64 {
     }
 }
 
-/// Zeroed memory straight from the kernel, in huge pages where it gives them: a callback that walks through
-/// megabytes then does not pay for a TLB miss every 4 KiB.
+/// Zeroed memory straight from the kernel, in huge pages if possible: a callback that walks through
+/// megabytes then has no TLB miss every 4 KiB.
 #[derive(Debug)]
 pub struct Pages {
     address: *mut u8,
     length: usize,
 }
 
-// SAFETY: it only owns the mapping; what may be done with the memory is decided by who uses the address.
+// SAFETY: it only owns the mapping; users of the address decide what may be done with the memory.
 unsafe impl Send for Pages {}
 // SAFETY: as above; its methods only read two fields.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// `length` bytes; `None` when there is no such memory, or none was asked for.
+    /// Maps `length` bytes; `None` if there is no such memory, or `length` is 0.
     #[must_use]
     pub fn new(length: usize) -> Option<Pages> {
         // SAFETY: a new private mapping touches nothing that exists. The advice changes no content.
@@ -209,14 +213,14 @@ impl Pages {
         }
     }
 
-    /// Where they begin; aligned to a page.
+    /// The address of the first page.
     #[inline]
     #[must_use]
     pub fn address(&self) -> *mut u8 {
         self.address
     }
 
-    /// Bytes.
+    /// The length in bytes.
     #[inline]
     #[must_use]
     pub fn length(&self) -> usize {
@@ -226,14 +230,17 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: exactly what `new` mapped; borrows of the memory end before their owner is dropped.
+        // SAFETY: exactly what `new` mapped; borrows of the memory end before their owner is
+        // dropped.
         unsafe { libc::munmap(self.address.cast(), self.length) };
     }
 }
 
-/// Runs `spawn` with every signal blocked, so that a thread it starts never runs the host's signal handlers.
+/// Runs `spawn` with every signal blocked, so that a thread it starts never runs the host's signal
+/// handlers.
 pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are plain memory that the calls fill before they are read; the old mask is put back.
+    // SAFETY: both sets are plain memory that the calls fill before they are read; the old mask is
+    // put back.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -247,14 +254,14 @@ pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Starts a thread that nobody waits for, with every signal blocked and without memory of Rust's:
-/// where there is no more, this fails and nothing else. Whether there is such a thread now.
+/// Starts a thread that nobody joins, with every signal blocked and without memory from Rust's
+/// allocator: if there is no memory, only this call fails. True if the thread was started.
 #[must_use]
 pub fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
-    // What libraries keep for each thread takes a part of it.
+    // The libraries' thread-local storage takes a part of it.
     const STACK: usize = 256 << 10;
-    // SAFETY: the attributes are initialised before they are used, and destroyed once; the body
-    // lives as long as the process.
+    // SAFETY: the attributes are initialised before use and destroyed once; the body lives as long
+    // as the process.
     without_signals(|| unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         if libc::pthread_attr_init(&raw mut attributes) != 0 {
@@ -269,7 +276,7 @@ pub fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
     })
 }
 
-/// Has this run at a normal exit of the process.
+/// Registers a function to run at a normal exit of the process.
 pub fn on_exit(at_exit: extern "C" fn()) {
     // SAFETY: the function lives as long as the process: the library is linked with `-z nodelete`.
     unsafe { libc::atexit(at_exit) };
@@ -281,20 +288,21 @@ pub fn name_thread(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Has `child` run in every forked child.
+/// Registers a function to run in every forked child.
 pub fn on_fork(child: unsafe extern "C" fn()) {
     // SAFETY: the function lives as long as the process: the library is linked with `-z nodelete`.
     unsafe { libc::pthread_atfork(None, None, Some(child)) };
 }
 
-/// Has the kernel empty these pages in every child that gets a copy of this process's memory. Linux from 4.14 on; without a file behind
-/// them, and aligned to a page, or nothing happens.
+/// Makes the kernel zero these pages in every child that gets a copy of this process's memory.
+/// Needs Linux 4.14, anonymous memory and page alignment; otherwise it does nothing.
 pub fn empty_in_children(first: *mut u8, length: usize) {
-    // SAFETY: advice about a copy of the pages; in this process they stay as they are.
+    // SAFETY: the advice concerns copies of the pages; in this process they do not change.
     unsafe { libc::madvise(first.cast(), length, libc::MADV_WIPEONFORK) };
 }
 
-/// Memory that is there from the first touch on, a page at a time, and stays for ever; `None` where the process may have no more.
+/// Reserves memory that is populated page by page on first touch and never unmapped; `None` if the
+/// process may have no more.
 #[must_use]
 pub fn reserve(length: usize) -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -303,18 +311,19 @@ pub fn reserve(length: usize) -> Option<*mut u8> {
     (place != libc::MAP_FAILED).then_some(place.cast())
 }
 
-/// Stops this thread where it is.
+/// Blocks this thread forever.
 pub fn stop_for_ever() -> ! {
     loop {
-        // SAFETY: waits for a signal, and a thread of ours has none.
+        // SAFETY: waits for a signal, and threads of ours get none.
         unsafe { libc::pause() };
     }
 }
 
-/// Whether an environment variable has this value, but for case and spaces. Allocates nothing.
+/// Whether an environment variable has this value, ignoring case and surrounding spaces. Allocates
+/// nothing.
 #[must_use]
 pub fn variable_is(name: &CStr, value: &str) -> bool {
-    // SAFETY: a C string; as in any look at a variable, nobody frees the answer meanwhile.
+    // SAFETY: a C string; nobody frees the result meanwhile, as with any read of a variable.
     let found = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: null, or a C string, as above.
     !found.is_null() && unsafe { CStr::from_ptr(found) }.to_bytes().trim_ascii().eq_ignore_ascii_case(value.as_bytes())
@@ -324,12 +333,13 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Runs `body` so that a cancellation of this thread waits until it has returned: it unwinds, which nothing here can be left by.
+/// Runs `body` with the cancellation of this thread postponed until it returns: cancellation
+/// unwinds, and nothing here may be unwound through.
 pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
-    /// As pthread.h numbers it.
+    /// The value in pthread.h.
     const DISABLE: c_int = 1;
     let mut before = 0;
-    // SAFETY: the old state is writable, and put back as it was.
+    // SAFETY: the old state is writable, and is restored below.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
     let result = body();
     // SAFETY: as above.
@@ -343,19 +353,20 @@ pub fn host_name() -> String {
     host_name_in(&mut [0; HOST_NAME]).to_owned()
 }
 
-/// Most bytes of a host name, with a NUL.
+/// Most bytes of a host name, including a NUL.
 pub const HOST_NAME: usize = 65;
 
 /// The machine's host name, without an allocation.
 #[must_use]
 pub fn host_name_in(name: &mut [u8; HOST_NAME]) -> &str {
     *name = [0; HOST_NAME];
-    // SAFETY: one byte less than the buffer is offered, so a NUL remains.
+    // SAFETY: the call gets one byte less than the buffer has, so a NUL remains.
     unsafe { libc::gethostname(name.as_mut_ptr().cast(), HOST_NAME - 1) };
     CStr::from_bytes_until_nul(name).ok().and_then(|name| name.to_str().ok()).unwrap_or_default()
 }
 
-/// The id that the kernel gave itself when it booted. All containers on it have the same, and its `CLOCK_BOOTTIME`.
+/// The id that the kernel chose at boot. All containers on the kernel share it and
+/// `CLOCK_BOOTTIME`.
 #[must_use]
 pub fn boot_id() -> Option<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -373,7 +384,7 @@ pub fn parent_start() -> Option<u64> {
 pub fn start_of(pid: u32) -> Option<u64> {
     let stat = read_file(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The second field is the program's name in parentheses, and may hold anything.
+    // The second field is the program's name in parentheses, which may contain anything.
     let start: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let kernel = String::from_utf8(read_file("/proc/stat").ok()?).ok()?;
     let boot: u64 = kernel.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
@@ -408,7 +419,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_is_added_to_those_that_are_there() {
+    fn a_variable_is_added_to_the_existing_ones() {
         let before = std::env::vars_os().count();
         add_variable("VARIABLE_OF_A_TEST", "one=two");
         assert_eq!(std::env::var("VARIABLE_OF_A_TEST").as_deref(), Ok("one=two"));
@@ -420,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_the_names_that_they_were_given() {
+    fn the_name_of_a_thread_is_read() {
         let named = std::thread::Builder::new().name("a name".into()).spawn(|| name_of_thread(thread_id()));
         assert_eq!(named.unwrap().join().unwrap().as_deref(), Some("a name"));
         assert_eq!(name_of_thread(-1), None);
@@ -433,14 +444,14 @@ mod tests {
     }
 
     #[test]
-    fn the_mapped_files_are_known() {
+    fn mapped_files_are_listed() {
         let files = mapped_files();
         assert!(files.contains(&std::env::current_exe().unwrap()), "{files:?}");
         assert!(files.iter().any(|path| path.to_string_lossy().contains("libc")), "{files:?}");
     }
 
     #[test]
-    fn the_parent_started_before_now_and_after_the_boot() {
+    fn the_parent_started_between_boot_and_now() {
         let start = parent_start().expect("a test has a parent");
         assert!(start <= realtime_ns() / 1_000_000_000 + 1);
     }

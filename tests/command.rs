@@ -1,14 +1,14 @@
-//! The program `ncclscope`, in this process: what it does is in the library.
+//! The program `ncclscope`, run inside this process: its work is done by the library.
 
 use std::ffi::OsStr;
 
 use ncclscope::cli::{Failure, run};
 
-/// Carries out a command; answers what it said.
+/// Runs a command and returns its output.
 ///
 /// # Errors
 ///
-/// When it was not understood, or could not be done: with what it says of that.
+/// If the command was not understood or failed: its message.
 pub(crate) fn ncclscope(words: &[impl AsRef<OsStr>]) -> Result<String, String> {
     let mut said = Vec::new();
     let words = [OsStr::new("ncclscope")].into_iter().chain(words.iter().map(AsRef::as_ref));

@@ -1,4 +1,5 @@
-//! `ncclscope compare`: our traces with files of other tools recorded on real GPUs, with a file of the same run, and with another run.
+//! `ncclscope compare`: our traces against files of other tools from real GPUs, a file of the same
+//! run, and another run.
 
 use ncclscope::cli;
 use ncclscope::import::{self, Profile};
@@ -13,7 +14,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A process that calls AllReduce so often, each launch taking 80 µs.
+/// A process that calls AllReduce `operations` times, each launch taking 80 µs.
 fn recorded(operations: usize, count: &str) -> Recording {
     let mut script = "user init world comm=0x5c09e rank=0 nranks=2 nodes=2 name=dp\n".to_owned();
     for number in 0..operations {
@@ -66,7 +67,7 @@ fn data(name: &str) -> PathBuf {
 }
 
 #[test]
-fn nsight_of_another_run_says_less_of_each_kernel() {
+fn an_nsight_file_of_another_run_says_less_about_each_kernel() {
     let ours = recorded(3, "1Mi");
     let folder = folder();
     let theirs = folder.path().join("report.sqlite");
@@ -90,7 +91,7 @@ fn nsight_of_another_run_says_less_of_each_kernel() {
             "{what}"
         );
     }
-    // Moments of two runs are not compared, and no process of theirs is one of ours.
+    // Moments of two runs are not compared, and no process of one is a process of the other.
     assert!(report.get("starts").is_none() && !text.contains("STARTS"), "{text}");
     assert_eq!(report["answer"]["verdict"], "cannot-tell");
     assert!(text.contains("Cannot tell whether B is slower, because no rank is in both."), "{text}");
@@ -101,7 +102,7 @@ fn nsight_of_another_run_says_less_of_each_kernel() {
 }
 
 #[test]
-fn kineto_of_another_run_knows_process_groups() {
+fn a_kineto_file_of_another_run_knows_process_groups() {
     let ours = recorded(3, "1Mi");
     let (report, text) = report(&[], &ours.traces.file(), &data("kineto_1rank_nccl.json.gz"));
     assert_eq!((report["case"].as_str(), report["b"]["nccl_kernels"].as_u64()), (Some("two-runs"), Some(21)));
@@ -111,20 +112,20 @@ fn kineto_of_another_run_knows_process_groups() {
         (Some(21), Some("default_pg (0), 2 ranks [0, 1]"))
     );
     assert!(text.contains("They differ: communicators: dp of 2 ranks and default_pg (0) of 2 ranks."), "{text}");
-    // Instead of the text, where it goes to the same place.
+    // The data replace the text if both go to the same place.
     let alone = compare(&["--json", "-"], &ours.traces.file(), &data("kineto_1rank_nccl.json.gz")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&alone).expect("nothing but JSON"), report);
 }
 
-/// What Kineto would have written beside us: a call into CUDA inside of each launch of ours, and its kernel. Its clock is ahead by so much,
-/// and it sees only some of the launches.
+/// What Kineto would have written beside us: a call into CUDA inside each of our launches, and its
+/// kernel. Its clock is ahead by `ahead_ns`, and it sees only some of the launches.
 fn kineto_beside(ours: &Profile, ahead_ns: i64, seen: std::ops::Range<usize>) -> Value {
     let pid = ours.processes[0].pid;
     let to_utc = ours.clock.to_utc.unwrap().ns;
     let micros = |ns: i64| serde_json::from_str::<Value>(&format!("{}.{:03}", ns / 1000, ns % 1000)).unwrap();
     let mut events = Vec::new();
     for (number, launch) in ours.launches.iter().enumerate().filter(|(number, _)| seen.contains(number)) {
-        let start = launch.span.start + to_utc + ahead_ns + 10_000;
+        let start = launch.span.start.0 + to_utc + ahead_ns + 10_000;
         events
             .push(json!({"ph": "X", "cat": "cuda_runtime", "name": "cuLaunchKernelExC", "pid": pid, "tid": launch.tid,
             "ts": micros(start), "dur": micros(20_000), "args": {"correlation": number + 1}}));
@@ -135,7 +136,7 @@ fn kineto_beside(ours: &Profile, ahead_ns: i64, seen: std::ops::Range<usize>) ->
 }
 
 #[test]
-fn one_run_is_put_on_one_clock_by_its_launches() {
+fn two_files_of_one_run_are_aligned_by_their_launches() {
     let recording = recorded(12, "1Mi");
     let ours = import::open(&recording.traces.file()).unwrap();
     assert_eq!(ours.launches.len(), 12);
@@ -151,7 +152,7 @@ fn one_run_is_put_on_one_clock_by_its_launches() {
         let (beyond, error) = (offset["beyond_wall_clocks_ns"].as_i64().unwrap(), offset["error_ns"].as_i64().unwrap());
         assert!(error > 0 && error < 1_000_000, "{offset}");
         assert!((beyond + ahead_ns).abs() <= error, "{beyond} ± {error} is not {}", -ahead_ns);
-        // 45 µs behind the start of the launch, to within what is said of the clocks.
+        // 45 µs after the start of the launch, within the stated error of the clocks.
         let moments = report["starts"]["differences"].as_array().unwrap();
         let kernels =
             moments.iter().find(|it| it["what"] == "their kernel starts after our KernelLaunch starts").unwrap();
@@ -179,13 +180,13 @@ fn two_runs_without_kernels_are_compared_by_their_calls() {
     let rows = report["slower"]["rows"].as_array().unwrap();
     let call = rows.iter().find(|row| row["class"] == "call").unwrap_or_else(|| panic!("no calls in {rows:?}"));
     assert_eq!((call["part"].as_str(), call["what"].as_str()), (Some("works"), Some("AllReduce 4 MiB f32 on dp")));
-    // Of 20 calls are 19 steps, two of them warm-up.
+    // 20 calls make 19 steps, two of them warm-up.
     let steps = &report["slower"]["steps"];
     assert_eq!((steps["a"]["count"].as_u64(), steps["b"]["count"].as_u64()), (Some(17), Some(17)), "{text}");
     assert!(call["change"]["probability"].is_f64(), "{call}");
     assert_eq!(report["slower"]["ranks"][0]["source"], json!({"by": "repeats", "from": "AllReduce 4 MiB f32 on dp"}));
 
-    // Other sizes have nothing to be compared with, which is said.
+    // There is nothing to compare other sizes with, and the report says so.
     let other = recorded(20, "2Mi");
     let (report, text) = self::report(&[], &first.traces.file(), &other.traces.file());
     let only = ["only A has AllReduce 4 MiB f32 on dp", "only B has AllReduce 8 MiB f32 on dp"];
@@ -209,7 +210,7 @@ fn of_rank(rank: i32) -> Recording {
 }
 
 #[test]
-fn a_folder_is_the_run_of_all_its_files() {
+fn a_folder_is_one_run_with_all_its_files() {
     let folder = folder();
     let run = |name: &str, ranks: &[i32]| {
         let run = folder.path().join(name);
@@ -225,7 +226,7 @@ fn a_folder_is_the_run_of_all_its_files() {
     assert_eq!(report["a"]["processes"].as_array().unwrap().len(), 2);
     let first = text.lines().next().unwrap();
     assert!(first.ends_with("what follows may be due to that alone: ranks in the files: 0, 1 and 1."), "{first}");
-    // Each of them with the things of its own rank.
+    // Each of them with the data of its own rank.
     let ranks = report["slower"]["ranks"].as_array().unwrap();
     assert_eq!((ranks.len(), ranks[0]["a"].as_str()), (1, Some("rank 1")));
 
@@ -239,7 +240,7 @@ fn a_folder_is_the_run_of_all_its_files() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn pointless_comparisons_are_refused() {
     let ours = recorded(3, "1Mi");
     let file = ours.traces.file();
     let kineto = data("kineto_1rank_nccl.json.gz");
@@ -294,7 +295,7 @@ fn only_a_file_of_the_same_run_is_merged() {
 }
 
 #[test]
-fn a_file_is_not_merged_with_another_process_of_the_same_number() {
+fn a_file_is_not_merged_with_another_process_of_the_same_id() {
     let (other, own) = (recorded(5, "1Mi"), recorded(5, "2Mi"));
     let profile = import::open(&own.traces.file()).unwrap();
     let folder = folder();

@@ -1,4 +1,5 @@
-//! Kernels through the emulated CUPTI, with the scripted host as a GPU: CUPTI is lent to other tools and taken again.
+//! Kernels through the emulated CUPTI, with the scripted host as the GPU: CUPTI is lent to other
+//! tools and taken again.
 
 mod command;
 
@@ -15,10 +16,11 @@ use tempfile::TempDir;
 
 /// The driver is loaded and initialised, as by a framework.
 const CUDA: &str = "main call cuInit library=libcuda.so.1\n";
-/// NCCL's kernels, and how the trace calls the operations that they carry.
+/// NCCL's kernels, and what the trace calls the operations they carry.
 const KERNEL: &str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL";
 
-/// One operation of a communicator with its kernel, as NCCL launches it. Its size tells it from others.
+/// One operation of a communicator with its kernel, as NCCL launches it. Its size distinguishes it
+/// from others.
 fn operation(comm: &str, count: &str) -> String {
     format!(
         "user start launch {comm} KernelLaunch stream=0x10\n\
@@ -50,7 +52,7 @@ fn library_path() -> &'static Path {
     LIBRARIES.path()
 }
 
-/// Plays a script with CUDA within reach; it must end well.
+/// Plays a script with CUDA within reach; the script must end well.
 #[track_caller]
 fn record(script: &str, settings: &[(&str, &str)]) -> Recording {
     let play = Play::new(script).env("LD_LIBRARY_PATH", library_path());
@@ -61,7 +63,7 @@ fn record(script: &str, settings: &[(&str, &str)]) -> Recording {
     recording
 }
 
-/// What each `call` and `subscribe` of the script was answered, with its name.
+/// The result of each `call` and `subscribe` of the script, with its name.
 fn answers(recording: &Recording) -> Vec<(&str, i32)> {
     let asked = recording.outcome.calls.iter().filter(|call| matches!(call.verb.as_str(), "call" | "subscribe"));
     asked.map(|call| (call.label.as_deref().unwrap(), call.status.unwrap())).collect()
@@ -119,23 +121,24 @@ fn cupti_is_lent_to_another_tool_and_taken_again() {
     assert_eq!(recording.said().iter().filter(|line| **line == why).count(), 1, "{:?}", recording.said());
 }
 
-/// What the trace says about who has CUPTI's records, in the order of time.
+/// The remarks in the trace about who has CUPTI's records, in order of time.
 fn words_about_cupti(timeline: &Timeline) -> Vec<&str> {
     let words =
         timeline.slices.iter().filter(|it| it.name.starts_with("CUPTI ") && it.name != "CUPTI flushed by force");
     words.map(|word| &*word.name).collect()
 }
 
-/// What the other tool says at its end: kernels, foreign buffers, dirty ones, those that are gone, and which of these are as CUPTI wrote them.
+/// What the other tool reports at its end: kernels, foreign buffers, dirty ones, missing ones, and
+/// how many of these CUPTI left as it wrote them.
 fn profile(recording: &Recording) -> [i64; 5] {
     let said = recording.outcome.stderr.lines().find(|line| line.starts_with("profile: ")).unwrap();
     let numbers: Vec<i64> = said.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect();
     numbers.try_into().unwrap()
 }
 
-/// torch.profiler since August 2026 takes CUPTI's buffers without a word.
+/// Since August 2026 torch.profiler takes CUPTI's buffers silently.
 #[test]
-fn a_tool_that_takes_the_buffers_without_subscribing_is_noticed_and_gets_what_is_its() {
+fn a_tool_that_takes_the_buffers_without_subscribing_is_noticed_and_gets_its_records() {
     let [first, second, third, fourth, fifth] = ["1Ki", "2Ki", "3Ki", "4Ki", "5Ki"].map(|n| operation("world", n));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -155,7 +158,7 @@ fn a_tool_that_takes_the_buffers_without_subscribing_is_noticed_and_gets_what_is
     let timeline = recording.timeline();
     assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), ("AllReduce 20 KiB f32", None)]);
     assert_eq!(words_about_cupti(&timeline), ["CUPTI silent", "CUPTI taken again"]);
-    // Nothing is concluded from their absence.
+    // Nothing is concluded from missing kernels.
     assert!(timeline.slices.iter().all(|slice| slice.category != "not done"));
     let doubts: Vec<_> = timeline.slices.iter().filter_map(|slice| slice.str("doubt")).collect();
     assert!(doubts.iter().all(|doubt| *doubt == "no parent"), "as of any call of this script: {doubts:?}");
@@ -168,13 +171,13 @@ fn a_tool_that_takes_the_buffers_without_subscribing_is_noticed_and_gets_what_is
 }
 
 #[test]
-fn what_another_tool_took_is_had_again_when_asked_for_even_before_it_was_missed() {
+fn acquire_takes_the_buffers_back_even_before_they_were_missed() {
     let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
     let acquire = "user call ncclscope_acquire\n";
     for (end, expected) in [
-        // Twice: the second time it is ours, and nothing is to be said.
+        // Twice: the second time it is already ours, and nothing is reported.
         (format!("user unprofile kineto\n{acquire}{acquire}"), 1),
-        // In the middle of its profile: the kernels so far are still its own.
+        // In the middle of its profile: the kernels so far still belong to it.
         (format!("{acquire}user unprofile kineto\n{acquire}"), 1),
     ] {
         let script = format!(
@@ -195,9 +198,10 @@ fn what_another_tool_took_is_had_again_when_asked_for_even_before_it_was_missed(
 }
 
 #[test]
-fn buffers_that_change_hands_are_left_alone_by_both() {
-    // The first kernel's buffer is still with CUPTI when another tool comes, and one of that tool's when we come again. It goes on to be filled
-    // until the kernel in it has ended and somebody flushes: the second acquire.
+fn each_side_leaves_the_other_s_buffers_alone() {
+    // CUPTI still holds the first kernel's buffer when another tool comes, and one of that tool's
+    // buffers when we return. It goes on filling that buffer until the kernel in it has ended and
+    // somebody flushes: the second acquire.
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -224,7 +228,7 @@ fn buffers_that_change_hands_are_left_alone_by_both() {
 }
 
 #[test]
-fn at_the_end_it_is_known_that_another_tool_has_the_buffers() {
+fn the_end_reports_that_another_tool_has_the_buffers() {
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let begin = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{first}user sleep 500ms\n");
     for (end, expected) in [
@@ -240,7 +244,7 @@ fn at_the_end_it_is_known_that_another_tool_has_the_buffers() {
 }
 
 #[test]
-fn that_another_tool_has_used_cupti_before_is_said() {
+fn an_earlier_user_of_cupti_is_mentioned() {
     let first = operation("world", "1Ki");
     let script = format!(
         "{CUDA}user profile kineto\nuser init world comm=0xabc rank=0 nranks=2\n{first}user unprofile kineto\nuser finalize world\n"
@@ -250,9 +254,9 @@ fn that_another_tool_has_used_cupti_before_is_said() {
     assert!(note.contains("another tool may have had CUPTI's buffers before"), "{note}");
 }
 
-/// CUPTI 13.0 was seen to give no times from some kernel on (parca-dev/parcagpu#23).
+/// CUPTI 13.0 was seen to return no times from some kernel on (parca-dev/parcagpu#23).
 #[test]
-fn kernels_without_a_true_time_are_missing_and_make_nothing_hang() {
+fn kernels_without_valid_times_are_missing_and_nothing_seems_to_hang() {
     let operations = |count: u32| -> String { (1..=count).map(|n| operation("world", &format!("{n}Ki"))).collect() };
     for (all, good, stretches) in [(5, 2, 0), (20, 3, 1)] {
         let script = format!(
@@ -279,7 +283,7 @@ fn kernels_without_a_true_time_are_missing_and_make_nothing_hang() {
 }
 
 #[test]
-fn what_hangs_is_not_concluded_from_kernels_that_have_no_true_times() {
+fn kernels_without_valid_times_do_not_show_a_hang() {
     let operations: String = (1..=20).map(|n| operation("world", &format!("{n}Ki"))).collect();
     let hangs = operation("world", "99Ki").replace("for=1ms", "for=60s wait=0");
     let script =
@@ -291,7 +295,7 @@ fn what_hangs_is_not_concluded_from_kernels_that_have_no_true_times() {
     }
 }
 
-/// Before CUDA 13.3.3 CUPTI may do so where a context was there first (pytorch/pytorch#190354).
+/// Before CUDA 13.3.3 CUPTI may do so if a context existed before it (pytorch/pytorch#190354).
 #[test]
 fn kernels_whose_times_keep_the_wall_clock_are_drawn_where_they_ran() {
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
@@ -303,7 +307,8 @@ fn kernels_whose_times_keep_the_wall_clock_are_drawn_where_they_ran() {
         assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), ("AllReduce 8 KiB f32", None)]);
         let figures = timeline.figures();
         assert_eq!((figures.get("kernels_untimed"), figures.get("kernels_unmatched")), (0, 0));
-        // Each ran after its launch began, and ended before the next began: the script waits for it.
+        // Each ran after its launch began, and ended before the next one began: the script waits
+        // for it.
         let launches = timeline.named("KernelLaunch");
         let ran = timeline.slices.iter().filter(|slice| slice.category == "kernel");
         for (kernel, launch) in ran.zip(&launches) {
@@ -320,7 +325,7 @@ fn kernels_whose_times_keep_the_wall_clock_are_drawn_where_they_ran() {
 }
 
 #[test]
-fn a_kernel_that_has_not_ended_when_cupti_is_given_up_is_not_said_to_have() {
+fn a_kernel_still_running_at_release_is_not_said_to_have_ended() {
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let second = second.replace("for=1ms", "for=60s wait=0");
     for end in ["user call ncclscope_release\n", "main exit 0\n"] {
@@ -332,9 +337,9 @@ fn a_kernel_that_has_not_ended_when_cupti_is_given_up_is_not_said_to_have() {
     }
 }
 
-/// Perfetto's GPU work is the kernels that the tracks show: names, times, streams, launching calls.
+/// Perfetto's GPU work has the same kernels as the tracks: names, times, streams, launching calls.
 #[test]
-fn kernels_are_render_stages_where_asked_for() {
+fn kernels_are_render_stages_if_enabled() {
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -376,7 +381,7 @@ fn kernels_are_render_stages_where_asked_for() {
     let runs = alone.timeline().slices.iter().filter(|slice| slice.category == "run").count();
     assert_eq!(runs, 2, "the communicator has its operations all the same");
 
-    // Of two processes in one file, each has its own queues, and numbers that are not the other's.
+    // In a file with two processes, each has its own queues, and their numbers differ.
     let bytes = [both.traces.file(), alone.traces.file()].map(|file| std::fs::read(file).unwrap()).concat();
     let joined = Trace::from_bytes(bytes).unwrap();
     assert_eq!(joined.check(), []);
@@ -387,7 +392,7 @@ fn kernels_are_render_stages_where_asked_for() {
 }
 
 #[test]
-fn a_release_that_cannot_stop_is_not_said_to() {
+fn a_release_that_cannot_stop_records_says_so() {
     let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -407,7 +412,7 @@ fn a_release_that_cannot_stop_is_not_said_to() {
 }
 
 #[test]
-fn cupti_is_had_when_asked_for_where_it_was_taken_at_the_start() {
+fn acquire_takes_cupti_that_was_held_by_another_tool_at_the_start() {
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user subscribe debugger\n\
@@ -428,7 +433,7 @@ fn cupti_is_had_when_asked_for_where_it_was_taken_at_the_start() {
 }
 
 #[test]
-fn what_was_released_before_the_recording_is_left_alone() {
+fn a_release_before_the_recording_is_respected() {
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}main load\n\
@@ -461,7 +466,7 @@ fn what_was_released_before_the_recording_is_left_alone() {
 }
 
 #[test]
-fn where_there_is_nothing_to_hand_over_nothing_happens() {
+fn release_and_acquire_do_nothing_while_cupti_is_not_in_use() {
     let script = |cuda: &str, end: &str| {
         format!(
             "{cuda}user init world comm=0xabc rank=0 nranks=2\nuser call ncclscope_release\nuser call ncclscope_acquire\n{end}"
@@ -470,14 +475,14 @@ fn where_there_is_nothing_to_hand_over_nothing_happens() {
     for (cuda, settings, expected) in [
         (CUDA, &[("NCCLSCOPE_PRESET", "off")][..], 1),
         (CUDA, &[("NCCLSCOPE_CUPTI", "0")], 2),
-        // Without a driver CUPTI cannot be had.
+        // Without a driver there is no CUPTI to take.
         ("", &[], 4),
     ] {
         let recording = record(&script(cuda, ""), settings);
         let answers = answers(&recording);
         assert_eq!(answers[answers.len() - 2..], [("ncclscope_release", 0), ("ncclscope_acquire", expected)]);
     }
-    // A forked child leaves the parent's CUPTI alone.
+    // A forked child leaves its parent's CUPTI alone.
     let first = operation("world", "1Ki");
     let child = "user fork child\nchild call ncclscope_release\nchild call ncclscope_acquire\n";
     let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{child}{first}user finalize world\n");
@@ -509,7 +514,7 @@ fn cupti_can_be_taken_again_after_it_has_failed() {
 }
 
 #[test]
-fn many_may_ask_at_once() {
+fn many_threads_may_release_and_acquire_at_once() {
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -525,7 +530,7 @@ fn many_may_ask_at_once() {
     assert_eq!(kernels(&timeline), [("AllReduce 4 KiB f32", None), ("AllReduce 8 KiB f32", None)]);
     let [released, taken] = ["CUPTI released", "CUPTI taken again"].map(|name| timeline.named(name));
     assert!(released.len() > 10 && released.len() == taken.len(), "{} {}", released.len(), taken.len());
-    // Each was given up before it was taken again.
+    // Each release came before the next acquire.
     for (released, taken) in released.iter().zip(&taken) {
         assert!(released.begin < taken.begin);
     }
@@ -533,7 +538,7 @@ fn many_may_ask_at_once() {
 }
 
 #[test]
-fn an_exit_in_the_middle_of_it_leaves_a_complete_trace() {
+fn an_exit_during_release_and_acquire_leaves_a_complete_trace() {
     let first = operation("world", "1Ki");
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -549,7 +554,8 @@ fn an_exit_in_the_middle_of_it_leaves_a_complete_trace() {
         let figures = timeline.figures();
         assert_eq!(figures.get("recorded"), recording.calls());
         assert_eq!(figures.get("kernels_launch_bracket") + figures.get("launches_without_kernel"), 4);
-        // A launch may have begun before CUPTI was taken again: its kernel is recorded, and nobody saw the launch.
+        // A launch may have begun before CUPTI was taken again: its kernel is recorded, but nobody
+        // saw the launch.
         let unmatched =
             timeline.slices.iter().filter(|slice| slice.category == "kernel" && slice.str("doubt").is_some());
         assert!(unmatched.into_iter().all(|slice| slice.str("doubt") == Some("its launch was not seen")));
@@ -589,9 +595,9 @@ fn a_cupti_that_hangs_at_the_end_does_not_keep_the_process() {
 }
 
 #[test]
-fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
+fn without_callbacks_an_external_id_names_the_launch() {
     let operations = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count)).concat();
-    // A kernel between launches, and an id that stays where a launch is never stopped.
+    // A kernel between launches, and an id that stays because a launch is never stopped.
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
          user kernel vector_add for=1ms\n\
@@ -618,14 +624,14 @@ fn where_cupti_refuses_callbacks_an_external_id_names_the_launch() {
         let note = timeline.slice("recording started").str("note").unwrap();
         assert!(note.contains("launches (callback 307): NOT_COMPATIBLE (14)"), "{note}");
     }
-    // What it would take is refused too: nobody is harmed.
+    // The calls this needs are refused, too: nobody is harmed.
     let refused = "refuse=14@cuptiEnableCallback,refuse=14@cuptiActivityPushExternalCorrelationId";
     let recording = record(&script, &[("EMULATED_CUPTI", refused)]);
     let figures = recording.timeline().figures();
     assert_eq!((figures.get("kernels_unmatched"), figures.get("launches_lost")), (4, 4));
 }
 
-/// The setting says how much a killed job may lose, and kernels are part of that.
+/// The setting limits how much a killed job may lose, and that includes kernels.
 #[test]
 fn a_killed_job_keeps_the_kernels_before_its_last_moments() {
     let operations = ["1Ki", "2Ki"].map(|count| operation("world", count)).concat();
@@ -640,21 +646,21 @@ fn a_killed_job_keeps_the_kernels_before_its_last_moments() {
 }
 
 #[test]
-fn one_way_of_matching_can_be_chosen() {
+fn a_single_way_of_matching_can_be_chosen() {
     let operations = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count)).concat();
     let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{operations}user finalize world\n");
     for (way, bracket, external, unmatched) in [("all", 3, 0, 0), ("external", 0, 3, 0), ("timer", 0, 0, 3)] {
         let figures = record(&script, &[("NCCLSCOPE_MATCH", way)]).timeline().figures();
         let matched = (figures.get("kernels_launch_bracket"), figures.get("kernels_external_id"));
-        // Without channels of the GPU's there is nothing that its timer could tell.
+        // Without GPU channels the GPU's timer cannot match anything.
         assert_eq!((matched, figures.get("kernels_unmatched")), ((bracket, external), unmatched), "{way}");
     }
 }
 
 #[test]
 fn kernels_of_one_stream_may_overlap() {
-    // As after programmatic launches: each begins while the one before still runs, and the last one ends first. They are long, so
-    // that a machine with other work has time to play what comes in between.
+    // As after programmatic launches: each begins while the previous one still runs, and the last
+    // one ends first. They are long, so that a busy machine has time to play everything in between.
     let launch = |n: u32, time: &str| {
         format!(
             "user start launch{n} world KernelLaunch stream=0x10\n\
@@ -713,7 +719,8 @@ fn host_functions_of_graphs_are_drawn_on_their_stream() {
     }
 }
 
-/// The slices of a category on tracks of threads, with the names of thread and track, in the order of these.
+/// The slices of a category on tracks of threads, with the names of thread and track, sorted by
+/// these.
 fn on_threads(recording: &Recording, category: &str) -> Vec<String> {
     let rows = recording.traces.open().rows(&format!(
         "SELECT thread.name AS thread, coalesce(track.name, thread.name) AS track, slice.name AS slice FROM slice \
@@ -725,7 +732,7 @@ fn on_threads(recording: &Recording, category: &str) -> Vec<String> {
 
 #[test]
 fn calls_into_cuda_are_drawn_below_their_threads() {
-    // One thread calls NCCL too, the other only CUDA, and the third CUDA first.
+    // The first thread calls NCCL, too, the second only CUDA, and the third CUDA first.
     let first = operation("world", "1Ki");
     let script = format!(
         "{CUDA}user name trainer\n\
@@ -754,18 +761,19 @@ fn calls_into_cuda_are_drawn_below_their_threads() {
             "trainer · CUDA driver · cuLaunchKernelEx",
         ]
     );
-    // Where NCCL was called later, it is the same thread.
+    // A thread that called NCCL later is the same thread.
     assert!(on_threads(&recording, "api").contains(&"late · late · Group".to_owned()));
     let late = recording.traces.open().rows("SELECT utid FROM thread WHERE name = 'late'");
     assert_eq!(late.len(), 1);
-    // A call is tied to what it asked for, and lies inside of what NCCL says of it.
+    // A call is tied to its GPU work, and lies inside NCCL's slice for it.
     let kernel = timeline.slices.iter().find(|slice| slice.str("match").is_some()).unwrap();
     let call = calls.iter().find(|call| call.int("correlation") == kernel.int("correlation")).unwrap();
     let launch = timeline.slice("KernelLaunch");
     let end = |slice: &ncclscope_tests::timeline::Slice| slice.begin + slice.duration.unwrap();
     assert!(launch.begin - 1000 < call.begin && end(call) < end(launch) + 1000, "{launch:?} {call:?}");
     assert_eq!(timeline.figures().remarkable().len(), 0);
-    // Without being asked for, there are none; and where nothing else names launches, they stay out of sight.
+    // They are not drawn unless enabled. If nothing else names launches, they are recorded but not
+    // drawn.
     for settings in ["", "refuse=14@cuptiEnableCallback"] {
         let recording = record(&script, &[("EMULATED_CUPTI", settings)]);
         assert!(recording.timeline().slices.iter().all(|slice| slice.category != "cuda"));
@@ -813,13 +821,13 @@ fn ranges_of_nvtx_nest_on_their_threads() {
         assert_eq!(inside, ["forward", "backward"]);
         let domain = timeline.slice("data parallel");
         assert_eq!((domain.str("nvtx_domain"), step.str("nvtx_domain"), step.depth), (Some("PyTorch"), None, 0));
-        // Its times are those of the calls.
+        // Its times match those of the calls.
         let calls: Vec<_> = recording.outcome.calls.iter().filter(|call| call.verb == "nvtx").collect();
         let near = |time: i64, call: usize| {
             (calls[call].before as i64 - 1000..calls[call].after as i64 + 1000).contains(&time)
         };
         assert!(near(step.begin, 0) && near(step.begin + step.duration.unwrap(), calls.len() - 3), "{step:?}");
-        // Ranges with a handle are the process's.
+        // Ranges with a handle belong to the process.
         let across = timeline.slice("across threads");
         assert!(timeline.place(across) == "NVTX" && across.duration.unwrap() > 1_000_000, "{across:?}");
         let never = timeline.slice("no end");
@@ -827,15 +835,17 @@ fn ranges_of_nvtx_nest_on_their_threads() {
         let figures = timeline.figures();
         assert_eq!(figures.remarkable().into_iter().collect::<Vec<_>>(), [("markers_unpaired", 1)]);
     }
-    // Nobody asked for them.
+    // They were not enabled.
     let recording = record(&script, &[]);
     assert!(recording.timeline().slices.iter().all(|slice| slice.category != "nvtx"));
 }
 
-/// Calls, and their operations on the GPU, say in which range and which step of the program they were made.
+/// Calls and their operations on the GPU state the range and the step of the program in which they
+/// were made.
 #[test]
-fn calls_and_their_operations_know_the_ranges_around_them() {
-    // The kernel runs when the range has long ended, and NCCL marks each call by a range of its own.
+fn calls_and_their_operations_state_the_ranges_around_them() {
+    // The kernel runs long after the range has ended, and NCCL marks each call with a range of its
+    // own.
     let call = |label: &str, count: &str| {
         let facts = format!("func=AllReduce count={count} datatype=ncclFloat32");
         format!(
@@ -928,7 +938,7 @@ fn nvtx_is_left_to_the_tool_that_has_it() {
     let timeline = taken.timeline();
     assert!(timeline.slice("recording started").str("note").unwrap().ends_with(said[0]));
     assert_eq!(timeline.named("step").len(), 0);
-    // Whoever sets it beforehand has the ranges from the start.
+    // A tool that sets it beforehand has the ranges from the start.
     let given = recording(&ours);
     assert_eq!(given.timeline().named("step").len(), 1);
     assert!(!given.said().iter().any(|line| line.contains("NVTX")), "{:?}", given.said());
@@ -960,7 +970,7 @@ fn a_program_may_name_its_communicators() {
 }
 
 #[test]
-fn python_programs_have_a_context_for_it() {
+fn python_programs_have_a_context_manager_for_lending() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../python");
     let run = |text: &str| {
         let mut command = Command::new("python3");
@@ -986,9 +996,10 @@ fn python_programs_have_a_context_for_it() {
 }
 
 #[test]
-fn python_programs_are_warned_where_cupti_does_not_come_back() {
+fn python_programs_are_warned_if_cupti_does_not_come_back() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../python");
-    // What the library answers one time after the other, the last one for ever; how often it was asked, and what was warned of.
+    // What the library returns, one value after the other and the last one for ever; how often it
+    // was asked; and the warning.
     for (answers, set, asked, warned) in [
         ("[0]", None, 1, ""),
         ("[3, 5, 3, 0]", None, 4, ""),
@@ -1023,7 +1034,7 @@ fn python_programs_are_warned_where_cupti_does_not_come_back() {
 
 // ---- injection ----
 
-/// Plays a script in a process into whose CUDA that library is injected; it must end well.
+/// Plays a script in a process whose CUDA has this library injected; the script must end well.
 #[track_caller]
 fn inject(library: &Path, interface: u32, script: &str, settings: &[(&str, &str)]) -> Recording {
     let play = Play::new(script).interface(interface).env("LD_LIBRARY_PATH", library_path());
@@ -1067,7 +1078,7 @@ fn a_program_without_nccl_has_a_timeline_of_its_kernels() {
 }
 
 #[test]
-fn plugin_and_injected_library_are_one() {
+fn plugin_and_injected_library_record_as_one() {
     let plugin = play::plugin_path().unwrap();
     let first = operation("world", "1Ki");
     let script = format!(
@@ -1089,7 +1100,7 @@ fn plugin_and_injected_library_are_one() {
 }
 
 #[test]
-fn of_two_copies_one_records() {
+fn only_one_of_two_copies_records() {
     let folder = tempfile::tempdir().unwrap();
     let copy = copy_of_plugin(&folder);
     let job = "user init world comm=0xabc rank=0 nranks=2\n\
@@ -1158,7 +1169,7 @@ fn a_copy_of_another_version_is_not_trusted() {
 }
 
 #[test]
-fn injected_it_is_silent_when_switched_off_and_in_a_forked_child() {
+fn an_injected_library_is_silent_when_disabled_and_in_a_forked_child() {
     let plugin = play::plugin_path().unwrap();
     let recording = inject(&plugin, 7, &format!("{CUDA}user kernel one\n"), &[("NCCLSCOPE_PRESET", "off")]);
     assert!(recording.traces.files().is_empty());
@@ -1174,7 +1185,7 @@ fn injected_it_is_silent_when_switched_off_and_in_a_forked_child() {
     assert_eq!(fork.json["child"]["status"], 0, "{}", recording.outcome.stderr);
     let timeline = recording.timeline();
     assert_eq!(timeline.figures().get("kernels_application"), 1);
-    // One that was forked before records by itself.
+    // A child that was forked earlier makes a recording of its own.
     let script = format!(
         "main fork child\nchild call cuInit library=libcuda.so.1\nchild kernel inner\n{CUDA}main kernel outer\n"
     );

@@ -1,6 +1,8 @@
-//! Jobs whose GPU kernels cannot be had: they run as without ncclscope, and the trace and one line say why.
+//! Jobs whose GPU kernels cannot be recorded: they run as without ncclscope, and the trace and one
+//! line say why.
 //!
-//! `support/cupti.c` plays the libraries; one of its CUPTIs ends the process when anything in it is called.
+//! `support/cupti.c` provides the libraries. One of its CUPTIs ends the process when any of its
+//! functions is called.
 
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, Traces};
@@ -14,7 +16,7 @@ const JOB: &str = "user init world comm=0xabc rank=0 nranks=2 nodes=1 name=dp\n\
                    user stop api\n\
                    user finalize world\n";
 
-/// The libraries, compiled with whatever C compiler links Rust programs here.
+/// The libraries, compiled with the C compiler that links Rust programs here.
 static LIBRARIES: LazyLock<Libraries> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let library = |name: &str, soname: &str, defines: &[&str]| {
@@ -46,18 +48,18 @@ struct Libraries {
     trap: PathBuf,
     trap_13_2: PathBuf,
     trap_old: PathBuf,
-    /// By the code that each answers.
+    /// By the code that each returns.
     refuses: [(u32, PathBuf); 5],
     _folder: TempDir,
 }
 
-/// Runs the job with these libraries in the process, and requires that it ran undisturbed. What the trace and the line on
-/// standard error say of kernels.
+/// Runs the job with these libraries in the process, and asserts that it ran undisturbed. Returns
+/// what the trace and the line on stderr say about kernels.
 #[track_caller]
 fn why(libraries: &[&Path], settings: &[(&str, &str)]) -> (String, Option<String>) {
     let preload: Vec<_> = libraries.iter().map(|path| path.to_str().unwrap()).collect();
     let mut play = Play::new(JOB).env("LD_PRELOAD", preload.join(":"));
-    // Wherever this machine has one, it is not to be found.
+    // Hides any real CUDA of this machine.
     for (name, value) in [("CUDA_HOME", "/nowhere"), ("CUDA_PATH", "/nowhere")].iter().chain(settings) {
         play = play.env(*name, *value);
     }
@@ -75,7 +77,7 @@ fn why(libraries: &[&Path], settings: &[(&str, &str)]) -> (String, Option<String
     (why.to_owned(), line)
 }
 
-/// As [`why`], where the job's owner is told.
+/// As [`why`], where the user is told.
 #[track_caller]
 fn complaint(libraries: &[&Path], settings: &[(&str, &str)]) -> String {
     let (why, line) = why(libraries, settings);
@@ -97,10 +99,10 @@ fn without_a_driver_cupti_is_not_touched() {
 }
 
 #[test]
-fn switched_off_it_is_not_touched() {
+fn when_disabled_cupti_is_not_touched() {
     let why = complaint(&[&LIBRARIES.driver, &LIBRARIES.trap], &[("NCCLSCOPE_CUPTI", "0")]);
     assert_eq!(why, "NCCLSCOPE_CUPTI=0 says so");
-    // Nor where nothing is to happen at all.
+    // Nor if everything is disabled.
     let preload = format!("{}:{}", LIBRARIES.driver.display(), LIBRARIES.trap.display());
     let recording = Recording::by(Play::new(JOB).env("LD_PRELOAD", preload).env("NCCLSCOPE_ENABLE", "0"));
     assert_eq!((recording.outcome.status, &*recording.outcome.stderr), (Some(0), ""));
@@ -108,8 +110,8 @@ fn switched_off_it_is_not_touched() {
 }
 
 #[test]
-fn the_trap_is_one() {
-    // Else the tests around it show nothing.
+fn the_trap_ends_the_process() {
+    // Without this the other tests would show nothing.
     let traces = Traces::new();
     let preload = format!("{}:{}", LIBRARIES.driver.display(), LIBRARIES.trap.display());
     let play = Play::new(JOB).env("LD_PRELOAD", preload).env("NCCLSCOPE_OUTPUT", traces.path());
@@ -119,13 +121,13 @@ fn the_trap_is_one() {
 }
 
 #[test]
-fn the_release_that_crashes_without_a_gpu_is_not_touched_there() {
+fn a_release_that_crashes_without_a_gpu_is_not_touched_there() {
     let why = complaint(&[&LIBRARIES.useless_driver, &LIBRARIES.trap_13_2], &[]);
     assert!(why.contains("is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU"), "{why}");
 }
 
 #[test]
-fn one_that_is_too_old_is_not_touched() {
+fn a_cupti_that_is_too_old_is_not_touched() {
     let why = complaint(&[&LIBRARIES.driver, &LIBRARIES.trap_old], &[]);
     let expected = format!("{} is from before CUDA 12.0: it lacks cuptiGetGraphNodeId", LIBRARIES.trap_old.display());
     assert_eq!(why, expected);
@@ -139,7 +141,7 @@ fn without_a_libcupti_the_line_says_where_to_get_one() {
 }
 
 #[test]
-fn every_refusal_has_its_words() {
+fn every_refusal_has_its_own_wording() {
     for (code, library) in &LIBRARIES.refuses {
         let why = complaint(&[&LIBRARIES.driver, library], &[]);
         let says = match code {

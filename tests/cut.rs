@@ -1,4 +1,4 @@
-//! `ncclscope cut`: what is kept is what was there, and all of it.
+//! `ncclscope cut`: the part that is kept is unchanged and complete.
 
 mod command;
 
@@ -12,10 +12,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What the cut writes to where it moved an instant.
+/// What the cut writes on an instant that it moved.
 const REMARK: &str = "outside of what ncclscope cut kept";
 
-/// A trace on disk, as it is and as Perfetto sees it.
+/// A trace on disk and as Perfetto reads it.
 struct Original {
     folder: TempDir,
     file: PathBuf,
@@ -26,7 +26,7 @@ struct Original {
 type Identity = (i64, Option<i64>, String, String, usize, String);
 
 impl Original {
-    /// The traces of scenarios, each of a rank of its own, as one file.
+    /// The traces of scenarios in one file, each as a rank of its own.
     fn of(scenarios: &[&str]) -> Original {
         let mut bytes = Vec::new();
         for (rank, scenario) in scenarios.iter().enumerate() {
@@ -78,13 +78,13 @@ fn is_instant(slice: &Slice) -> bool {
     slice.duration == Some(0)
 }
 
-/// Whether a slice has anything in a window.
+/// Whether a slice overlaps a window.
 fn overlaps(slice: &Slice, begin: i64, end: i64) -> bool {
     let until = slice.duration.map_or(i64::MAX, |duration| slice.begin + duration);
     slice.begin <= end && (until > begin || slice.begin >= begin)
 }
 
-/// Requires that a part has what it should, no more and no less, and that nothing is wrong with it.
+/// Asserts that a part contains exactly what it should, and has no other problems.
 fn assert_part(original: &Original, part: &Trace, begin: i64, end: i64, keep: impl Fn(&Slice) -> bool) {
     let before = Timeline::read(&original.trace);
     let after = Timeline::read(part);
@@ -96,7 +96,7 @@ fn assert_part(original: &Original, part: &Trace, begin: i64, end: i64, keep: im
     for moved in after.slices.iter().filter(|slice| has_remark(slice)) {
         assert!(is_instant(moved) && (begin..=end).contains(&moved.begin), "{moved:?}");
     }
-    // No track is there for nothing.
+    // No track is empty.
     let above: BTreeSet<i64> = after.tracks.iter().filter_map(|track| track.parent).collect();
     for track in &after.tracks {
         let drawn = after.slices.iter().any(|slice| slice.track == track.id);
@@ -121,14 +121,14 @@ fn a_cut_of_everything_is_everything() {
 }
 
 #[test]
-fn a_stretch_of_time_has_all_that_reaches_into_it() {
+fn a_time_window_keeps_everything_that_overlaps_it() {
     let mut across = 0;
     for scenarios in [&["eager_allreduce", "net_plugin", "abort"][..], &["graph_replay"], &["kernel_channels"]] {
         let original = Original::of(scenarios);
         let (start, duration) = original.span();
         let parts = [(0, 100), (300, 301), (500, 700), (900, 1000), (0, 1)];
         let parts = parts.map(|(from, to)| [from, to].map(|part| duration * part / 1000));
-        // Through the middle of the longest slice, wherever that is this time.
+        // Through the middle of the longest slice, wherever that is in this run.
         let longest = "SELECT ts + dur / 2 AS middle FROM slice ORDER BY dur DESC LIMIT 1";
         let middle = original.trace.rows(longest)[0].i64("middle") - start;
         for [from, to] in parts.into_iter().chain([[middle, duration.min(middle + duration / 10 + 1)]]) {
@@ -148,7 +148,7 @@ fn a_stretch_of_time_has_all_that_reaches_into_it() {
             assert_eq!(part.text(last_word), original.trace.text(last_word), "the recordings' last words");
             let open_at_edge = format!("SELECT count() AS n FROM slice WHERE dur <> 0 AND ts < {begin}");
             across += part.rows(&open_at_edge)[0].i64("n");
-            // Counters are known from the begin on.
+            // Counters have a value from the start on.
             let known = format!("SELECT count() AS n FROM counter WHERE ts BETWEEN {begin} AND {end}");
             assert!(part.rows(&known)[0].i64("n") > 0);
         }
@@ -157,7 +157,7 @@ fn a_stretch_of_time_has_all_that_reaches_into_it() {
 }
 
 #[test]
-fn ranks_are_kept_with_all_that_is_theirs() {
+fn ranks_are_kept_with_everything_that_belongs_to_them() {
     let original = Original::of(&["eager_allreduce", "graph_replay", "net_plugin"]);
     let part = original.cut(&["--ranks", "0,2-7"]).unwrap();
     let before = Timeline::read(&original.trace);
@@ -241,16 +241,16 @@ fn a_communicator_is_kept_without_the_others() {
         let part = original.cut(&["--comm", name]).unwrap();
         assert_sound(&part, 0);
         assert_eq!(part.text(operations), "f\nAllGather\n");
-        // A transfer names no communicator; it is drawn beside the operation that it is of.
+        // A transfer names no communicator. It is drawn beside the operation it belongs to.
         assert_eq!(part.rows(steps)[0].i64("n"), 1);
-        // The group of calls is of the other one, and around the call that is kept.
+        // The group of calls belongs to the other communicator, and encloses the call that is kept.
         let calls = part.text("SELECT name FROM slice WHERE category = 'api' ORDER BY ts, id");
         assert!(calls.contains("ncclAllGather") && !calls.contains("ncclAllReduce"), "{calls}");
     }
 }
 
 #[test]
-fn what_cannot_be_cut_says_why() {
+fn an_impossible_cut_says_why() {
     let original = Original::of(&["eager_allreduce"]);
     for (words, says) in [
         (&["--time", "1h.."][..], "the trace is over by then; it lasts"),
@@ -290,7 +290,7 @@ fn an_unfinished_last_packet_is_left_out() {
     assert_part(&original, &part, i64::MIN, i64::MAX, |_| true);
 }
 
-/// Traces that our writer does not make: packets as any tool may write them.
+/// Traces that our writer does not make: packets as other tools may write them.
 mod foreign {
     use super::*;
     use ncclscope::trace::reader::proto::perfetto::protos::clock_snapshot::Clock;
@@ -333,7 +333,7 @@ mod foreign {
         }
     }
 
-    /// Begins a sequence, or begins it anew: its clock 64 reads `reading` when it is `time`.
+    /// Starts or restarts a sequence: its clock 64 reads `reading` at `time`.
     fn state(sequence: u32, track: u64, (reading, time): (u64, u64), is_incremental: bool) -> TracePacket {
         let clock =
             |id, timestamp, is_incremental| Clock { clock_id: Some(id), timestamp: Some(timestamp), is_incremental };
@@ -376,12 +376,12 @@ mod foreign {
     #[test]
     fn clocks_and_names_of_any_kind_are_followed() {
         let mut packets = Vec::new();
-        // Times since a begin, in any order.
+        // Times since an origin, in any order.
         packets.push(state(5, 3, (0, 1000), false));
         packets.push(names(5, &[(7, "seven")]));
         packets.extend(slice(5, 900, 950, 7)); // 1900 to 1950
         packets.extend(slice(5, 300, 400, 7)); // 1300 to 1400
-        // Distances, with a packet in between on the trace's own clock; then the sequence begins anew.
+        // Deltas, with a packet in between on the trace's own clock; then the sequence restarts.
         packets.push(state(4, 2, (1000, 1000), true));
         packets.push(names(4, &[(1, "one"), (2, "two")]));
         packets.extend(slice(4, 100, 100, 1)); // 1100 to 1200

@@ -1,7 +1,7 @@
 //! Files, descriptors and messages, in a program that closes, fills, hangs and removes whatever it
 //! can.
 //!
-//! The program is `support/program.c`, whose functions a script calls by their names.
+//! The program is `support/program.c`; a script calls its functions by name.
 
 use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::recording::{Recording, assert_sound};
@@ -18,12 +18,12 @@ static PROGRAM: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| play::compile("p
 const INIT: &str = "main init world comm=0xabc rank=0 nranks=4\n";
 const FINALIZE: &str = "main finalize world\n";
 
-/// A collective, that a trace calls by its size.
+/// A collective that is identified by its size in a trace.
 fn collective(count: u32) -> String {
     format!("main start c world Coll func=AllReduce count={count} datatype=ncclInt8\nmain stop c\n")
 }
 
-/// A script in which `do NAME` stands for a call of the program's.
+/// A script in which `do NAME` calls a function of the program.
 struct Hard {
     play: Play,
     folder: TempDir,
@@ -48,7 +48,7 @@ impl Hard {
         Hard { play: self.play.env(name, value), ..self }
     }
 
-    /// Plays it; the job must not be disturbed, and each of the program's deeds must succeed.
+    /// Plays it. The job must not be disturbed, and each function of the program must succeed.
     #[track_caller]
     fn play(self) -> Played {
         let recording = Recording::by(self.play.limit(Duration::from_secs(45)));
@@ -68,18 +68,18 @@ struct Played {
 }
 
 impl Played {
-    /// What is in the program's own file.
+    /// The content of the program's own file.
     #[track_caller]
     fn checkpoint(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.folder.path().join("checkpoint")).unwrap()).into_owned()
     }
 
-    /// What was said with these words in it.
+    /// The lines on stderr that contain these words.
     fn said(&self, words: &str) -> Vec<&str> {
         self.recording.said().into_iter().filter(|line| line.contains(words)).collect()
     }
 
-    /// The texts of the trace's remarks of that name.
+    /// The texts of the trace's remarks with this name.
     fn notes(&self, name: &str) -> Vec<String> {
         let timeline = Timeline::read(&self.recording.traces.open());
         timeline.named(name).iter().map(|note| note.str("note").unwrap_or_default().to_owned()).collect()
@@ -92,15 +92,15 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-// ---- whose descriptor ----
+// ---- descriptors ----
 
 #[test]
-fn nothing_is_written_to_a_file_that_has_our_number() {
+fn nothing_is_written_to_a_file_that_took_our_descriptor() {
     for deed in ["take_over", "close_all"] {
         let script = format!("{INIT}{}{FINALIZE}do {deed}\n{INIT}{}{FINALIZE}", collective(1), collective(2));
         let played = Hard::new(&script).with("NCCLSCOPE_CAPTURE", "1").play();
         assert_eq!(played.checkpoint(), "", "{deed}");
-        // Opened again by its name, it goes on.
+        // Reopened by name, it continues.
         let timeline = played.recording.timeline();
         timeline.slice("AllReduce 1 B i8");
         timeline.slice("AllReduce 2 B i8");
@@ -119,14 +119,14 @@ fn a_file_that_cannot_be_opened_again_ends_the_recording() {
 }
 
 #[test]
-fn our_descriptors_are_none_of_the_programs_three_and_end_with_exec() {
+fn our_descriptors_are_above_the_standard_three_and_close_on_exec() {
     let played = Hard::new(&format!("do close_stderr\n{INIT}do descriptors_in_the_way\n{}{FINALIZE}", collective(1)));
     let played = played.with("NCCLSCOPE_CAPTURE", "1").play();
     played.recording.timeline().slice("AllReduce 1 B i8");
 }
 
 #[test]
-fn what_a_program_says_on_a_closed_stderr_is_not_in_the_trace() {
+fn output_on_a_closed_stderr_does_not_reach_the_trace() {
     let script =
         format!("do close_stderr\n{INIT}main call write_to_stderr library=PROGRAM\n{}{FINALIZE}", collective(1));
     let script = script.replace("PROGRAM", &PROGRAM.1.display().to_string());
@@ -140,8 +140,8 @@ fn what_a_program_says_on_a_closed_stderr_is_not_in_the_trace() {
 }
 
 #[test]
-fn nothing_is_said_to_a_file_that_has_the_number_of_stderr() {
-    // So that there is something to say: the recording ends for want of room.
+fn nothing_is_printed_to_a_file_that_took_stderr_s_descriptor() {
+    // To have something to say, the recording ends for lack of disk space.
     let script = format!(
         "{INIT}{FINALIZE}do wait_until_all_is_said\ndo stderr_is_a_checkpoint\ndo fill_the_disk\n{INIT}{}{FINALIZE}",
         collective(1)
@@ -152,13 +152,13 @@ fn nothing_is_said_to_a_file_that_has_the_number_of_stderr() {
     assert_eq!(played.said("recording to").len(), 1);
 }
 
-// ---- who reads ----
+// ---- readers of stderr ----
 
-/// So that there is more to be said than where the trace is.
+/// To have more to say than where the trace is.
 const COMPLAINT: (&str, &str) = ("NCCLSCOPE_CLOCK", "sun");
 
 #[test]
-fn a_stderr_that_nobody_reads_neither_ends_nor_stops_the_job() {
+fn an_unread_stderr_neither_ends_nor_blocks_the_job() {
     for deed in [
         "stderr_is_a_pipe_that_is_closed",
         "stderr_is_a_socket_that_is_closed",
@@ -172,7 +172,7 @@ fn a_stderr_that_nobody_reads_neither_ends_nor_stops_the_job() {
 }
 
 #[test]
-fn lines_that_nobody_read_are_counted_in_the_trace_and_for_the_next_reader() {
+fn unread_lines_are_counted_in_the_trace_and_for_the_next_reader() {
     let script = format!(
         "do stderr_is_a_pipe_that_is_full\n{INIT}{}do wait_until_all_is_said\ndo read_stderr\ndo remove_the_folder\n\
          {FINALIZE}do wait_until_all_is_said\ndo read_stderr\n",
@@ -191,7 +191,7 @@ fn lines_that_nobody_read_are_counted_in_the_trace_and_for_the_next_reader() {
 }
 
 #[test]
-fn a_recording_that_does_not_start_says_so_to_whoever_reads() {
+fn a_recording_that_does_not_start_says_so_when_stderr_is_read() {
     let played = Hard::new(&format!("{INIT}{FINALIZE}")).with("NCCLSCOPE_OUTPUT", "/proc/nowhere").play();
     assert_eq!(played.said("this process is not recorded").len(), 1, "{}", played.recording.outcome.stderr);
     for deed in ["stderr_is_a_pipe_that_is_closed", "stderr_is_a_pipe_that_is_full"] {
@@ -200,7 +200,7 @@ fn a_recording_that_does_not_start_says_so_to_whoever_reads() {
 }
 
 #[test]
-fn a_thread_that_does_not_start_is_said_and_leaves_no_file() {
+fn a_thread_that_cannot_start_is_reported_and_leaves_no_file() {
     for deed in ["no_thread", "one_thread"] {
         let output = tempfile::tempdir().unwrap();
         let played = Hard::new(&format!("do {deed}\n{INIT}{}{FINALIZE}", collective(1)))
@@ -216,7 +216,7 @@ fn a_thread_that_does_not_start_is_said_and_leaves_no_file() {
 // ---- the folder ----
 
 #[test]
-fn free_space_is_that_of_the_file_wherever_the_program_goes() {
+fn free_space_is_checked_where_the_file_is() {
     let script = format!("{INIT}{}do leave_the_folder\ndo nearly_fill_the_disk\n{FINALIZE}", collective(1));
     let played = Hard::new(&script).with("NCCLSCOPE_OUTPUT", "here").with("NCCLSCOPE_MIN_FREE", "1M").play();
     let said = played.said("less than NCCLSCOPE_MIN_FREE");
@@ -225,7 +225,7 @@ fn free_space_is_that_of_the_file_wherever_the_program_goes() {
 }
 
 #[test]
-fn a_folder_that_was_removed_is_said() {
+fn a_removed_folder_is_reported() {
     let script = format!("{INIT}{}{FINALIZE}do remove_the_folder\n{INIT}{FINALIZE}{INIT}{FINALIZE}", collective(1));
     let played = Hard::new(&script).play();
     let said = played.said("was removed");
@@ -233,7 +233,7 @@ fn a_folder_that_was_removed_is_said() {
 }
 
 #[test]
-fn another_users_link_in_a_folder_of_all_is_not_followed() {
+fn another_users_link_in_a_shared_folder_is_not_followed() {
     let shared = tempfile::tempdir().unwrap();
     let target = tempfile::tempdir().unwrap();
     let link = shared.path().join("traces");
@@ -242,7 +242,7 @@ fn another_users_link_in_a_folder_of_all_is_not_followed() {
         let script = format!("{INIT}{}{FINALIZE}", collective(1));
         Hard::new(&script).with("NCCLSCOPE_OUTPUT", &link.join("below").display().to_string()).play()
     };
-    // Ours is followed, and anybody's where not all may write.
+    // Our own links are followed, and anyone's in a folder that not everyone may write to.
     assert_eq!(record().said("recording to").len(), 1);
     let made = files(&target.path().join("below")).len();
     assert_eq!(made, 1);
@@ -263,7 +263,7 @@ fn another_users_link_in_a_folder_of_all_is_not_followed() {
 // ---- the disk ----
 
 #[test]
-fn a_disk_that_hangs_is_waited_for_once_and_named_once() {
+fn a_hanging_disk_is_waited_for_and_named_once() {
     let again = format!("{INIT}{}{FINALIZE}", collective(1)).repeat(60);
     let played = Hard::new(&format!("{INIT}{FINALIZE}do hang_the_disk\n{again}")).play();
     let said = played.said("the disk hangs");
@@ -273,9 +273,9 @@ fn a_disk_that_hangs_is_waited_for_once_and_named_once() {
 }
 
 #[test]
-fn a_disk_that_comes_back_is_waited_for_again() {
+fn a_disk_that_recovers_is_waited_for_again() {
     let hangs = format!("do hang_the_disk\n{INIT}{}{FINALIZE}do free_the_disk\nmain sleep 500ms\n", collective(1));
-    // Several, for a machine that has no time.
+    // Several, for a busy machine.
     let again = format!("{INIT}{}{FINALIZE}", collective(2)).repeat(3);
     let recording = Recording::by(Hard::new(&format!("{INIT}{FINALIZE}{hangs}{again}main kill SIGKILL\n")).play);
     let timeline = Timeline::read(&recording.traces.open());
@@ -284,14 +284,14 @@ fn a_disk_that_comes_back_is_waited_for_again() {
 }
 
 #[test]
-fn a_disk_that_hangs_at_once_stops_no_init() {
+fn a_disk_that_hangs_from_the_start_does_not_block_init() {
     let played = Hard::new(&format!("{INIT}{FINALIZE}{INIT}{FINALIZE}")).with("DISK_HANGS_AT_ONCE", "1").play();
     let said = played.said("not recorded");
     assert!(said.len() == 1 && said[0].contains("its disk has not answered"), "{:?}", played.recording.said());
 }
 
 #[test]
-fn a_full_disk_leaves_whole_packets_and_the_last_word() {
+fn a_full_disk_leaves_whole_packets_and_the_final_event() {
     let steps: String = (0..400).map(collective).collect();
     let open = "main start open world Coll func=Reduce count=7 datatype=ncclInt8\n";
     for compress in ["0", "1"] {
@@ -316,7 +316,7 @@ fn a_full_disk_leaves_whole_packets_and_the_last_word() {
 }
 
 #[test]
-fn a_full_disk_that_keeps_no_room_leaves_whole_packets() {
+fn a_full_disk_without_reserved_space_leaves_whole_packets() {
     let steps: String = (0..400).map(collective).collect();
     let script = format!("{INIT}{}{FINALIZE}do fill_the_disk\n{INIT}{}{FINALIZE}", collective(1), steps.repeat(20));
     for compress in ["0", "1"] {
@@ -331,7 +331,7 @@ fn a_full_disk_that_keeps_no_room_leaves_whole_packets() {
 }
 
 #[test]
-fn no_room_stays_kept_behind_the_end() {
+fn no_reserved_space_remains_after_the_end() {
     use std::os::unix::fs::MetadataExt;
     let played = Hard::new(&format!("{INIT}{}{FINALIZE}", collective(1))).play();
     let file = fs::metadata(played.recording.traces.file()).unwrap();

@@ -1,4 +1,5 @@
-//! Files of other tools, recorded on real GPUs: what they hold is found, told and drawn, and what is broken is refused with the reason.
+//! Files of other tools, recorded on real GPUs: their content is found, reported and drawn, and
+//! broken files are refused with the reason.
 
 use ncclscope::cli;
 use ncclscope::import::{self, Error, How, Profile};
@@ -20,7 +21,7 @@ fn unpacked(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The export of Nsight Systems, in a folder of its own.
+/// The Nsight Systems export, in a folder of its own.
 fn nsight() -> (TempDir, PathBuf) {
     written("nsys.sqlite", &unpacked("nsys_2xh100_alltoall.sqlite.gz"))
 }
@@ -36,7 +37,7 @@ fn written(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// What `ncclscope` says.
+/// The output of `ncclscope`.
 fn ncclscope(words: &[&str], paths: &[&Path]) -> Result<String, String> {
     let line = ["ncclscope"].iter().chain(words).map(|word| (*word).into());
     let line = line.chain(paths.iter().map(|path| path.as_os_str().to_owned()));
@@ -59,7 +60,7 @@ fn one(trace: &Trace, sql: &str) -> i64 {
 }
 
 #[test]
-fn nsight_says_which_kernels_carry_which_operations() {
+fn nsight_kernels_are_matched_to_their_operations() {
     let (_folder, path) = nsight();
     let profile = import::open(&path).unwrap();
     assert_eq!(profile.host.as_deref(), Some("modal"));
@@ -74,7 +75,7 @@ fn nsight_says_which_kernels_carry_which_operations() {
         let those = kernels.iter().filter(|kernel| kernel.carried.how == how);
         (those.clone().count(), those.map(|kernel| kernel.carried.count).sum::<u32>())
     };
-    // Of two kernels the launch lies before the part of the report that the file holds.
+    // The launches of two kernels come before the part of the report that is in the file.
     assert_eq!(carried(How::Launched), (64, 256));
     assert_eq!(carried(How::Concluded), (2, 8));
     assert_eq!(import::knowledge::point_to_point(&profile), (264, 66));
@@ -99,7 +100,7 @@ fn nsight_says_which_kernels_carry_which_operations() {
 }
 
 #[test]
-fn kineto_says_which_process_group_its_kernels_worked_for() {
+fn kineto_kernels_have_their_process_group() {
     let profile = import::open(&kineto()).unwrap();
     assert_eq!(profile.kernels.len(), 2700);
     assert_eq!((profile.processes[0].pid, profile.processes[0].rank, profile.world), (2_910_249, Some(0), Some(2)));
@@ -112,9 +113,9 @@ fn kineto_says_which_process_group_its_kernels_worked_for() {
         assert_eq!(group.name.as_deref(), Some("default_pg (0)"));
         assert_eq!((group.ranks, group.rank, group.members.as_deref()), (Some(2), Some(0), Some("[0, 1]")));
     }
-    // "ts": 4458677009853.422, "dur": 2636.669, behind 1711964646 s; 6637568 floats.
+    // "ts": 4458677009853.422, "dur": 2636.669, after 1711964646 s; 6637568 floats.
     let kernel = kernels.iter().find(|kernel| kernel.correlation == 60047).unwrap();
-    assert_eq!((kernel.span.start, kernel.span.duration()), (4_458_677_009_853_422, 2_636_669));
+    assert_eq!((kernel.span.start.0, kernel.span.duration()), (4_458_677_009_853_422, 2_636_669));
     assert_eq!(profile.clock.to_utc.map(|to_utc| to_utc.ns), Some(1_711_964_646_000_000_000));
     let operation = &profile.operations[kernel.carried.operations[0]];
     assert_eq!((operation.function.as_str(), operation.bytes), ("AllReduce", Some(4 * 6_637_568)));
@@ -123,7 +124,7 @@ fn kineto_says_which_process_group_its_kernels_worked_for() {
 }
 
 #[test]
-fn info_says_what_they_hold() {
+fn info_describes_files_of_other_tools() {
     let (_folder, path) = nsight();
     let text = ncclscope(&["info"], &[&path]).unwrap();
     for part in [
@@ -142,7 +143,7 @@ fn info_says_what_they_hold() {
 }
 
 #[test]
-fn nsight_is_drawn_like_a_recording_of_ours() {
+fn an_nsight_import_is_drawn_like_our_recordings() {
     let (_folder, path) = nsight();
     let trace = imported(&path);
     let kernels =
@@ -160,7 +161,7 @@ fn nsight_is_drawn_like_a_recording_of_ours() {
     let named =
         format!("SELECT count(DISTINCT r.string_value) AS n FROM slice s {of_range} WHERE s.category = 'kernel'");
     assert_eq!(one(&trace, &named), 64, "the range of PyTorch's around each");
-    // Nothing is said that the file does not say.
+    // Nothing is added that the file does not say.
     for key in ["count", "bytes", "peer", "time_error_ns", "channels", "seq"] {
         let sql = format!(
             "SELECT count(*) AS n FROM slice s JOIN args a ON s.arg_set_id = a.arg_set_id \
@@ -175,21 +176,22 @@ fn nsight_is_drawn_like_a_recording_of_ours() {
          WHERE s.name = 'import started' AND a.key = 'nccl.note' LIMIT 1",
     );
     assert!(note[0].str("note").contains("from nsys.sqlite, by Nsight Systems 2026.2.1.210, schema 3.25.0"));
-    // The first of NCCL's kernels whose launch is in the file, to the nanosecond.
+    // The first of NCCL's kernels with a launch in the file, to the nanosecond.
     let start = import::open(&path).unwrap().clock.to_utc.unwrap().ns + 60_127_005_302;
     let sql = format!("SELECT count(*) AS n {kernels} AND s.ts = {start} AND s.name = 'Send and 3 more'");
     assert_eq!(one(&trace, &sql), 1);
-    // Which range a kernel was launched in is how its operations are known; of two it is in the file for none.
+    // Operations are known by the range in which a kernel was launched. The file has no such range
+    // for two kernels.
     let by = "SELECT extract_arg(arg_set_id, 'nccl.match') AS by, extract_arg(arg_set_id, 'nccl.doubt') AS doubt, count(*) AS n \
               FROM slice WHERE category = 'kernel' AND by IS NOT NULL GROUP BY 1, 2 ORDER BY 3";
     assert_eq!(trace.text(by), "by,doubt,n\nunmatched,its launch is not in the file,2\ninferred_range,NULL,64\n");
 }
 
-/// The hash of a communicator, made up.
+/// A made-up communicator hash.
 const COMMUNICATOR: u64 = 0x8c3f_52d1_77ab_09e4;
 
-/// The bytes that an export has for a payload. They are made up after the form that `import::nsight::payloads` describes: no real file with
-/// payloads was at hand.
+/// The bytes of a payload in an export. They follow the layout that `import::nsight::payloads`
+/// describes, and are made up: no real file with payloads was available.
 fn payload(schema: u64, fourth: Fourth, fields: &[u8]) -> Vec<u8> {
     let size = fields.len() as u64;
     let fourth = match fourth {
@@ -199,7 +201,7 @@ fn payload(schema: u64, fourth: Fourth, fields: &[u8]) -> Vec<u8> {
     [1, schema, size, fourth].iter().flat_map(|word| word.to_le_bytes()).chain(fields.iter().copied()).collect()
 }
 
-/// What the fourth number of a payload says: where the payload begins, or where it ends.
+/// What the fourth number of a payload means: where the payload begins, or where it ends.
 #[derive(Clone, Copy)]
 enum Fourth {
     Begin,
@@ -211,7 +213,7 @@ const SEND: u64 = 16_777_225;
 const RECV: u64 = 16_777_226;
 const INIT: u64 = 16_777_227;
 
-/// One of the 264 calls of the H100 file, by its row.
+/// One of the 264 calls in the H100 file, by its row.
 struct Call {
     row: i64,
     pid: i64,
@@ -221,7 +223,7 @@ struct Call {
 
 impl Call {
     fn bytes(&self) -> u64 {
-        // Another size to each peer.
+        // A different size for each peer.
         1 << (20 + self.peer)
     }
 
@@ -239,8 +241,9 @@ impl Call {
     }
 }
 
-/// The export of Nsight Systems as a database to write to, and the sends and receives in it. Each group of the file asks for two sends and two
-/// receives; the first of two is for rank 0 here, the second for rank 1.
+/// The Nsight Systems export as a writable database, and the sends and receives in it. Each group
+/// in the file has two sends and two receives: the first of each is for rank 0 here, the second for
+/// rank 1.
 fn nsight_calls() -> (TempDir, PathBuf, rusqlite::Connection, Vec<Call>) {
     let (folder, path) = nsight();
     let database = rusqlite::Connection::open(&path).unwrap();
@@ -268,7 +271,8 @@ fn set(database: &rusqlite::Connection, row: i64, column: &str, value: impl rusq
     assert_eq!(database.execute(&sql, rusqlite::params![value, row]).unwrap(), 1);
 }
 
-/// The communicator's creation, as each process would have called it at the start of the file.
+/// The communicator's initialisation, as each process would have called it at the start of the
+/// file.
 fn initialise(database: &rusqlite::Connection) {
     database.execute("INSERT INTO StringIds (id, value) VALUES (900001, 'ncclCommInitRankConfig')", []).unwrap();
     for (pid, rank) in [(144, 0_i32), (145, 1)] {
@@ -291,7 +295,7 @@ fn fact(profile: &Profile, what: &str) -> import::knowledge::Fact {
 }
 
 #[test]
-fn payloads_of_nccl_s_ranges_tell_sizes_peers_and_communicators() {
+fn payloads_of_nccl_s_ranges_have_sizes_peers_and_communicators() {
     let (_folder, path, mut database, calls) = nsight_calls();
     assert_eq!(calls.len(), 264);
     let transaction = database.transaction().unwrap();
@@ -313,14 +317,14 @@ fn payloads_of_nccl_s_ranges_tell_sizes_peers_and_communicators() {
         assert_eq!((communicator.hash, communicator.ranks), (Some(COMMUNICATOR), Some(2)));
         assert_eq!((communicator.rank, communicator.device), (Some(rank), Some(rank as u32)));
     }
-    // Each group asks each rank for one of each.
+    // Each group has one send and one receive for each rank.
     for kernel in profile.nccl_kernels().filter(|kernel| kernel.carried.how == How::Launched) {
         let operations = kernel.carried.operations.iter().map(|at| &profile.operations[*at]);
         let mut asked: Vec<_> = operations.map(|it| (it.function.as_str(), it.peer.unwrap())).collect();
         asked.sort_unstable();
         assert_eq!(asked, [("Recv", 0), ("Recv", 1), ("Send", 0), ("Send", 1)]);
     }
-    // Of two kernels the ranges lie before the part of the report that the file holds.
+    // The ranges of two kernels come before the part of the report that is in the file.
     for (what, known, of) in [("size", 64, 66), ("communicator", 64, 66), ("peers", 256, 264), ("datatype", 0, 66)] {
         let fact = fact(&profile, what);
         assert_eq!((fact.known, fact.of), (known, of), "{what}: {}", fact.remark);
@@ -344,7 +348,7 @@ fn payloads_of_nccl_s_ranges_tell_sizes_peers_and_communicators() {
         one(&trace, &sql)
     };
     assert_eq!([with("bytes"), with("peer"), with("comm")], [256, 256, 256]);
-    // Neither elements nor their type are in a payload, and nothing numbers the messages of a pair.
+    // A payload has neither the count nor the datatype, and nothing numbers the messages of a pair.
     assert_eq!([with("count"), with("datatype"), with("datatype_text"), with("seq")], [0; 4]);
     let (folder, again) = written("again", b"");
     fs::remove_file(&again).unwrap();
@@ -360,7 +364,7 @@ fn payloads_of_nccl_s_ranges_tell_sizes_peers_and_communicators() {
     assert_eq!(one(&trace, init), 2);
 }
 
-/// An export of one process with an AllReduce and a Broadcast, each with its kernel, made up from nothing.
+/// An artificial export of one process with an AllReduce and a Broadcast, each with its kernel.
 const COLLECTIVES: &str = "
     CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
     INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION_MAJOR', '3'), ('EXPORT_SCHEMA_VERSION', '3.25.0');
@@ -387,7 +391,7 @@ const COLLECTIVES: &str = "
 ";
 
 #[test]
-fn payloads_of_collectives_tell_root_reduction_and_bandwidth() {
+fn payloads_of_collectives_have_root_reduction_and_bandwidth() {
     let (_folder, path) = written("made-up.sqlite", b"");
     let database = rusqlite::Connection::open(&path).unwrap();
     database.execute_batch(COLLECTIVES).unwrap();
@@ -434,7 +438,7 @@ fn payloads_of_collectives_tell_root_reduction_and_bandwidth() {
         trace.text("SELECT name, bytes, ranks FROM nccl_execution ORDER BY ts"),
         "name,bytes,ranks\nAllReduce 16 MiB,16777216,4\nBroadcast 1 MiB,1048576,4\n"
     );
-    // A part of it knows its communicator too.
+    // A part of the trace knows its communicator, too.
     let folder = tempfile::tempdir().unwrap();
     let [whole, part] = ["whole", "part"].map(|name| folder.path().join(format!("{name}.perfetto-trace")));
     ncclscope(&["import", "-o"], &[&whole, &path]).unwrap();
@@ -481,7 +485,7 @@ fn damaged_payloads_are_counted_and_lose_nothing_else() {
         let bytes = match at % 8 {
             0 => whole(call)[..31].to_vec(),
             1 => whole(call)[..55].to_vec(),
-            // The domain, the schema, the size, the fourth.
+            // The domain, the schema, the size, the fourth number.
             2 => changed(call, 0),
             3 => changed(call, 8),
             4 => changed(call, 16),
@@ -519,7 +523,7 @@ fn damaged_payloads_are_counted_and_lose_nothing_else() {
     assert!(text.contains("24 payloads of NCCL's ranges were not read"), "{text}");
     imported(&path);
 
-    // None that can be read is said where sizes would be.
+    // If none can be read, the report says so in place of the sizes.
     database.execute("UPDATE NVTX_EVENTS SET binaryData = x'00' WHERE binaryData IS NOT NULL", []).unwrap();
     let profile = import::open(&path).unwrap();
     assert_eq!(fact(&profile, "size").known, 0);
@@ -530,13 +534,13 @@ fn damaged_payloads_are_counted_and_lose_nothing_else() {
 }
 
 #[test]
-fn a_schema_that_the_file_has_in_two_versions_is_not_believed() {
+fn a_schema_with_two_versions_in_a_file_is_ignored() {
     let (_folder, path, mut database, calls) = nsight_calls();
     let transaction = database.transaction().unwrap();
     for call in &calls {
         set(&transaction, call.row, "binaryData", payload(call.schema, Fourth::End, &call.fields()));
     }
-    // Two processes with two releases of NCCL: in one of them the peer lies elsewhere.
+    // Two processes with two releases of NCCL: in one of them the peer is at another offset.
     let sql = "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = 20 WHERE rowid = \
                (SELECT min(rowid) FROM NVTX_PAYLOAD_SCHEMA_ENTRIES WHERE name = 'Peer rank' AND schemaId = 16777225)";
     assert_eq!(transaction.execute(sql, []).unwrap(), 1);
@@ -550,7 +554,7 @@ fn a_schema_that_the_file_has_in_two_versions_is_not_believed() {
 }
 
 #[test]
-fn a_release_without_the_tables_of_schemas_loses_no_more_than_payloads() {
+fn a_release_without_schema_tables_loses_only_the_payloads() {
     let (_folder, path, mut database, calls) = nsight_calls();
     let transaction = database.transaction().unwrap();
     for call in &calls {
@@ -576,7 +580,7 @@ fn a_release_without_the_tables_of_schemas_loses_no_more_than_payloads() {
 }
 
 #[test]
-fn kineto_is_drawn_like_a_recording_of_ours() {
+fn a_kineto_import_is_drawn_like_our_recordings() {
     let trace = imported(&kineto());
     let with_group = "SELECT count(*) AS n FROM slice s JOIN args a ON s.arg_set_id = a.arg_set_id \
                       WHERE s.category = 'kernel' AND a.key = 'nccl.comm_name' AND a.string_value = 'default_pg (0)'";
@@ -596,7 +600,7 @@ fn kineto_is_drawn_like_a_recording_of_ours() {
                   FROM slice WHERE category = 'run' GROUP BY 1, 2";
     let expected = "step,range,n\n4,nccl:all_reduce,5\n4,nccl:broadcast,2\n5,nccl:all_reduce,5\n5,nccl:broadcast,2\n6,nccl:all_reduce,5\n6,nccl:broadcast,2\n";
     assert_eq!(trace.text(ranges), expected);
-    // Numbers of threads may be those of pthread_self: too large for the system's, and different all the same.
+    // Thread ids may be those of pthread_self: too large for the system's, but still distinct.
     let mut text = String::from_utf8(unpacked("kineto_1rank_nccl.json.gz")).unwrap();
     for tid in [2_919_752_i64, 2_910_249] {
         text = text.replace(&format!("\"tid\": {tid}"), &format!("\"tid\": {}", tid + (1 << 33)));
@@ -608,14 +612,14 @@ fn kineto_is_drawn_like_a_recording_of_ours() {
 }
 
 #[test]
-fn an_import_is_read_back_as_what_it_was() {
+fn an_import_is_read_back_unchanged() {
     let (_folder, nsight) = nsight();
     for path in [kineto(), nsight] {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("imported.perfetto-trace");
         ncclscope(&["import", "-o"], &[&output, &path]).unwrap();
         let (before, after) = (import::open(&path).unwrap(), import::open(&output).unwrap());
-        // Its times are those on the wall clock.
+        // Its times are on the wall clock.
         let offset = before.clock.to_utc.unwrap();
         let spans = |profile: &Profile, offset| {
             let place =
@@ -654,7 +658,7 @@ fn an_import_is_read_back_as_what_it_was() {
         assert!(before.notes.iter().all(|note| after.notes.contains(note)), "{:?} in {:?}", before.notes, after.notes);
         let text = ncclscope(&["info"], &[&output]).unwrap();
         assert!(!text.contains("not closed"), "{text}");
-        // It is not written over, and not imported again.
+        // It is not overwritten, and not imported again.
         let error = ncclscope(&["import", "-o"], &[&output, &path]).unwrap_err();
         assert!(error.contains("exists already; name another file"), "{error}");
         let error = ncclscope(&["import", "-o"], &[&folder.path().join("again"), &output]).unwrap_err();
@@ -662,15 +666,15 @@ fn an_import_is_read_back_as_what_it_was() {
     }
 }
 
-/// The error of a file of these bytes.
+/// The error for a file with these bytes.
 fn refused(name: &str, bytes: &[u8]) -> Error {
     let (_folder, path) = written(name, bytes);
     import::open(&path).unwrap_err()
 }
 
 #[test]
-fn what_is_no_profile_is_refused() {
-    assert_eq!(refused("empty.json", b""), Error::Empty);
+fn files_that_are_no_profile_are_refused() {
+    assert!(matches!(refused("empty.json", b""), Error::Empty));
     for (name, bytes, says) in [
         ("notes.txt", &b"the cluster was slow on Monday"[..], "no profile"),
         ("report.nsys-rep", b"\x01\x02\x03\x04", "export it first"),
@@ -721,7 +725,7 @@ fn an_export_of_another_schema_is_refused_with_the_reason() {
         assert!(error.contains(says), "{change}: {error}");
         assert!(!error.contains("no export of Nsight Systems"), "{error}");
     }
-    // What says its schema in one number only is read; what has no date gets none.
+    // An export with its schema as a single number is read; one without a date gets none.
     let (_folder, path) = nsight();
     let database = rusqlite::Connection::open(&path).unwrap();
     database.execute_batch("DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA_VERSION_M%'").unwrap();
@@ -777,7 +781,7 @@ fn an_export_whose_pages_are_overwritten_is_refused_or_read_in_full() {
 }
 
 #[test]
-fn malformed_json_is_located() {
+fn a_fault_in_json_is_located() {
     let text = unpacked("kineto_1rank_nccl.json.gz");
     let error = refused("cut.json", &text[..50]);
     assert!(matches!(error, Error::Damaged(_)), "{error:?}");
@@ -785,7 +789,7 @@ fn malformed_json_is_located() {
         error.to_string().contains("at byte 50 (") && error.to_string().contains("before the first event"),
         "{error}"
     );
-    // A quote that is not escaped, as releases of Kineto's have left in names.
+    // An unescaped quote, as releases of Kineto left in names.
     let mut broken = text.clone();
     let at = text.len() / 3;
     let quote = at + text[at..].windows(9).position(|part| part == b"\"name\": \"").unwrap() + 9;
@@ -798,7 +802,7 @@ fn malformed_json_is_located() {
 }
 
 #[test]
-fn what_a_cut_json_has_is_read() {
+fn a_cut_json_file_is_read_up_to_the_cut() {
     let text = unpacked("kineto_1rank_nccl.json.gz");
     let packed = fs::read(kineto()).unwrap();
     let whole = import::open(&kineto()).unwrap();
@@ -836,7 +840,7 @@ fn faulty_events_are_left_out_and_named() {
     let (_folder, path) = written("faulty.json", text.as_bytes());
     let profile = import::open(&path).unwrap();
     assert_eq!(profile.kernels.len(), 1);
-    assert_eq!((profile.kernels[0].span.start, profile.kernels[0].place.stream), (10_500, 7));
+    assert_eq!((profile.kernels[0].span.start.0, profile.kernels[0].place.stream), (10_500, 7));
     let faults: Vec<_> = profile.notes.iter().filter(|note| note.starts_with("left out: event ")).collect();
     assert_eq!(faults.len(), 2, "{faults:?}");
     assert!(faults[0].contains("event 2 (it ends at byte ") && faults[0].contains("\"late\""), "{faults:?}");
@@ -851,7 +855,7 @@ fn plain_and_packed_json_are_the_same() {
     assert_eq!(one.extent(), other.extent());
 }
 
-/// Whatever stands in a file: it is read or refused, and nothing else happens.
+/// Whatever a file contains: it is read or refused, and nothing else happens.
 #[test]
 fn changed_files_are_read_or_refused() {
     let json = r#"{"schemaVersion": 1, "baseTimeNanoseconds": 1711964646000000000, "traceEvents": [
@@ -881,7 +885,7 @@ fn changed_files_are_read_or_refused() {
             let mut bytes = original.to_vec();
             for _ in 0..1 + round % 3 {
                 let at = random(bytes.len());
-                // Digits, so that numbers of any size come up, and anything.
+                // Digits, to get numbers of any size, and arbitrary bytes.
                 bytes[at] = if round % 2 == 0 { b'9' } else { random(256) as u8 };
             }
             fs::write(&path, &bytes).unwrap();
@@ -902,7 +906,7 @@ fn changed_files_are_read_or_refused() {
 }
 
 #[test]
-fn sizes_beyond_all_bounds_are_said_as_they_are() {
+fn absurd_sizes_are_reported_as_they_are() {
     let (_folder, path, database, calls) = nsight_calls();
     initialise(&database);
     for call in &calls {

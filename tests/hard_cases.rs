@@ -1,4 +1,5 @@
-//! What NCCL does that a profiler must survive, one short script each, and what the trace then shows.
+//! Situations in NCCL that a profiler must survive, with a short script for each, and what the
+//! trace then shows.
 
 mod command;
 
@@ -9,21 +10,22 @@ use ncclscope_tests::recording::{Recording, assert_sound};
 use ncclscope_tests::timeline::{Slice, Timeline};
 use std::collections::BTreeMap;
 
-/// What every script begins with.
+/// The start of every script.
 const INIT: &str = "user init world comm=0xabc rank=0 nranks=4 nodes=2 name=dp\n";
-/// A collective `coll`, with the group `plan` around it.
+/// A collective `coll`, enclosed in the group `plan`.
 const COLL: &str = "user start plan world Group\n\
                     user start coll world Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32 algo=RING\n\
                     user stop coll\n\
                     user stop plan\n";
 
-/// Plays a script, between `init` and `finalize`, through the newest interface; nothing may be wrong or open.
+/// Plays a script between `init` and `finalize`, through the newest interface. Nothing may be wrong
+/// or left open.
 #[track_caller]
 fn shown(script: &str) -> Timeline {
     Recording::of(&format!("{INIT}{script}user finalize world")).timeline()
 }
 
-/// The same, through that version.
+/// The same through this version.
 #[track_caller]
 fn shown_by(version: u32, script: &str) -> Timeline {
     let play = Play::new(format!("{INIT}{script}user finalize world"));
@@ -32,7 +34,7 @@ fn shown_by(version: u32, script: &str) -> Timeline {
     recording.timeline()
 }
 
-/// Requires that these are all the figures that tell of something doubtful or lost.
+/// Asserts that these are all the figures that show something doubtful or lost.
 #[track_caller]
 fn assert_remarkable(timeline: &Timeline, expected: &[(&str, u64)]) {
     assert_eq!(timeline.figures().remarkable(), expected.iter().copied().collect::<BTreeMap<_, _>>());
@@ -45,7 +47,7 @@ fn names<'a>(slices: &[&'a Slice]) -> Vec<&'a str> {
 // ---- parents ----
 
 #[test]
-fn a_parent_that_was_stopped_twice_makes_its_later_children_doubtful() {
+fn a_second_stop_of_a_parent_makes_its_later_children_doubtful() {
     let timeline = shown(
         "user start g world GroupApi groupDepth=1\n\
          user start api world CollApi parent=g func=AllReduce count=1Ki datatype=ncclFloat32\n\
@@ -69,7 +71,7 @@ fn a_parent_that_was_stopped_twice_makes_its_later_children_doubtful() {
 }
 
 #[test]
-fn a_null_parent_is_said_where_there_should_be_one() {
+fn a_missing_parent_is_reported() {
     let timeline = shown(&format!(
         "{COLL}proxy start op world ProxyOp parent=null channelId=0 peer=1 nSteps=1 chunkSize=1Ki isSend=1\n\
          proxy start step world ProxyStep parent=null step=5\n\
@@ -90,12 +92,12 @@ fn a_null_parent_is_said_where_there_should_be_one() {
     let step = timeline.slice("step 5");
     assert!(timeline.place(step).ends_with("/unknown operations · steps"), "{}", timeline.place(step));
     assert_eq!(timeline.named("network event").len(), 1);
-    // A channel of no operation, which was given no stamps.
+    // A channel that belongs to no operation and got no stamps.
     assert_remarkable(&timeline, &[("channels_implausible", 1)]);
 }
 
 #[test]
-fn a_parent_of_another_process_is_not_looked_up_here() {
+fn a_parent_of_another_process_is_not_looked_up() {
     let timeline = shown(
         "user start coll world Coll parent=raw:0x5af3000000000777 func=AllReduce count=1Ki datatype=ncclFloat32\n\
          user stop coll\n",
@@ -193,7 +195,7 @@ fn null_state_arguments_are_taken_as_absent() {
 }
 
 #[test]
-fn a_step_that_is_refused_again_and_again_is_one_step() {
+fn a_step_that_is_refused_repeatedly_is_one_step() {
     let timeline = shown(&format!(
         "{COLL}proxy start op world ProxyOp parent=coll channelId=0 peer=1 nSteps=2 chunkSize=1Ki isSend=0\n\
          proxy start first world ProxyStep parent=op step=0\n\
@@ -216,7 +218,7 @@ fn a_step_that_is_refused_again_and_again_is_one_step() {
 }
 
 #[test]
-fn the_size_counts_in_the_two_states_that_have_one() {
+fn a_size_is_read_only_in_the_two_states_that_have_one() {
     let timeline = shown(&format!(
         "{COLL}proxy start send world ProxyOp parent=coll channelId=0 peer=1 nSteps=1 chunkSize=1Ki isSend=1\n\
          proxy start out world ProxyStep parent=send step=0\n\
@@ -249,7 +251,7 @@ fn the_size_counts_in_the_two_states_that_have_one() {
 }
 
 #[test]
-fn a_proxy_operation_that_never_does_anything_is_an_instant() {
+fn a_proxy_operation_without_progress_is_an_instant() {
     let timeline = shown(&format!(
         "{COLL}proxy start op world ProxyOp parent=coll channelId=2 peer=3 nSteps=8 chunkSize=128Ki isSend=0\n"
     ));
@@ -261,8 +263,9 @@ fn a_proxy_operation_that_never_does_anything_is_an_instant() {
 }
 
 #[test]
-fn proxy_operations_that_still_queue_are_said_to_queue() {
-    // More than there are lanes: each waits for the one before it, as NCCL has them do. Of the last three no progress is ever reported.
+fn queued_proxy_operations_are_reported_as_queued() {
+    // More than there are lanes. Each waits for the previous one, as in NCCL. The last three never
+    // report progress.
     const OPERATIONS: usize = 200;
     let taken = |n: usize| {
         format!("proxy start op{n} world ProxyOp parent=coll channelId=2 peer=3 nSteps=1 chunkSize=128Ki isSend=0\n")
@@ -303,7 +306,7 @@ fn a_proxy_operation_that_hangs_stays_open() {
 }
 
 #[test]
-fn a_stop_that_never_comes_ends_with_what_is_around_it_or_with_the_thread() {
+fn an_unstopped_call_ends_with_the_enclosing_call_or_the_thread() {
     let timeline = shown(
         "user start g world GroupApi groupDepth=1\n\
          user start api world CollApi parent=g func=AllReduce count=1Ki datatype=ncclFloat32\n\
@@ -322,7 +325,7 @@ fn a_stop_that_never_comes_ends_with_what_is_around_it_or_with_the_thread() {
 // ---- types, handles ----
 
 #[test]
-fn what_this_build_does_not_know_is_counted_and_shown() {
+fn unknown_types_and_states_are_counted_and_shown() {
     let timeline = shown(
         "user start new world type:0x100000\n\
          user state new state:99\n\
@@ -352,7 +355,7 @@ fn a_network_update_on_another_event_is_counted() {
 }
 
 #[test]
-fn only_one_byte_of_the_type_counts_before_v5() {
+fn before_v5_only_one_byte_of_the_type_is_read() {
     const EVENTS: &str = "user start plan world Group\n\
                           user start coll world Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32\n\
                           user stop coll\n\
@@ -367,7 +370,7 @@ fn only_one_byte_of_the_type_counts_before_v5() {
                           proxy state ctrl CtrlIdle\n\
                           proxy stop ctrl\n\
                           proxy end\n";
-    // What the host leaves behind the type is not zero.
+    // What the host leaves after the type is not zero.
     for version in 1..=4 {
         let timeline = shown_by(version, EVENTS);
         assert_remarkable(&timeline, &[]);
@@ -389,7 +392,7 @@ fn only_one_byte_of_the_type_counts_before_v5() {
 }
 
 #[test]
-fn handles_that_mean_nothing_do_nothing() {
+fn meaningless_handles_do_nothing() {
     let recording = Recording::of(&format!(
         "{INIT}{COLL}user stop null\n\
          user state null StepSendWait value=1\n\
@@ -415,7 +418,7 @@ fn handles_that_mean_nothing_do_nothing() {
 // ---- texts ----
 
 #[test]
-fn words_that_are_new_are_kept_as_text() {
+fn new_words_are_kept_as_text() {
     let timeline = shown(
         "user start a world Coll func=AllJuggle count=3 datatype=ncclPosit8 algo=SPIRAL proto=WARP9\n\
          user stop a\n\
@@ -443,8 +446,8 @@ fn words_that_are_new_are_kept_as_text() {
 }
 
 #[test]
-fn a_word_that_belongs_to_another_table_is_still_that_word() {
-    // A symmetric kernel has its variant where the algorithm would be, and no protocol.
+fn a_word_from_another_table_keeps_its_meaning() {
+    // A symmetric kernel has its variant in place of the algorithm, and no protocol.
     let timeline = shown(
         "user start a world Coll func=AllGather count=8 datatype=ncclInt8 algo=LL proto=\"\"\n\
          user stop a\n\
@@ -462,7 +465,7 @@ fn a_word_that_belongs_to_another_table_is_still_that_word() {
 }
 
 #[test]
-fn an_address_whose_content_changed_is_read_anew() {
+fn an_address_with_changed_content_is_read_again() {
     let timeline = shown(
         "user text func AllReduce\n\
          user text type ncclFloat32\n\
@@ -495,7 +498,7 @@ fn an_address_whose_content_changed_is_read_anew() {
 
 // ---- communicators ----
 
-/// What the trace says of the only communicator of a script.
+/// What the trace says about the only communicator of a script.
 #[track_caller]
 fn communicator(init: &str) -> (String, Slice) {
     let timeline = Recording::of(&format!("user init world {init}\nuser finalize world")).timeline();
@@ -533,15 +536,16 @@ fn a_very_long_name_is_cut() {
     assert!((100..=130).contains(&kept.len()), "{} bytes are kept", kept.len());
     assert!(place.starts_with(&format!("Communicators/{kept}")), "{place}");
 
-    // Not inside a letter.
+    // Not inside a character.
     let name = "→".repeat(100);
     let (_, comm) = communicator(&format!("comm=7 rank=0 nranks=2 name={name}"));
     assert!(name.starts_with(comm.str("comm_name").unwrap().trim_end_matches(['…', '\u{fffd}'])));
 }
 
-/// The viewer gets slow with more than a few thousand tracks. What has none of its own shares some, says whose it is, and is counted.
+/// The viewer gets slow with more than a few thousand tracks. Communicators without tracks of their
+/// own share some, are named in the arguments, and are counted.
 #[test]
-fn ten_thousand_communicators_leave_a_few_thousand_tracks() {
+fn ten_thousand_communicators_make_only_a_few_thousand_tracks() {
     const COMMUNICATORS: i64 = 10_000;
     let mut script = String::new();
     for n in 0..COMMUNICATORS {
@@ -596,7 +600,7 @@ fn ten_thousand_communicators_leave_a_few_thousand_tracks() {
 }
 
 #[test]
-fn two_ranks_of_one_communicator_live_in_one_process() {
+fn two_ranks_of_one_communicator_may_be_in_one_process() {
     let timeline = Recording::of(
         "one init a comm=0xc1 rank=0 nranks=2\n\
          two init b comm=0xc1 rank=1 nranks=2\n\
@@ -624,21 +628,21 @@ fn two_ranks_of_one_communicator_live_in_one_process() {
     let (send, recv) = (timeline.slice("Send 1 B i8 → 1"), timeline.slice("Recv 1 B i8 ← 0"));
     assert_eq!(send.str("correlation_id"), recv.str("correlation_id"));
     assert_ne!(send.str("correlation_id"), x.str("correlation_id"));
-    // They overlap, and are told apart by the thread.
+    // They overlap, and are distinguished by thread.
     assert_ne!(x.track, y.track);
     assert_ne!(x.int("tid"), y.int("tid"));
 }
 
 // ---- payloads ----
 
-/// A slice's arguments, as `name=value` with blanks between.
+/// Compares a slice's arguments: `name=value`, separated by spaces.
 #[track_caller]
 fn assert_arguments(timeline: &Timeline, name: &str, expected: &str) {
     assert_eq!(timeline.slice(name).arguments(), expected, "{name}");
 }
 
 #[test]
-fn what_the_network_says_is_kept_to_the_last_bit() {
+fn network_payloads_are_kept_to_the_last_bit() {
     let timeline = shown(
         "net start ib world NetPlugin net=ib device=-1 wr_id=0x7fffffffffffffff opcode=-2147483648 qp=2147483647 \
            length=0x123456789a\n\
@@ -686,8 +690,9 @@ fn copy_engine_events_are_kept_to_the_last_bit() {
 }
 
 #[test]
-fn the_error_of_a_channel_that_runs_for_long_is_that_of_its_end_too() {
-    // It is drawn after a second. At its end the timer is not related so well as at its begin: the clocks may have drifted apart.
+fn a_long_channel_states_the_error_of_its_end_too() {
+    // It is drawn after a second. At its end the timer is less accurate than at its begin, because
+    // the clocks may have drifted apart.
     let launched = |name: &str| {
         format!(
             "user start g{name} world GroupApi groupDepth=1\n\
@@ -742,7 +747,7 @@ fn kernel_channels_and_phases_keep_the_gpus_times() {
 }
 
 #[test]
-fn operations_keep_what_they_are_told() {
+fn operations_keep_all_their_fields() {
     let timeline = shown(
         "user start g world GroupApi graphCaptured=true groupDepth=2\n\
          user start api world P2pApi parent=g func=Recv count=6 datatype=ncclUint64 stream=0x7000 graphCaptured=true \

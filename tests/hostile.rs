@@ -1,6 +1,7 @@
-//! What a job may do that no job should: fork at the wrong moment, cancel threads, run out of memory. It goes on, and the trace is whole.
+//! What a job may do although no job should: fork at the wrong moment, cancel threads, run out of
+//! memory. It continues, and the trace is complete.
 //!
-//! Each way has a process of its own, that of `support/hostile.c`.
+//! Each case runs in a process of its own, `support/hostile.c`.
 
 use emulated_cupti::release::Release;
 use ncclscope_tests::perfetto::Trace;
@@ -15,7 +16,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// `hostile.c`, compiled with whatever C compiler links Rust programs here.
+/// `hostile.c`, compiled with the C compiler that links Rust programs here.
 static PROGRAM: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("hostile");
@@ -28,7 +29,7 @@ static PROGRAM: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     (folder, program)
 });
 
-/// What the program did, and what was left of it.
+/// What the program did, and what it left behind.
 struct Run {
     report: Json,
     stderr: String,
@@ -36,7 +37,7 @@ struct Run {
 }
 
 impl Run {
-    /// Requires that the program has come to its own end.
+    /// Asserts that the program ended normally.
     #[track_caller]
     fn of(way: &[&str], settings: &[(&str, &str)]) -> Run {
         let traces = Traces::new();
@@ -57,7 +58,8 @@ impl Run {
         self.report[name].as_u64().unwrap_or_else(|| panic!("no figure `{name}` in {}", self.report))
     }
 
-    /// Requires that each call is recorded, dropped or discarded, and that the trace has its last word. The slices that nobody stopped are open.
+    /// Asserts that each call is recorded, dropped or discarded, and that the trace has its final
+    /// event. Slices that nobody stopped are open.
     #[track_caller]
     fn account(&self) -> (Trace, Figures) {
         let trace = self.traces.open();
@@ -73,8 +75,8 @@ impl Run {
 // ---- memory ----
 
 #[test]
-fn a_job_that_may_have_no_more_memory_goes_on() {
-    // From too little for anything of ours to enough.
+fn a_job_with_a_memory_limit_continues() {
+    // From too little memory for us to enough.
     let mut recorded = Vec::new();
     for megabytes in [0, 4, 16, 24, 40, 52, 58, 60, 62, 64, 80, 400] {
         let run = Run::of(&["limit-before", &(megabytes << 10).to_string()], &[]);
@@ -90,7 +92,7 @@ fn a_job_that_may_have_no_more_memory_goes_on() {
 }
 
 #[test]
-fn memory_that_ends_while_it_records_ends_nothing() {
+fn running_out_of_memory_while_recording_ends_nothing() {
     for kilobytes in ["0", "1024"] {
         let (_, figures) = Run::of(&["limit-after", kilobytes], &[]).account();
         assert!(figures.get("recorded") > 0);
@@ -99,12 +101,13 @@ fn memory_that_ends_while_it_records_ends_nothing() {
 }
 
 #[test]
-fn nothing_is_allocated_from_the_job_once_it_records() {
-    // Where our threads get nothing from libc they do not miss it.
+fn nothing_is_allocated_from_the_job_while_recording() {
+    // Our threads can do without libc's allocator.
     let run = Run::of(&["no-malloc"], &[]);
     run.account();
     let reserved = run.figure("reserved_kib");
-    // 32 MiB of rings, 24 of heap, two stacks of 2 MiB, and the 64 MiB that libc sets aside for each thread that allocates.
+    // 32 MiB of rings, 24 of heap, two stacks of 2 MiB, and the 64 MiB that libc reserves for each
+    // thread that allocates.
     assert!(reserved < 200 << 10, "{reserved} KiB of addresses");
 }
 
@@ -115,11 +118,11 @@ fn an_absurd_size_of_the_rings_is_refused() {
     assert_sound(&run.traces.open(), 0);
 }
 
-/// Most that a recording may add to a process, whatever the job does.
+/// The most that a recording may add to a process, whatever the job does.
 const MOST_GROWTH: u64 = 64 << 10;
 
 #[test]
-fn channels_and_what_is_never_stopped_take_no_more_memory() {
+fn channels_and_unstopped_events_take_no_more_memory() {
     let libraries = tempfile::tempdir().unwrap();
     let beside = |name| std::env::current_exe().unwrap().with_file_name(name);
     emulated_cupti::place(&beside("libemulated_cupti.so"), libraries.path(), Release::V13_0).unwrap();
@@ -149,7 +152,7 @@ fn children_forked_while_init_runs_do_not_hang() {
 }
 
 #[test]
-fn a_child_made_by_a_bare_clone_is_left_alone() {
+fn a_child_made_by_a_raw_clone_is_left_alone() {
     let run = Run::of(&["clone"], &[]);
     assert_eq!(run.figure("bad"), 0, "{}", run.stderr);
     let trace = run.traces.open();
@@ -161,17 +164,17 @@ fn a_child_made_by_a_bare_clone_is_left_alone() {
 // ---- threads ----
 
 #[test]
-fn switched_off_there_are_no_threads() {
+fn when_disabled_there_are_no_threads() {
     let off = Run::of(&["threads"], &[("NCCLSCOPE_ENABLE", "0")]);
     assert_eq!((off.figure("mask"), off.figure("threads"), &*off.stderr), (0, 1, ""));
     assert_eq!(fs::read_dir(off.traces.path()).unwrap().count(), 0);
-    // Those that there are else are seen.
+    // Otherwise there are threads, and this check sees them.
     let on = Run::of(&["threads"], &[]);
     assert!(on.figure("mask") > 0 && on.figure("threads") >= 3, "{}", on.report);
 }
 
 #[test]
-fn a_thread_that_is_cancelled_in_init_or_finalize_ends_behind_it() {
+fn a_thread_cancelled_in_init_or_finalize_ends_after_it() {
     let run = Run::of(&["cancel"], &[]);
     let trace = run.traces.open();
     assert_sound(&trace, 0);
@@ -182,18 +185,18 @@ fn a_thread_that_is_cancelled_in_init_or_finalize_ends_behind_it() {
 }
 
 #[test]
-fn a_signal_handler_that_calls_is_recorded_or_counted() {
+fn calls_from_a_signal_handler_are_recorded_or_counted() {
     let run = Run::of(&["signals", "20000"], &[]);
     let (_, figures) = run.account();
     assert!(figures.get("recorded") > run.figure("in_handlers"), "{}", run.report);
     assert_eq!(figures.get("panics"), 0);
-    // Had two events one handle, one of them would seem to be stopped twice.
+    // If two events shared a handle, one of them would seem to be stopped twice.
     let doubts = figures.remarkable();
     assert_eq!(doubts.keys().collect::<Vec<_>>(), [&"dropped"], "{doubts:?}");
 }
 
 #[test]
-fn a_copy_in_a_namespace_of_its_own_leaves_the_recording_to_the_first() {
+fn a_copy_in_another_linker_namespace_leaves_the_recording_to_the_first() {
     let run = Run::of(&["namespaces"], &[]);
     let masks = run.report["masks"].as_array().unwrap();
     assert!(masks[0].as_u64() > Some(0) && masks[1].as_u64() == Some(0), "{}", run.report);

@@ -1,5 +1,6 @@
-//! Program, library and Python module as a wheel and the archive lay them out: they must find each other. `cargo xtask package` does the same
-//! with the real ones. A test of the package `ncclscope`, because Cargo tells only these where the program is.
+//! Program, library and Python module in the layouts of the wheel and the archive: they must find
+//! each other. `cargo xtask package` does the same with the real ones. This test belongs to the
+//! package `ncclscope`, because Cargo tells only that package's tests where the program is.
 
 use ncclscope_tests::play;
 use std::collections::BTreeSet;
@@ -19,7 +20,8 @@ struct Installed {
 }
 
 impl Installed {
-    /// As a wheel is unpacked in a virtual environment of the Python that is here: `scripts`, and `platlib` for the library and for the module.
+    /// As a wheel is installed in a virtual environment of the local Python: `scripts` for the
+    /// program, `platlib` for the library and the module.
     fn wheel() -> Installed {
         let root = folder();
         let text = "import sys, sysconfig\n\
@@ -51,7 +53,7 @@ impl Installed {
         Installed { root, program, library, modules }
     }
 
-    /// `ncclscope lib`, as one would start it who has a link to it on the PATH.
+    /// `ncclscope lib`, started through a link on the PATH.
     fn lib(&self) -> Command {
         let link = self.root.path().join("link");
         let _ = fs::remove_file(&link);
@@ -70,7 +72,7 @@ impl Installed {
     }
 }
 
-/// By its true name, which a running program knows.
+/// By its real path, which a running program knows.
 fn folder() -> TempDir {
     TempDir::new_in(std::env::temp_dir().canonicalize().unwrap()).unwrap()
 }
@@ -103,7 +105,7 @@ fn program_and_module_of_a_wheel_and_of_the_archive_name_the_library() {
 }
 
 #[test]
-fn of_several_pythons_that_with_this_version_has_the_library() {
+fn of_several_pythons_the_one_with_this_version_has_the_library() {
     let installed = Installed::wheel();
     for other in ["lib/python3.0/site-packages", "lib/python3.999/site-packages"] {
         let modules = installed.root.path().join(other);
@@ -134,7 +136,7 @@ fn without_a_library_both_say_where_to_get_it() {
 }
 
 #[test]
-fn completions_and_manual_pages_have_every_command_and_none_that_is_hidden() {
+fn completions_and_manual_pages_have_every_command_except_hidden_ones() {
     let folder = folder();
     let mut generate = Command::new(env!("CARGO_BIN_EXE_ncclscope"));
     said(generate.arg("generate").arg(folder.path()));

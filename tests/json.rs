@@ -1,4 +1,4 @@
-//! What the command line says, for programs.
+//! The command line's output for programs.
 
 mod command;
 
@@ -20,7 +20,7 @@ const JOB: &str = "user init world comm=0xabc rank=1 nranks=4 nodes=2 name=dp\n\
                    user finalize world\n";
 
 #[test]
-fn settings_are_told_as_they_are_in_the_table() {
+fn settings_are_reported_as_in_the_table() {
     let said: Value = serde_json::from_str(&ncclscope(&["settings", "--json", "-"]).unwrap()).unwrap();
     let expected: Vec<_> = SETTINGS
         .iter()
@@ -32,7 +32,7 @@ fn settings_are_told_as_they_are_in_the_table() {
 }
 
 #[test]
-fn info_says_of_a_trace_and_a_capture_what_is_in_them() {
+fn info_describes_a_trace_and_a_capture() {
     let recording = Recording::by(Play::new(JOB).env("NCCLSCOPE_CAPTURE", "1").env("NCCLSCOPE_COMPRESS", "0"));
     let trace = recording.traces.file();
     let capture = trace.with_extension("capture");
@@ -62,7 +62,7 @@ fn info_says_of_a_trace_and_a_capture_what_is_in_them() {
     assert_eq!(of_capture["kind"], "capture");
     assert!(of_capture["records"].as_u64() >= Some(recording.calls()), "{of_capture}");
 
-    // Into a file, beside the text, and not over another one.
+    // Into a file, in addition to the text, and never overwriting one.
     let output = recording.traces.path().join("info.json");
     let words = ["info".as_ref(), files[0], "--json".as_ref(), output.as_os_str()];
     let text = ncclscope(&words).unwrap();
@@ -73,7 +73,7 @@ fn info_says_of_a_trace_and_a_capture_what_is_in_them() {
 }
 
 #[test]
-fn a_recording_that_has_no_last_word_says_so() {
+fn a_recording_without_a_final_event_says_so() {
     let recording = Recording::by(Play::new(format!("{JOB}user kill SIGKILL\n")));
     let said =
         ncclscope(&["info".as_ref(), recording.traces.file().as_os_str(), "--json".as_ref(), "-".as_ref()]).unwrap();
@@ -136,7 +136,7 @@ fn the_exit_status_of_info_says_whether_a_trace_can_be_trusted() {
 }
 
 #[test]
-fn what_cannot_be_read_is_among_the_files_and_fails_the_command() {
+fn an_unreadable_file_is_listed_and_fails_the_command() {
     let recording = Recording::by(Play::new(JOB));
     let trace = recording.traces.file();
     let broken = recording.traces.path().join("broken.perfetto-trace");
@@ -150,7 +150,7 @@ fn what_cannot_be_read_is_among_the_files_and_fails_the_command() {
 }
 
 #[test]
-fn a_file_of_another_tool_is_told_too() {
+fn a_file_of_another_tool_is_described_too() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/kineto_1rank_nccl.json.gz");
     let said = ncclscope(&["info".as_ref(), file.as_os_str(), "--json".as_ref(), "-".as_ref()]).unwrap();
     let said: Value = serde_json::from_str(&said).unwrap();

@@ -1,5 +1,6 @@
-//! JSON of PyTorch's profiler in the forms in which it comes, made up after libkineto's writer: old and new releases, AMD's GPUs, merged ranks, files
-//! that were handled. What each says is found and drawn, and nothing that it does not say.
+//! JSON from PyTorch's profiler in its various forms, made up according to libkineto's writer: old
+//! and new releases, AMD's GPUs, merged ranks, edited files. Everything in a file is found and
+//! drawn, and nothing else.
 
 mod command;
 
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 /// 2026-05-26 07:58:50 UTC.
 const BASE: i64 = 1_779_782_330_000_000_000;
 
-/// A file of these events and of what stands beside them.
+/// A file with these events and the fields beside them.
 fn file(events: &[Value], beside: Value) -> (TempDir, PathBuf) {
     let mut whole = json!({"schemaVersion": 1, "baseTimeNanoseconds": BASE});
     whole.as_object_mut().unwrap().extend(beside.as_object().unwrap().clone());
@@ -37,7 +38,7 @@ fn event(cat: &str, name: &str, (pid, tid): (Value, Value), (ts, dur): (f64, f64
 
 const RING: &str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
 
-/// A launch by thread 11 of process 4711 and its kernel on stream 20 of GPU 0.
+/// A launch by thread 11 of process 4711, and its kernel on stream 20 of GPU 0.
 fn launched(kernel: &str, number: u32, at: f64) -> [Value; 2] {
     let place = json!({"device": 0, "context": 1, "stream": 20, "correlation": number, "grid": [8, 1, 1], "block": [256, 1, 1]});
     [
@@ -56,7 +57,7 @@ fn range(name: &str, at: f64, dur: f64) -> Value {
     event("user_annotation", name, (4711.into(), 11.into()), (at, dur), json!({}))
 }
 
-/// The trace that the import makes of a file, and the file read back.
+/// The trace that the import of a file makes, and that trace read back.
 fn imported(path: &Path) -> (Trace, Profile) {
     let output = path.with_extension("perfetto-trace");
     let words = ["import".as_ref(), "-o".as_ref(), output.as_os_str(), path.as_os_str()];
@@ -66,7 +67,8 @@ fn imported(path: &Path) -> (Trace, Profile) {
     (trace, import::open(&output).unwrap())
 }
 
-/// How the kernels of collectives are known, by the trace: its name, what it is matched by, and the doubt.
+/// How the operations of collective kernels are known in the trace: name, match and doubt of each
+/// kernel.
 fn matches(trace: &Trace) -> String {
     trace.text(
         "SELECT name, extract_arg(arg_set_id, 'nccl.match') AS by, extract_arg(arg_set_id, 'nccl.doubt') AS doubt FROM slice \
@@ -75,9 +77,10 @@ fn matches(trace: &Trace) -> String {
 }
 
 #[test]
-fn a_kernel_in_the_range_of_a_call_is_that_call_s() {
+fn a_kernel_in_the_range_of_a_call_belongs_to_it() {
     let mut events: Vec<Value> = Vec::new();
-    // Launched in the range of an all-reduce, in one that is no call, in one that its name contradicts, and in none.
+    // Launched in the range of an all-reduce, in one that is no call, in one that its name
+    // contradicts, and in none.
     events.extend(launched(RING, 1, 100.0));
     events.push(range("nccl:all_reduce", 95.0, 20.0));
     events.extend(launched(RING, 2, 200.0));
@@ -85,13 +88,13 @@ fn a_kernel_in_the_range_of_a_call_is_that_call_s() {
     events.extend(launched(RING, 3, 300.0));
     events.push(range("nccl:all_gather", 295.0, 20.0));
     events.extend(launched(RING, 4, 400.0));
-    // Its launch is not in the file, and the range lies over it on the GPU.
+    // Its launch is not in the file, but the range covers it on the GPU.
     events.push(launched(RING, 5, 500.0)[1].clone());
     let over = event("gpu_user_annotation", "nccl:all_reduce", (0.into(), 20.into()), (519.9, 30.2), json!({}));
     events.push(over);
-    // Nor is that of this one.
+    // The launch of this one is missing, too.
     events.push(launched(RING, 6, 600.0)[1].clone());
-    // Not NCCL's, and collectives all the same.
+    // Not NCCL's, but still collectives.
     events.extend(launched("void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", 7, 700.0));
     events.extend(launched("void ncclDevKernel_SendRecv<1>(ncclDevKernelArgsStorage<4096ul>)", 8, 800.0));
     events.push(range("nccl:all_to_all", 795.0, 20.0));
@@ -123,9 +126,9 @@ fn a_kernel_in_the_range_of_a_call_is_that_call_s() {
 }
 
 #[test]
-fn amd_s_files_say_what_they_say_and_nothing_is_zero() {
+fn what_amd_s_files_do_not_say_is_absent_rather_than_zero() {
     let kernel = |number: u32, at: f64| {
-        // As roctracer tells of what it has no launch of.
+        // As roctracer reports kernels without a launch.
         let args = json!({"device": 2, "stream": 3, "correlation": number, "kind": "Dispatch Kernel"});
         event(
             "kernel",
@@ -189,7 +192,7 @@ fn amd_s_files_say_what_they_say_and_nothing_is_zero() {
 }
 
 #[test]
-fn begins_and_ends_are_events_and_arrows_lead_to_kernels() {
+fn begin_and_end_events_are_paired_and_arrows_lead_to_kernels() {
     let half = |ph: &str, name: &str, ts: f64, args: Value| json!({"ph": ph, "cat": "cpu_op", "name": name, "pid": 4711, "tid": 11, "ts": ts, "args": args});
     let arrow = |ph: &str, id: u32, pid: u32, tid: u32, ts: f64| json!({"ph": ph, "id": id, "pid": pid, "tid": tid, "ts": ts, "cat": "ac2g", "name": "ac2g"});
     let mut call = half("B", "cudaLaunchKernel", 21.0, json!({}));
@@ -203,7 +206,7 @@ fn begins_and_ends_are_events_and_arrows_lead_to_kernels() {
         half("E", "", 40.0, json!({})),
         half("B", "cut", 50.0, json!({})),
         event("user_annotation", "nccl:all_reduce", (4711.into(), 11.into()), (20.5, 3.0), json!({})),
-        // Neither the call nor the kernel says which it was; the arrow does.
+        // Neither the call nor the kernel has a correlation id; the arrow has.
         event("kernel", RING, (0.into(), 20.into()), (30.0, 5.0), json!({"device": 0, "stream": 20})),
         arrow("s", 77, 4711, 11, 21.0),
         arrow("f", 77, 0, 20, 30.0),
@@ -211,7 +214,7 @@ fn begins_and_ends_are_events_and_arrows_lead_to_kernels() {
     ];
     let (_folder, path) = file(&events, json!({}));
     let profile = import::open(&path).unwrap();
-    let ranges: Vec<_> = profile.ranges.iter().map(|it| (&*it.name, it.span.start, it.span.end)).collect();
+    let ranges: Vec<_> = profile.ranges.iter().map(|it| (&*it.name, it.span.start.0, it.span.end.0)).collect();
     let expected = [("outer", 10_000, 40_000), ("inner", 20_000, 25_000), ("nccl:all_reduce", 20_500, 23_500)];
     assert_eq!(ranges, expected);
     assert_eq!((profile.cuda_calls[0].correlation, profile.cuda_calls[0].span.duration()), (77, 1000));
@@ -226,7 +229,7 @@ fn begins_and_ends_are_events_and_arrows_lead_to_kernels() {
     );
 }
 
-/// What rank `rank` of two recorded, with the process numbers that `pid` makes of its own and of its GPU's.
+/// What rank `rank` of two recorded. `pid` gives the ids of its own process and of its GPU's.
 fn of_rank(rank: u32, own: &dyn Fn(u32) -> Value) -> Vec<Value> {
     let (cpu, gpu) = (own(4000 + rank), own(rank));
     let at = 100.0 + f64::from(rank);
@@ -246,13 +249,13 @@ fn of_rank(rank: u32, own: &dyn Fn(u32) -> Value) -> Vec<Value> {
 }
 
 #[test]
-fn ranks_that_were_merged_stay_processes() {
+fn merged_ranks_stay_separate_processes() {
     let labelled = |rank: u32| move |pid: u32| Value::from(format!("[TP{rank:02}] {pid}"));
     let moved = |rank: u32| move |pid: u32| Value::from(pid + rank * 1_000_000);
     let mut sorted = [of_rank(0, &labelled(0)), of_rank(1, &labelled(1))].concat();
     sorted.sort_by(|one, other| one["ts"].as_f64().unwrap_or(0.0).total_cmp(&other["ts"].as_f64().unwrap_or(0.0)));
     let plain = |pid: u32| Value::from(pid);
-    // Both GPUs have one number, as where each rank sees its own alone.
+    // Both GPUs have the same number, as where each rank sees only its own.
     let same_gpu = |pid: u32| Value::from(if pid < 2 { 0 } else { pid });
     for (how, events) in [
         ("labelled, and sorted by time", sorted),
@@ -265,7 +268,7 @@ fn ranks_that_were_merged_stay_processes() {
         let ranks: Vec<_> = profile.processes.iter().map(|process| process.rank).collect();
         assert_eq!(ranks, [Some(0), Some(1)], "{how}");
         for (at, kernel) in profile.kernels.iter().enumerate() {
-            assert_eq!((kernel.process, kernel.span.start), (at, 110_000 + 1000 * at as i64), "{how}");
+            assert_eq!((kernel.process, kernel.span.start.0), (at, 110_000 + 1000 * at as i64), "{how}");
             let operation = &profile.operations[kernel.carried.operations[0]];
             let group = &profile.communicators[operation.communicator.unwrap()];
             assert_eq!((operation.process, group.process, operation.bytes), (at, at, Some(4096)), "{how}");
@@ -277,7 +280,8 @@ fn ranks_that_were_merged_stay_processes() {
         assert_eq!(names, ["rank 0", "rank 1"], "{how}");
         assert_eq!(after.kernels.iter().map(|kernel| kernel.process).collect::<Vec<_>>(), [0, 1], "{how}");
     }
-    // Sorted by time and numbered alike nothing says whose a kernel was, and nobody is accused.
+    // When sorted by time and numbered alike, nothing says whose a kernel was, and none is assigned
+    // to a rank.
     let mut mixed = [of_rank(0, &same_gpu), of_rank(1, &same_gpu)].concat();
     mixed.sort_by(|one, other| one["ts"].as_f64().unwrap_or(0.0).total_cmp(&other["ts"].as_f64().unwrap_or(0.0)));
     let (_folder, path) = file(&mixed, json!({}));
@@ -292,10 +296,10 @@ fn ranks_that_were_merged_stay_processes() {
 }
 
 #[test]
-fn a_file_without_a_base_has_a_date_only_where_its_times_are_since_1970() {
+fn a_file_without_a_base_has_a_date_only_if_its_times_are_since_1970() {
     for (base, at, dated) in [
         (json!(BASE), 100.0, true),
-        // As releases wrote before there was a base.
+        // As written by releases that had no base.
         (Value::Null, 1_779_782_330_000_100.0, true),
         (Value::Null, 100.0, false),
         (json!(0), 100.0, false),
@@ -315,7 +319,7 @@ fn a_file_without_a_base_has_a_date_only_where_its_times_are_since_1970() {
 }
 
 #[test]
-fn what_stands_around_the_events_may_be_null_or_odd() {
+fn fields_beside_the_events_may_be_null_or_odd() {
     let events = launched(RING, 1, 100.0);
     for beside in [
         json!({"distributedInfo": null, "deviceProperties": null, "schemaVersion": null, "traceName": null}),
@@ -328,7 +332,7 @@ fn what_stands_around_the_events_may_be_null_or_odd() {
         assert_eq!((profile.source.tool, profile.kernels.len()), (Tool::Kineto, 1), "{beside}");
         imported(&path);
     }
-    // A mark of the byte order, as editors leave it, plain and packed.
+    // A byte order mark, as editors leave it, plain and gzipped.
     let text = [b"\xef\xbb\xbf", json!({"traceEvents": events}).to_string().as_bytes()].concat();
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, &text).unwrap();
@@ -347,7 +351,7 @@ fn what_stands_around_the_events_may_be_null_or_odd() {
 }
 
 #[test]
-fn imported_files_are_joined_where_they_were_recorded_or_refused() {
+fn imported_files_are_merged_only_with_dated_imports_of_the_same_time() {
     let folder = tempfile::tempdir().unwrap();
     let import = |name: &str, base: Value| {
         let (_folder, json) = file(&launched(RING, 1, 100.0), json!({"baseTimeNanoseconds": base}));

@@ -1,4 +1,4 @@
-//! From the first `init` to the end of the process, whichever that is: files, lives, settings, masks.
+//! From the first `init` to the end of the process, however it ends: files, lives, settings, masks.
 
 use ncclscope::trace::reader::{self, proto::perfetto::protos::track_event::Type};
 use ncclscope_tests::layout;
@@ -20,9 +20,9 @@ const WORLD: &str = "user init world comm=0xabc rank=0 nranks=4 nodes=2 name=dp\
                      user start coll world Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32\n\
                      user stop coll\n\
                      user stop plan\n";
-/// As the trace calls it.
+/// The trace's name for it.
 const COLL: &str = "AllReduce 4 KiB f32";
-/// A second communicator with another collective, and what the trace calls that.
+/// A second communicator with another collective, and the trace's name for that.
 const OTHER: &str = "user init other comm=0xdef rank=0 nranks=2\n\
                      user start coll2 other Coll func=Reduce count=1Ki datatype=ncclFloat32\n\
                      user stop coll2\n\
@@ -39,7 +39,7 @@ fn record(script: &str, settings: Settings) -> Recording {
     Recording::by(play)
 }
 
-/// Requires that the job was not disturbed: every call succeeded, and it ended by itself.
+/// Asserts that the job was not disturbed: every call succeeded, and it ended by itself.
 #[track_caller]
 fn assert_undisturbed(recording: &Recording) {
     let outcome = &recording.outcome;
@@ -56,7 +56,7 @@ fn host_name() -> String {
 // ---- lives ----
 
 #[test]
-fn a_second_life_goes_on_in_the_same_file() {
+fn a_second_life_continues_in_the_same_file() {
     for between in ["", "user unload\nuser sleep 2ms\nuser load\n"] {
         let recording = record(&format!("{WORLD}user finalize world\n{between}{OTHER}"), &[]);
         assert_undisturbed(&recording);
@@ -73,7 +73,7 @@ fn a_second_life_goes_on_in_the_same_file() {
 
 #[test]
 fn everything_is_in_the_file_when_the_last_finalize_returns() {
-    // Whatever comes after it cannot help.
+    // Nothing that comes later can help.
     let recording = record(&format!("{WORLD}user finalize world\nuser kill SIGKILL"), &[]);
     assert_eq!(recording.outcome.signal, Some(libc::SIGKILL));
     let timeline = recording.timeline();
@@ -96,7 +96,7 @@ fn an_exit_without_finalize_leaves_a_complete_trace() {
     assert_eq!(recording.outcome.status, Some(7), "the exit status is the job's own");
 }
 
-/// How many slices of that name are in the file by now.
+/// How many slices with this name are in the file so far.
 fn begun(traces: &Traces, name: &str) -> usize {
     let Some(file) = traces.files().pop() else { return 0 };
     let mut count = 0;
@@ -105,7 +105,7 @@ fn begun(traces: &Traces, name: &str) -> usize {
         count += usize::from(begins);
         Ok(())
     });
-    // One that is being written may end anywhere.
+    // A trace that is being written may end anywhere.
     drop(read);
     count
 }
@@ -145,7 +145,7 @@ fn an_abrupt_end_loses_only_what_was_not_flushed() {
 
 #[test]
 fn an_end_in_the_middle_of_everything_leaves_a_readable_trace() {
-    // While all threads send, so that a flush is under way at any time.
+    // All threads send all the time, so that a flush is always under way.
     for _ in 0..3 {
         let traces = Traces::new();
         let mut command = Command::new(play::host_path().unwrap());
@@ -253,7 +253,7 @@ fn a_child_forked_before_the_first_init_records_by_itself() {
 // ---- settings ----
 
 #[test]
-fn bad_settings_are_said_and_do_no_harm() {
+fn bad_settings_are_reported_and_harmless() {
     let settings = [
         ("NCCLSCOPE_PRESET", "everything"),
         ("NCCLSCOPE_MAX_SIZE", "10"),
@@ -278,7 +278,7 @@ fn bad_settings_are_said_and_do_no_harm() {
 }
 
 #[test]
-fn only_one_rank_speaks() {
+fn only_one_rank_prints() {
     for (rank, lines) in [("0", 2), ("3", 0)] {
         let recording = record(&format!("{WORLD}user finalize world"), &[("RANK", rank), ("NCCLSCOPE_CLOCK", "sun")]);
         assert_eq!(recording.said().len(), lines, "rank {rank}: {:?}", recording.said());
@@ -307,7 +307,7 @@ fn without_a_place_for_the_trace_nothing_is_recorded() {
 }
 
 #[test]
-fn what_is_switched_off_is_silent() {
+fn a_disabled_plugin_is_silent() {
     let recording = record(&format!("{WORLD}user finalize world"), &[("NCCLSCOPE_PRESET", "off")]);
     assert_undisturbed(&recording);
     assert_eq!(recording.outcome.call("world").mask, Some(0));
@@ -322,7 +322,7 @@ fn a_file_that_exists_is_never_overwritten() {
     let traces = Traces::new();
     let mut command = Command::new("sh");
     play::clean_environment(&mut command);
-    // The name has host, process and second in it: all that could be meant are there already.
+    // The name contains host, process and second: every possible one exists already.
     let script = "now=$(date +%s); for second in $(seq $now $((now + 20))); do \
                   echo mine > \"$NCCLSCOPE_OUTPUT/$(uname -n).$$.$second.perfetto-trace\"; done; exec \"$@\"";
     command.args(["-c", script, "sh"]).arg(play::host_path().unwrap()).arg("play");
@@ -338,14 +338,14 @@ fn a_file_that_exists_is_never_overwritten() {
 }
 
 #[test]
-fn a_trace_is_its_owners_alone() {
+fn only_its_owner_can_read_a_trace() {
     let recording = record(&format!("{WORLD}user finalize world"), &[]);
     let mode = fs::metadata(recording.traces.file()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600, "{mode:o}");
 }
 
 #[test]
-fn the_folder_is_where_it_was_asked_for() {
+fn the_folder_is_where_the_setting_says() {
     let traces = Traces::new();
     let template = format!("{}/%j/%h.%p.%r", traces.path().display());
     let settings = [("NCCLSCOPE_OUTPUT", &*template), ("SLURM_JOB_ID", "47/11"), ("RANK", "5")];
@@ -358,7 +358,7 @@ fn the_folder_is_where_it_was_asked_for() {
     let name = file.file_name().unwrap().to_string_lossy().into_owned();
     assert!(name.starts_with(&format!("{}.{pid}.", host_name())), "{name}");
 
-    // Without a wish, a folder of the job's in the working directory.
+    // By default, a folder for the job in the working directory.
     let settings = [("NCCLSCOPE_OUTPUT", ""), ("SLURM_JOB_ID", "4711")];
     let recording = record(&format!("{WORLD}user finalize world"), &settings);
     let folder = recording.traces.path().join("ncclscope-4711");
@@ -397,7 +397,8 @@ fn a_process_is_named_by_its_rank_in_the_job() {
 const LIGHT: &[&str] = &["GroupApi", "CollApi", "P2pApi", "KernelLaunch", "Group", "Coll", "P2p"];
 const STANDARD: &[&str] =
     &["GroupApi", "CollApi", "P2pApi", "KernelLaunch", "Group", "Coll", "P2p", "ProxyOp", "ProxyStep"];
-/// What goes when channels are refused: phases are measured by the same means. Only preset full asks for them.
+/// What is missing when channels are refused: phases are measured by the same means. Only the
+/// preset full requests them.
 const CHANNELS: &[&str] = &["KernelCh", "KernelPhase"];
 
 fn mask_of(kinds: &[&str]) -> i32 {
@@ -405,12 +406,13 @@ fn mask_of(kinds: &[&str]) -> i32 {
 }
 
 #[test]
-fn nccl_is_asked_for_what_the_settings_say() {
+fn the_mask_follows_the_settings() {
     let light = mask_of(LIGHT);
     let standard = mask_of(STANDARD);
     let (channel, channels) = (mask_of(&["KernelCh"]), mask_of(CHANNELS));
     let full = layout::kinds().iter().map(|kind| kind.bit as i32).sum::<i32>();
-    // The host does not tell a version of NCCL, so interfaces of which some release fails with channels get none.
+    // The host does not report NCCL's version, so interfaces with which some release fails on
+    // channels get none.
     let cases: [(u32, Settings, i32, bool); 14] = [
         (7, &[], standard, false),
         (1, &[], standard, false),
@@ -454,7 +456,7 @@ fn second_life() -> &'static str {
 }
 
 #[test]
-fn events_that_nobody_asked_for_are_recorded_all_the_same() {
+fn unrequested_events_are_recorded_anyway() {
     // NCCL's RAS service can set a mask of its own.
     let script =
         format!("{WORLD}user mask value=0xffff\nuser start ctrl world ProxyCtrl\nuser state ctrl CtrlIdle\nuser end\n");
@@ -467,7 +469,7 @@ fn events_that_nobody_asked_for_are_recorded_all_the_same() {
 // ---- many at once ----
 
 #[test]
-fn communicators_can_be_made_all_at_once() {
+fn communicators_can_be_initialised_concurrently() {
     let load = Load::send("--interface 7 --threads 16 --comms 16 --events 5000", &[]);
     assert_eq!(load.sent("errors") + load.sent("null_handles"), 0);
     let trace = load.traces.open();

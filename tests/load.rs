@@ -1,7 +1,7 @@
 //! Under load: nothing is lost without being counted, and memory and file stay within their limits.
 //!
-//! No test here depends on how fast anything is; `cargo bench` measures that. `cargo xtask check load` runs them with the
-//! optimised plugin as well.
+//! No test here depends on speed; `cargo bench` measures that. `cargo xtask check load` also runs
+//! them with the optimised plugin.
 
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play;
@@ -12,15 +12,15 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A load takes the whole machine, and so does looking at what it left.
+/// A load takes the whole machine, and so does checking its result.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Holds up the other tests until it is dropped.
+/// Blocks the other tests until it is dropped.
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Requires that every call that was sent is in one of the recording's figures, and in one only.
+/// Asserts that every call that was sent is in exactly one of the recording's figures.
 #[track_caller]
 fn account(load: &Load, trace: &Trace) -> Figures {
     assert_eq!(load.sent("errors"), 0);
@@ -36,7 +36,7 @@ fn account(load: &Load, trace: &Trace) -> Figures {
          ORDER BY ts DESC LIMIT 1",
     );
     assert_eq!(counter[0].f64("value"), dropped as f64);
-    // Who is told that NCCL is too fast has lost something, and not only after the end.
+    // Whoever is told that NCCL is too fast has lost something, and is told before the end.
     let told = load.stderr.contains("records are being dropped");
     let first = |table: &str| {
         let row = &trace.rows(&format!("SELECT min(ts) AS ts FROM {table}"))[0];
@@ -67,7 +67,7 @@ fn every_call_is_accounted_for() {
             assert_sound(&trace, 0);
             let remarkable = figures.remarkable();
             assert!(remarkable.is_empty(), "{arguments}: {remarkable:?}");
-            // Each start is a slice; steps and operations of the proxy have phases besides.
+            // Each start is a slice; proxy steps and operations also have phases.
             let slices = trace.rows("SELECT count(*) AS n FROM slice WHERE category != 'ncclscope'")[0].i64("n") as u64;
             assert!(slices > load.sent("starts"), "{slices} slices of {} starts", load.sent("starts"));
         }
@@ -75,7 +75,7 @@ fn every_call_is_accounted_for() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted_and_said() {
+fn calls_without_room_are_counted_and_reported() {
     let _alone = alone();
     // A megabyte for eight threads at full speed.
     let load = Load::send("--interface 7 --threads 8 --events 2000000", &[("NCCLSCOPE_BUFFER_SIZE", "1M")]);
@@ -87,15 +87,16 @@ fn what_finds_no_room_is_counted_and_said() {
     assert_eq!(lines, 1, "said once: {}", load.stderr);
     let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
     assert!(bad.is_empty(), "{bad:?}");
-    // The counter says when, not only how many.
+    // The counter shows when, not only how many.
     let samples = trace.rows("SELECT count(*) AS n FROM counter")[0].i64("n");
     assert!(samples >= 3, "{samples} samples");
 }
 
 #[test]
-fn what_there_is_room_for_is_kept_however_fast_it_comes() {
+fn calls_with_room_are_kept_at_any_speed() {
     let _alone = alone();
-    // The buffer holds all of it, should nothing be taken out meanwhile; one thread may have half of it.
+    // The buffer can hold everything even if nothing is taken out meanwhile; one thread may use
+    // half of it.
     let arguments = "--interface 7 --threads 2 --events 800000";
     let load = Load::send(arguments, &[("NCCLSCOPE_BUFFER_SIZE", "256M"), ("NCCLSCOPE_COMPRESS", "0")]);
     let figures = account(&load, &load.traces.open());
@@ -103,16 +104,16 @@ fn what_there_is_room_for_is_kept_however_fast_it_comes() {
     assert_eq!(figures.get("recorded"), load.sent("calls"));
 }
 
-/// Most that a recording may add to a process, in KiB, whatever the job does.
+/// The most that a recording may add to a process, in KiB, whatever the job does.
 const MOST_GROWTH: u64 = 64 << 10;
 
-/// What the process grew by at most, in KiB.
+/// The most that the process grew, in KiB.
 fn growth(load: &Load) -> u64 {
     load.sent("rss_high_water_kib").saturating_sub(load.sent("rss_before_kib"))
 }
 
-/// Plays the load and requires that little of its growth is the recording's: a thousand threads alone take 20 MiB and
-/// more for their stacks, which the same load shows with the plugin switched off.
+/// Plays the load and asserts that the recording caused little of its growth. A thousand threads
+/// alone take 20 MiB and more for their stacks, as the same load shows with the plugin disabled.
 #[track_caller]
 fn assert_small(arguments: &str) -> (Trace, Figures) {
     let threads = growth(&Load::send(arguments, &[("NCCLSCOPE_PRESET", "off")]));
@@ -139,7 +140,7 @@ fn threads_that_come_and_go_do_not_take_more_memory() {
     }
 }
 
-/// The recording's remarks of that name, which each tell why.
+/// The texts of the recording's remarks with this name.
 fn notes(trace: &Trace, name: &str) -> Vec<String> {
     let rows = trace.rows(&format!(
         "SELECT string_value AS text FROM slice JOIN args USING (arg_set_id) \
@@ -151,7 +152,7 @@ fn notes(trace: &Trace, name: &str) -> Vec<String> {
 #[test]
 fn the_file_stays_within_its_size() {
     let _alone = alone();
-    // At full speed, into the smallest file there can be.
+    // At full speed, into the smallest possible file.
     let load = Load::send("--interface 7 --threads 2 --events 3000000", &[("NCCLSCOPE_MAX_SIZE", "1M")]);
     let size = fs::metadata(load.traces.file()).unwrap().len();
     assert!(size <= 1 << 20, "{size} bytes");
@@ -159,7 +160,7 @@ fn the_file_stays_within_its_size() {
     let trace = load.traces.open();
     let figures = account(&load, &trace);
     assert!(figures.get("discarded") > 0);
-    // What was begun is ended, unless its end was dropped.
+    // Everything that began has ended, unless its end was dropped.
     if figures.get("dropped") == 0 {
         assert_sound(&trace, 0);
     }
@@ -170,7 +171,7 @@ fn the_file_stays_within_its_size() {
 #[test]
 fn steps_are_left_out_before_the_recording_stops() {
     let _alone = alone();
-    // With room for all records, however slow the machine; and without the work of compression.
+    // With room for all records, however slow the machine, and without compression.
     let settings = [("NCCLSCOPE_MAX_SIZE", "8M"), ("NCCLSCOPE_BUFFER_SIZE", "256M"), ("NCCLSCOPE_COMPRESS", "0")];
     let load = Load::send("--interface 7 --threads 2 --events 800000 --rate 300000", &settings);
     let size = fs::metadata(load.traces.file()).unwrap().len();
@@ -184,7 +185,7 @@ fn steps_are_left_out_before_the_recording_stops() {
     }
     let lines = load.stderr.lines().filter(|line| line.contains("NCCLSCOPE_MAX_SIZE")).count();
     assert_eq!(lines, 2, "{}", load.stderr);
-    // The rest is still there when the steps are not.
+    // The rest is still there after the steps are left out.
     let last = |name: &str| trace.rows(&format!("SELECT max(ts) AS ts FROM slice WHERE name {name}"))[0].i64("ts");
     assert!(last("LIKE 'step %'") < last("= 'GroupApi'"));
 }
@@ -208,7 +209,7 @@ fn recording_stops_before_the_disk_is_full() {
 #[test]
 fn a_write_that_fails_ends_the_recording_and_not_the_job() {
     let _alone = alone();
-    // Files of 256 KiB at most, and no signal for those that want more.
+    // Files of at most 256 KiB, and no signal for larger ones.
     let traces = Traces::new();
     let mut command = Command::new("bash");
     play::clean_environment(&mut command);

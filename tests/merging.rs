@@ -1,4 +1,4 @@
-//! Files joined end to end are one trace, in whatever order; a file that was cut is good up to the cut.
+//! Concatenated files are one trace, in any order; a file that was cut off is valid up to the cut.
 
 mod command;
 
@@ -36,7 +36,7 @@ fn identities(trace: &Trace) -> Vec<(i64, Option<i64>, String, String, usize, St
 }
 
 #[test]
-fn files_join_in_any_order() {
+fn files_are_concatenated_in_any_order() {
     let files: Vec<_> = SCENARIOS.iter().map(|scenario| recorded(scenario, true)).collect();
     let mut expected = Vec::new();
     for file in &files {
@@ -53,9 +53,9 @@ fn files_join_in_any_order() {
 }
 
 #[test]
-fn a_file_joined_with_itself_is_not_taken_for_another_process() {
-    // Uuids and sequences carry a tag of the process: two files of different processes never share one, and only
-    // this mistake does.
+fn a_file_concatenated_with_itself_is_not_taken_for_another_process() {
+    // Uuids and sequence ids contain a tag of the process. Files of different processes never share
+    // one; only this mistake does.
     let file = recorded("pxn", true);
     let joined = Trace::from_bytes([&file[..], &file].concat()).unwrap();
     let processes = joined.rows("SELECT count(DISTINCT pid) AS n FROM process WHERE pid > 0")[0].i64("n");
@@ -63,7 +63,7 @@ fn a_file_joined_with_itself_is_not_taken_for_another_process() {
 }
 
 #[test]
-fn what_cannot_be_joined_or_should_not_be_is_said() {
+fn files_that_cannot_or_should_not_be_merged_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let files = [path("first"), path("second")];
@@ -83,7 +83,7 @@ fn what_cannot_be_joined_or_should_not_be_is_said() {
     assert_eq!(join(&path("one"), &[first]).unwrap().lines().count(), 1);
     let said = join(&path("both"), &[first, second]).unwrap();
     assert!(said.starts_with("more than one process says that it is rank 3: "), "{said}");
-    // Of several, each figure is told with its process, and who was killed.
+    // With several, each figure is reported with its process, and the killed one is named.
     let mut bytes = fs::read(second).unwrap();
     bytes.truncate(bytes.len() - 3);
     fs::write(second, bytes).unwrap();
@@ -99,7 +99,7 @@ fn what_cannot_be_joined_or_should_not_be_is_said() {
     assert!(reason.contains("both exists already; name another file, or remove it"), "{reason}");
 }
 
-/// A process of its own communicator, in a file that can be changed byte by byte.
+/// A process with its own communicator, in a file that can be changed byte by byte.
 fn alone(folder: &Path, name: &str, comm: u32, settings: &[(&str, &str)]) -> PathBuf {
     let script = format!("user init a comm={comm} rank=0 nranks=1\nuser finalize a");
     let play = Play::new(script).env("NCCLSCOPE_COMPRESS", "0");
@@ -111,7 +111,7 @@ fn alone(folder: &Path, name: &str, comm: u32, settings: &[(&str, &str)]) -> Pat
     path
 }
 
-/// Puts a text of the same length in the place of another wherever that stands.
+/// Replaces a text by another of the same length wherever it occurs.
 fn replace(path: &Path, old: &str, new: &str) {
     assert_eq!(old.len(), new.len());
     let mut bytes = fs::read(path).unwrap();
@@ -138,7 +138,7 @@ fn files_of_another_boot_or_run_are_refused() {
         assert_eq!(said.is_ok(), output.exists(), "nothing is left of what is refused");
         said
     };
-    // The boot that this machine says it had is in the file.
+    // The boot id that this machine reports is in the file.
     let (one, other) = (file("one", 1, &[]), file("other", 1, &[]));
     join(&[&one, &other]).unwrap();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -155,11 +155,11 @@ fn files_of_another_boot_or_run_are_refused() {
     assert!(reason.contains("nothing relates their clocks"), "{reason}");
     let reason = ncclscope(&["open".as_ref(), one.as_os_str(), other.as_os_str()]).unwrap_err();
     assert!(reason.contains("are of two clocks; ncclscope merge puts them on one"), "{reason}");
-    // A container has its own name, and the boot of its host.
+    // A container has a name of its own, but the boot id of its host.
     replace(&other, another, boot.trim());
     join(&[&one, &other]).unwrap();
 
-    // Two runs one after the other, and one that says that it is one.
+    // Two runs one after the other, and one file that states its run.
     let later = file("later", 2, &[]);
     let reason = join(&[&one, &later]).unwrap_err();
     assert!(reason.contains("are of two runs: they were not recorded at one time"), "{reason}");
@@ -170,12 +170,12 @@ fn files_of_another_boot_or_run_are_refused() {
     join(&[&one, &third]).expect("what one communicator ties, no name divides");
     let reason = join(&[&later, &third]).unwrap_err();
     assert!(reason.contains("NCCLSCOPE_RUN_ID=tuesday and NCCLSCOPE_RUN_ID=monday"), "{reason}");
-    // All of them are one: the third is of the first's run, and so is the second.
+    // All are one run: the third belongs to the first one's run, and so does the second.
     join(&[&later, &third, &one]).unwrap();
 }
 
 #[test]
-fn of_several_runs_one_is_chosen_by_its_name() {
+fn one_of_several_runs_is_chosen_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for (name, comm, run) in [("a", 1, "monday"), ("b", 2, "tuesday"), ("c", 3, "tuesday")] {
         alone(folder.path(), &format!("{name}.perfetto-trace"), comm, &[("NCCLSCOPE_RUN_ID", run)]);
@@ -200,7 +200,7 @@ fn of_several_runs_one_is_chosen_by_its_name() {
 }
 
 #[test]
-fn what_is_damaged_is_left_out_and_ranks_without_a_file_are_named() {
+fn damaged_files_are_left_out_and_ranks_without_a_file_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = |rank: u32| folder.path().join(format!("{rank}.perfetto-trace"));
     for rank in 0..6 {
@@ -213,7 +213,7 @@ fn what_is_damaged_is_left_out_and_ranks_without_a_file_are_named() {
         ncclscope(&["merge".as_ref(), "-o".as_ref(), output.as_os_str(), folder.path().as_os_str()])
     };
     assert_eq!(merge("six").unwrap().lines().next(), Some("no file of rank 6-7 of 8"));
-    // Nothing in it, nothing that could be a trace, and a trace in whose middle something else stands.
+    // An empty file, one that cannot be a trace, and a trace with something else in the middle.
     fs::write(file(1), "").unwrap();
     fs::write(file(3), "neither a trace nor anything else\n").unwrap();
     let mut bytes = fs::read(file(4)).unwrap();
@@ -232,13 +232,14 @@ fn what_is_damaged_is_left_out_and_ranks_without_a_file_are_named() {
     assert_eq!(trace.rows("SELECT count(DISTINCT pid) AS n FROM process WHERE pid > 0")[0].i64("n"), 3);
 }
 
-/// Byte positions to cut at: in the first packet, in the middle, around the last packet, and more.
+/// Byte positions to cut at: in the first packet, in the middle, around the last packet, and
+/// others.
 fn cuts(length: usize) -> [usize; 9] {
     [1, 2, 40, length / 4, length / 2, length * 3 / 4, length - 40, length - 2, length - 1]
 }
 
 #[test]
-fn a_cut_file_opens_up_to_the_cut() {
+fn a_cut_file_can_be_opened_up_to_the_cut() {
     for compress in [true, false] {
         let file = recorded("eager_allreduce", compress);
         assert_eq!(whole_length(&file), file.len());
@@ -259,15 +260,16 @@ fn a_cut_file_opens_up_to_the_cut() {
 }
 
 #[test]
-fn a_cut_file_joins_once_its_tail_is_gone() {
-    // Not compressed, it has hundreds of packets, and most cuts go through one of some length.
+fn a_cut_file_can_be_merged_without_its_tail() {
+    // Uncompressed, it has hundreds of packets, and most cuts go through one.
     let cut_file = recorded("eager_allreduce", false);
     let other = recorded("graph_replay", true);
     let others = identities(&Trace::from_bytes(&other[..]).unwrap());
     for cut in cuts(cut_file.len()) {
         let bytes = &cut_file[..cut];
         let whole = &bytes[..whole_length(bytes)];
-        // Nothing whole is lost: the next packet begins where the whole ones end, and the cut is in it.
+        // Nothing whole is lost: the next packet begins where the whole ones end, and the cut is
+        // inside it.
         assert!(cut_file[whole.len()] == 0x0a && cut - whole.len() < 4096, "cut at {cut}: {} are whole", whole.len());
         for (order, joined) in [[whole, &other[..]].concat(), [&other[..], whole].concat()].into_iter().enumerate() {
             let joined = Trace::from_bytes(joined).unwrap();
@@ -284,8 +286,8 @@ fn a_cut_file_joins_once_its_tail_is_gone() {
 }
 
 #[test]
-fn what_follows_a_tail_that_was_left_is_lost_without_a_word() {
-    // The reason for losing the tail first.
+fn a_file_after_an_unremoved_tail_is_silently_lost() {
+    // This is why the tail must be removed first.
     let file = recorded("eager_allreduce", true);
     let other = recorded("graph_replay", true);
     let joined = Trace::from_bytes([&file[..file.len() - 2], &other[..]].concat());
@@ -296,7 +298,8 @@ fn what_follows_a_tail_that_was_left_is_lost_without_a_word() {
     assert!(!fine);
 }
 
-/// A process that is a rank of four, in a pair with its neighbour on its host and in one across the hosts; both without a name.
+/// A process that is a rank of four, in a pair with its neighbour on the same host and in a pair
+/// across hosts; both have no name.
 fn in_pairs(rank: u32) -> (tempfile::TempDir, PathBuf) {
     let script = format!(
         "user init near comm={:#x} rank={} nranks=2 nodes=1\n\
@@ -323,7 +326,7 @@ fn in_pairs(rank: u32) -> (tempfile::TempDir, PathBuf) {
     (folder, file)
 }
 
-/// The names of the tracks of communicators without a name, joined by the command line.
+/// The names of the tracks of unnamed communicators, after a merge by the command line.
 fn communicators(files: &[&Path]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let joined = folder.path().join("joined.perfetto-trace");
@@ -337,7 +340,7 @@ fn communicators(files: &[&Path]) -> Vec<String> {
 }
 
 #[test]
-fn communicators_without_a_name_are_told_by_their_members_where_all_are_joined() {
+fn unnamed_communicators_are_named_by_their_members_if_all_are_merged() {
     let recordings: Vec<_> = (0..4).map(in_pairs).collect();
     let files: Vec<_> = recordings.iter().map(|(_, file)| file.as_path()).collect();
     let of_rank = |rank: u32, far: &str| {
@@ -358,14 +361,14 @@ fn communicators_without_a_name_are_told_by_their_members_where_all_are_joined()
     assert_eq!(communicators(&files), expected(&|pair| format!("stride 2 000000b{pair}")));
     // In any order.
     assert_eq!(communicators(&[files[3], files[1], files[2], files[0]]), communicators(&files));
-    // Of what is not wholly there nothing is said.
+    // Nothing is said about incomplete communicators.
     let three = communicators(&files[..3]);
     assert!(three.contains(&"stride 2 000000b0 · rank 1 of 2".to_owned()), "{three:?}");
     assert!(three.contains(&"000000b1 · rank 0 of 2".to_owned()), "{three:?}");
 }
 
 #[test]
-fn a_file_that_is_named_twice_is_not_joined_with_itself() {
+fn a_file_named_twice_is_not_merged_with_itself() {
     let (folder, file) = in_pairs(0);
     let joined = folder.path().join("joined.perfetto-trace");
     let said =
@@ -481,7 +484,7 @@ fn processes_are_in_the_order_of_their_ranks() {
     // What Perfetto sorts by from v57 on, where the root asks for it.
     let rows = trace.rows(
         "SELECT p.name FROM process_track t JOIN process p USING (upid) WHERE t.type = 'process_track_event' \
-         ORDER BY extract_arg(t.source_arg_set_id, 'sibling_order_rank')",
+         AND p.name <> 'Job' ORDER BY extract_arg(t.source_arg_set_id, 'sibling_order_rank')",
     );
     let order: Vec<_> = rows.iter().map(|row| row.str("name").split(" · ").next().unwrap().to_owned()).collect();
     assert_eq!(order[..4], ["rank 0", "rank 1", "rank 2", "rank 10"], "{order:?}");
@@ -522,7 +525,7 @@ fn ranks_that_cannot_be_are_said_and_merged_all_the_same() {
 }
 
 #[test]
-fn a_communicator_is_asked_for_by_what_its_tracks_call_it() {
+fn a_communicator_is_selected_by_the_name_of_its_tracks() {
     let recordings: Vec<_> = (0..4).map(in_pairs).collect();
     let folder = tempfile::tempdir().unwrap();
     let joined = folder.path().join("joined");

@@ -1,4 +1,5 @@
-//! What is said on stderr, in which order and by whom, and the settings of what happens at all, what is asked for and who may read it.
+//! What is printed on stderr, in which order and by whom, and the settings for enabling, for events
+//! and for file modes.
 
 use ncclscope_tests::layout;
 use ncclscope_tests::play::Play;
@@ -24,7 +25,7 @@ fn record(script: &str, settings: &[(&str, &str)]) -> Recording {
     recording
 }
 
-/// The line that a recording begins with.
+/// The first line of a recording.
 fn first_line(recording: &Recording, preset: &str) -> String {
     let file = recording.traces.file();
     let [folder, name] = [file.parent().unwrap().as_os_str(), file.file_name().unwrap()].map(|it| it.to_string_lossy());
@@ -51,8 +52,9 @@ fn the_first_line_says_where_and_what() {
 }
 
 #[test]
-fn nothing_is_said_before_the_first_line() {
-    // What is wrong with the settings, a capture that cannot be, a disk that is full at once, and channels that are refused.
+fn nothing_is_printed_before_the_first_line() {
+    // Wrong settings, an impossible capture, a disk that is full from the start, and refused
+    // channels.
     let settings = [NO_ROOM, ("NCCLSCOPE_CLOCK", "sun"), ("NCCLSCOPE_PRESTE", "light"), ("NCCLSCOPE_PRESET", "full")];
     for _ in 0..5 {
         let recording = record(JOB, &settings);
@@ -72,14 +74,14 @@ fn a_recording_that_never_begins_says_that_first() {
     let said = recording.said();
     assert!(said.len() == 2 && said[0].ends_with("; this process is not recorded"), "{said:?}");
     assert!(said[1].starts_with("NCCLSCOPE_CLOCK=sun"), "{said:?}");
-    // Each rank is told of itself: the others may be recorded.
+    // Each rank reports this about itself: the others may be recorded.
     let recording = record(JOB, &[settings[0], settings[1], ("RANK", "3")]);
     let said = recording.said();
     assert!(said.len() == 1 && said[0].ends_with("; this process is not recorded"), "{said:?}");
 }
 
 #[test]
-fn other_ranks_say_only_what_ends_their_recording() {
+fn other_ranks_print_only_what_ends_their_recording() {
     let quiet = [("RANK", "3"), ("NCCLSCOPE_CLOCK", "sun"), ("NCCLSCOPE_PRESET", "full")];
     assert_eq!(record(JOB, &quiet).said(), [""; 0]);
     let said = record(JOB, &[quiet[0], quiet[1], quiet[2], NO_ROOM]);
@@ -89,7 +91,7 @@ fn other_ranks_say_only_what_ends_their_recording() {
 // ---- NCCLSCOPE_LOG ----
 
 #[test]
-fn quiet_is_only_what_is_wrong() {
+fn quiet_prints_only_problems() {
     assert_eq!(record(JOB, &[("NCCLSCOPE_LOG", "quiet")]).outcome.stderr, "");
     let recording = record(JOB, &[("NCCLSCOPE_LOG", "quiet"), ("NCCLSCOPE_CLOCK", "sun"), NO_ROOM]);
     let said = recording.said();
@@ -100,7 +102,7 @@ fn quiet_is_only_what_is_wrong() {
 }
 
 #[test]
-fn debug_is_everything_of_every_rank() {
+fn debug_prints_everything_on_every_rank() {
     let recording = record(JOB, &[("RANK", "3"), ("NCCLSCOPE_CLOCK", "sun"), ("NCCLSCOPE_LOG", "debug")]);
     let said = recording.said();
     assert_eq!(said[0], first_line(&recording, "standard"));
@@ -112,7 +114,7 @@ fn debug_is_everything_of_every_rank() {
 // ---- NCCLSCOPE_ENABLE ----
 
 #[test]
-fn switched_off_nothing_happens_in_a_child_either() {
+fn when_disabled_nothing_happens_in_a_child_either() {
     let script = "user init world comm=0xabc rank=0 nranks=4\n\
                   user fork child\n\
                   child init more comm=0x1 rank=0 nranks=2\n\
@@ -132,7 +134,7 @@ fn switched_off_nothing_happens_in_a_child_either() {
 }
 
 #[test]
-fn what_is_no_switch_switches_nothing_off() {
+fn an_invalid_switch_disables_nothing() {
     let recording = record(JOB, &[("NCCLSCOPE_ENABLE", "false")]);
     let said = recording.said();
     assert_eq!(said[1..], ["NCCLSCOPE_ENABLE=false: expected 0 | 1; using the default, 1"]);
@@ -142,7 +144,7 @@ fn what_is_no_switch_switches_nothing_off() {
 // ---- NCCLSCOPE_EVENTS ----
 
 #[test]
-fn events_are_asked_for_and_left_out_by_their_names() {
+fn events_are_enabled_and_disabled_by_name() {
     let standard = ["GroupApi", "CollApi", "P2pApi", "KernelLaunch", "Group", "Coll", "P2p", "ProxyOp", "ProxyStep"];
     let standard = mask(&standard);
     for (events, expected, wish) in [
@@ -170,8 +172,8 @@ fn events_are_asked_for_and_left_out_by_their_names() {
 }
 
 #[test]
-fn kernel_channels_by_name_are_refused_where_they_hang_too() {
-    // By v7 without a version they are, by v5 they are not.
+fn kernel_channels_enabled_by_name_are_refused_where_they_hang() {
+    // Refused in v7 without a version, but not in v5.
     for (interface, asked) in [(7, false), (5, true)] {
         let play = Play::new(JOB).env("NCCLSCOPE_EVENTS", "+KernelCh").interface(interface);
         let recording = Recording::by(play);
@@ -184,7 +186,7 @@ fn kernel_channels_by_name_are_refused_where_they_hang_too() {
 // ---- NCCLSCOPE_FILE_MODE ----
 
 #[test]
-fn files_and_folders_have_the_mode_that_was_asked_for_whatever_the_umask() {
+fn files_and_folders_have_the_requested_mode_whatever_the_umask() {
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     for (setting, files, folders) in [("640", 0o640, 0o750), ("0o666", 0o666, 0o777), ("600", 0o600, 0o700)] {
         let outside = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! Changed captures: whatever stands in one, it is replayed or refused, and nothing else happens. The bytes of CUPTI's buffers are in
-//! them, so the walk through these and their fields are meant too.
+//! Changed captures: whatever one contains, it is replayed or refused, and nothing else happens. A
+//! capture contains the bytes of CUPTI's buffers, so this also tests the code that walks these and
+//! reads their fields.
 //!
-//! A change to the file rarely gets past zlib's checksum, so most are made below it, to the entries. `NCCLSCOPE_MUTATIONS` says how many.
+//! A change to the file rarely passes zlib's checksum, so most changes are made below that, to the
+//! entries. `NCCLSCOPE_MUTATIONS` is the number of changes.
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
@@ -11,14 +13,15 @@ use ncclscope::memory;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Changes to each capture where nobody says how many.
+/// The default number of changes to each capture.
 const MUTATIONS: usize = 2000;
-/// Most memory that a replay may take: what the correlator remembers at most, and a chunk.
+/// The most memory that a replay may take: what the correlator remembers at most, and a chunk.
 const MEMORY: isize = 256 << 20;
-/// Most bytes of trace that a changed capture may become: a small multiple of what the captures do as they are.
+/// The most bytes of trace that a changed capture may produce: a small multiple of what unchanged
+/// captures produce.
 const OUTPUT: usize = 64 << 20;
 
-/// Numbers that look random; the same ones for the same seed.
+/// Pseudo-random numbers; equal seeds give equal numbers.
 struct Random(u64);
 
 impl Random {
@@ -28,7 +31,7 @@ impl Random {
     }
 }
 
-/// A capture as its head and the entries of its chunks.
+/// A capture as its header and the entries of its chunks.
 struct Open {
     head: Vec<u8>,
     chunks: Vec<Vec<u8>>,
@@ -59,14 +62,14 @@ impl Open {
     }
 }
 
-/// The largest numbers there are, with a sign and without, and half of them, as they are written.
+/// The largest signed and unsigned numbers, and half of them, as they are written.
 const LARGEST: [&[u8]; 3] = [
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
     &[0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
     &[0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
 ];
 
-/// Changes some of the bytes: to others, away, twice, or to the largest numbers there are.
+/// Changes some of the bytes: to others, removed, doubled, or to the largest numbers.
 fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
         if bytes.is_empty() {
@@ -90,7 +93,7 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Replays, into nothing; whether to the end.
+/// Replays a capture and discards the trace. Returns whether it was replayed to the end.
 fn survives(file: &[u8], what: &str) -> bool {
     let (before, _) = memory::counted();
     let mut bytes = 0;
@@ -140,7 +143,7 @@ fn changed_captures_are_replayed_or_refused() {
                 change(&mut open.chunks[chunk], &mut random);
                 open.file()
             };
-            // The seed of a failing one is that of all: its number says where it is.
+            // All rounds share one seed, so the number of the round identifies a failing one.
             let number = format!("{} changed for the {round}th time", path.display());
             if survives(&changed, &number) { replayed += 1 } else { refused += 1 }
         }

@@ -1,7 +1,8 @@
-//! No callback makes a system call or allocates memory, after a thread's first of each kind.
+//! No callback makes a system call or allocates memory, apart from the first callback of each kind
+//! on a thread.
 //!
-//! The scripted host makes the calls, in a process of its own; see `support/quiet.rs`. Each of the two detectors is
-//! seen to find something before it is trusted to find nothing.
+//! The scripted host makes the calls, in a process of its own; see `support/quiet.rs`. Each of the
+//! two detectors is shown to find something before it is trusted to find nothing.
 
 use ncclscope_tests::layout;
 use ncclscope_tests::play::{self, Finished};
@@ -21,7 +22,7 @@ fn counter() -> &'static Path {
     &COUNTER.1
 }
 
-/// Makes all calls through that version, each as often as `rounds` says.
+/// Makes all calls through this version, each `rounds` times.
 fn make_calls(version: u32, rounds: u32, more: &[&str], settings: &[(&str, &str)], traces: &Traces) -> Finished {
     let mut command = Command::new(play::host_path().unwrap());
     play::clean_environment(&mut command);
@@ -32,7 +33,8 @@ fn make_calls(version: u32, rounds: u32, more: &[&str], settings: &[(&str, &str)
     play::run(&mut command, "", Duration::from_secs(60)).unwrap()
 }
 
-/// Requires that nothing was heard, and that all calls were recorded or counted. Returns the trace's figures.
+/// Asserts that nothing was detected, and that all calls were recorded or counted. Returns the
+/// trace's figures.
 #[track_caller]
 fn assert_quiet(finished: &Finished, traces: &Traces) -> Figures {
     assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
@@ -57,7 +59,7 @@ fn callbacks_are_quiet_in_every_version() {
 }
 
 #[test]
-fn callbacks_are_quiet_by_the_kernels_clock_too() {
+fn callbacks_are_quiet_with_the_kernels_clock_too() {
     let traces = Traces::new();
     assert_quiet(&make_calls(7, 100, &[], &[("NCCLSCOPE_CLOCK", "boottime")], &traces), &traces);
 }
@@ -80,7 +82,7 @@ fn callbacks_are_quiet_when_nothing_is_recorded() {
 }
 
 #[test]
-fn a_system_call_is_heard() {
+fn a_system_call_is_detected() {
     let traces = Traces::new();
     let finished = make_calls(7, 1, &["--noise", "system-call"], &[], &traces);
     assert_eq!(finished.status.code(), Some(BROKEN), "{}", finished.stderr);
@@ -89,15 +91,15 @@ fn a_system_call_is_heard() {
 }
 
 #[test]
-fn a_system_call_of_the_plugin_is_heard() {
-    // A thread's first call asks for the thread's name and number.
+fn a_system_call_of_the_plugin_is_detected() {
+    // A thread's first call asks for the thread's name and id.
     let finished = make_calls(7, 1, &["--cold"], &[], &Traces::new());
     assert_eq!(finished.status.code(), Some(BROKEN), "{}", finished.stderr);
     assert!(finished.stderr.contains("system call"), "{}", finished.stderr);
 }
 
 #[test]
-fn an_allocation_is_heard() {
+fn an_allocation_is_detected() {
     let finished = make_calls(7, 1, &["--noise", "allocation"], &[], &Traces::new());
     assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
     let report: Value = serde_json::from_str(&finished.stdout).unwrap();
@@ -105,8 +107,8 @@ fn an_allocation_is_heard() {
 }
 
 #[test]
-fn an_allocation_of_the_plugin_is_heard() {
-    // A thread's first call makes known what is to be done when the thread ends.
+fn an_allocation_of_the_plugin_is_detected() {
+    // A thread's first call registers what to do when the thread ends.
     let finished = make_calls(7, 1, &["--cold", "--loud"], &[], &Traces::new());
     assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
     let report: Value = serde_json::from_str(&finished.stdout).unwrap();

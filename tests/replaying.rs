@@ -1,4 +1,5 @@
-//! Captures: the trace of a recording is made again from what it read, byte for byte; and what is no capture is told so.
+//! Captures: a replay makes the trace of a recording again, byte for byte; and files that are not
+//! captures are refused as such.
 
 mod command;
 
@@ -24,7 +25,7 @@ fn capture(traces: &Traces) -> PathBuf {
     path
 }
 
-/// What `ncclscope replay` makes of a capture: the trace, and what it said.
+/// What `ncclscope replay` makes of a capture: the trace and the output.
 #[track_caller]
 fn replay(capture: &Path) -> (Vec<u8>, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -34,7 +35,7 @@ fn replay(capture: &Path) -> (Vec<u8>, String) {
     (fs::read(&output).unwrap(), said)
 }
 
-/// Requires that the capture beside a trace makes it again; answers what the command said.
+/// Asserts that the capture beside a trace reproduces it. Returns the output of the command.
 #[track_caller]
 fn check(traces: &Traces) -> String {
     let (again, said) = replay(&capture(traces));
@@ -110,7 +111,7 @@ fn kernels_are_replayed_byte_for_byte() {
 }
 
 #[test]
-fn what_a_limit_leaves_out_is_left_out_again() {
+fn a_limit_leaves_out_the_same_events_again() {
     for (compress, limit, told) in [("0", "4M", "steps left out: "), ("1", "1M", "recording stopped: ")] {
         let settings = [("NCCLSCOPE_CAPTURE", "1"), ("NCCLSCOPE_MAX_SIZE", limit), ("NCCLSCOPE_COMPRESS", compress)];
         let load = Load::send("--interface 7 --threads 2 --events 150000 --kind mixed", &settings);
@@ -120,7 +121,7 @@ fn what_a_limit_leaves_out_is_left_out_again() {
 }
 
 #[test]
-fn a_capture_ends_at_its_limit_and_the_recording_goes_on() {
+fn a_capture_ends_at_its_limit_and_the_recording_continues() {
     let settings = [("NCCLSCOPE_CAPTURE", "1"), ("NCCLSCOPE_MAX_SIZE", "1M"), ("NCCLSCOPE_BUFFER_SIZE", "256M")];
     let load = Load::send("--interface 7 --threads 2 --events 700000 --kind mixed", &settings);
     let path = capture(&load.traces);
@@ -132,7 +133,7 @@ fn a_capture_ends_at_its_limit_and_the_recording_goes_on() {
     let (again, said) = replay(&path);
     assert!(said.contains("  ended early   ") && said.contains("NCCLSCOPE_MAX_SIZE (1 MiB) is reached"), "{said}");
     assert!(said.contains("  not closed  "), "no last word is made up: {said}");
-    // Equal as far as both go: the last chunk was not full yet when the capture ended.
+    // They are equal as far as both go: the last chunk was not yet full when the capture ended.
     let live = fs::read(load.traces.file()).unwrap();
     let equal = live.iter().zip(&again).take_while(|(live, again)| live == again).count();
     assert!(equal * 2 > again.len(), "{equal} of {} bytes", again.len());
@@ -162,7 +163,7 @@ fn a_killed_process_leaves_a_capture_up_to_its_end() {
     assert_eq!(recording.outcome.signal, Some(libc::SIGKILL));
     let (again, said) = replay(&capture(&recording.traces));
     assert!(said.contains("its process was killed, or is still running"), "{said}");
-    // One of the two files may have a flush more.
+    // One of the two files may have one flush more.
     let live = fs::read(recording.traces.file()).unwrap();
     let shorter = live.len().min(again.len());
     assert!(shorter > 1000 && live[..shorter] == again[..shorter], "{} and {} bytes", live.len(), again.len());
@@ -191,7 +192,7 @@ fn a_capture_is_announced_private_and_described() {
         assert!(said.contains(part), "{part}: {said}");
     }
     let held: u64 = said.split(" s, ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    // Beside the calls: the communicator's begin and end, threads, and texts.
+    // In addition to the calls: the communicator's begin and end, threads, and texts.
     assert!((records - 6..records + 20).contains(&held), "{held} of {}: {said}", recording.calls());
     // It has the summary of the trace.
     let lines =
@@ -200,7 +201,7 @@ fn a_capture_is_announced_private_and_described() {
 }
 
 #[test]
-fn captures_are_left_out_of_a_merge_and_are_no_traces() {
+fn captures_are_left_out_of_a_merge_and_are_not_traces() {
     let recording = recorded();
     let (path, trace) = (capture(&recording.traces), recording.traces.file());
     let output = recording.traces.path().join("joined");
@@ -212,7 +213,7 @@ fn captures_are_left_out_of_a_merge_and_are_no_traces() {
 }
 
 #[test]
-fn an_output_is_never_overwritten_and_has_a_name_by_itself() {
+fn an_output_is_never_overwritten_and_has_a_default_name() {
     let recording = recorded();
     let (path, live) = (capture(&recording.traces), fs::read(recording.traces.file()).unwrap());
     ncclscope(&[Path::new("replay"), &path]).unwrap();
@@ -222,7 +223,8 @@ fn an_output_is_never_overwritten_and_has_a_name_by_itself() {
     assert!(refused.contains("exists already; name another file"), "{refused}");
 }
 
-/// Writes a file, has it replayed, and answers why it was refused, and whether there is a trace of it all the same.
+/// Writes a file and has it replayed. Returns why it was refused, and whether a trace exists
+/// anyway.
 fn refused(bytes: &[u8]) -> (String, bool) {
     let folder = tempfile::tempdir().unwrap();
     let (path, output) = (folder.path().join("a.capture"), folder.path().join("out"));
@@ -233,7 +235,7 @@ fn refused(bytes: &[u8]) -> (String, bool) {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_refused_with_the_reason() {
+fn files_that_cannot_be_replayed_are_refused_with_the_reason() {
     let recording = recorded();
     let good = fs::read(capture(&recording.traces)).unwrap();
     let trace = fs::read(recording.traces.file()).unwrap();
@@ -291,7 +293,7 @@ fn a_damaged_capture_is_replayed_up_to_the_damage() {
 }
 
 #[test]
-fn another_version_says_that_it_is_another() {
+fn a_capture_of_another_version_is_mentioned() {
     let recording = recorded();
     let bytes = fs::read(capture(&recording.traces)).unwrap();
     let version = env!("CARGO_PKG_VERSION");
@@ -309,9 +311,9 @@ fn another_version_says_that_it_is_another() {
     assert!(again.len() > fs::metadata(recording.traces.file()).unwrap().len() as usize);
 }
 
-/// A chunk whose entries make no sense, behind a good head.
+/// A chunk with meaningless entries after a valid header.
 #[test]
-fn entries_are_held_against_the_rules() {
+fn entries_are_checked_against_the_rules() {
     let recording = recorded();
     let good = fs::read(capture(&recording.traces)).unwrap();
     let mut chunks = Chunks::open(&good[..]).unwrap();
@@ -353,7 +355,7 @@ fn a_match_is_explained_by_candidates_rule_and_bounds() {
     let capture =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join("emulated-nccl-2.32.3-cupti-13.0.capture");
     let explain = |call: &str| ncclscope(&["replay".as_ref(), capture.as_path(), "--explain".as_ref(), call.as_ref()]);
-    // A call, and what is to be read of its last kernel in this order.
+    // A call, and what must be printed about its last kernel, in this order.
     let expected: [(&str, &[&str]); 3] = [
         (
             "687",
@@ -400,9 +402,10 @@ fn a_match_is_explained_by_candidates_rule_and_bounds() {
     assert!(folder.map(|entry| entry.unwrap().file_name()).all(|name| !name.to_string_lossy().contains("replayed")));
 }
 
-/// Each file in `captures/`, and the text beside it that says what is in it. After a change that is meant, `NCCLSCOPE_BLESS=1` writes it anew.
+/// Each file in `captures/`, and the text beside it that describes it. After an intended change,
+/// `NCCLSCOPE_BLESS=1` renews the text.
 #[test]
-fn captures_that_were_kept_are_replayed() {
+fn stored_captures_are_replayed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
     let readme = fs::read_to_string(folder.join("README.md")).unwrap();
     let with = |ending: &str| {
@@ -418,7 +421,7 @@ fn captures_that_were_kept_are_replayed() {
         let said = ncclscope(&[Path::new("replay"), path, Path::new("-o"), &output]).unwrap();
         let trace = ncclscope_tests::perfetto::Trace::open(&output).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_sound(&trace, 0);
-        // What the lines say that name no file, and another version's remark.
+        // The lines that name no file, without the remark about another version.
         let shown = said.lines().filter(|line| line.starts_with("  ") && !line.contains("replayed"));
         let shown = shown.map(|line| format!("{}\n", line.trim())).collect::<String>();
         let golden = path.with_extension("txt");

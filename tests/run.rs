@@ -1,5 +1,6 @@
-//! `ncclscope run`, as a program: what reaches the job, what comes back of it, and what is said of the recording. A test of the package
-//! `ncclscope`, because Cargo tells only these where the program is.
+//! `ncclscope run`, as a program: what reaches the job, what comes back, and what is printed about
+//! the recording. This test belongs to the package `ncclscope`, because Cargo tells only that
+//! package's tests where the program is.
 
 use ncclscope::config::SETTINGS;
 use ncclscope_tests::play::{self, Finished};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A folder to work in, with a library that looks like a libnccl.
+/// A folder to work in, with a library that looks like libnccl.
 struct Place {
     folder: TempDir,
     nccl: PathBuf,
@@ -53,12 +54,13 @@ impl Place {
         finished(self.command(flags).arg("--").args(job))
     }
 
-    /// A shell's words that start a program which has NCCL, and is there for long enough to be seen.
+    /// A shell command that starts a program with NCCL loaded, which runs long enough to be seen.
     fn with_nccl_loaded(&self, program: &str) -> String {
         format!("env LD_PRELOAD={} {program}", self.nccl.display())
     }
 
-    /// A job whose only rank plays a script through the plugin that `NCCL_PROFILER_PLUGIN` names, as NCCL would load it.
+    /// A job whose only rank plays a script through the plugin that `NCCL_PROFILER_PLUGIN` names,
+    /// loaded as NCCL would load it.
     fn rank(&self, script: &str) -> String {
         let file = self.path().join("script.txt");
         fs::write(&file, script).unwrap();
@@ -72,7 +74,8 @@ const COLLECTIVE: &str = "main init world comm=0xabc rank=0 nranks=4\n\
     main start c world Coll func=AllReduce count=16 datatype=ncclInt8\nmain stop c\nmain finalize world\n";
 
 fn ncclscope() -> Command {
-    // Who starts the tests in the background has a shell that ignores these, and so would the job.
+    // A shell that runs the tests in the background ignores these signals, and the job would
+    // inherit that.
     let mut command = Command::new("/usr/bin/env");
     command.arg("--default-signal=INT,QUIT").arg(env!("CARGO_BIN_EXE_ncclscope"));
     play::clean_environment(&mut command);
@@ -93,7 +96,7 @@ fn assert_says(finished: &Finished, words: &str) {
 // ---- what comes back ----
 
 #[test]
-fn a_recorded_job_ends_with_its_own_code_what_was_written_and_the_next_command() {
+fn a_recorded_job_ends_with_its_own_code_the_files_and_the_next_command() {
     let place = Place::new();
     let job = format!("{}; exit 3", place.rank(COLLECTIVE));
     let done = place.run(&[], &["sh", "-c", &job]);
@@ -106,7 +109,7 @@ fn a_recorded_job_ends_with_its_own_code_what_was_written_and_the_next_command()
 }
 
 #[test]
-fn a_launcher_that_has_nccl_itself_is_not_said_to_be_missing() {
+fn a_launcher_with_nccl_loaded_is_not_reported_as_missing() {
     let place = Place::new();
     let launcher = place.with_nccl_loaded(&format!("sh -c '{}; sleep 1; exit 0'", place.rank(COLLECTIVE)));
     let done = place.run(&[], &["sh", "-c", &launcher]);
@@ -115,7 +118,7 @@ fn a_launcher_that_has_nccl_itself_is_not_said_to_be_missing() {
 }
 
 #[test]
-fn a_job_that_is_killed_ends_us_by_the_same_signal() {
+fn a_killed_job_ends_us_by_the_same_signal() {
     for (signal, number) in [("KILL", 9), ("INT", 2), ("SEGV", 11)] {
         let done = Place::new().run(&[], &["sh", "-c", &format!("kill -{signal} $$")]);
         assert_eq!(done.status.signal(), Some(number), "{}", done.status);
@@ -123,7 +126,7 @@ fn a_job_that_is_killed_ends_us_by_the_same_signal() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_said_as_a_shell_does() {
+fn a_missing_program_is_reported_as_by_a_shell() {
     let done = Place::new().run(&[], &["/nowhere/train"]);
     assert_eq!(done.status.code(), Some(127));
     assert_says(&done, "failed to start /nowhere/train: No such file");
@@ -131,7 +134,7 @@ fn a_program_that_is_not_there_is_said_as_a_shell_does() {
 
 // ---- signals ----
 
-/// Says when it is ready, counts signals, and tells on SIGTERM how many there were.
+/// Prints when it is ready, counts signals, and prints the count on SIGTERM.
 const COUNTER: &str = "n=0; trap 'n=$((n+1))' USR1; trap 'echo $n; exit 5' TERM; echo ready; i=0; while [ $i -lt 1000 ]; do sleep 0.02; i=$((i+1)); done";
 
 struct Running {
@@ -154,13 +157,13 @@ impl Running {
 }
 
 #[test]
-fn a_signal_reaches_the_job_once_whoever_it_was_sent_to() {
+fn a_signal_reaches_the_job_once_whoever_gets_it() {
     for to_group in [false, true] {
         let place = Place::new();
         let mut running = Running::new(place.command(&[]).args(["--", "sh", "-c", COUNTER]));
         let pid = running.child.id();
         running.kill("USR1", &if to_group { format!("-{pid}") } else { pid.to_string() });
-        // Longer than what was sent to the group is waited for.
+        // Longer than ncclscope waits for a signal that was sent to the group.
         std::thread::sleep(Duration::from_millis(800));
         running.kill("TERM", &pid.to_string());
         assert_eq!(running.lines.next().unwrap().unwrap(), "1", "to the group: {to_group}");
@@ -170,7 +173,7 @@ fn a_signal_reaches_the_job_once_whoever_it_was_sent_to() {
 
 #[test]
 fn ctrl_c_reaches_the_job_once() {
-    // The trap counts; what a second signal would do is seen before the end.
+    // The trap counts; the effect of a second signal would show before the end.
     let job = "trap 'echo caught' INT; echo ready; n=0; while [ $n -lt 40 ]; do sleep 0.02; n=$((n+1)); done; exit 9";
     let place = Place::new();
     let run = place.command(&["--", "sh", "-c", job]);
@@ -179,7 +182,7 @@ fn ctrl_c_reaches_the_job_once() {
 }
 
 #[test]
-fn what_is_ignored_stays_ignored_in_the_job() {
+fn ignored_signals_stay_ignored_in_the_job() {
     let place = Place::new();
     let inner = place.command(&["--", "sh", "-c", "kill -HUP $$; echo alive"]);
     let words: Vec<_> = inner.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -195,14 +198,14 @@ fn a_job_does_not_outlive_us() {
     let mut running = Running::new(place.command(&[]).args(["--", "sh", "-c", "echo ready; sleep 20; echo alive"]));
     running.child.kill().unwrap();
     assert_eq!(running.child.wait().unwrap().signal(), Some(9));
-    // The job has the other end: it is closed when the job is gone.
+    // The job holds the other end, which is closed when the job is gone.
     assert!(running.lines.next().is_none());
 }
 
 // ---- what is set ----
 
 #[test]
-fn what_is_set_is_kept_and_named_unless_it_is_to_be_replaced() {
+fn variables_that_are_set_are_kept_and_named_unless_replaced() {
     let place = Place::new();
     let job = ["sh", "-c", "echo $NCCL_PROFILER_PLUGIN $CUDA_INJECTION64_PATH"];
     let ours = play::plugin_path().unwrap();
@@ -253,10 +256,10 @@ fn every_setting_but_the_rank_is_a_flag() {
     assert!(!refused.stderr.contains("using the default"), "{}", refused.stderr);
 }
 
-// ---- inside of a launcher ----
+// ---- inside a launcher ----
 
 #[test]
-fn ranks_have_one_run_and_the_first_speaks() {
+fn ranks_share_one_run_and_the_first_one_prints() {
     let place = Place::new();
     let run = place.command(&["--", "sh", "-c", "echo $RANK $$ $NCCLSCOPE_RUN_ID $NCCLSCOPE_OUTPUT"]);
     let words: Vec<_> = run.get_args().map(|word| format!("'{}'", word.to_string_lossy())).collect();
@@ -283,7 +286,7 @@ fn ranks_have_one_run_and_the_first_speaks() {
 }
 
 #[test]
-fn ranks_that_have_not_ended_are_not_said_to_be_killed() {
+fn ranks_that_have_not_ended_are_not_reported_as_killed() {
     let place = Place::new();
     fs::create_dir(place.path().join("out")).unwrap();
     fs::write(place.path().join("out/other.perfetto-trace"), "").unwrap();
@@ -298,8 +301,8 @@ fn ranks_that_have_not_ended_are_not_said_to_be_killed() {
 // ---- the doctor ----
 
 #[test]
-fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recording() {
-    // With the library beside the program, as it is installed.
+fn the_doctor_s_exit_code_says_whether_recording_will_work() {
+    // With the library beside the program, as installed.
     let install = |place: &Place| {
         let program = place.path().join("ncclscope");
         play::copy_program(Path::new(env!("CARGO_BIN_EXE_ncclscope")), &program);
@@ -320,7 +323,7 @@ fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recordi
     assert!(said.contains("2.28.9, profiler interface v5: ") && said.contains("(LD_LIBRARY_PATH)"), "{said}");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("\"ok\": true"), "{said}");
-    // A CUPTI, as toolkits name it.
+    // A CUPTI, named as in toolkits.
     fs::write(place.path().join("libcupti.so.2025.3.1"), "").unwrap();
     std::os::unix::fs::symlink("libcupti.so.2025.3.1", place.path().join("libcupti.so.13")).unwrap();
     let (code, said) = doctor(&place, &program, &[]);
@@ -342,7 +345,8 @@ fn the_doctor_tells_by_its_exit_code_whether_something_will_keep_it_from_recordi
 
 // ---- on a terminal ----
 
-/// A program on a terminal, with its exit code. Once `until` is on the screen, if it is anything, a deed is done, in Python.
+/// A program on a terminal, with its exit code. Once `until` is on the screen (if it is not empty),
+/// `deed` is run, in Python.
 fn on_a_terminal(command: &Command, until: &str, deed: &str) -> Finished {
     const PTY: &str = r#"
 import os, pty, sys
@@ -377,7 +381,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 }
 
 #[test]
-fn colour_is_for_terminals_and_for_those_who_want_it() {
+fn colour_is_for_terminals_and_on_request() {
     let doctor = |variables: &[(&str, &str)]| {
         let mut command = ncclscope();
         command.args(["doctor", "--python", "/nowhere/python3"]).envs(variables.iter().copied());
@@ -393,15 +397,15 @@ fn colour_is_for_terminals_and_for_those_who_want_it() {
 }
 
 #[test]
-fn what_takes_more_than_a_second_says_so_on_a_terminal_only() {
+fn progress_is_shown_after_a_second_and_on_a_terminal_only() {
     let place = Place::new();
     let slow = place.path().join("slow.perfetto-trace");
-    // Who opens it waits for somebody to write.
+    // Opening the pipe waits for a writer.
     let make = || assert!(Command::new("mkfifo").arg(&slow).status().unwrap().success());
     make();
     let mut info = ncclscope();
     info.arg("info").arg(&slow);
-    // What opens the pipe to write, and closes it, is the end of the file.
+    // Opening the pipe to write and closing it is the end of the file.
     let end = format!("pipe = os.open({slow:?}, os.O_WRONLY); os.unlink({slow:?}); os.close(pipe)");
     let said = on_a_terminal(&info, "working", &end).stdout;
     assert!(said.contains("working"), "{said}");
@@ -416,7 +420,7 @@ fn what_takes_more_than_a_second_says_so_on_a_terminal_only() {
     make();
     let mut elsewhere =
         ncclscope().arg("info").arg(&slow).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    // Longer than it would have kept still.
+    // Longer than it would stay silent.
     std::thread::sleep(Duration::from_millis(1500));
     let pipe = fs::OpenOptions::new().write(true).open(&slow).unwrap();
     fs::remove_file(&slow).unwrap();
@@ -438,7 +442,7 @@ fn assert_cause(place: &Place, flags: &[&str], job: &str, words: &str) {
 }
 
 #[test]
-fn a_job_without_nccl_is_said_to_have_none() {
+fn a_job_without_nccl_is_reported() {
     assert_cause(&Place::new(), &[], "sleep 1", "no process of the job was seen with NCCL");
 }
 
@@ -454,7 +458,7 @@ fn an_nccl_without_plugins_is_named() {
 }
 
 #[test]
-fn a_library_that_cannot_be_loaded_is_said_in_the_loaders_words() {
+fn a_library_that_cannot_be_loaded_is_reported_in_the_loaders_words() {
     let place = Place::new();
     let broken = place.path().join("libncclscope.so");
     fs::write(&broken, "this is no library").unwrap();
@@ -466,7 +470,7 @@ fn a_library_that_cannot_be_loaded_is_said_in_the_loaders_words() {
 }
 
 #[test]
-fn a_variable_that_is_lost_or_set_anew_on_the_way_is_named() {
+fn a_variable_that_is_lost_or_replaced_on_the_way_is_named() {
     let place = Place::new();
     let sleep = place.with_nccl_loaded("sleep 2");
     for (way, words) in [
@@ -479,7 +483,7 @@ fn a_variable_that_is_lost_or_set_anew_on_the_way_is_named() {
 }
 
 #[test]
-fn a_program_that_only_loads_nccl_is_not_accused() {
+fn a_program_that_only_loads_nccl_is_not_blamed() {
     let place = Place::new();
     assert_cause(
         &place,
@@ -490,7 +494,7 @@ fn a_program_that_only_loads_nccl_is_not_accused() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_named() {
+fn an_unwritable_folder_is_named() {
     let place = Place::new();
     let job = place.rank(&COLLECTIVE.replace("main finalize", "main sleep 2s\nmain finalize"));
     let flags = ["--output", "script.txt/traces"];
@@ -501,7 +505,7 @@ fn a_folder_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_process_that_is_killed_before_the_first_flush_is_said_to_be_so() {
+fn a_process_killed_before_the_first_flush_is_reported() {
     let place = Place::new();
     let job = place.rank(&COLLECTIVE.replace("main finalize world", "main kill SIGKILL"));
     assert_cause(&place, &["--flush-period", "60000"], &job, "before anything of the recording was flushed");

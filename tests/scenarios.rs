@@ -1,7 +1,7 @@
-//! Every scenario through every version of the interface, and what the trace shows of it.
+//! Every scenario through every version of the interface, and what the trace then shows.
 //!
-//! What it shows through the newest version is kept in `golden/`. After a change that is meant, `NCCLSCOPE_BLESS=1`
-//! writes it anew.
+//! What it shows for the newest version is stored in `golden/`. After an intended change,
+//! `NCCLSCOPE_BLESS=1` renews it.
 
 use ncclscope_tests::host::POISON;
 use ncclscope_tests::layout;
@@ -12,13 +12,13 @@ use ncclscope_tests::timeline::{Timeline, difference};
 use std::fs;
 use std::path::PathBuf;
 
-/// What came of a scenario through one version.
+/// The result of a scenario through one version.
 struct Played {
     recording: Recording,
     timeline: Timeline,
 }
 
-/// Plays a scenario and requires all that holds for any.
+/// Plays a scenario and asserts everything that holds for all of them.
 fn play(name: &str, version: u32, open_slices: u64) -> Played {
     let script = fs::read_to_string(scenario(name)).unwrap();
     let recording = Recording::by(Play::new(script).interface(version).env("NCCLSCOPE_PRESET", "full"));
@@ -45,7 +45,8 @@ fn play(name: &str, version: u32, open_slices: u64) -> Played {
     Played { recording, timeline }
 }
 
-/// Plays a scenario through all versions; that many slices stay open in v1 to v7, because it never ends them.
+/// Plays a scenario through all versions. `open_slices` are the numbers of slices that stay open in
+/// v1 to v7, because the scenario never ends them.
 fn check(name: &str, open_slices: [u64; 7]) {
     let played: Vec<_> = layout::VERSIONS.zip(open_slices).map(|(version, open)| play(name, version, open)).collect();
     let [.., five, six, seven] = &played[..] else { panic!("all seven were played") };
@@ -64,7 +65,7 @@ fn check(name: &str, open_slices: [u64; 7]) {
     );
 
     if is_for(name, 5) {
-        /// What v5 cannot carry, and who is speaking.
+        /// What v5 cannot carry, and the interface itself.
         const NEWER: [&str; 4] = ["interface", "user_tag", "variant", "symmetric"];
         let text = |played: &Played| {
             let text = played.timeline.text_without(&played.recording.threads(), &NEWER);
@@ -116,7 +117,7 @@ macro_rules! scenarios {
 const NONE: [u64; 7] = [0; 7];
 
 scenarios! {
-    // Two proxy operations, three steps and what they wait for; from v3 on a kernel channel.
+    // Two proxy operations, three steps and what they wait for, and from v3 on a kernel channel.
     abort: [8, 8, 9, 9, 9, 9, 9];
     chapters: NONE;
     copy_engine: NONE;

@@ -1,6 +1,7 @@
-//! Traces in Perfetto's own user interface, in a browser: what a person sees of them.
+//! Traces in Perfetto's own user interface, in a browser: what a user sees of them.
 //!
-//! These need Chromium; without it they say so and are left out, except in continuous integration.
+//! These tests need Chromium. Without it they say so and are skipped, except in continuous
+//! integration.
 
 mod command;
 
@@ -23,7 +24,8 @@ use std::time::Duration;
 const SCENARIOS: [&str; 8] =
     ["copy_engine", "eager_allreduce", "graph_replay", "grouped", "kernel_channels", "net_plugin", "proxy_ctrl", "pxn"];
 
-/// The scenarios' traces as one, each of a rank of its own; the file is gone with the folder.
+/// The scenarios' traces in one file, each as a rank of its own. Dropping the folder removes the
+/// file.
 fn recorded() -> (tempfile::TempDir, PathBuf) {
     let mut bytes = Vec::new();
     for (rank, scenario) in SCENARIOS.iter().enumerate() {
@@ -38,7 +40,8 @@ fn recorded() -> (tempfile::TempDir, PathBuf) {
     (folder, file)
 }
 
-/// A tree of tracks without what differs from run to run; with the scenarios' names for their ranks, and in the order of these.
+/// A tree of tracks without what differs between runs, with the scenarios' names in place of their
+/// ranks, sorted by those.
 fn normal(tree: &str, file: &Path) -> String {
     let mut processes = ui::processes(tree, &Trace::open(file).unwrap());
     for process in &mut processes {
@@ -52,14 +55,14 @@ fn normal(tree: &str, file: &Path) -> String {
 }
 
 #[test]
-fn the_tree_of_tracks_is_as_it_should_be() {
+fn the_tree_of_tracks_is_as_expected() {
     let (_folder, file) = recorded();
     let Some(tree) = browse(&["--trace", file.to_str().unwrap(), "--list"]) else { return };
     let shown = normal(&tree, &file);
     ui::assert_golden(&shown, concat!(env!("CARGO_MANIFEST_DIR"), "/viewer/tracks.txt"));
 }
 
-/// What `ncclscope open` says goes to whoever waits for it.
+/// Sends the output of `ncclscope open` to the receiver.
 struct Said(mpsc::Sender<String>);
 
 impl Write for Said {
@@ -76,15 +79,15 @@ impl Write for Said {
 /// `ncclscope open` on a thread of its own, which ends with the process.
 struct Opened {
     port: u16,
-    /// All that it said up to the last line before it waits.
+    /// Its output up to the last line before it waits.
     said: String,
-    /// What it says then.
+    /// Its output after that.
     lines: mpsc::Receiver<String>,
 }
 
 impl Opened {
     fn new(file: &Path, ui: &Path) -> Opened {
-        // Somebody else may be faster on a port that was free a moment ago.
+        // Somebody else may take a port that was free a moment ago.
         let mut reason = String::new();
         for _ in 0..5 {
             match Opened::try_new(file, ui) {
@@ -116,7 +119,7 @@ impl Opened {
         Ok(Opened { port, said, lines })
     }
 
-    /// Waits for it to say something more.
+    /// Waits for this output.
     fn says(&self, what: &str) {
         let mut said = String::new();
         while !said.contains(what) {
@@ -136,7 +139,7 @@ impl Opened {
         url.strip_prefix(&format!("http://127.0.0.1:{}", self.port)).unwrap().to_owned()
     }
 
-    /// One request; the answer's first line and headers, and its body.
+    /// Makes a request. Returns the first line and headers of the answer, and its body.
     fn ask(&self, method: &str, path: &str, headers: &str) -> (String, Vec<u8>) {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
         let host = if headers.contains("Host:") { String::new() } else { format!("Host: 127.0.0.1:{}\r\n", self.port) };
@@ -149,7 +152,7 @@ impl Opened {
 }
 
 #[test]
-fn the_trace_is_given_once_and_only_to_the_viewer() {
+fn the_trace_is_served_once_and_only_to_the_viewer() {
     let (folder, file) = recorded();
     let ui = folder.path().join("ui");
     fs::create_dir(&ui).unwrap();
@@ -189,14 +192,14 @@ fn the_trace_is_given_once_and_only_to_the_viewer() {
     let (head, body) = opened.ask("GET", &path, VIEWER);
     assert!(head.contains("Access-Control-Allow-Origin: https://ui.perfetto.dev"), "{head}");
     assert_eq!(body, fs::read(&file).unwrap());
-    // Until it knows that all of it arrived, a browser may try again.
+    // A browser may try again until it is known that everything arrived.
     opened.says("It was read");
     let (head, _) = opened.ask("GET", &path, VIEWER);
     assert!(head.starts_with("HTTP/1.1 410"), "{head}");
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn a_file_that_cannot_be_opened_says_why() {
     let (folder, file) = recorded();
     let file = file.to_str().unwrap();
     let opened = |words: &[&str]| ncclscope(&[&["open", "--no-browser"], words].concat()).unwrap_err();
@@ -272,7 +275,7 @@ fn each_replay_of_a_graph_is_compared_with_itself() {
     }
 }
 
-/// A link's words as they were.
+/// A link's text, decoded.
 fn decoded(link: &str) -> String {
     let mut bytes = Vec::new();
     let mut parts = link.split('%');

@@ -1,8 +1,9 @@
 //! The functions of a copy of libcupti, found at run time.
 //!
-//! A second copy of CUPTI in a process cannot trace, so the copy that is [`mapped`](Cupti::mapped) already is the one
-//! to use. Finding it calls nothing in it. Calling is another matter: without `libcuda.so.1` in the process, some
-//! releases answer with errors and CUDA 13.2 overflows the stack in whatever is called first; see [`is_mapped`].
+//! A second copy of CUPTI in a process cannot trace, so a copy that is already
+//! [`mapped`](Cupti::mapped) is the one to use. Finding it calls nothing in it. Calling is another
+//! matter: without `libcuda.so.1` in the process, some releases return errors, and CUDA 13.2
+//! overflows the stack in the first function called; see [`is_mapped`].
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt;
@@ -14,15 +15,16 @@ use libloading::os::unix::Library;
 
 use crate::bindings;
 
-/// The library's names, newest first. A copy that was opened by its path is still found under them.
+/// The library's names, newest first. A copy opened by its path is also found under them.
 pub const SONAMES: [&CStr; 2] = [c"libcupti.so.13", c"libcupti.so.12"];
 
 macro_rules! functions {
     (required: $($required:ident)*; optional: $($optional:ident $since:literal)*) => {
         /// The functions of one copy of libcupti, under CUPTI's own names.
         ///
-        /// The copy stays mapped for the rest of the process: CUPTI has threads and callbacks that nobody can recall.
-        /// Each function is to be called as NVIDIA documents it, which is what makes a call `unsafe`.
+        /// The copy stays mapped for the rest of the process: CUPTI has threads and callbacks that
+        /// nobody can recall. Each function must be called as NVIDIA documents it, which is why
+        /// calling it is `unsafe`.
         #[allow(non_snake_case)]
         #[derive(Clone, Copy, Debug)]
         pub struct Cupti {
@@ -37,7 +39,7 @@ macro_rules! functions {
         }
 
         impl Cupti {
-            /// Looks every function up.
+            /// Looks up every function.
             ///
             /// # Errors
             ///
@@ -51,8 +53,9 @@ macro_rules! functions {
                     $(
                         $required: {
                             let name = concat!(stringify!($required), "\0");
-                            // SAFETY: the type is the one that CUPTI's headers give this name, in all releases alike,
-                            // which `cargo xtask bindings --check` holds; the linker's answer may be null.
+                            // SAFETY: the type is the one that CUPTI's headers give this name in
+                            // all releases, which `cargo xtask bindings --check` verifies; the
+                            // linker's answer may be null.
                             let found = unsafe { library.get::<Option<bindings::$required>>(name) };
                             found.ok().and_then(|it| *it).ok_or(Reason::Lacks(stringify!($required)))?
                         },
@@ -111,24 +114,24 @@ functions! {
 }
 
 impl Cupti {
-    /// The first of `names` that is mapped in this process already. A name is a SONAME or a path.
+    /// The first of `names` that is already mapped in this process. A name is a SONAME or a path.
     ///
     /// # Errors
     ///
-    /// None of them is, or what is lacks a function.
+    /// None of them is mapped, or the one that is lacks a function.
     pub fn mapped(names: &[&CStr]) -> Result<Cupti, LoadError> {
         Cupti::first(names, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
     }
 
-    /// The first of `names` that can be opened; maps it if it is not yet. A name is a SONAME or a path.
+    /// The first of `names` that can be opened; maps it if necessary. A name is a SONAME or a path.
     ///
     /// # Errors
     ///
-    /// None of them can, or what can lacks a function.
+    /// None of them can be opened, or the one that can lacks a function.
     ///
     /// # Safety
     ///
-    /// Opening a library runs its code: the names are those of CUPTI.
+    /// Opening a library runs its code: the names must be those of CUPTI.
     pub unsafe fn open(names: &[&CStr]) -> Result<Cupti, LoadError> {
         Cupti::first(names, libc::RTLD_LAZY | libc::RTLD_LOCAL)
     }
@@ -145,20 +148,21 @@ impl Cupti {
     }
 
     fn named(name: &CStr, flags: c_int) -> Result<Cupti, Reason> {
-        // SAFETY: `name` is a C string. With RTLD_NOLOAD nothing runs; else `open` was promised what it is.
+        // SAFETY: `name` is a C string. With RTLD_NOLOAD no code runs; otherwise the caller of
+        // `open` has promised that it is CUPTI.
         let library = unsafe { Library::open(Some(file_name(name)), flags) }.map_err(|error| {
             match flags & libc::RTLD_NOLOAD {
                 0 => Reason::Refused(words(&error)),
                 _ => Reason::NotMapped,
             }
         })?;
-        // Nobody closes it: it pins the copy.
+        // Never closed: this keeps the copy mapped.
         let library = ManuallyDrop::new(library);
-        // SAFETY: as has just been seen to.
+        // SAFETY: `library` is never closed, as said above.
         unsafe { Cupti::resolve(&library) }
     }
 
-    /// Where this copy was mapped from.
+    /// The path that this copy was mapped from.
     pub fn path(&self) -> Option<CString> {
         // SAFETY: all its fields are pointers, which may be null.
         let mut info: libc::Dl_info = unsafe { mem::zeroed() };
@@ -167,35 +171,38 @@ impl Cupti {
         if unsafe { libc::dladdr(place, &raw mut info) } == 0 || info.dli_fname.is_null() {
             return None;
         }
-        // SAFETY: the linker's own string, which lives as long as the library, and that stays mapped.
+        // SAFETY: the linker's own string, which lives as long as the library, which stays mapped.
         Some(unsafe { CStr::from_ptr(info.dli_fname) }.to_owned())
     }
 }
 
-/// A name for `dlopen`, with the NUL that saves a copy.
+/// A name for `dlopen`, with its NUL, which saves a copy.
 fn file_name(name: &CStr) -> &OsStr {
     OsStr::from_bytes(name.to_bytes_with_nul())
 }
 
-/// The linker's own words.
+/// The linker's own message.
 fn words(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Whether a library is mapped in this process, by its SONAME or path. Maps nothing and runs nothing.
+/// Whether a library is mapped in this process, by its SONAME or path. Maps nothing and runs
+/// nothing.
 ///
-/// No function of CUPTI may be called unless `libcuda.so.1` is.
+/// No function of CUPTI may be called unless `libcuda.so.1` is mapped.
 pub fn is_mapped(name: &CStr) -> bool {
-    // SAFETY: a C string; with RTLD_NOLOAD nothing runs.
-    // Others hold the library, or it would not be found, so that closing it runs nothing either.
+    // SAFETY: a C string; with RTLD_NOLOAD no code runs. Others hold the library, or it would not
+    // be found, so closing it runs nothing either.
     unsafe { Library::open(Some(file_name(name)), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }.is_ok()
 }
 
-/// The paths of all copies of libcupti that are mapped in this process, in the order of their loading. Also those whose
-/// name was changed when they were packed into a wheel (`libcupti-1ba2a3c4.so.12`).
+/// The paths of all copies of libcupti that are mapped in this process, in the order in which they
+/// were loaded. Includes copies that were renamed when packed into a wheel
+/// (`libcupti-1ba2a3c4.so.12`).
 pub fn mapped_copies() -> Vec<CString> {
     let mut found: Vec<CString> = Vec::new();
-    // SAFETY: `collect` is called during the call only, with the pointer that is passed, and does not unwind.
+    // SAFETY: `collect` is called only during the call, with the pointer passed here, and does not
+    // unwind.
     unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut found).cast()) };
     found
 }
@@ -204,15 +211,15 @@ pub fn mapped_copies() -> Vec<CString> {
 ///
 /// # Safety
 ///
-/// As `dl_iterate_phdr` calls it: `info` is good, `found` is the vector of [`mapped_copies`].
+/// As `dl_iterate_phdr` calls it: `info` is valid, `found` is the vector of [`mapped_copies`].
 unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the linker passes a good structure.
+    // SAFETY: the linker passes a valid structure.
     let name: *const c_char = unsafe { (*info).dlpi_name };
     if !name.is_null() {
         // SAFETY: the name is a C string, and the linker holds its lock while we read it.
         let name = unsafe { CStr::from_ptr(name) };
         if is_copy(name.to_bytes()) {
-            // SAFETY: the vector is borrowed by nobody else during the call.
+            // SAFETY: nobody else borrows the vector during the call.
             unsafe { &mut *found.cast::<Vec<CString>>() }.push(name.to_owned());
         }
     }
@@ -233,7 +240,7 @@ pub struct LoadError {
     pub tried: Vec<Tried>,
 }
 
-/// A name that led nowhere.
+/// A name that could not be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// The SONAME or path.
@@ -242,14 +249,14 @@ pub struct Tried {
     pub reason: Reason,
 }
 
-/// Why a name led nowhere.
+/// Why a name could not be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// It is not mapped in this process.
     NotMapped,
-    /// The linker could not open it; its words.
+    /// The linker could not open it; the linker's message.
     Refused(String),
-    /// It is there, but lacks a function that every release of CUPTI from CUDA 12.0 on has.
+    /// It exists, but lacks a function that every release of CUPTI from CUDA 12.0 on has.
     Lacks(&'static str),
 }
 

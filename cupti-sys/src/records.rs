@@ -1,10 +1,11 @@
-//! Reading activity records: a bounded walk over a buffer, and fields by a table of offsets.
+//! Reads activity records: a bounded walk over a buffer, and fields by a table of offsets.
 //!
-//! One build reads what every release from CUDA 12.0 to 13.5 writes. That works because CUPTI only ever appends to a
-//! record: a field never moves, it is there from some release on, and a record is as long as its release made it.
-//! `cargo xtask bindings --check` holds [`table`](crate::table) against the headers of all of them.
+//! One build reads what every release from CUDA 12.0 to 13.5 writes. That works because CUPTI only
+//! ever appends to a record: a field never moves, it exists from some release on, and a record is
+//! as long as its release made it. `cargo xtask bindings --check` compares [`table`](crate::table)
+//! with the headers of all these releases.
 //!
-//! Nothing here trusts a buffer. Any bytes can be walked and read; the worst that comes out is wrong numbers.
+//! Nothing here trusts a buffer. Any bytes can be walked and read; at worst the numbers are wrong.
 
 use core::ffi::c_char;
 use core::fmt;
@@ -14,25 +15,26 @@ use core::{ptr, slice};
 use crate::bindings::{self, CUPTI_ERROR_MAX_LIMIT_REACHED, CUPTI_SUCCESS, CUpti_Activity, CUptiResult};
 use crate::table::{RELEASES, SIZES, SUBSCRIBER_PARAMS_SIZES};
 
-/// Kinds below this can have a size in a [`Table`]; the table knows those of CUDA 13.5, which end at 59.
+/// Kinds below this can have a size in a [`Table`]; the table knows those up to CUDA 13.5, which
+/// end at 59.
 const KINDS: usize = 128;
 
 /// Every record begins with its kind.
 const KIND_SIZE: usize = size_of::<u32>();
 
-/// How long each kind of record is in one version of CUPTI, and which of its fields are there.
+/// The length of each kind of record in one version of CUPTI, and which fields it has.
 #[derive(Clone, Debug)]
 pub struct Table {
     version: u32,
-    /// By kind; 0 where it is not known.
+    /// By kind; 0 if not known.
     sizes: [u16; KINDS],
 }
 
 impl Table {
-    /// The table for what `cuptiGetVersion` reports.
+    /// The table for a version, as `cuptiGetVersion` reports it.
     ///
-    /// A version newer than the table is read as the newest known: its records may be longer, but they begin alike.
-    /// A version before CUDA 12.0 (18) has no sizes and no fields.
+    /// A version newer than the table is read as the newest known one: its records may be longer,
+    /// but they begin the same way. A version before CUDA 12.0 (18) has no sizes and no fields.
     pub fn new(version: u32) -> Table {
         let mut sizes = [0; KINDS];
         for (size, rows) in sizes.iter_mut().zip(SIZES) {
@@ -52,8 +54,9 @@ impl Table {
         (size != 0).then_some(usize::from(size))
     }
 
-    /// Replaces a length by the library's own word (`cuptiActivityGetStructSize`, since CUDA 13.2). What lies beyond
-    /// it is not read any more. Kinds from 128 on, and lengths that cannot be, change nothing.
+    /// Replaces a length with the one that the library reports (`cuptiActivityGetStructSize`, since
+    /// CUDA 13.2). What lies beyond it is no longer read. Kinds from 128 on and impossible lengths
+    /// change nothing.
     pub fn set_size(&mut self, kind: u32, size: usize) {
         let place = usize::try_from(kind).ok().and_then(|kind| self.sizes.get_mut(kind));
         if let (Some(place), Ok(size)) = (place, u16::try_from(size))
@@ -63,7 +66,8 @@ impl Table {
         }
     }
 
-    /// The records of a buffer, as far as `walker` leads. `buffer` is the valid part of what CUPTI returned.
+    /// The records of a buffer, as far as `walker` gets. `buffer` is the valid part of what CUPTI
+    /// returned.
     pub fn walk<'a, W: Walker>(&'a self, buffer: &'a [u8], mut walker: W) -> Walk<'a, W> {
         let (next, end) = match bounded(buffer, None, walker.next(self, buffer, None)) {
             Ok(first) => (Some(first), None),
@@ -72,7 +76,8 @@ impl Table {
         Walk { table: self, buffer, walker, next, end }
     }
 
-    /// The record that `bytes` begins with. It ends with them, or where this version ends a record of its kind.
+    /// The record at the start of `bytes`. It ends with `bytes`, or where this version ends a
+    /// record of its kind.
     pub fn record<'a>(&self, bytes: &'a [u8]) -> Option<Record<'a>> {
         let kind = u32::from_ne_bytes(*bytes.first_chunk()?);
         let size = self.size(kind).unwrap_or(bytes.len()).min(bytes.len());
@@ -80,18 +85,18 @@ impl Table {
     }
 }
 
-/// The CUDA release a version belongs to, as far as it is known: `"12.9"` for 28.
+/// The CUDA release that a version belongs to, if known: `"12.9"` for 28.
 pub fn release(version: u32) -> Option<&'static str> {
     at_version(RELEASES, version)
 }
 
-/// What `structSize` of `CUpti_SubscriberParams` must be: each version takes its own size and refuses others.
-/// `None` for versions without `cuptiSubscribe_v2`.
+/// The value that `structSize` of `CUpti_SubscriberParams` must have: each version accepts only its
+/// own size. `None` for versions without `cuptiSubscribe_v2`.
 pub fn subscriber_params_size(version: u32) -> Option<usize> {
     at_version(SUBSCRIBER_PARAMS_SIZES, version)
 }
 
-/// The last row that begins at or before `version`.
+/// The last row that starts at or before `version`.
 fn at_version<T: Copy>(rows: &[(u32, T)], version: u32) -> Option<T> {
     rows.iter().rev().find(|(since, _)| *since <= version).map(|(_, value)| *value)
 }
@@ -105,17 +110,17 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Its kind: one of `CUPTI_ACTIVITY_KIND_*`, or a number that is newer than they are.
+    /// The record's kind: one of `CUPTI_ACTIVITY_KIND_*`, or a newer number.
     pub fn kind(&self) -> u32 {
         self.kind
     }
 
-    /// All of it, the kind included.
+    /// The whole record, including the kind.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The record as one of family `F`, if its kind belongs there.
+    /// The record as one of family `F`, if its kind belongs to the family.
     #[inline]
     pub fn view<F: Family>(&self) -> Option<View<'a, F>> {
         let Record { kind, version, bytes } = *self;
@@ -129,7 +134,8 @@ impl fmt::Debug for Record<'_> {
     }
 }
 
-/// Kinds whose records are laid out alike. The families and their fields are in [`table`](crate::table).
+/// Kinds whose records have the same layout. The families and their fields are in
+/// [`table`](crate::table).
 pub trait Family {
     /// The kinds, as in `CUPTI_ACTIVITY_KIND_*`.
     const KINDS: &'static [u32];
@@ -143,7 +149,8 @@ pub struct View<'a, F> {
 }
 
 impl<F> View<'_, F> {
-    /// The field's value; `None` if this version of CUPTI does not have it, or the record ends before it.
+    /// The field's value; `None` if this version of CUPTI does not have it, or the record ends
+    /// before it.
     #[inline]
     pub fn get<T: Value>(&self, field: Field<F, T>) -> Option<T> {
         if self.version < field.since {
@@ -153,7 +160,7 @@ impl<F> View<'_, F> {
     }
 }
 
-// Derives would ask the same of `F`, which is never there.
+// Derived implementations would require the same of `F`, which has no values.
 impl<F> Clone for View<'_, F> {
     fn clone(&self) -> Self {
         *self
@@ -162,10 +169,10 @@ impl<F> Clone for View<'_, F> {
 
 impl<F> Copy for View<'_, F> {}
 
-/// Where a value of type `T` lies in the records of family `F`.
+/// The place of a value of type `T` in the records of family `F`.
 pub struct Field<F, T> {
     offset: u16,
-    /// The first version that writes it. Before, the place may be padding.
+    /// The first version that writes it. In earlier versions the place may be padding.
     since: u32,
     of: PhantomData<fn() -> (F, T)>,
 }
@@ -175,12 +182,12 @@ impl<F, T: Value> Field<F, T> {
         Field { offset, since, of: PhantomData }
     }
 
-    /// Its distance from the start of the record, in bytes.
+    /// The offset from the start of the record, in bytes.
     pub const fn offset(self) -> usize {
         self.offset as usize
     }
 
-    /// The first version of CUPTI that has it.
+    /// The first version of CUPTI that has the field.
     pub const fn since(self) -> u32 {
         self.since
     }
@@ -194,7 +201,7 @@ impl<F, T> Clone for Field<F, T> {
 
 impl<F, T> Copy for Field<F, T> {}
 
-/// What a field can hold.
+/// A type that a field can have.
 pub trait Value: Copy + sealed::Sealed {
     #[doc(hidden)]
     fn read(bytes: &[u8]) -> Option<Self>;
@@ -230,7 +237,8 @@ impl Value for [u8; 16] {
 
 impl sealed::Sealed for *const c_char {}
 
-/// A string of CUPTI's. It can be followed only while the buffer is being decoded, in the process that recorded it.
+/// A string of CUPTI's. It may be followed only while the buffer is being decoded, in the process
+/// that recorded it.
 impl Value for *const c_char {
     #[inline]
     fn read(bytes: &[u8]) -> Option<*const c_char> {
@@ -240,41 +248,42 @@ impl Value for *const c_char {
 
 /// Finds the next record of a buffer.
 pub trait Walker {
-    /// Where the record after the one at `at` begins, or the first one. It lies in the buffer as a whole.
+    /// The position of the record after the one at `at`, or of the first one. That record lies
+    /// within the buffer as a whole.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// Why there is no further record.
     fn next(&mut self, table: &Table, buffer: &[u8], at: Option<usize>) -> Result<usize, End>;
 }
 
-/// Why a walk is over. Places are distances from the start of the buffer, in bytes.
+/// Why a walk ended. Positions are offsets from the start of the buffer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// All records were seen.
     Done,
-    /// A record that is cut off by the end of the buffer.
+    /// The end of the buffer cuts a record off.
     Truncated {
         /// Where it begins.
         at: usize,
     },
-    /// A record whose length is not known, so that what follows cannot be found.
+    /// The length of a record is not known, so what follows cannot be found.
     UnknownKind {
-        /// Its kind.
+        /// The record's kind.
         kind: u32,
         /// Where it begins.
         at: usize,
     },
     /// `cuptiActivityGetNextRecord` refused to go on.
     Refused {
-        /// Its answer.
+        /// Its result.
         result: CUptiResult,
-        /// The record it was to go on from; `None` at the start.
+        /// The record it was to continue from; `None` at the start.
         at: Option<usize>,
     },
     /// The walker went back, stood still or left the buffer.
     Strayed {
-        /// The record it was to go on from; `None` at the start.
+        /// The record it was to continue from; `None` at the start.
         at: Option<usize>,
     },
 }
@@ -293,8 +302,8 @@ impl fmt::Display for End {
     }
 }
 
-/// Walks by the sizes of the table. For buffers whose library is not here, and for tests; it ends at the first kind
-/// that the table does not know.
+/// Walks by the sizes in the table. For buffers whose library is not here, and for tests; it stops
+/// at the first kind that the table does not know.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Own;
 
@@ -311,7 +320,7 @@ impl Walker for Own {
     }
 }
 
-/// The length of the record at `at`, which lies within the buffer as a whole.
+/// The length of the record at `at`, which must lie within the buffer as a whole.
 fn length(table: &Table, buffer: &[u8], at: usize) -> Result<usize, End> {
     let rest = buffer.get(at..).unwrap_or_default();
     let kind = u32::from_ne_bytes(*rest.first_chunk().ok_or(End::Truncated { at })?);
@@ -319,20 +328,20 @@ fn length(table: &Table, buffer: &[u8], at: usize) -> Result<usize, End> {
     if size > rest.len() { Err(End::Truncated { at }) } else { Ok(size) }
 }
 
-/// Walks with the library that wrote the buffer. It alone knows its strides, so this is the walker to use wherever
-/// that library is loaded; it also steps over kinds that the table does not know.
+/// Walks with the library that wrote the buffer. Only that library knows its strides, so this is
+/// the walker to use wherever it is loaded; it also steps over kinds that the table does not know.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     next: bindings::cuptiActivityGetNextRecord,
 }
 
 impl Library {
-    /// A walker that asks `next`.
+    /// A walker that calls `next`.
     ///
     /// # Safety
     ///
-    /// `next` is the function of a loaded libcupti that stays loaded, and may be called in this process: some releases
-    /// crash in any function where there is no driver.
+    /// `next` is the function of a loaded libcupti that stays loaded, and may be called in this
+    /// process: some releases crash in any function if there is no driver.
     pub unsafe fn new(next: bindings::cuptiActivityGetNextRecord) -> Library {
         Library { next }
     }
@@ -341,7 +350,8 @@ impl Library {
 impl Walker for Library {
     #[inline]
     fn next(&mut self, _: &Table, buffer: &[u8], at: Option<usize>) -> Result<usize, End> {
-        // Records are multiples of eight bytes long. Without a rest the function never looks at half a kind.
+        // Records are multiples of eight bytes long. With a rest left out, the function never looks
+        // at half a kind.
         let valid = buffer.len() & !7;
         let start = buffer.as_ptr();
         let mut record = match at {
@@ -349,8 +359,9 @@ impl Walker for Library {
             Some(at) if at < valid => start.wrapping_add(at).cast_mut().cast::<CUpti_Activity>(),
             Some(_) => return Err(End::Strayed { at }),
         };
-        // SAFETY: the function may be called, as `new` was promised. It reads `valid` bytes from `start`, all within
-        // `buffer`, and only reads them (the tests run it on read-only memory); `record` is null or one of its own.
+        // SAFETY: the function may be called, as promised to `new`. It reads `valid` bytes from
+        // `start`, all within `buffer`, and only reads them (the tests run it on read-only memory);
+        // `record` is null or one of its own.
         let result = unsafe { (self.next)(start.cast_mut(), valid, &raw mut record) };
         match result {
             CUPTI_SUCCESS => Ok(record.addr().wrapping_sub(start.addr())),
@@ -384,7 +395,7 @@ impl<'a, W: Walker> Iterator for Walk<'a, W> {
     #[inline]
     fn next(&mut self) -> Option<Record<'a>> {
         let at = self.next?;
-        // A look at the next record bounds this one.
+        // This record ends where the next one begins.
         let following = self.walker.next(self.table, self.buffer, Some(at));
         let limit = match bounded(self.buffer, Some(at), following) {
             Ok(following) => {
@@ -401,7 +412,7 @@ impl<'a, W: Walker> Iterator for Walk<'a, W> {
     }
 }
 
-/// A step, if it leads forward to where a record can be.
+/// A step, if it leads forward to a place where a record can be.
 fn bounded(buffer: &[u8], at: Option<usize>, step: Result<usize, End>) -> Result<usize, End> {
     let next = step?;
     let forward = at.is_none_or(|at| next >= at.saturating_add(KIND_SIZE));
@@ -413,11 +424,12 @@ fn bounded(buffer: &[u8], at: Option<usize>, step: Result<usize, End>) -> Result
 ///
 /// # Safety
 ///
-/// `buffer` points to `valid` bytes that were written, and nobody writes them while the slice is in use.
+/// `buffer` points to `valid` bytes that were written, and nobody writes them while the slice is in
+/// use.
 pub unsafe fn bytes<'a>(buffer: *const u8, valid: usize) -> &'a [u8] {
     if buffer.is_null() || valid == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise is the one that is asked for.
+    // SAFETY: the caller's promise is what this function requires.
     unsafe { slice::from_raw_parts(buffer, valid) }
 }

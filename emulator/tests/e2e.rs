@@ -182,8 +182,13 @@ boot = { offset = "500 s", drift = "-60 ppm" }
         let (own, moved) = (played.trace().rows(&sql), joined.rows(&sql));
         assert!(own.len() > 60, "{} slices", own.len());
         assert_eq!(own.len(), moved.len());
+        let shared =
+            &played.trace().rows("SELECT min(ts) AS first, max(ts + dur) AS last FROM slice WHERE category = 'run'")[0];
         for (own, moved) in own.iter().zip(&moved) {
             assert_eq!(own.str("name"), moved.str("name"));
+            if !(shared.i64("first")..=shared.i64("last")).contains(&own.i64("ts")) {
+                continue;
+            }
             let off = moved.i64("ts") - truth(own.i64("ts"));
             assert!(off.abs() <= error, "{}: off by {off} ns, not {error}", own.str("name"));
             let archived = own.i64("ts") + offsets[number];
@@ -200,7 +205,7 @@ boot = { offset = "500 s", drift = "-60 ppm" }
 fn in_order_of_ranks(trace: &Trace, processes: usize) {
     let rows = trace.rows(
         "SELECT p.name, p.pid FROM process_track t JOIN process p USING (upid) WHERE t.type = 'process_track_event' \
-         ORDER BY extract_arg(t.source_arg_set_id, 'sibling_order_rank')",
+         AND p.name GLOB 'rank *' ORDER BY extract_arg(t.source_arg_set_id, 'sibling_order_rank')",
     );
     let place = |row: &Row| {
         let rank = row.str("name").strip_prefix("rank ").and_then(|rest| rest.split(' ').next()?.parse().ok());
@@ -209,6 +214,106 @@ fn in_order_of_ranks(trace: &Trace, processes: usize) {
     };
     let places: Vec<_> = rows.iter().map(place).collect();
     assert!(places.len() == processes && places.is_sorted(), "{places:?}");
+}
+
+/// A straggler on hosts with clocks of their own: the merged trace says of each collective who was last, by how much, and how long each rank
+/// waited, as well as it states; and each arrow leads from a transfer to its arrival.
+fn who_waited_for_whom(nccl: &str) {
+    const SCENARIO: &str = r#"
+title = "One rank computes longer, and the hosts' clocks are hours apart"
+[job]
+hosts = 2
+ranks_per_host = 2
+program = """
+communicator world = all
+repeat 20 {
+  compute forward 1 ms
+  all_reduce 1 KiB f32 sum on world
+  wait world
+}
+capture step {
+  compute forward 1 ms
+  all_reduce 1 KiB f32 sum on world
+  all_reduce 1 KiB f32 sum on world
+  wait world
+}
+replay step 5 times
+sync
+"""
+[[slow]]
+rank = 2
+compute = 20
+[[host]]
+index = 1
+wall = { drift = "80 ppm" }
+boot = { offset = "3600 s", drift = "80 ppm" }
+"#;
+    let folder = tempfile::tempdir().expect("a folder for the scenario");
+    let file = folder.path().join("waits.toml");
+    std::fs::write(&file, SCENARIO).expect("room for a scenario");
+    let job = Plan::new(nccl, file.to_str().expect("a path")).with_cupti("13.0").run().succeeded();
+    let (merged, _) = job.joined();
+    merged.query(include_str!("../../sql/ncclscope.sql")).unwrap_or_else(|error| panic!("{error}"));
+    let processes = job.processes();
+    // When each rank truly began, collective by collective.
+    let begun: Vec<(i64, Vec<i64>)> = processes
+        .iter()
+        .map(|played| {
+            let mut begun: Vec<i64> = played.told_kernels().map(|kernel| kernel.start as i64).collect();
+            begun.sort_unstable();
+            (i64::from(played.process.ranks[0]), begun)
+        })
+        .collect();
+    let last = merged.rows(
+        "SELECT s.name, s.ts, extract_arg(arg_set_id, 'nccl.last_rank') AS rank, extract_arg(arg_set_id, 'nccl.late_ns') AS late, \
+         extract_arg(arg_set_id, 'nccl.time_error_ns') AS error FROM slice s JOIN track t ON t.id = s.track_id \
+         WHERE t.name = 'world · first to last rank' ORDER BY ts",
+    );
+    assert_eq!(last.len(), 30, "20 collectives, and 2 in each of 5 replays");
+    let mut named = 0;
+    for (number, row) in last.iter().enumerate() {
+        let mut came: Vec<(i64, i64)> = begun.iter().map(|(rank, begun)| (begun[number], *rank)).collect();
+        came.sort_unstable();
+        let (late, error) = (came[3].0 - came[2].0, row.i64("error"));
+        if row.str("name").starts_with("rank ") {
+            assert_eq!(row.i64("rank"), came[3].1, "collective {number}, late by {late} ns");
+            assert!(
+                (row.i64("late") - late).abs() <= error,
+                "collective {number}: {} not {late} within {error}",
+                row.i64("late")
+            );
+            named += 1;
+        } else {
+            assert!(late <= 2 * error, "collective {number}: {late} ns are more than {error}");
+        }
+    }
+    assert!(named >= 20, "only {named} of 30 have a name, where rank 2 is 19 ms late");
+    for (rank, begun_here) in &begun {
+        let waits = merged.rows(&format!(
+            "SELECT wait, error FROM nccl_wait WHERE label = 'world' AND rank = {rank} ORDER BY end_ts - transfer"
+        ));
+        assert_eq!(waits.len(), 30);
+        for (number, row) in waits.iter().enumerate() {
+            let all = begun.iter().map(|(_, begun)| begun[number]).max().unwrap_or_default();
+            let (wait, error) = (all - begun_here[number], row.i64("error"));
+            // Who was last may be another one by as much.
+            let off = (row.i64("wait") - wait).abs();
+            let slack = last[number].i64("error");
+            assert!(off <= error + slack, "rank {rank}, collective {number}: off by {off} ns, not {error}");
+        }
+    }
+    let sends = merged.rows(
+        "SELECT count() AS n, sum(w.network_wait = s.network_wait AND w.peer_wait IS s.peer_wait) AS alike FROM nccl_wait w JOIN ( \
+         SELECT upid, operation, sum(network_wait) AS network_wait, nullif(sum(peer_wait), 0) AS peer_wait FROM nccl_step \
+         WHERE direction = 'send' GROUP BY 1, 2) s USING (upid, operation) WHERE w.network_wait IS NOT NULL",
+    );
+    assert!(sends[0].i64("n") >= 40, "both hosts send in 20 eager collectives: {}", sends[0].i64("n"));
+    assert_eq!(sends[0].i64("n"), sends[0].i64("alike"), "what sends waited for, against their steps");
+    let arrows = merged.rows(
+        "SELECT count() AS n, min(i.ts - o.ts) AS least FROM flow f JOIN slice o ON o.id = f.slice_out JOIN slice i ON i.id = f.slice_in \
+         WHERE o.name = 'sent' AND i.name = 'arrived'",
+    );
+    assert!(arrows[0].i64("n") > 20 && arrows[0].i64("least") >= 0, "{} arrows", arrows[0].i64("n"));
 }
 
 /// A time with its unit, a little more of it: it is rounded.
@@ -720,7 +825,7 @@ release!(
     [
         every_operation, mixed, protocols, graphs, training, clock_drift, abort, hang, hang_on_one_host, kernel_channels, kernels,
         kernels_of_several_gpus, kernels_of_another_tool, graphs_of_another_tool, network, copy_engine, cupti_of_others, cupti_of_a_shim, cupti_wanted_by_others,
-        large_groups, counted_replays, refused_channels, hosts_on_one_clock,
+        large_groups, counted_replays, refused_channels, hosts_on_one_clock, who_waited_for_whom,
     ]
 );
 release!(

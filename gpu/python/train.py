@@ -1,6 +1,6 @@
-"""A small training loop for the suite: DDP, FSDP or operations in a graph, ways to end, and PyTorch's own profiler before, after or beside ours.
+"""A small training loop for the suite: DDP, FSDP or a captured graph; several ways to end; PyTorch's own profiler before, after or beside ours.
 
-The suite starts one process a rank. What this program has to tell goes to the file named by --told.
+The suite starts one process per rank. The results go to the file named by --told.
 """
 
 import argparse
@@ -17,17 +17,17 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=["ddp", "fsdp", "graph"], default="ddp")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--told", required=True, help="the file for what is told")
-    parser.add_argument("--meeting", required=True, help="the file by which the ranks find each other")
+    parser.add_argument("--told", required=True, help="the file for the results")
+    parser.add_argument("--meeting", required=True, help="the file through which the ranks find each other")
     parser.add_argument("--exit", default="orderly", dest="ending",
                         choices=["orderly", "return", "at-once", "exception", "terminated", "fork-before", "fork-after"])
     parser.add_argument("--profiler", choices=["none", "before", "after", "lent", "whole"], default="none")
-    parser.add_argument("--timed", action="store_true", help="tell how long a step takes")
+    parser.add_argument("--timed", action="store_true", help="report how long a step takes")
     return parser.parse_args()
 
 
 def fork():
-    """A child that does nothing and leaves, as a worker of a data loader might; waits for it."""
+    """Forks a child that does nothing and exits, as a data loader's worker might, and waits for it."""
     child = os.fork()
     if child == 0:
         time.sleep(0.05)
@@ -50,7 +50,7 @@ def model_for(torch, kind, device):
 
 
 def graph(torch, device):
-    """Operations that are captured, with what computes between them, and replayed: a step is a replay."""
+    """Captures collectives and the compute between them. Each call of the result replays the graph: that is one step."""
     import torch.distributed as dist
 
     data = torch.randn(64, 512, device=device)
@@ -61,7 +61,7 @@ def graph(torch, device):
         data.mul_(0.5)
         dist.all_gather_into_tensor(whole, data.view(-1))
 
-    # Connections are made outside of the capture.
+    # NCCL connects before the capture, not in it.
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
@@ -95,7 +95,7 @@ def profiler(torch):
 
 
 def kernels_in(profile):
-    """GPU events that PyTorch's profiler has."""
+    """The number of GPU events in the profile."""
     return sum(1 for event in profile.events() if "cuda" in str(event.device_type).lower())
 
 
@@ -118,7 +118,7 @@ def main():
     profile = profiler(torch) if options.profiler in ("before", "whole") else None
     if profile is not None:
         profile.start()
-        # CUPTI is taken with the first work.
+        # The profiler takes CUPTI with the first GPU work.
         torch.zeros(1, device=device).add_(1)
         torch.cuda.synchronize()
     dist.init_process_group("nccl", init_method="file://" + os.path.abspath(options.meeting),
@@ -157,7 +157,7 @@ def main():
         told["figures"]["profiler_kernels"] = kernels_in(profile)
 
     if options.ending in ("at-once", "terminated"):
-        # What is older is in the file when a process is killed.
+        # Whatever is older than this is in the trace when the process is killed.
         time.sleep(2.5)
     tell()
     if options.ending == "at-once":

@@ -410,7 +410,7 @@ impl Reader {
             descriptor.name().clone_into(&mut self.tracks.entry(descriptor.uuid()).or_default().name);
         }
         let (Some(event), Some(time)) = (&packet.event, packet.time) else { return };
-        let time = time as i64;
+        let time = time.0 as i64;
         let track = self.tracks.entry(event.track).or_default();
         match event.r#type() {
             Type::SliceBegin => track.open.push((time, event.category.to_owned(), event.nccl())),

@@ -1,4 +1,4 @@
-"""What a Python program may ask of the ncclscope in its process, and where its library is. Does nothing where ncclscope is not loaded."""
+"""Calls into the ncclscope loaded in this process, and the path of its library. The calls do nothing if ncclscope is not loaded."""
 
 import contextlib
 import ctypes
@@ -6,24 +6,24 @@ import os
 import time
 import warnings
 
-# Answers of ncclscope_acquire, as in include/ncclscope.h.
+# Return values of ncclscope_acquire, from include/ncclscope.h.
 _TAKEN, _UNAVAILABLE, _LATE = 3, 4, 5
 
 _NAME = "libncclscope.so"
 
 
 def plugin_path():
-    """Where the library is that came with this module, for NCCL_PROFILER_PLUGIN; as `ncclscope lib` prints it.
+    """The path of the library installed with this module, for NCCL_PROFILER_PLUGIN; `ncclscope lib` prints the same.
 
-    Raises FileNotFoundError where none came with it.
+    Raises FileNotFoundError if none was installed with it.
     """
     folder = os.path.dirname(os.path.abspath(__file__))
-    # A wheel installs it beside this file; in the archive it lies beside the folder "python".
+    # A wheel installs it beside this file; in the archive it is beside the folder "python".
     for place in (folder, os.path.dirname(os.path.dirname(folder))):
         library = os.path.join(place, _NAME)
         if os.path.isfile(library):
             return library
-    raise FileNotFoundError(f"there is no {_NAME} in {folder}; the wheel and the archive have it, `ncclscope lib` prints where another is")
+    raise FileNotFoundError(f"there is no {_NAME} in {folder}; the wheel and the archive contain it, and `ncclscope lib` prints where another is")
 
 
 def _library():
@@ -35,10 +35,10 @@ def _library():
 
 @contextlib.contextmanager
 def cupti_released():
-    """Hands CUPTI, which has one owner in a process, to another profiler while in it. Not to be nested.
+    """Hands CUPTI, which has one owner in a process, to another profiler inside the `with` block. Must not be nested.
 
-    PyTorch gives CUPTI back only with TEARDOWN_CUPTI=1, which is set here unless the variable says otherwise. Where CUPTI does
-    not come back, a RuntimeWarning says so, and the trace has no kernels from there on.
+    PyTorch gives CUPTI back only with TEARDOWN_CUPTI=1, which this sets unless the variable is already set. If CUPTI does
+    not come back within two seconds, this warns (RuntimeWarning), and the trace has no kernels from there on.
     """
     library = _library()
     if library is None:
@@ -53,7 +53,7 @@ def cupti_released():
 
 
 def _take_again(library, tries=20, pause=0.1):
-    """Whoever had CUPTI may take a moment to give it up."""
+    """Asks for CUPTI until the other profiler has given it up, for two seconds."""
     for left in reversed(range(tries)):
         answer = library.ncclscope_acquire()
         if answer not in (_TAKEN, _LATE) or left == 0:
@@ -63,15 +63,15 @@ def _take_again(library, tries=20, pause=0.1):
         reason = "another profiler keeps it; PyTorch's does unless TEARDOWN_CUPTI=1 was set before it was first used"
         if answer != _TAKEN:
             reason = "the line on stderr says why"
-        warnings.warn(f"ncclscope did not get CUPTI again, so GPU kernels are not recorded: {reason}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"ncclscope did not get CUPTI back, so GPU kernels are not recorded: {reason}", RuntimeWarning, stacklevel=4)
 
 
 @contextlib.contextmanager
 def comm_named(name):
-    """Names the communicators made while in it, on any thread. Not to be nested.
+    """Names the communicators created inside the `with` block, on any thread. Must not be nested.
 
-    PyTorch makes a group's communicator with its first collective. NCCL loads ncclscope with the first communicator, which can
-    therefore be named only where CUDA_INJECTION64_PATH loaded it before.
+    PyTorch creates a group's communicator with the group's first collective. NCCL loads ncclscope with the first communicator,
+    which can therefore be named only if CUDA_INJECTION64_PATH loaded ncclscope earlier.
     """
     library = _library()
     if library is None:

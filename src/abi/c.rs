@@ -1,4 +1,5 @@
-//! What CUDA calls, and our own C interface for the program that NCCL runs in: include/ncclscope.h describes that.
+//! The entry point that CUDA calls, and our C interface for the program that NCCL runs in.
+//! include/ncclscope.h describes the latter.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,9 +11,9 @@ use crate::profiler::{self, HandOver};
 use crate::record::recorder;
 use crate::{process, sys};
 
-/// Called by the driver on the thread that is in `cuInit`, before that returns, where `CUDA_INJECTION64_PATH` names this
-/// library: the recording starts here, and CUPTI is there before the first kernel. Always answers that it went well: CUDA runs
-/// on either way.
+/// Starts the recording, where `CUDA_INJECTION64_PATH` names this library. The driver calls it on
+/// the thread that is in `cuInit`, before `cuInit` returns, so CUPTI is there before the first
+/// kernel. It always answers "accepted": CUDA goes on either way.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)] // CUDA's name
 extern "C" fn InitializeInjection() -> c_int {
@@ -50,7 +51,7 @@ extern "C" fn ncclscope_acquire() -> c_int {
     hand_over(c"ncclscope_acquire", profiler::acquire_cupti)
 }
 
-/// Has the copy that records do so, or does it here.
+/// Passes the call to the copy that records, or answers it here.
 fn hand_over(name: &CStr, ours: fn() -> HandOver) -> c_int {
     if process::is_child() {
         return answer(ours);
@@ -58,9 +59,9 @@ fn hand_over(name: &CStr, ours: fn() -> HandOver) -> c_int {
     sys::without_cancellation(|| copies::function(name).map_or_else(|| answer(ours), |first| first()))
 }
 
-/// Longest name that is kept, in bytes.
+/// Longest name kept, in bytes.
 const NAME_LENGTH: usize = 255;
-/// What the program calls the communicators that it makes now.
+/// The name that the program gives to the communicators it creates from now on.
 static NAME: Mutex<Option<CString>> = Mutex::new(None);
 
 /// `ncclscope_name_comm`.
@@ -92,12 +93,13 @@ unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
     }
 }
 
-/// What the program calls the communicators that it makes now, if it says.
+/// The name that the program gives to the communicators it creates now, if it gives one.
 pub(super) fn comm_name() -> Option<CString> {
     lock()?.clone()
 }
 
-/// The name's lock, waited for a tenth of a second at most: in a child that was forked while somebody had it, it never opens.
+/// Locks the name, waiting 100 ms at most: in a child that was forked while another thread held the
+/// lock, it never opens.
 fn lock() -> Option<MutexGuard<'static, Option<CString>>> {
     for _ in 0..100 {
         match NAME.try_lock() {

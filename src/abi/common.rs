@@ -1,4 +1,5 @@
-//! The C layouts that every interface version shares: header, proxy members, network payloads, state arguments.
+//! The C layouts that every interface version shares: header, proxy members, network payloads,
+//! state arguments.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -9,7 +10,8 @@ use crate::model::state;
 use crate::model::time::GpuNs;
 use crate::model::word::Word;
 
-/// A descriptor: the header, which never changed but for the width of its type, and a version's union.
+/// A descriptor: the header, in which only the width of the type ever changed, and the version's
+/// union.
 #[repr(C)]
 pub(super) struct Descr<B, Body> {
     pub(super) bits: B,
@@ -18,7 +20,7 @@ pub(super) struct Descr<B, Body> {
     pub(super) body: Body,
 }
 
-/// The event type: one byte up to v4, with arbitrary bytes behind it, and eight since.
+/// The event type: one byte up to v4, followed by arbitrary bytes, and eight bytes since.
 pub(super) trait Bits: Copy + 'static {
     /// The one bit that is set.
     fn bits(self) -> u64;
@@ -38,7 +40,7 @@ impl Bits for u64 {
     }
 }
 
-/// The members that lie at the same place in every version that has them.
+/// The members with the same layout in every version that has them.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) union Body {
@@ -71,7 +73,7 @@ pub(super) struct NetPlugin {
     pub(super) data: *mut c_void,
 }
 
-/// What Coll and P2p begin with up to v3: whose operation it is.
+/// The first fields of Coll and P2p up to v3: the communicator of the operation.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Identity {
@@ -91,7 +93,7 @@ impl Identity {
     }
 }
 
-/// A kernel channel since v4; v3 has only the channel.
+/// A kernel channel since v4. In v3 it is the channel's number alone.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct KernelCh {
@@ -121,7 +123,7 @@ impl From<KernelCh> for event::KernelCh {
     }
 }
 
-/// InfiniBand payload, version 1. The type is followed by a structure of its own, aligned to 8.
+/// InfiniBand payload, version 1: the type, then a nested structure, which is aligned to 8.
 #[repr(C)]
 pub(super) struct NetInfiniband {
     pub(super) kind: u8,
@@ -138,7 +140,7 @@ pub(super) struct QueuePair {
     pub(super) length: usize,
 }
 
-/// Socket payload, version 1; likewise.
+/// Socket payload, version 1: the same shape.
 #[repr(C)]
 pub(super) struct NetSocket {
     pub(super) kind: u8,
@@ -154,7 +156,7 @@ pub(super) struct Socket {
 }
 
 impl NetPlugin {
-    /// Copies what the network said.
+    /// Copies what the network plugin passed.
     ///
     /// # Safety
     ///
@@ -170,7 +172,7 @@ impl NetPlugin {
 ///
 /// # Safety
 ///
-/// `data` is null or points at a payload of that network, which the network code keeps during the call.
+/// `data` is null or points at a payload of that network, which stays valid during the call.
 pub(super) unsafe fn net_payload(network: Network, data: *const c_void) -> Net {
     let network = if data.is_null() { Network::OTHER } else { network };
     let mut net = Net { network, ..Net::default() };
@@ -200,7 +202,7 @@ pub(super) unsafe fn net_payload(network: Network, data: *const c_void) -> Net {
     net
 }
 
-/// A state's argument, as far as that state defines one.
+/// A state's argument: only the fields that the state defines are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Argument {
     pub(super) value: u64,
@@ -209,8 +211,8 @@ pub(super) struct Argument {
 
 /// A version's state arguments.
 pub(super) trait StateArgument: 'static {
-    /// Reads what `state` defines, and nothing else: NCCL's adapters leave the rest uninitialised, and
-    /// `transSize` is that of an earlier step in every state but two.
+    /// Reads only what `state` defines: NCCL's adapters leave the rest uninitialised, and
+    /// `transSize` belongs to an earlier step in every state but two.
     ///
     /// # Safety
     ///

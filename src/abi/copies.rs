@@ -1,11 +1,14 @@
 //! Another copy of this library in the process.
 //!
-//! CUDA opens the library that `CUDA_INJECTION64_PATH` names, NCCL the one of `NCCL_PROFILER_PLUGIN`. One file is one library,
-//! however often it is opened. Two files are two, each with its own state, and both would want CUPTI and write a trace. So
-//! the one that the process loaded first records, and the other hands it every call: contexts and handles are the first
-//! one's then. Copies of different versions do not trust each other: the later one records nothing, and says so.
+//! CUDA opens the library that `CUDA_INJECTION64_PATH` names, NCCL the one that
+//! `NCCL_PROFILER_PLUGIN` names. One file is one library, however often it is opened. Two files are
+//! two libraries, each with its own state; both would take CUPTI and write a trace. So the copy
+//! that the process loaded first records, and the other passes every call to it: contexts and
+//! handles are then the first copy's. Copies of different versions do not trust each other: the
+//! later one records nothing, and says so.
 //!
-//! The first one is found by its SONAME, by which the loader gives the oldest library of that name. None is ever unloaded.
+//! The first copy is found by its SONAME, for which the loader returns the oldest library of that
+//! name. No copy is ever unloaded.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -23,13 +26,13 @@ pub(super) const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("
     Err(_) => c"",
 };
 
-/// The copy that records, where that is not this one.
+/// The copy that records, if it is not this one.
 struct First(*mut c_void);
 
-/// The first copy's tables, by version, once an `init` has asked for them.
+/// The first copy's tables, by interface version, once an `init` has looked for them.
 static TABLES: [AtomicPtr<c_void>; 16] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
 
-/// The table to call instead of our own, for `init`.
+/// The table that `init` calls instead of our own, if another copy records.
 pub(super) fn table<A: Abi, Init: Copy>() -> Option<&'static Table<A, Init>> {
     let found = catch_unwind(|| {
         let first = first()?;
@@ -40,21 +43,22 @@ pub(super) fn table<A: Abi, Init: Copy>() -> Option<&'static Table<A, Init>> {
         TABLES[usize::from(A::VERSION)].store(table, Ordering::Release);
         Some(table)
     });
-    // SAFETY: null or the table of this version, in a library that stays.
+    // SAFETY: null, or the table of this version in a library that is never unloaded.
     unsafe { found.ok().flatten()?.cast::<Table<A, Init>>().as_ref() }
 }
 
-/// The table to call instead of our own, after `init`. Its `init` is not to be called.
+/// The table to call instead of our own after `init`. Its `init` must not be called.
 #[inline]
 pub(super) fn known_table<A: Abi>() -> Option<&'static Table<A, *const c_void>> {
-    // SAFETY: as above; all tables differ in the type of `init` only, which is a function's address.
+    // SAFETY: as above; the tables differ only in the type of `init`, which is a function pointer
+    // in each.
     unsafe { TABLES[usize::from(A::VERSION)].load(Ordering::Acquire).cast::<Table<A, *const c_void>>().as_ref() }
 }
 
-/// The function `int f(void)` of our C interface to call instead of our own.
+/// The function `int name(void)` of our C interface to call instead of our own.
 pub(super) fn function(name: &CStr) -> Option<extern "C" fn() -> c_int> {
     let found = symbol(name)?;
-    // SAFETY: null, which is `None`, or a function that has this type in a copy of this version.
+    // SAFETY: null, which is `None`, or a function of this type in a copy of this version.
     unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn() -> c_int>>(found) }
 }
 
@@ -69,9 +73,11 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     catch_unwind(|| first().map(|first| first.symbol(name))).ok().flatten()
 }
 
-/// The copy to hand everything to. `None` where this one is alone, or the first, or of another version.
+/// The copy that every call is passed to. `None` if this copy is alone, was loaded first, or has
+/// another version.
 fn first() -> Option<First> {
-    // Not a lock: who waits for one may hold the loader's, which is needed here, and in a child that is forked meanwhile it would never open.
+    // No lock: a thread that waits for it may hold the loader's lock, which is needed here, and in
+    // a child forked meanwhile it would never open.
     static LOOKED: AtomicBool = AtomicBool::new(false);
     static FIRST: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     if !LOOKED.load(Ordering::Acquire) {
@@ -83,12 +89,13 @@ fn first() -> Option<First> {
 }
 
 fn look() -> Option<First> {
-    // SAFETY: a C string; with this flag nothing is loaded. The handle is kept: libraries of ours stay.
+    // SAFETY: a C string; RTLD_NOLOAD loads nothing. The handle is never closed: our libraries
+    // stay.
     let first = First(unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) });
     if first.0.is_null() {
         return None;
     }
-    // Not the address of something exported, which in every copy may be that of the first.
+    // Not the address of an exported symbol: in every copy that may resolve to the first copy's.
     static HERE: u8 = 0;
     let (here, _) = image((&raw const HERE).cast())?;
     let (there, path) = image(first.symbol(c"ncclProfiler_v1"))?;
@@ -96,9 +103,9 @@ fn look() -> Option<First> {
         return None;
     }
     let version = first.symbol(c"ncclscope_version");
-    // SAFETY: null, which is `None`, or our function.
+    // SAFETY: null, which is `None`, or our own function.
     let version = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn() -> *const c_char>>(version) };
-    // SAFETY: it answers a static C string.
+    // SAFETY: it returns a static C string.
     let version = version.map(|version| unsafe { CStr::from_ptr(version()) });
     if version == Some(VERSION) {
         return Some(first);
@@ -120,10 +127,11 @@ impl First {
     }
 }
 
-/// The library that an address lies in: where it begins in memory, and its file.
+/// The library that contains an address: its base address and its file.
 fn image(address: *const c_void) -> Option<(*mut c_void, PathBuf)> {
     use std::os::unix::ffi::OsStrExt;
-    // SAFETY: `dladdr` only looks the address up and fills `info`, whose name lives as long as the library.
+    // SAFETY: `dladdr` only looks the address up and fills `info`; its name lives as long as the
+    // library.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(address, &raw mut info) == 0 || info.dli_fname.is_null() {

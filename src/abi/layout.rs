@@ -1,4 +1,5 @@
-//! Holds our C layouts against a table that was written down independently, and which a C compiler confirmed.
+//! Checks our C layouts against a table written down independently from NCCL's headers, which a C
+//! compiler has confirmed.
 
 use std::mem::offset_of;
 
@@ -7,7 +8,7 @@ use ncclscope_tests::layout as table;
 use super::common::{self, Descr, StateArgsV1, StateArgsV4};
 use super::{Abi, InitUntold, InitV4, InitV5, Table, v1, v2, v3, v4, v5, v6, v7};
 
-/// One field of ours: member, name as C spells it, offset, size.
+/// One of our fields: member, name as spelt in C, offset, size.
 pub(super) type Ours = (&'static str, String, usize, usize);
 
 /// Lists the fields of a version's own members: `layout_of!(V1: coll = Coll { name, .. }, ..)`.
@@ -150,7 +151,7 @@ fn network_payloads_lie_where_nccl_puts_them() {
 }
 
 #[test]
-fn the_function_table_is_alike_in_every_version() {
+fn the_function_table_has_the_same_layout_in_every_version() {
     macro_rules! check {
         ($($abi:ty, $init:ty;)*) => { $(
             let ours = [

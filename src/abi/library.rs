@@ -1,11 +1,11 @@
-//! Which library called: NCCL's version is not part of the interface, but its log function is, and it lies in
-//! the library that knows.
+//! The version of the calling NCCL. It is not part of the interface, but `init` passes NCCL's log
+//! function, which lies in the library that knows it.
 
 use std::ffi::{c_int, c_void};
 
 use crate::releases::Version;
 
-/// The version of the NCCL whose log function this is; `None` when it does not say.
+/// The version of the NCCL that this log function belongs to; `None` if it cannot be found.
 ///
 /// # Safety
 ///
@@ -16,9 +16,10 @@ pub(super) unsafe fn nccl_version(logger: *const c_void) -> Option<Version> {
     if logger.is_null() {
         return None;
     }
-    // SAFETY: `dladdr` only looks the address up and fills `info`. The library of its own log function is mapped
-    // while NCCL calls us; opening it again with RTLD_NOLOAD only counts a reference, which is given back.
-    // `ncclGetVersion` has had this signature since NCCL 2.0 and writes one int.
+    // SAFETY: `dladdr` only looks the address up and fills `info`. The library of the log function
+    // is mapped while NCCL calls us; opening it again with RTLD_NOLOAD only takes a reference,
+    // which is given back. `ncclGetVersion` has had this signature since NCCL 2.0 and writes one
+    // int.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(logger, &raw mut info) == 0 || info.dli_fname.is_null() {

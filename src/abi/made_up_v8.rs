@@ -1,20 +1,26 @@
-//! A made-up interface v8: what supporting a new version of NCCL's interface takes, done once in a test.
+//! A made-up interface v8: a test that walks through supporting a new version of NCCL's interface.
 //!
-//! Made up are one more field of a collective, `trafficBytes`, and one more event, the launch of a whole graph. The
-//! steps are those of CONTRIBUTING.md, "An interface version", with the same numbers:
+//! The invented version adds one field to a collective, `trafficBytes`, and one event, the launch
+//! of a whole graph. The steps and their numbers are those of CONTRIBUTING.md, "An interface
+//! version":
 //!
-//! 1. **The layouts, independently of ours.** `tests/support/layout.rs` gets a column from NCCL's header, and a row
-//!    for each new field, event and state. This version has no header, so its layout is held to v7's only.
-//! 2. **The file `src/abi/vN.rs`**: the first half of this one. Structures for what changed, built around those of the
-//!    version before; a `Body` of all members; `impl Abi`; and `layout_of!`, for the comparison with step 1.
-//! 3. **The export line and the event's bit**, in `src/abi/mod.rs`: here [`TABLE`] and [`GRAPH_LAUNCH`].
-//! 4. **The model**: here nothing. The field has a place since v1, and the event is shown as a launch like any other;
-//!    a field that nobody needs stays out (`graph_id`). Else a field or an event with the next free number is added
-//!    to `src/model/event.rs`, and states, words and arguments to their lists, always at the end.
-//! 5. **Docs, exported tables, a scenario** that uses what is new. The old scenarios run through the new version by
-//!    themselves.
+//! 1. **The layouts, independently of ours.** `tests/support/layout.rs` gets a column from NCCL's
+//!    header, and a row for each new field, event and state. This version has no header, so its
+//!    layout is compared with v7's only.
+//! 2. **The file `src/abi/vN.rs`**: the first half of this file. Structures for what changed, built
+//!    around those of the previous version; a `Body` of all members; `impl Abi`; and `layout_of!`,
+//!    for the comparison with step 1.
+//! 3. **The export line and the event's bit**, in `src/abi/mod.rs`: here [`TABLE`] and
+//!    [`GRAPH_LAUNCH`].
+//! 4. **The model**: nothing to do here. The field has had a place since v1, the event is shown as
+//!    an ordinary launch, and a field that nobody needs stays out (`graph_id`). Otherwise a new
+//!    field or event goes into `src/model/event.rs` with the next free number, and states, words
+//!    and arguments go to the end of their lists.
+//! 5. **Docs, exported tables, a scenario** that uses the new parts. The old scenarios run with the
+//!    new version by themselves.
 //!
-//! Until then a new NCCL finds the newest table that it knows too, and all works as before.
+//! Until all this is done, a newer NCCL uses the newest table that it also knows, and all works as
+//! before.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -32,7 +38,7 @@ const GRAPH_LAUNCH: u64 = 1 << 16;
 
 #[repr(C)]
 union Body {
-    /// All that stayed as it was.
+    /// Everything that did not change.
     v7: ManuallyDrop<v7::Body>,
     coll: Coll,
     graph_launch: GraphLaunch,
@@ -48,7 +54,7 @@ struct Coll {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct GraphLaunch {
-    /// Of no use to us.
+    /// Not used.
     graph_id: u32,
     stream: *mut c_void,
 }
@@ -72,7 +78,7 @@ impl Abi for V8 {
                 user_tag: coll.user_tag,
                 variant: with_words(|words| words.word(coll.kernel_variant)),
                 symmetric: Flag(coll.is_sym_coll),
-                // The model has a place for it, since v1.
+                // The model has had a place for it since v1.
                 traffic: traffic_bytes,
                 ..coll.base.event()
             })
@@ -93,7 +99,7 @@ impl Abi for V8 {
         // SAFETY: the trait's promise, for the member that `bits` names or passed on.
         unsafe {
             match bits {
-                // It is shown as the launch that it is.
+                // Shown as an ordinary launch.
                 GRAPH_LAUNCH => Some(start.record(&event::KernelLaunch { stream: body.graph_launch.stream as u64 })),
                 _ => v7::V7::newer(&body.v7, bits, start),
             }
@@ -101,7 +107,7 @@ impl Abi for V8 {
     }
 }
 
-/// What step 3 exports, but for the symbol.
+/// What step 3 would export, without the symbol.
 static TABLE: Table<V8, InitV5> = Table::new(init_v5::<V8>);
 
 mod tests {
@@ -116,7 +122,7 @@ mod tests {
     use crate::record::ring::{Reader, Rings};
     use crate::sys;
 
-    /// A descriptor of all zeros, which is null and 0 in every member.
+    /// A descriptor of all zeros: null or 0 in every member.
     fn descriptor<A: Abi<Bits = u64>>(bits: u64) -> Descr<u64, A::Body> {
         // SAFETY: bodies are unions of C structures made of integers and raw pointers.
         let body = unsafe { std::mem::zeroed() };
@@ -126,19 +132,21 @@ mod tests {
     /// Starts an event through a table, as NCCL does.
     fn start<A: Abi<Bits = u64>>(table: &Table<A, InitV5>, descriptor: &Descr<u64, A::Body>) -> Handle {
         let mut handle = std::ptr::dangling_mut();
-        // SAFETY: the descriptor is the table's own, its strings are literals, and both pointers live on.
+        // SAFETY: the descriptor is of the table's version, its strings are literals, and both
+        // pointers outlive the call.
         let status = unsafe { (table.start_event)(9 as *mut c_void, &raw mut handle, descriptor) };
         assert_eq!(status, 0);
         Handle(handle as u64)
     }
 
-    /// The recorder, on. Its rings are the process's, and may be another test's.
+    /// Rings with the recorder switched on. They are shared by the process: another test may have
+    /// made them.
     fn rings() -> &'static Rings {
         recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(8)).expect("memory for rings")
     }
 
-    /// What this thread recorded, as `look` sees it. Nothing is taken out: so few records fill one segment, which a
-    /// reader gives back only when it moves on to the next.
+    /// What this thread recorded, as `look` sees it. Nothing is removed: the few records fit into
+    /// one segment, and a reader gives a segment back only when it moves on to the next.
     fn recorded<T>(rings: &Rings, mut look: impl FnMut(&Record<'_>) -> Option<T>) -> Vec<T> {
         let mut buffer = [0; MAX_WORDS];
         let is_ours = |reader: &mut Reader| {
@@ -189,7 +197,7 @@ mod tests {
         let step = start(&TABLE, &step);
 
         let arguments = StateArgsV4 { trans_size: 4096 };
-        // SAFETY: the arguments are those of the table's version, and belong to this state.
+        // SAFETY: the arguments are of the table's version, and belong to this state.
         let status = unsafe {
             let number = c_int::from(state::PROXY_STEP_SEND_WAIT);
             (TABLE.record_event_state)(step.0 as *mut c_void, number, &raw const arguments)
@@ -217,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_version_a_new_event_is_kept_as_unknown() {
+    fn an_older_version_keeps_a_new_event_as_unknown() {
         let rings = rings();
         let before: Table<v7::V7, InitV5> = Table::new(init_v5::<v7::V7>);
         let launch = start(&before, &descriptor::<v7::V7>(GRAPH_LAUNCH));
@@ -225,11 +233,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_lies_behind_what_was_there() {
+    fn new_fields_come_after_the_old_ones() {
         assert_eq!(std::mem::offset_of!(Coll, traffic_bytes), size_of::<v7::Coll>());
         assert!(size_of::<Descr<u64, Body>>() >= size_of::<Descr<u64, v7::Body>>());
         assert_eq!(size_of::<Table<V8, InitV5>>(), size_of::<Table<v7::V7, InitV5>>());
-        // SAFETY: the name of a table is a static C string.
+        // SAFETY: a table's name is a static C string.
         assert_eq!(unsafe { std::ffi::CStr::from_ptr(TABLE.name) }, c"ncclscope");
     }
 }

@@ -1,8 +1,10 @@
-//! Everything that NCCL can see: seven exported tables over one generic core. And what CUDA and programs see, in `c`.
+//! Everything that NCCL can see: seven exported tables over one generic core. What CUDA and the
+//! program see is in `c`.
 //!
-//! One file per interface version holds that version's C layouts and nothing else; what all versions share is
-//! here. Each descriptor becomes a [`crate::model::event`] during the call, and no pointer of NCCL's travels
-//! further. Every call answers success, whatever happened: a profiler must never change what NCCL does.
+//! Each interface version has a file with its C layouts and nothing else; what all versions share
+//! is here. A descriptor becomes a [`crate::model::event`] during the call, and no pointer of
+//! NCCL's outlives it. Every call answers success, whatever happens: a profiler must never change
+//! what NCCL does.
 
 mod c;
 mod common;
@@ -42,15 +44,16 @@ use crate::{process, sys};
 type Status = c_int;
 const SUCCESS: Status = 0;
 
-/// NCCL's log function. It is variadic in C; we never call it, but its address tells which library called.
+/// NCCL's log function. It is variadic in C and never called here; its address identifies the
+/// library that called us.
 type Logger = *const c_void;
 
 /// The members of one interface version.
 ///
 /// # Safety
 ///
-/// Every method reads a union by the descriptor's type: the caller promises that NCCL filled that member, and
-/// that its strings are null or NUL-terminated, for the length of the call.
+/// Every method reads a union by the descriptor's type: the caller promises that NCCL filled that
+/// member, and that its strings are null or NUL-terminated, for the length of the call.
 #[allow(clippy::missing_safety_doc)] // the trait's section holds for every method
 trait Abi: 'static {
     /// The interface version.
@@ -62,7 +65,7 @@ trait Abi: 'static {
     /// The union of the state arguments.
     type StateArgs: StateArgument;
 
-    /// The members that are alike in every version.
+    /// The members with the same layout in every version.
     unsafe fn common(body: &Self::Body) -> &common::Body;
 
     /// Records the start of a collective.
@@ -77,7 +80,7 @@ trait Abi: 'static {
     /// Records an event type that v1 did not have, if this version does.
     unsafe fn newer(body: &Self::Body, bits: u64, start: &Start) -> Option<Handle>;
 
-    /// Hash and name of the communicator, where the descriptors of Coll and P2p carry them.
+    /// Hash and name of the communicator, if the descriptors of Coll and P2p carry them.
     unsafe fn identity(_body: &Self::Body) -> Option<(u64, Word)> {
         None
     }
@@ -97,7 +100,7 @@ impl Start {
     }
 }
 
-/// The version of the NCCL that called `init` last, 0 while it is unknown. A process has one.
+/// The version of the NCCL that called `init` last, 0 while unknown. A process has one NCCL.
 static NCCL_VERSION: AtomicU32 = AtomicU32::new(0);
 
 /// Runs `body` so that no panic unwinds into C, and answers success.
@@ -113,14 +116,16 @@ fn fence(body: impl FnOnce()) -> Status {
 ///
 /// # Safety
 ///
-/// `descr` is a descriptor of version `A` and `handle` is writable, both for the length of this call; NCCL's
-/// src/plugin/profiler.cc builds the descriptor on its own stack and hands it straight to us.
+/// `descr` is a descriptor of version `A` and `handle` is writable, both for the length of this
+/// call; NCCL's src/plugin/profiler.cc builds the descriptor on its own stack and passes it
+/// straight to us.
 unsafe extern "C" fn start_event<A: Abi>(
     context: *mut c_void,
     handle: *mut *mut c_void,
     descr: *const Descr<A::Bits, A::Body>,
 ) -> Status {
-    // Before anything that could go wrong: NCCL does not initialise it, and would stop an old event again.
+    // Cleared before anything can go wrong: NCCL does not initialise it, and would stop an old
+    // event again.
     // SAFETY: the caller's promise.
     let Some(out) = (unsafe { handle.as_mut() }) else { return SUCCESS };
     *out = std::ptr::null_mut();
@@ -180,7 +185,7 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
     }
 }
 
-/// Up to v3 a communicator's hash and name come with its operations: recorded when they change.
+/// Records a communicator's hash and name when they change. Up to v3 they come with its operations.
 ///
 /// # Safety
 ///
@@ -193,7 +198,7 @@ unsafe fn note_identity<A: Abi>(body: &A::Body, start: &Start) {
     // SAFETY: the caller's promise.
     if let Some((hash, name)) = unsafe { A::identity(body) } {
         LAST.with(|last| {
-            // Told again with the next operation where there was no room.
+            // If there was no room, it is recorded with the next operation.
             if last.get() != (start.context, hash) && recorder::comm_identity(start.context, hash, name) {
                 last.set((start.context, hash));
             }
@@ -201,7 +206,8 @@ unsafe fn note_identity<A: Abi>(body: &A::Body, start: &Start) {
     }
 }
 
-/// `stopEvent`, for every interface version. NCCL may pass null, a handle it stopped before, or a foreign one.
+/// `stopEvent`, for every interface version. NCCL may pass null, a handle it stopped before, or a
+/// foreign one.
 extern "C" fn stop_event<A: Abi>(handle: *mut c_void) -> Status {
     if handle.is_null() {
         return SUCCESS;
@@ -241,9 +247,11 @@ unsafe extern "C" fn record_event_state<A: Abi>(
         // SAFETY: the caller's promise; `read` touches only what this state defines.
         let argument = unsafe { args.as_ref() }.map(|args| unsafe { args.read(number) }).unwrap_or_default();
         if number == state::NET_PLUGIN_UPDATE {
-            // The handle of a network event says which payload it has; one of another process says nothing.
+            // The handle of a network event says which payload it has; a handle of another process
+            // does not.
             let network = if recorder::is_ours(handle) { Network((handle.0 & 3) as u8) } else { Network::OTHER };
-            // SAFETY: for this state the argument is the payload's address, and the handle says which payload.
+            // SAFETY: for this state the argument is the payload's address, and the handle says
+            // which payload.
             let net = unsafe { common::net_payload(network, argument.value as *const c_void) };
             recorder::net_update(handle, &net);
         } else {
@@ -260,7 +268,7 @@ extern "C" fn finalize<A: Abi>(context: *mut c_void) -> Status {
     sys::without_cancellation(|| fence(|| profiler::comm_finalize(Handle(context as u64))))
 }
 
-/// What `init` tells about a communicator; versions 1 to 3 tell nothing.
+/// What `init` passes about a communicator; v1 to v3 pass nothing.
 struct Birth {
     hash: u64,
     name: *const c_char,
@@ -275,13 +283,14 @@ impl Birth {
         Birth { hash: 0, name: std::ptr::null(), nodes: -1, ranks: -1, rank: -1, logger: std::ptr::null() };
 }
 
-/// `init`, for every interface version: never fails, for NCCL's handling of a failure can crash the job. What
-/// goes wrong becomes mask 0 and one message. `theirs` is that of the copy that records, where this one does not.
+/// `init`, for every interface version. It never fails, because NCCL's handling of a failure can
+/// crash the job: errors become mask 0 and one message. `theirs` calls the `init` of the copy that
+/// records, if that is not this one.
 ///
 /// # Safety
 ///
-/// `context` and `mask` are null or writable; the mask stays so while NCCL is loaded. `birth.name` is null or
-/// NUL-terminated; `birth.logger` is null or NCCL's log function.
+/// `context` and `mask` are null or writable; the mask stays so while NCCL is loaded. `birth.name`
+/// is null or NUL-terminated; `birth.logger` is null or NCCL's log function.
 unsafe fn init<A: Abi, Init: Copy + 'static>(
     context: *mut *mut c_void,
     mask: *mut c_int,
@@ -303,7 +312,7 @@ unsafe fn init<A: Abi, Init: Copy + 'static>(
     })
 }
 
-/// The answer to an `init` of which nothing is recorded.
+/// The answer to an `init` whose communicator is not recorded.
 ///
 /// # Safety
 ///
@@ -339,7 +348,7 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
             nodes: birth.nodes,
             interface: A::VERSION,
             version: version.unwrap_or_default(),
-            // NCCL has made the communicator's device the thread's by now.
+            // NCCL has already made the communicator's device current on this thread.
             device_plus_one: cupti::current_device().map_or(0, |device| device + 1),
             ..CommInit::default()
         };
@@ -347,8 +356,8 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
         let answer = profiler::comm_init(&caller, || {
             let named = c::comm_name();
             let name = named.as_ref().map_or(birth.name, |name| name.as_ptr());
-            // SAFETY: the caller's promise, or a string that lives to the end of this function. Read only once the recorder is on,
-            // so that the text is kept.
+            // SAFETY: the caller's promise, or a string that lives to the end of this function.
+            // Read only once the recorder is on, so that the text is kept.
             let name = unsafe { words::rare_word(name) };
             CommInit { name, ..comm }
         });
@@ -358,7 +367,8 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
                 *context = answer.context.0 as *mut c_void;
             }
             if !mask.is_null() {
-                // Written once: NCCL has one mask for all communicators, and other threads read it for theirs now.
+                // Written once: NCCL has one mask for all communicators, and other threads may be
+                // reading it now.
                 AtomicI32::from_ptr(mask).store(answer.kinds.0 as c_int, Ordering::Relaxed);
             }
         }
@@ -400,7 +410,7 @@ unsafe extern "C" fn init_v4<A: Abi>(
     unsafe { init(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }, theirs) }
 }
 
-/// `init` of v5 and newer, whose arguments come in another order.
+/// `init` of v5 and newer, which take the arguments in another order.
 ///
 /// # Safety
 ///
@@ -423,7 +433,7 @@ unsafe extern "C" fn init_v5<A: Abi>(
     unsafe { init(context, mask, &Birth { hash, name, nodes, ranks, rank, logger }, theirs) }
 }
 
-/// The exported table: six words in every version, of which only `init` changes its signature.
+/// The exported table: six words in every version; only the signature of `init` differs.
 #[repr(C)]
 struct Table<A: Abi, Init: Copy> {
     name: *const c_char,

@@ -1,4 +1,4 @@
-//! Interface v3: NCCL 2.26. Adds kernel channels without a time, and network events.
+//! Interface v3: NCCL 2.26. Adds kernel channels without a GPU time, and network events.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -37,7 +37,7 @@ struct Coll {
     proto: *const c_char,
 }
 
-/// Without a time of the GPU.
+/// It has no GPU time.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct KernelCh {

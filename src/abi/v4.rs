@@ -1,4 +1,5 @@
-//! Interface v4: NCCL 2.27. The communicator's identity moved to `init`; kernel channels got the GPU's time.
+//! Interface v4: NCCL 2.27. The communicator's identity moved to `init`; kernel channels got a GPU
+//! time.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -47,7 +48,7 @@ pub(super) struct P2p {
 }
 
 impl Coll {
-    /// The event these fields make; the newer interfaces add theirs.
+    /// The event of these fields; newer interfaces add theirs.
     ///
     /// # Safety
     ///
@@ -78,7 +79,7 @@ impl Coll {
 }
 
 impl P2p {
-    /// The event these fields make; the newer interfaces add theirs.
+    /// The event of these fields; newer interfaces add theirs.
     ///
     /// # Safety
     ///
@@ -121,7 +122,7 @@ impl Abi for V4 {
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         let p2p = unsafe { body.p2p.event(start.parent) };
-        // NCCL 2.28 and newer reach us through an adapter that never fills `nChannels`.
+        // NCCL 2.28 and newer call this version through an adapter that never fills `nChannels`.
         let native = (22700..22800).contains(&NCCL_VERSION.load(Ordering::Relaxed));
         start.record(&event::P2p { channels: if native { p2p.channels } else { 0 }, ..p2p })
     }

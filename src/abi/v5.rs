@@ -1,4 +1,5 @@
-//! Interface v5: NCCL 2.28. A 64-bit type; the user's calls and the kernel launch became events.
+//! Interface v5: NCCL 2.28. The type has 64 bits; the user's calls and the kernel launch became
+//! events.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -13,7 +13,7 @@ pub(super) enum V6 {}
 
 #[repr(C)]
 pub(super) union Body {
-    /// All that stayed as it was.
+    /// Everything that did not change.
     v5: ManuallyDrop<v5::Body>,
     ce_coll: CeColl,
     ce_coll_sync: CeCollSync,
@@ -125,7 +125,8 @@ impl Abi for V6 {
     }
 
     unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
-        // SAFETY: the trait's promise, for the member that `bits` names and for its strings, or passed on.
+        // SAFETY: the trait's promise, for the member that `bits` names and for its strings, or
+        // passed on.
         unsafe {
             Some(match bits {
                 bit::CE_COLL => start.record(&body.ce_coll.event()),

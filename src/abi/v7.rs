@@ -1,4 +1,4 @@
-//! Interface v7: NCCL 2.31 and newer. User tags, symmetric kernels, phases of kernels.
+//! Interface v7: NCCL 2.31 and newer. Adds user tags, symmetric kernels and kernel phases.
 
 use std::ffi::c_char;
 use std::mem::ManuallyDrop;
@@ -14,7 +14,7 @@ pub(super) enum V7 {}
 
 #[repr(C)]
 pub(super) union Body {
-    /// All that stayed as it was.
+    /// Everything that did not change.
     v6: ManuallyDrop<v6::Body>,
     coll_api: CollApi,
     p2p_api: P2pApi,
@@ -105,7 +105,8 @@ impl Abi for V7 {
     }
 
     unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
-        // SAFETY: the trait's promise, for the member that `bits` names and for its strings, or passed on.
+        // SAFETY: the trait's promise, for the member that `bits` names and for its strings, or
+        // passed on.
         unsafe {
             Some(match bits {
                 bit::COLL_API => {

@@ -1,7 +1,8 @@
-//! NCCL's C strings become [`Word`]s during the call.
+//! Turns NCCL's C strings into [`Word`]s during the call.
 //!
-//! NCCL passes the same few static strings again and again, so each thread remembers them by address. The content
-//! is checked every time: after NCCL was unloaded and loaded again, an address can hold another string.
+//! NCCL passes the same few static strings again and again, so each thread remembers them by
+//! address. The content is compared every time: after NCCL is unloaded and loaded again, an address
+//! can hold another string.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -10,7 +11,7 @@ use crate::model::event::TEXT_BYTES;
 use crate::model::word::Word;
 use crate::record::recorder;
 
-/// One remembered string, a cache line.
+/// One remembered string; fills a cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Entry {
@@ -18,11 +19,11 @@ struct Entry {
     word: Word,
     /// Length without the NUL, cut at [`TEXT_BYTES`].
     length: u8,
-    /// The first bytes, zeros behind the string's end.
+    /// The first bytes, zeros after the string's end.
     prefix: u128,
-    /// The bits of the prefix that are the string's, its NUL included.
+    /// A mask of the prefix bytes that belong to the string, its NUL included.
     mask: u128,
-    /// FNV-1a of the rest of a string that is longer than the prefix.
+    /// FNV-1a hash of what follows the prefix, if the string is longer.
     rest: u64,
 }
 
@@ -37,8 +38,8 @@ thread_local! {
     static WORDS: Words = const { Words([const { Cell::new(EMPTY) }; ENTRIES]) };
 }
 
-/// Calls `body` with the thread's words: a thread-local costs as much as all the rest of a look-up, so it is
-/// fetched once for all strings of a descriptor.
+/// Calls `body` with the thread's words. Reaching the thread-local costs as much as the rest of a
+/// look-up, so it is done once for all strings of a descriptor.
 #[inline]
 pub(super) fn with_words<T>(body: impl FnOnce(&Words) -> T) -> T {
     WORDS.with(body)
@@ -59,7 +60,7 @@ pub(super) unsafe fn rare_word(text: *const c_char) -> Word {
 }
 
 impl Words {
-    /// The word for a string of NCCL's.
+    /// The word for one of NCCL's strings.
     ///
     /// # Safety
     ///
@@ -78,7 +79,8 @@ impl Words {
         unsafe { self.word_elsewhere(text) }
     }
 
-    /// As [`Words::word`], for a string that is not at its first place: at its second, or new.
+    /// As [`Words::word`], for a string that is not at its first place: it is at its second, or
+    /// new.
     ///
     /// # Safety
     ///
@@ -101,13 +103,13 @@ impl Words {
     }
 }
 
-/// Where a string is remembered first.
+/// The first place of a string in the table.
 #[inline]
 fn home(text: *const c_char) -> usize {
     ((text as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % ENTRIES
 }
 
-/// Whether this entry is of that address, and the address still holds the string it held.
+/// Whether this entry is for that address, and the address still holds the same string.
 ///
 /// # Safety
 ///
@@ -120,11 +122,11 @@ unsafe fn still_holds(entry: &Cell<Entry>, text: *const c_char) -> bool {
     }
     // SAFETY: the caller's promise.
     let same = unsafe { prefix(text) } & entry.mask == entry.prefix;
-    // SAFETY: the caller's promise, and the prefix was just seen to hold no NUL.
+    // SAFETY: the caller's promise, and the prefix was just seen to contain no NUL.
     same && (usize::from(entry.length) < PREFIX || unsafe { rest(text) } == (usize::from(entry.length), entry.rest))
 }
 
-/// The first 16 bytes at `text`, in memory order; those behind the NUL are arbitrary.
+/// The first 16 bytes at `text`, in memory order; bytes after the NUL are arbitrary.
 ///
 /// # Safety
 ///
@@ -136,7 +138,7 @@ unsafe fn prefix(text: *const c_char) -> u128 {
     if cfg!(any(miri, sanitize_build)) || !fits_page {
         let mut bytes = [0_u8; PREFIX];
         for (offset, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: every byte before this one was not the NUL, so this one belongs to the string.
+            // SAFETY: no byte before this one was the NUL, so this one belongs to the string.
             *byte = unsafe { *text.add(offset) } as u8;
             if *byte == 0 {
                 break;
@@ -144,12 +146,13 @@ unsafe fn prefix(text: *const c_char) -> u128 {
         }
         return u128::from_le_bytes(bytes);
     }
-    // SAFETY: the string's first byte is readable and the load stays in its page, so it cannot fault. Bytes
-    // behind the NUL may belong to something else; they are masked away before anything depends on them.
+    // SAFETY: the string's first byte is readable and the load stays in its page, so it cannot
+    // fault. Bytes after the NUL may belong to something else; they are masked away before anything
+    // depends on them.
     u128::from_le_bytes(unsafe { text.cast::<[u8; PREFIX]>().read_unaligned() })
 }
 
-/// Length, cut at [`TEXT_BYTES`], and hash of what follows the prefix of a string at least as long as that.
+/// The length, cut at [`TEXT_BYTES`], and the hash of what follows the prefix.
 ///
 /// # Safety
 ///
@@ -157,7 +160,7 @@ unsafe fn prefix(text: *const c_char) -> u128 {
 unsafe fn rest(text: *const c_char) -> (usize, u64) {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for offset in PREFIX..TEXT_BYTES {
-        // SAFETY: every byte before this one was not the NUL.
+        // SAFETY: no byte before this one was the NUL.
         let byte = unsafe { *text.add(offset) } as u8;
         if byte == 0 {
             return (offset, hash);
@@ -175,7 +178,7 @@ unsafe fn look_up(text: *const c_char) -> Entry {
     let mut bytes = [0_u8; TEXT_BYTES];
     let mut length = 0;
     while length < TEXT_BYTES {
-        // SAFETY: every byte before this one was not the NUL.
+        // SAFETY: no byte before this one was the NUL.
         let byte = unsafe { *text.add(length) } as u8;
         if byte == 0 {
             break;
@@ -185,7 +188,7 @@ unsafe fn look_up(text: *const c_char) -> Entry {
     }
     let word = match Word::known(&bytes[..length]) {
         Some(word) => word,
-        // NCCL says so where there is nothing to say: the protocol of a symmetric kernel.
+        // NCCL passes an empty string for "none": the protocol of a symmetric kernel.
         None if length == 0 => Word::ABSENT,
         None if length == TEXT_BYTES => recorder::text(cut(&mut { bytes })),
         None => recorder::text(&bytes[..length]),
@@ -204,7 +207,7 @@ unsafe fn look_up(text: *const c_char) -> Entry {
     }
 }
 
-/// A text that goes on, so that it shows: with an ellipsis for its last bytes, between two letters.
+/// Marks a text that was cut: its last bytes become an ellipsis, placed on a character boundary.
 fn cut(text: &mut [u8; TEXT_BYTES]) -> &[u8] {
     const ELLIPSIS: &[u8] = "…".as_bytes();
     let mut end = TEXT_BYTES - ELLIPSIS.len();
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn known_words_are_found_again_and_again() {
+    fn known_words_are_found_every_time() {
         for _ in 0..3 {
             assert_eq!(word_of(b"AllReduce\0"), Word::ALL_REDUCE);
             assert_eq!(word_of(b"ncclFloat8e4m3\0"), Word::FLOAT8_E4M3);
@@ -251,8 +254,8 @@ mod tests {
 
     #[test]
     fn a_string_at_the_end_of_a_page_is_not_read_past_it() {
-        // SAFETY: a fresh private mapping of two pages, of which the second is made unreadable; only the first
-        // is touched, and it is unmapped at the end.
+        // SAFETY: a fresh private mapping of two pages, of which the second is made unreadable;
+        // only the first is touched, and both are unmapped at the end.
         unsafe {
             let page = 4096;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -1,4 +1,4 @@
-//! What the process answered when its buffers were decoded, for whoever decodes them again (pure).
+//! What the process answered while its buffers were decoded, for decoding them again (pure).
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -9,33 +9,34 @@ use rustc_hash::FxHashMap;
 use super::{Key, REMEMBERED};
 use crate::cupti::decode::Outside;
 
-/// One of the answers: the number of the question of its buffer to which it was new, to which, and the text.
+/// A new answer: the number of the lookup in its buffer, counted from 0, that it answered first;
+/// the question; and the text.
 pub type Answer = (u64, Key, Arc<str>);
 
-/// How a walk through a buffer went.
+/// The steps of a walk through a buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// How often it went on, by how many bytes.
+    /// How many steps of how many bytes, in order.
     pub runs: Vec<(u64, u64)>,
-    /// Whether it came to the buffer's end.
+    /// Whether the walk reached the buffer's end.
     pub is_whole: bool,
 }
 
-/// Answers so far.
+/// All answers so far.
 #[derive(Debug, Default)]
 pub struct Dictionary {
     known: FxHashMap<Key, Arc<str>>,
     bytes: usize,
 }
 
-/// Answers while one buffer is decoded.
+/// Gives the answers while one buffer is decoded.
 pub struct Answering<'d> {
     dictionary: &'d mut Dictionary,
     lookups: u64,
     fresh: &'d [Answer],
 }
 
-/// Walks as the walk before.
+/// Repeats a recorded walk.
 pub struct Again<'s> {
     runs: &'s [(u64, u64)],
     is_whole: bool,
@@ -44,7 +45,7 @@ pub struct Again<'s> {
 }
 
 impl Steps {
-    /// The same walk.
+    /// A walker that repeats these steps.
     #[must_use]
     pub fn again(&self) -> Again<'_> {
         Again { runs: &self.runs, is_whole: self.is_whole, done: 0, at: 0 }
@@ -60,14 +61,14 @@ impl Walker for Again<'_> {
         if self.done >= count {
             (self.runs, self.done) = (rest, 0);
         }
-        // Who walks checks each place against the buffer.
+        // The caller checks each position against the buffer.
         self.at = self.at.saturating_add(usize::try_from(step).unwrap_or(usize::MAX));
         Ok(self.at)
     }
 }
 
 impl Dictionary {
-    /// With what was new in a buffer.
+    /// Starts a buffer with the answers that are new in it.
     pub fn answering<'d>(&'d mut self, fresh: &'d [Answer]) -> Answering<'d> {
         Answering { dictionary: self, lookups: 0, fresh }
     }

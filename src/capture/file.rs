@@ -1,14 +1,47 @@
 //! The capture's file, on the writing thread.
 
+use std::error::Error;
+use std::fmt;
 use std::path::Path;
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::write;
 use crate::sys::descriptor::Descriptor;
-use crate::sys::output::{Append, Output};
+use crate::sys::output::{Append, Output, WriteError};
+use crate::trace::names;
 
-/// A file that grows by chunks up to a size.
+/// Why a chunk is not in the capture.
+#[derive(Debug)]
+pub enum AppendError {
+    /// It cannot be compressed.
+    Compression,
+    /// The file would have more than these bytes.
+    MaxSize(u64),
+    /// It cannot be written.
+    Write(WriteError),
+}
+
+impl fmt::Display for AppendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AppendError::Compression => f.write_str("a chunk cannot be compressed"),
+            AppendError::MaxSize(limit) => write!(f, "NCCLSCOPE_MAX_SIZE ({}) is reached", names::size(*limit)),
+            AppendError::Write(error) => write!(f, "failed to write: {error}"),
+        }
+    }
+}
+
+impl Error for AppendError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            AppendError::Write(error) => Some(error),
+            AppendError::Compression | AppendError::MaxSize(_) => None,
+        }
+    }
+}
+
+/// A file that grows by chunks, up to a maximum size.
 pub struct CaptureFile {
     file: Output,
     zlib: Compress,
@@ -17,11 +50,11 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// A new file, readable by its owner only, with its head, in a folder whose path this is.
+    /// Creates the file at `path` in `folder`, readable by its owner only, and writes its head.
     ///
     /// # Errors
     ///
-    /// What the operating system says against it; among that, that it exists.
+    /// The operating system's reason, also if the file exists.
     pub fn create(folder: &Descriptor, path: &Path, max_size: u64) -> std::io::Result<CaptureFile> {
         let mut file = Output::create(folder, path.to_owned(), 0)?;
         if let Append::Failed(why) = file.append(&write::head()) {
@@ -31,7 +64,7 @@ impl CaptureFile {
         Ok(CaptureFile { file, zlib: Compress::new(Compression::fast(), true), packed: Vec::new(), max_size })
     }
 
-    /// Where it is.
+    /// The file's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
@@ -43,46 +76,46 @@ impl CaptureFile {
         &self.file
     }
 
-    /// Ends it, and removes it.
+    /// Closes the file and removes it.
     pub fn remove(self) {
         self.file.remove();
     }
 
-    /// Appends a chunk of whole entries, where there is room.
+    /// Appends a chunk of whole entries, if there is room.
     ///
     /// # Errors
     ///
-    /// Why there is none, as a fragment. Nothing may be appended then but the [end](CaptureFile::end).
-    pub fn append(&mut self, entries: &[u8]) -> Result<(), String> {
+    /// The reason, as a fragment. After that only the [end](CaptureFile::end) may be appended.
+    pub fn append(&mut self, entries: &[u8]) -> Result<(), AppendError> {
         if !self.pack(entries) {
-            return Err("a chunk cannot be compressed".into());
+            return Err(AppendError::Compression);
         }
         if self.file.length() + self.packed.len() as u64 > self.max_size {
-            let limit = crate::trace::names::size(self.max_size);
-            return Err(format!("NCCLSCOPE_MAX_SIZE ({limit}) is reached"));
+            return Err(AppendError::MaxSize(self.max_size));
         }
         match self.file.append(&self.packed) {
-            Append::Failed(why) => Err(why),
+            Append::Failed(error) => Err(AppendError::Write(error)),
             Append::Done | Append::NearlyFull(_) => Ok(()),
         }
     }
 
-    /// Marks the capture as ended before the recording, and answers that in a sentence. The mark takes a hundred bytes or two.
+    /// Marks the capture as ended before the recording, and returns the reason as a sentence. The
+    /// mark takes 100 to 200 bytes.
     #[must_use]
     pub fn end(mut self, why: &str) -> String {
         let why = format!("{}: {why}; the capture ends here", self.path().display());
         if self.pack(&write::cut_short(&why)) {
-            // Where the disk is full there is no mark, and a reader says that the file was cut.
+            // On a full disk there is no mark, and a reader reports that the file was cut.
             let _ = self.file.append(&self.packed);
         }
         why
     }
 
-    /// Makes a chunk of these entries.
+    /// Compresses these entries into a chunk.
     fn pack(&mut self, entries: &[u8]) -> bool {
         self.zlib.reset();
         self.packed.clear();
-        // More than deflate ever adds: 5 bytes a block of 16 KiB and a frame.
+        // More than deflate ever adds: 5 bytes per block of 16 KiB, and a frame.
         self.packed.reserve(8 + entries.len() + entries.len() / 1000 + 64);
         self.packed.extend((entries.len() as u32).to_le_bytes());
         self.packed.extend([0; 4]);

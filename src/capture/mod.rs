@@ -1,17 +1,20 @@
-//! Captures: all that a recording read of the world, in a file, so that the recording can be made again from it.
+//! Captures: everything that a recording read from outside, in a file from which the recording can
+//! be made again.
 //!
 //! ```text
-//!  magic 8 | format u32 | length u8, the plugin's version        the head
-//!  length u32 | packed u32 | zlib stream                         a chunk: whole entries, one after the other
-//!  length u32 | packed u32 | zlib stream                         ...
+//! magic 8 | format u32 | length u8, the plugin's version        the head
+//! length u32 | packed u32 | zlib stream                         a chunk of whole entries
+//! length u32 | packed u32 | zlib stream                         ...
 //! ```
 //!
-//! The file is a run of whole chunks, appended, and so good at every moment: a killed process loses the last one at most. An entry
-//! is a tag and what belongs to it: an [`Input`](crate::pipeline::input::Input), a buffer of CUPTI's, or the capture's own begin and end. Numbers are
-//! variable-length (LEB128), those that can be negative or grow slowly are differences to the one before, so entries are read from
-//! the first on. docs/captures.md draws all of it.
+//! Whole chunks are appended to the file, so it is valid at every moment: a killed process loses at
+//! most the last chunk. An entry is a tag and its values: an
+//! [`Input`](crate::pipeline::input::Input), one of CUPTI's buffers, or the capture's own beginning
+//! and end. Numbers are variable-length (LEB128); those that can be negative or that grow slowly
+//! are stored as differences from the previous one, so entries can only be read from the first one
+//! on. docs/captures.md has the whole format.
 //!
-//! [`mod@write`] is in the plugin; the readers are the command line's.
+//! [`mod@write`] is in the plugin; the readers are part of the command line.
 
 #[cfg(feature = "cli")]
 pub mod dictionary;
@@ -24,25 +27,29 @@ pub mod replay;
 mod tests;
 pub mod write;
 
-/// What a capture begins with. The first byte is that of no text and of no packet; the last two show whether line ends were changed.
+/// The first bytes of a capture. No text and no packet starts with the first byte; the last two
+/// show whether line ends were converted.
 pub const MAGIC: [u8; 8] = *b"\x89NCCAP\r\n";
-/// Bytes of the magic that tell a capture from all else; the others may have been changed with line ends.
+/// Bytes of the magic that identify a capture; a conversion of line ends may have changed the
+/// others.
 const TELLING: usize = 6;
-/// The format that is written. Whatever an older reader would not know or take for something else makes a new one: a new entry, another
-/// layout of one, of a record of [`crate::model::event`] too.
+/// The format that is written. It changes with everything that an older reader would not know or
+/// would misread: a new entry, or a new layout of an entry or of a record of
+/// [`crate::model::event`].
 pub const FORMAT: u32 = 1;
-/// The oldest that is read.
+/// The oldest format that can be read.
 pub const OLDEST: u32 = 1;
-/// Most bytes of a chunk's entries: a buffer of CUPTI's with a thousand of the longest names is below that.
+/// Most bytes of a chunk's entries, more than a buffer of CUPTI's with a thousand of the longest
+/// names.
 pub const MAX_CHUNK: usize = 64 << 20;
 
-/// Whether a file that begins so is a capture.
+/// Whether a file that starts with `head` is a capture.
 #[must_use]
 pub fn is_capture(head: &[u8]) -> bool {
     head.starts_with(&MAGIC[..TELLING])
 }
 
-/// What an entry is. The numbers never change their meaning.
+/// The kinds of entries. A number never changes its meaning.
 pub(crate) mod tag {
     pub(crate) const BEGIN: u8 = 1;
     pub(crate) const RECORD: u8 = 2;
@@ -62,49 +69,50 @@ pub(crate) mod tag {
     pub(crate) const KERNELS: u8 = 16;
     pub(crate) const EXTERNAL_IDS: u8 = 17;
     pub(crate) const END: u8 = 18;
-    /// The capture ended before the recording; why.
+    /// The capture ended before the recording, with the reason.
     pub(crate) const CUT_SHORT: u8 = 19;
 }
 
-/// Whose text an answer is. The numbers never change their meaning.
+/// The kinds of questions that an answer can belong to. A number never changes its meaning.
 pub(crate) mod key {
     pub(crate) const TEXT: u8 = 0;
     pub(crate) const FUNCTION: u8 = 1;
     pub(crate) const THREAD: u8 = 2;
 }
 
-/// What was asked of the process while a buffer was decoded.
+/// A question to the process while a buffer was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// The text at an address.
     Text(u64),
-    /// The name of a function of CUDA's, by callback domain and number.
+    /// The name of a CUDA function, by callback domain and id.
     Function(u32, u32),
-    /// The name of a thread.
+    /// The name of a thread, by its id.
     Thread(i32),
 }
 
-/// Bytes of texts that are remembered on both sides before they are all forgotten, and told anew.
+/// Bytes of texts that both sides remember. Beyond it they forget all of them, and the writer
+/// records them anew.
 pub(crate) const REMEMBERED: usize = 16 << 20;
 
-/// What lies between an entry and the one like it before, for both directions.
+/// The previous values that entries are stored as differences from, for writing and reading.
 pub(crate) mod state {
     use crate::model::event::MAX_WORDS;
 
-    /// What the next entries are differences to.
+    /// The previous values.
     pub(crate) struct Last {
-        /// Of the last pass: ticks and host.
+        /// Of the last pass: ticks and host time.
         pub(crate) ticks: u64,
         pub(crate) host: u64,
-        /// Of the last record.
+        /// The time of the last record.
         pub(crate) record: u64,
-        /// The five of the last reading.
+        /// The five values of the last reading.
         pub(crate) reading: [u64; 5],
         /// The words of the last record of each kind.
         words: Box<[[u64; MAX_WORDS]; KINDS]>,
     }
 
-    /// Kinds of records end below this.
+    /// The kinds of records are below this.
     const KINDS: usize = 64;
 
     impl Last {

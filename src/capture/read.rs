@@ -1,7 +1,8 @@
-//! Reading captures (pure but for the file): chunks, and the entries in them.
+//! Reads captures: chunks, and the entries in them (pure except for the file).
 //!
-//! A capture may come from anywhere, so nothing in it is believed: every length is held against what is there, every time against what a
-//! clock can say, and what the correlator computes with stays within the range of its numbers.
+//! A capture may come from anywhere, so nothing in it is trusted: every length is checked against
+//! the data that is there, every time against what a clock can return, and the correlator's inputs
+//! stay within the range of its numbers.
 
 use std::fmt;
 use std::io::Read;
@@ -22,43 +23,67 @@ use crate::pipeline::input::{Begin, Ending, Input, Level, Share};
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 
-/// Why a file is not a capture that can be read, or not to its end.
+/// Why a file cannot be read as a capture, or not to its end.
 #[derive(Debug)]
 pub enum Error {
     /// The operating system's reason.
     Io(std::io::Error),
-    /// There is nothing in it.
+    /// The file is empty.
     Empty,
-    /// It begins unlike a capture.
+    /// It does not begin like a capture.
     Foreign,
-    /// It begins like a capture whose bytes were changed as if they were text.
+    /// It begins like a capture, but its bytes were converted as if they were text.
     Mangled,
-    /// It is of a format that is not read any more.
+    /// Its format is too old to be read.
     Older {
         /// The format.
         format: u32,
-        /// The plugin that wrote it.
+        /// The version of the plugin that wrote it.
         version: String,
     },
-    /// It is of a format that is not known yet.
+    /// Its format is newer than the ones known here.
     Newer {
         /// The format.
         format: u32,
-        /// The plugin that wrote it.
+        /// The version of the plugin that wrote it.
         version: String,
     },
-    /// It ends inside of the chunk at this byte, or of its head.
+    /// It ends inside the chunk, or the head, that begins at this byte.
     Cut {
-        /// Where the last whole chunk ends.
+        /// Where the last whole chunk ends, in bytes.
         at: u64,
     },
-    /// What is there was never written so.
+    /// A chunk has content that no plugin writes.
     Damaged {
-        /// Where the chunk begins.
+        /// Where the chunk begins, in bytes.
         at: u64,
         /// What is wrong with it.
-        what: String,
+        what: Damage,
     },
+}
+
+/// What is wrong with a chunk.
+#[derive(Debug)]
+pub enum Damage {
+    /// Its head gives these lengths, plain and compressed, in bytes; no chunk has such lengths.
+    Claims(usize, usize),
+    /// Its head gives this length in bytes, and it has another one.
+    Length(usize),
+    /// It cannot be unpacked.
+    Packed(std::io::Error),
+    /// An entry in it cannot be read, or is out of place.
+    Entry(Fault),
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::Claims(length, packed) => write!(f, "it claims {length} bytes, {packed} compressed"),
+            Damage::Length(length) => write!(f, "it claims {length} bytes and has another number"),
+            Damage::Packed(error) => write!(f, "{error}"),
+            Damage::Entry(fault) => write!(f, "{fault}"),
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -95,13 +120,20 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io(error) | Error::Damaged { what: Damage::Packed(error), .. } => Some(error),
+            _ => None,
+        }
+    }
+}
 
 /// The chunks of a file, one after the other.
 #[derive(Debug)]
 pub struct Chunks<R> {
     source: R,
-    /// The plugin that wrote it.
+    /// The version of the plugin that wrote it.
     version: String,
     at: u64,
     entries: Vec<u8>,
@@ -112,7 +144,7 @@ impl<R: Read> Chunks<R> {
     ///
     /// # Errors
     ///
-    /// What it is, if not a capture that can be read.
+    /// What the file is, if it is not a capture that can be read.
     pub fn open(mut source: R) -> Result<Chunks<R>, Error> {
         let mut head = [0; MAGIC.len() + 5];
         let length = fill(&mut source, &mut head)?;
@@ -145,20 +177,20 @@ impl<R: Read> Chunks<R> {
         &self.version
     }
 
-    /// Where the next chunk begins.
+    /// Where the next chunk begins, in bytes.
     #[must_use]
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// The entries of the next chunk, and where in the file it begins; none at the end.
+    /// The entries of the next chunk, and the byte at which it begins; `None` at the end.
     ///
     /// # Errors
     ///
-    /// Where the file is cut or damaged.
+    /// The file is cut or damaged there.
     pub fn next_chunk(&mut self) -> Result<Option<(u64, &[u8])>, Error> {
         let at = self.at;
-        let damaged = |what: String| Error::Damaged { at, what };
+        let damaged = |what| Error::Damaged { at, what };
         let mut lengths = [0; 8];
         match fill(&mut self.source, &mut lengths)? {
             0 => return Ok(None),
@@ -169,28 +201,28 @@ impl<R: Read> Chunks<R> {
             let bytes = lengths[from..from + 4].try_into().unwrap_or_default();
             u32::from_le_bytes(bytes) as usize
         });
-        // Deflate adds a thousandth at most.
+        // Deflate adds at most a thousandth.
         if length == 0 || length > MAX_CHUNK || packed == 0 || packed > length + length / 1000 + 64 {
-            return Err(damaged(format!("it claims {length} bytes, {packed} compressed")));
+            return Err(damaged(Damage::Claims(length, packed)));
         }
         let mut file = (&mut self.source).take(packed as u64);
         self.entries.clear();
         let unpacked = ZlibDecoder::new(&mut file).take(length as u64 + 1).read_to_end(&mut self.entries);
-        // What zlib did not need of it, too, or whether the file ends before.
+        // Also read what zlib did not need of it: the file may end before.
         let rest = std::io::copy(&mut file, &mut std::io::sink()).map_err(Error::Io)?;
         if file.limit() > 0 {
             return Err(Error::Cut { at });
         }
-        unpacked.map_err(|error| damaged(error.to_string()))?;
+        unpacked.map_err(|error| damaged(Damage::Packed(error)))?;
         if self.entries.len() != length || rest > 0 {
-            return Err(damaged(format!("it claims {length} bytes and has another number")));
+            return Err(damaged(Damage::Length(length)));
         }
         self.at += 8 + packed as u64;
         Ok(Some((at, &self.entries)))
     }
 }
 
-/// Reads until the buffer is full or the file ends; how much.
+/// Reads until the buffer is full or the file ends; returns how many bytes.
 fn fill(source: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Error> {
     let mut length = 0;
     while length < buffer.len() {
@@ -209,17 +241,17 @@ fn fill(source: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Error> {
 pub enum Entry<'a> {
     /// What the recording begins with, and whether its chunks are compressed.
     Begin(Box<Begin>, bool),
-    /// What the pipeline was told.
+    /// An input of the pipeline.
     Input(Input<'a>),
-    /// A buffer of CUPTI's, in which nothing is later than `now`.
+    /// One of CUPTI's buffers, in which nothing is later than `now`.
     Buffer {
-        /// That time.
+        /// The latest possible time in it.
         now: HostNs,
         /// The buffer.
         bytes: &'a [u8],
-        /// How the walk through it went.
+        /// The recorded walk through it.
         steps: &'a Steps,
-        /// What the process answered.
+        /// The answers of the process that are new in it.
         answers: &'a [Answer],
     },
     /// The capture ended before the recording, for this reason.
@@ -228,7 +260,7 @@ pub enum Entry<'a> {
 
 /// What is wrong with an entry.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Fault(&'static str);
+pub struct Fault(pub(super) &'static str);
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,7 +268,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Reads the entries of chunks, in the order of the file.
+/// Decodes the entries of chunks, in the order of the file.
 pub struct Decoder {
     last: Last,
     words: [u64; MAX_WORDS],
@@ -252,7 +284,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// For a file from its first chunk on.
+    /// A decoder for a file, from its first chunk on.
     #[must_use]
     pub fn new() -> Decoder {
         Decoder {
@@ -264,11 +296,11 @@ impl Decoder {
         }
     }
 
-    /// The entry that `rest` begins with, which is taken off it; none at its end.
+    /// Takes the next entry off `rest`; `None` at its end.
     ///
     /// # Errors
     ///
-    /// What is wrong with it. Nothing can be read after it.
+    /// What is wrong with the entry. Nothing can be read after it.
     pub fn next<'a, 'c: 'a>(&'a mut self, rest: &mut &'c [u8]) -> Result<Option<Entry<'a>>, Fault> {
         let from = &mut Bytes(rest);
         let Ok(tag) = from.byte() else { return Ok(None) };
@@ -372,7 +404,8 @@ impl Decoder {
     }
 
     fn pass(&mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'static>, Fault> {
-        /// A clock that is this much faster than another is none, nor is a pass of a hundred days.
+        /// A clock that runs this much faster than another is impossible, and so is a pass of a
+        /// hundred days.
         const RATE: u64 = 1 << 10;
         const PASS: u64 = 1 << 53;
         let (ticks, host) = (time(from.since(self.last.ticks)?)?, time(from.since(self.last.host)?)?);
@@ -438,12 +471,12 @@ impl Decoder {
     }
 }
 
-/// A time that clocks may say: what is computed from it stays in range.
+/// Checks that a clock could return this time, so that what is computed from it stays in range.
 fn time(ns: u64) -> Result<u64, Fault> {
     if ns < 1 << 62 { Ok(ns) } else { Err(Fault("a time that cannot be")) }
 }
 
-/// A figure that may be added to others.
+/// A count, small enough to be added to others.
 fn count(from: &mut Bytes<'_, '_>) -> Result<u64, Fault> {
     let count = from.number()?;
     if count < 1 << 56 { Ok(count) } else { Err(Fault("a count that cannot be")) }

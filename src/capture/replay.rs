@@ -1,21 +1,21 @@
-//! Makes a recording again from its capture (pure but for the file that is read).
+//! Makes a recording again from its capture (pure except for reading the file).
 
 use std::io::Read;
 
 use super::dictionary::Dictionary;
-use super::read::{Chunks, Decoder, Entry, Error};
+use super::read::{Chunks, Damage, Decoder, Entry, Error, Fault};
 use crate::pipeline::Pipeline;
 use crate::pipeline::input::{Begin, Input};
 use crate::trace::packer::Packer;
 
-/// How a capture came to its end.
+/// How a capture ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With the recording.
+    /// With the recording's end.
     Closed,
-    /// Before it, for this reason.
+    /// Before the recording's end, for this reason.
     CutShort(String),
-    /// Without a word: the process was killed.
+    /// Without an end: the process was killed.
     Open,
 }
 
@@ -25,31 +25,31 @@ pub struct Replay {
     pipeline: Option<Pipeline>,
     dictionary: Dictionary,
     packer: Option<Packer>,
-    /// The call whose kernels are explained.
+    /// Correlation id of the call whose kernels are explained.
     explains: Option<u32>,
 }
 
-/// Reads a capture from its begin to its end.
+/// Reads a capture from beginning to end and passes each entry to `each`.
 ///
 /// # Errors
 ///
-/// What is wrong with it. The entries before that were handed over.
+/// What is wrong with the capture. The entries before that were passed on.
 pub fn walk(source: impl Read, mut each: impl FnMut(&Entry<'_>)) -> Result<End, Error> {
     let mut chunks = Chunks::open(source)?;
     let mut decoder = Decoder::new();
     let (mut has_begun, mut end) = (false, None);
     while let Some((at, mut entries)) = chunks.next_chunk()? {
-        let damaged = |what: &dyn std::fmt::Display| Error::Damaged { at, what: what.to_string() };
-        while let Some(entry) = decoder.next(&mut entries).map_err(|fault| damaged(&fault))? {
+        let damaged = |fault| Error::Damaged { at, what: Damage::Entry(fault) };
+        while let Some(entry) = decoder.next(&mut entries).map_err(damaged)? {
             if end.is_some() {
-                return Err(damaged(&"something follows the end"));
+                return Err(damaged(Fault("something follows the end")));
             }
             match &entry {
-                Entry::Begin(..) if has_begun => return Err(damaged(&"a second begin")),
+                Entry::Begin(..) if has_begun => return Err(damaged(Fault("a second begin"))),
                 Entry::Begin(..) => has_begun = true,
-                // Also at once, where the disk was full.
+                // May also be the first entry, if the disk was full.
                 Entry::CutShort(why) => end = Some(End::CutShort((*why).to_owned())),
-                _ if !has_begun => return Err(damaged(&"it does not begin with the recording's begin")),
+                _ if !has_begun => return Err(damaged(Fault("it does not begin with the recording's begin"))),
                 Entry::Input(Input::End(_)) => end = Some(End::Closed),
                 _ => {}
             }
@@ -60,7 +60,7 @@ pub fn walk(source: impl Read, mut each: impl FnMut(&Entry<'_>)) -> Result<End, 
 }
 
 impl Replay {
-    /// A trace that begins with the first entry.
+    /// A trace that starts with the next entry.
     #[must_use]
     pub fn new() -> Replay {
         Replay::default()
@@ -72,13 +72,13 @@ impl Replay {
         Replay { explains: Some(correlation), ..Replay::default() }
     }
 
-    /// The decisions since the last time this was asked, one a line.
+    /// The decisions since the last call, one per line.
     pub fn take_explained(&mut self) -> Vec<String> {
         self.pipeline.as_mut().map(Pipeline::take_explained).unwrap_or_default()
     }
 
-    /// Takes the next entry, and hands the packets that it completes to `sink`. `remark` is drawn at the begin: where another version
-    /// replays, the trace says so.
+    /// Takes the next entry, and passes the packets that it completes to `sink`. `remark` is drawn
+    /// at the beginning of the trace: it says so if another version makes the replay.
     pub fn take(&mut self, entry: &Entry<'_>, remark: Option<&str>, sink: &mut dyn FnMut(&[u8])) {
         if let Entry::Begin(begin, compresses) = entry {
             self.begin(begin, *compresses, remark);
@@ -96,14 +96,14 @@ impl Replay {
             Entry::Begin(..) => {}
             Entry::CutShort(why) => pipeline.remark("capture ended", why),
         }
-        // What the recording said aloud it has said.
+        // Messages of the recording are not repeated.
         let _ = pipeline.take_said();
         if is_due || pipeline.is_full() {
             self.write(sink);
         }
     }
 
-    /// Hands over the packets of a capture that did not come to the recording's end.
+    /// Passes on the remaining packets of a capture that does not reach the recording's end.
     pub fn finish(mut self, sink: &mut dyn FnMut(&[u8])) {
         self.write(sink);
     }

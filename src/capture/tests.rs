@@ -1,4 +1,4 @@
-//! What is written is read again, whatever it is.
+//! Everything written is read back unchanged.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::pipeline::input::{Begin, Ending, Input, Level, Share};
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 
-/// Numbers that look random; the same ones for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Random(u64);
 
 impl Random {
-    /// Of any size up to so many bits, small ones among them.
+    /// A number of up to `most` bits; small numbers are common.
     fn bits(&mut self, most: u32) -> u64 {
         let mut next = || {
             self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -59,12 +59,12 @@ fn begin() -> Begin {
     }
 }
 
-/// What an entry is compared by.
+/// The form in which entries are compared.
 fn shown(entry: &Entry<'_>) -> String {
     format!("{entry:?}")
 }
 
-/// Inputs of every kind, many times; what may differ from one to the next does.
+/// Writes and reads inputs of every kind with many different values.
 fn check_inputs(seed: u64) {
     let mut random = Random(seed);
     let mut encoder = Encoder::new();
@@ -151,7 +151,7 @@ fn check_inputs(seed: u64) {
 }
 
 #[test]
-fn every_input_is_read_as_it_was_written() {
+fn every_input_is_read_back_unchanged() {
     (0..40).for_each(check_inputs);
 }
 
@@ -163,13 +163,13 @@ fn a_mark_says_why_the_capture_ends() {
     assert!(matches!(decoder.next(&mut rest), Ok(None)));
 }
 
-/// A process whose answers change, as where a name's memory is used again.
+/// A process whose answers change, as when the memory of a name is used again.
 struct Moody(u64);
 
 impl Outside for Moody {
     fn text(&mut self, address: *const c_char) -> Arc<str> {
         self.0 += 1;
-        // Every third question about an address is answered differently from then on.
+        // From every third question on, an address has a different answer.
         format!("kernel at {} as of {}", address.addr(), self.0 / 3).into()
     }
 
@@ -182,7 +182,7 @@ impl Outside for Moody {
     }
 }
 
-/// Walks in steps of different lengths, and ends badly where it is told to.
+/// Walks in steps of different lengths, and can end with an error.
 struct Uneven {
     step: usize,
     ends_well: bool,
@@ -200,7 +200,7 @@ impl Walker for Uneven {
     }
 }
 
-/// All that a decoder of a buffer asks, and is answered.
+/// Everything that a decoder asks about a buffer, with the answers.
 fn ask(buffer: &[u8], mut walker: impl Walker, outside: &mut impl Outside) -> Vec<String> {
     let (table, mut at, mut seen) = (Table::new(28), None, Vec::new());
     loop {
@@ -220,7 +220,7 @@ fn ask(buffer: &[u8], mut walker: impl Walker, outside: &mut impl Outside) -> Ve
 }
 
 #[test]
-fn a_buffer_is_walked_and_answered_again_as_it_was() {
+fn a_replayed_buffer_has_the_same_walk_and_answers() {
     let mut random = Random(5);
     let (mut encoder, mut process, mut expected) = (Encoder::new(), Moody(0), Vec::new());
     let buffers: Vec<Vec<u8>> =
@@ -245,7 +245,7 @@ fn a_buffer_is_walked_and_answered_again_as_it_was() {
 
 #[test]
 fn both_sides_forget_at_the_same_moment() {
-    /// Names of 16 KiB, of which no more than a thousand are remembered.
+    /// Names of 16 KiB, of which at most a thousand are remembered.
     struct Wordy;
     impl Outside for Wordy {
         fn text(&mut self, address: *const c_char) -> Arc<str> {
@@ -261,7 +261,7 @@ fn both_sides_forget_at_the_same_moment() {
     let (mut encoder, mut decoder, mut dictionary) = (Encoder::new(), Decoder::new(), Dictionary::default());
     let mut told = 0;
     for round in 0..5_000_usize {
-        // Some again and again, some once.
+        // Some addresses are asked about repeatedly, some once.
         let address = std::ptr::without_provenance(if round % 2 == 0 { round % 10 } else { round });
         let walker = Uneven { step: 0, ends_well: true };
         let mut answered: Arc<str> = "".into();
@@ -305,7 +305,7 @@ fn another_version_may_ask_in_another_order() {
 }
 
 #[test]
-fn a_file_that_is_none_says_what_it_is() {
+fn a_file_that_is_not_a_capture_is_named_for_what_it_is() {
     let whole = head();
     assert!(Chunks::open(&whole[..]).is_ok());
     assert!(matches!(Chunks::open(&b""[..]), Err(Error::Empty)));

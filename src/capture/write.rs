@@ -1,4 +1,5 @@
-//! From inputs to bytes (pure). On the collector's thread, so nothing is compressed here.
+//! Turns inputs into bytes (pure). It runs on the collector's thread, so nothing is compressed
+//! here.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::model::time::HostNs;
 use crate::pipeline::input::{Begin, Ending, Input, Level};
 use crate::trace::tracks::Stages;
 
-/// Bytes of entries that make a chunk.
+/// Bytes of entries after which a chunk is full.
 const CHUNK: usize = 256 << 10;
 
 /// Turns what a recording reads into the entries of a capture.
@@ -38,7 +39,7 @@ pub fn head() -> Vec<u8> {
     out
 }
 
-/// A chunk that says why the capture ended before the recording.
+/// The entry that says why the capture ended before the recording.
 #[must_use]
 pub(crate) fn cut_short(why: &str) -> Vec<u8> {
     let mut out = vec![tag::CUT_SHORT];
@@ -53,27 +54,28 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// For a new capture.
+    /// An encoder for a new capture.
     #[must_use]
     pub fn new() -> Encoder {
         Encoder { out: Vec::new(), last: Last::new(), told: Told::default() }
     }
 
-    /// Whether there is a chunk to be taken.
+    /// Whether enough entries are waiting for a chunk.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.out.len() >= CHUNK
     }
 
-    /// The entries since the last time.
+    /// The entries since the last call.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
         let spare = self.out.capacity();
         std::mem::replace(&mut self.out, Vec::with_capacity(spare.min(CHUNK * 2)))
     }
 
-    /// What the recording begins with, and whether its chunks are compressed. First of all.
+    /// Writes what the recording begins with, and whether its chunks are compressed. Must come
+    /// first.
     pub fn begin(&mut self, begin: &Begin, compress: bool) {
         let Begin { tag: mark, clocks, process, stages, complaints, attributes, first_words, capture, first } = begin;
         let out = &mut self.out;
@@ -106,7 +108,7 @@ impl Encoder {
         (self.last.ticks, self.last.host, self.last.record) = (first.ticks.0, first.host.0, first.ticks.0);
     }
 
-    /// What the pipeline was told.
+    /// Writes an input of the pipeline.
     #[inline]
     pub fn input(&mut self, input: &Input<'_>) {
         match *input {
@@ -115,8 +117,8 @@ impl Encoder {
         }
     }
 
-    /// A buffer of CUPTI's. `decode` decodes it, with what it is given in the place of `walker` and `outside`, which writes down how
-    /// far they led and what they said.
+    /// Writes one of CUPTI's buffers. `decode` decodes it with wrappers of `walker` and `outside`,
+    /// which record the steps of the walk and the answers.
     pub fn buffer<W: Walker, O: Outside>(
         &mut self,
         now: HostNs,
@@ -280,7 +282,7 @@ pub(crate) fn figures(standing: Standing) -> [u64; 11] {
     ]
 }
 
-/// Writes down the steps of a walker: how often it went on by how many bytes.
+/// Records the steps of a walker: how many steps of how many bytes.
 pub struct Steps<'s, W> {
     walker: W,
     at: usize,
@@ -293,7 +295,8 @@ impl<W: Walker> Walker for Steps<'_, W> {
         let result = self.walker.next(table, buffer, at);
         match &result {
             Ok(next) => {
-                // One that goes back ends the walk; whoever repeats the step sees that it leads nowhere.
+                // A step back ends the walk; repeating it leads outside the buffer, with the same
+                // result.
                 let step = next.checked_sub(self.at).unwrap_or(usize::MAX) as u64;
                 self.at = *next;
                 match self.runs.last_mut() {
@@ -307,7 +310,7 @@ impl<W: Walker> Walker for Steps<'_, W> {
     }
 }
 
-/// Passes questions on, and writes down each answer that was not told before.
+/// Passes questions on, and records each answer that the capture does not have yet.
 pub struct Asked<'a, O> {
     outside: &'a mut O,
     told: &'a mut Told,
@@ -315,7 +318,7 @@ pub struct Asked<'a, O> {
     answers: Vec<(u64, Key, Arc<str>)>,
 }
 
-/// The answers that the capture holds already.
+/// The answers that the capture already has.
 #[derive(Default)]
 struct Told {
     answers: FxHashMap<Key, Arc<str>>,
@@ -365,7 +368,7 @@ fn number(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Small in either direction is short.
+/// Zigzag encoding: small numbers of either sign are short.
 #[inline]
 fn signed(out: &mut Vec<u8>, value: i64) {
     number(out, (value << 1 ^ value >> 63) as u64);

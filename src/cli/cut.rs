@@ -15,8 +15,9 @@ use std::path::Path;
 
 use super::survey::{Survey, label};
 use crate::cli::reason::Reason;
+use crate::model::time::HostNs;
 use crate::trace::names;
-use choose::{Choice, Filter};
+use choose::{Choice, END, Filter};
 pub(super) use wish::{Ranks, Window, duration, nanoseconds};
 
 /// What is to be kept; everything where nothing is said.
@@ -60,13 +61,13 @@ pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) 
 
 /// Holds the wish against the trace.
 fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
-    let (first, last) = survey.span.ok_or_else(|| format!("{}: nothing in this trace has a time", path.display()))?;
+    let (first, last) = survey.span.ok_or("nothing in this trace has a time").map_err(Reason::file(path))?;
     let (begin, end) = match &wish.window {
-        None => (0, u64::MAX),
-        Some(window) if window.begin > last - first => {
+        None => (HostNs(0), END),
+        Some(window) if window.begin > last.since(first) => {
             return Err(Reason::Refused(format!("--time {window}: the trace is over by then; {}", contents(survey))));
         }
-        Some(window) => (first + window.begin, window.end.map_or(u64::MAX, |end| first.saturating_add(end))),
+        Some(window) => (first.saturating_add(window.begin), window.end.map_or(END, |end| first.saturating_add(end))),
     };
     let mut filter = Filter { begin, end, no_steps: wish.no_steps, ..Filter::default() };
     if let Some(wanted) = &wish.ranks {

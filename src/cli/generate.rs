@@ -11,7 +11,6 @@ use crate::cli::reason::Reason;
 
 /// Writes them into a folder: `completions/` and `man/`.
 pub(super) fn run(folder: &Path) -> Result<(), Reason> {
-    let failed = |error: std::io::Error| Reason::Refused(format!("failed to write to {}: {error}", folder.display()));
     let (completions, man) = (folder.join("completions"), folder.join("man"));
     let write = || {
         fs::create_dir_all(&completions)?;
@@ -21,7 +20,7 @@ pub(super) fn run(folder: &Path) -> Result<(), Reason> {
         }
         clap_mangen::generate_to(shown(), &man)
     };
-    write().map_err(failed)
+    write().map_err(Reason::write(folder))
 }
 
 /// The command line without what is hidden; completions would have that, too.

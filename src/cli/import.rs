@@ -18,7 +18,7 @@ use crate::import::{self, Clock, How, Profile, Tool};
 use crate::model::activity::{self, Edge};
 use crate::model::event::{CollApi, Event, P2p, P2pApi};
 use crate::model::ids::{Handle, ProcessTag};
-use crate::model::time::{HostNs, Shift};
+use crate::model::time::{FileNs, HostNs, Shift};
 use crate::model::timeline::{Around, Comm, Entry, Method, Moment, Operation, Owner, Texts, Unmatched, What};
 use crate::model::word::Word;
 use crate::sys;
@@ -32,10 +32,7 @@ const CHUNK: usize = 1 << 20;
 pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), Reason> {
     let mut profile = import::open(input).map_err(Reason::file(input))?;
     if profile.source.tool == Tool::Ncclscope || profile.source.imported {
-        return Err(Reason::Refused(format!(
-            "{}: this is a trace of ncclscope already; ncclscope open shows it",
-            input.display()
-        )));
+        return Err(Reason::file(input)("this is a trace of ncclscope already; ncclscope open shows it"));
     }
     super::must_be_new(output)?;
     // On the wall clock, where the file says when it was: so that files of different days stay days apart.
@@ -44,18 +41,11 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
         profile = profile.shifted(to_utc, &wall);
     }
     let Some(extent) = profile.extent() else {
-        return Err(Reason::Refused(format!(
-            "{}: nothing in it could be drawn: {}",
-            input.display(),
-            profile.notes.join("; ")
-        )));
+        return Err(Reason::file(input)(format!("nothing in it could be drawn: {}", profile.notes.join("; "))));
     };
-    if extent.start < 0 {
-        return Err(Reason::Refused(format!(
-            "{}: its times begin before the zero of their clock, at {} ns",
-            input.display(),
-            extent.start
-        )));
+    if extent.start < FileNs(0) {
+        let why = format!("its times begin before the zero of their clock, at {} ns", extent.start.0);
+        return Err(Reason::file(input)(why));
     }
     let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
@@ -101,7 +91,7 @@ enum Item {
 }
 
 impl<'a> Drawing<'a> {
-    fn new(profile: &'a Profile, process: usize, start: i64) -> Drawing<'a> {
+    fn new(profile: &'a Profile, process: usize, start: FileNs) -> Drawing<'a> {
         let about = &profile.processes[process];
         let who = match about.rank {
             Some(rank) => format!("rank {rank}"),
@@ -120,7 +110,7 @@ impl<'a> Drawing<'a> {
     pub(super) fn beside(
         profile: &'a Profile,
         process: usize,
-        start: i64,
+        start: FileNs,
         tag: ProcessTag,
         name: &str,
         error: &str,
@@ -135,16 +125,16 @@ impl<'a> Drawing<'a> {
     fn named(
         profile: &'a Profile,
         process: usize,
-        start: i64,
+        start: FileNs,
         tag: ProcessTag,
         name: &str,
         error: &str,
         origin: &[(&str, String)],
     ) -> Drawing<'a> {
         let about = &profile.processes[process];
-        let time = HostNs(start as u64);
-        let realtime = profile.clock.to_utc.map_or(0, |to_utc| start.saturating_add(to_utc.ns));
-        let clocks = Clocks { boottime: time, monotonic: time.0, realtime: u64::try_from(realtime).unwrap_or(0) };
+        let time = start.in_trace();
+        let realtime = profile.clock.to_utc.map_or(HostNs(0), |to_utc| start.saturating_add(to_utc.ns).in_trace());
+        let clocks = Clocks { boottime: time, monotonic: time.0, realtime: realtime.0 };
         let source = format!("{} {}", profile.source.tool, profile.source.version);
         let labels = vec![format!("imported from {source}")];
         let pid = pid(profile, process);
@@ -199,10 +189,10 @@ impl<'a> Drawing<'a> {
     }
 
     /// Draws what there is, up to `end`.
-    pub(super) fn draw(mut self, end: i64, file: &mut dyn Write) -> std::io::Result<()> {
+    pub(super) fn draw(mut self, end: FileNs, file: &mut dyn Write) -> std::io::Result<()> {
         let profile = self.profile;
         let own = |process: usize| process == self.process;
-        let mut items: Vec<(i64, Item)> = Vec::new();
+        let mut items: Vec<(FileNs, Item)> = Vec::new();
         let kernels = if self.without_kernels { &[] } else { &profile.kernels[..] };
         let kernels = kernels.iter().enumerate().filter(|(_, it)| own(it.process));
         items.extend(kernels.map(|(at, it)| (it.span.start, Item::Kernel(at))));
@@ -228,7 +218,7 @@ impl<'a> Drawing<'a> {
             self.range(at);
             self.write(CHUNK, file)?;
         }
-        self.tracks.note(HostNs(end as u64), instant::IMPORT_ENDED, "everything that could be read is drawn");
+        self.tracks.note(end.in_trace(), instant::IMPORT_ENDED, "everything that could be read is drawn");
         self.write(0, file)
     }
 
@@ -236,8 +226,8 @@ impl<'a> Drawing<'a> {
         if self.tracks.pending_bytes() > above { file.write_all(&self.tracks.take()) } else { Ok(()) }
     }
 
-    fn entry(&mut self, start: i64, what: What<'_>) {
-        self.tracks.draw(&Entry { time: HostNs(start as u64), what });
+    fn entry(&mut self, start: FileNs, what: What<'_>) {
+        self.tracks.draw(&Entry { time: start.in_trace(), what });
     }
 
     fn kernel(&mut self, at: usize, operations: &Operations) {
@@ -317,7 +307,7 @@ impl<'a> Drawing<'a> {
         let range = &self.profile.ranges[at];
         let is_mark = range.span.start == range.span.end;
         let marker = activity::Marker {
-            time: HostNs(range.span.start as u64),
+            time: range.span.start.in_trace(),
             error_ns: activity::Span::UNKNOWN_ERROR,
             id: 0,
             edge: if is_mark { Edge::Mark } else { Edge::Begin },
@@ -326,7 +316,7 @@ impl<'a> Drawing<'a> {
             name: Arc::clone(&range.name),
             domain: range.domain.clone(),
         };
-        let end = (!is_mark).then_some(HostNs(range.span.end as u64));
+        let end = (!is_mark).then_some(range.span.end.in_trace());
         self.entry(range.span.start, What::Range { marker: &marker, end, is_open: false });
     }
 }
@@ -342,10 +332,10 @@ pub(super) fn markers(profile: &Profile, process: usize) -> Vec<activity::Marker
         }
     }
     edges.sort_unstable();
-    let marker = |(time, begins, _, at): (i64, bool, Reverse<i64>, usize)| {
+    let marker = |(time, begins, _, at): (FileNs, bool, Reverse<FileNs>, usize)| {
         let range = &profile.ranges[at];
         activity::Marker {
-            time: HostNs(time as u64),
+            time: time.in_trace(),
             error_ns: activity::Span::UNKNOWN_ERROR,
             id: at as u32,
             edge: if begins { Edge::Begin } else { Edge::End },
@@ -384,7 +374,7 @@ fn pid(profile: &Profile, process: usize) -> i32 {
 
 /// Where something began.
 fn moment(tid: i64, span: import::Span) -> Moment {
-    Moment { tid: thread(tid), time: HostNs(span.start as u64) }
+    Moment { tid: thread(tid), time: span.start.in_trace() }
 }
 
 /// The system's number of a thread. Kineto may have a larger one of `pthread_self`, whose lower bits tell threads apart as well.
@@ -393,7 +383,7 @@ fn thread(tid: i64) -> i32 {
 }
 
 fn span(span: import::Span) -> activity::Span {
-    let (start, end) = (HostNs(span.start as u64), HostNs(span.end.max(span.start) as u64));
+    let (start, end) = (span.start.in_trace(), span.end.max(span.start).in_trace());
     activity::Span { start, end, error_ns: activity::Span::UNKNOWN_ERROR }
 }
 
@@ -460,7 +450,7 @@ fn operation(of: &import::Operation, id: Handle) -> Operation {
             Event::CollApi(CollApi { count, func, datatype, root: of.root.unwrap_or(-1), ..CollApi::default() })
         }
     };
-    let since = HostNs(of.call.map_or(0, |call| call.start as u64));
+    let since = of.call.map_or(HostNs(0), |call| call.start.in_trace());
     let texts = has_texts.then(|| Box::new(texts));
     let asked = of.call.zip(of.tid).map(|(call, tid)| moment(tid, call));
     Operation { id, since, asked, event, texts, p2p_number: Operation::UNNUMBERED }

@@ -56,7 +56,6 @@ pub(super) fn say(trace: &PathBuf, out: &mut dyn Write) -> Result<(), Reason> {
 
 /// Says what the files hold; all of it for programs, and the exit status, or what could not be read.
 fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) {
-    let failed = Reason::Output;
     let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // A trace that cannot be read to its end says so below.
@@ -64,7 +63,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     let (survey, faults) = Survey::of_what_can_be_read(&ours, |file, packet| infos[file].take(packet));
     let found = hang::find(&survey, &ours);
     let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
-    let mut reasons: Vec<String> = hangs(&found, out).map_err(failed).err().iter().map(ToString::to_string).collect();
+    let mut reasons = Vec::from_iter(hangs(&found, out).err().map(Reason::Output));
     let mut status = 0;
     // One file that cannot be read hides none of the others.
     let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
@@ -79,11 +78,9 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         .iter()
         .map(|path| {
             describe(path).unwrap_or_else(|reason| {
-                let reason = reason.to_string();
-                let file =
-                    serde_json::json!({ "kind": "unreadable", "file": path.display().to_string(), "fault": reason });
+                let (file, fault) = (path.display().to_string(), reason.to_string());
                 reasons.push(reason);
-                file
+                serde_json::json!({ "kind": "unreadable", "file": file, "fault": fault })
             })
         })
         .collect();
@@ -92,7 +89,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
         "files": files,
     });
-    (report, if reasons.is_empty() { Ok(status) } else { Err(reasons.join("\n").into()) })
+    (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
 }
 
 /// Says what a file holds that is no trace.
@@ -102,7 +99,7 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     }
     let profile = import::open(path).map_err(Reason::file(path))?;
     foreign::print(&profile, out).map_err(Reason::Output)?;
-    Ok(foreign::json(&profile).map_err(|error| format!("failed to write JSON: {error}"))?)
+    foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
 /// Where the job stands, before all else.
@@ -143,7 +140,7 @@ struct Info {
     /// The last words of recordings, and the tags of their processes.
     ended: Vec<u64>,
     ends: Vec<Nccl>,
-    /// Processes that another tool recorded, whose import is complete.
+    /// Processes that another tool recorded, whose import is complete, and those that a merge drew.
     imported: Vec<u64>,
 }
 
@@ -189,6 +186,9 @@ impl Info {
         let has_any = fields(packet.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
         if has_any && let Ok(packet) = packet.decode() {
             for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
+                if said.key() == attribute::MERGED {
+                    self.imported.extend(said.string_value().parse::<u64>());
+                }
                 if let Some(host) = said.key().strip_prefix(attribute::HOST_CLOCK) {
                     self.clocks_contradict |= said.string_value().contains(merge::CONTRADICT);
                     self.notes.push(format!("{host}: {}", said.string_value()));

@@ -9,6 +9,13 @@ use crate::cli::reason::Reason;
 /// Its name, and its SONAME.
 pub(super) const NAME: &str = "libncclscope.so";
 
+/// The variable that names the plugin that NCCL loads.
+pub(super) const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
+/// The variable that names the library that CUDA loads in `cuInit`.
+pub(super) const INJECTION: &str = "CUDA_INJECTION64_PATH";
+/// The variable with the folders of libraries that are named without a path.
+pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
 pub(super) fn print(out: &mut dyn Write) -> Result<(), Reason> {
     let library = find()?;
     writeln!(out, "{}", library.display()).map_err(Reason::Output)
@@ -20,7 +27,7 @@ pub(super) fn print(out: &mut dyn Write) -> Result<(), Reason> {
 ///
 /// Where it was looked for, and how to get it.
 pub(super) fn find() -> Result<PathBuf, Reason> {
-    let program = env::current_exe().map_err(|error| format!("failed to find this program: {error}"))?;
+    let program = env::current_exe().map_err(Reason::failed("find this program"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let places = places(folder);
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {

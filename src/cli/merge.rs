@@ -1,18 +1,20 @@
 //! `ncclscope merge`: a trace is a run of packets, so traces of one clock are merged by writing one after the other; what only
 //! all of them know is added. Those of other hosts are written anew, on the clock of the first.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 mod archive;
 mod evidence;
+mod job;
 mod members;
 mod moved;
 mod numbers;
 mod origin;
 
-use self::evidence::Parts;
+use self::evidence::{Evidence, Looking, Shared};
 use self::members::{Labels, Members};
 use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
@@ -22,11 +24,13 @@ use super::survey;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
-use crate::model::time::HostNs;
-use crate::trace::fields::trace;
+use crate::model::ids::ProcessTag;
+use crate::sys;
+use crate::trace::fields::{trace, trace_packet};
 use crate::trace::names;
-use crate::trace::reader::wire::{fields, put_bytes};
+use crate::trace::reader::wire::{Field, fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
+use crate::trace::writer::tag_of_sequence;
 
 /// What is said of orders of events that cannot all be true.
 pub(super) const CONTRADICT: &str = "of these contradict the others";
@@ -71,18 +75,31 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
     let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
-    let written = match is_archive {
-        true => archive::write(&together, &mut file, out),
-        false => together.copy(&mut file),
-    };
-    let written = written.and_then(|bytes| {
+    let mut write = || -> Result<(u64, u64), Reason> {
+        if is_archive {
+            return Ok((archive::write(&together, &mut file, out)?, 0));
+        }
+        let bytes = together.copy(&mut file)?;
         file.write_all(&kernels).map_err(failed)?;
-        Ok(bytes + kernels.len() as u64)
-    });
-    let bytes = written.inspect_err(|_| {
+        let (drawn, backwards) = together.draw(&mut file)?;
+        Ok((bytes + kernels.len() as u64 + drawn, backwards))
+    };
+    let (bytes, backwards) = write().inspect_err(|_| {
         // Half a trace is of no use to anybody; that it cannot be removed is not the news.
         let _ = fs::remove_file(output);
     })?;
+    if together.shared.is_sample && !is_archive {
+        let _ = writeln!(
+            out,
+            "who waited for whom is drawn for some of the collectives and transfers: there are too many to remember"
+        );
+    }
+    if backwards > 0 {
+        let _ = writeln!(
+            out,
+            "{backwards} arrows of transfers are left out: by these clocks they would arrive before they were sent"
+        );
+    }
     let count = own.len() + usize::from(theirs.is_some());
     let _ = writeln!(out, "{}: {count} files, {}", output.display(), names::size(bytes));
     Ok(())
@@ -126,7 +143,7 @@ fn must_be_ours(path: &Path) -> Result<(), Reason> {
 
 /// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
 fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Reason> {
-    let ours = import::open_traces(own).map_err(|error| error.to_string())?;
+    let ours = import::open_traces(own).map_err(Reason::failed("read the traces"))?;
     let profile = import::open(theirs).map_err(Reason::file(theirs))?;
     let (packets, joined) = beside::packets(&ours, profile).map_err(Reason::file(theirs))?;
     for Joined { pid, clock, fate } in joined {
@@ -157,13 +174,16 @@ struct Together<'a> {
     edits: Edits,
     /// The boot whose clock they are put on; empty where none says its own.
     boot: String,
+    /// What the ranks had in common, and how the times of each clock become those of the first.
+    shared: Shared,
+    moves: Vec<Option<Move>>,
 }
 
 /// What a trace says.
 struct Looked {
     extent: Extent,
     origin: Origin,
-    parts: Parts,
+    evidence: Evidence,
     members: Members,
     numbers: Numbers,
 }
@@ -172,18 +192,16 @@ impl Looked {
     /// Looks through a trace, one of so many.
     fn at(path: &Path, count: usize) -> Result<Looked, Reason> {
         must_be_ours(path)?;
-        let (mut origin, mut parts) = (Origin::of(path), Parts::of_one_in(count));
+        let (mut origin, mut looking) = (Origin::of(path), Looking::at_one_of(count));
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
         let extent = super::read_trace(path, |packet| {
             origin.look(packet);
             members.look(packet);
             numbers.look(packet);
-            if let Some(event) = &packet.event {
-                parts.look(event, HostNs(packet.time.unwrap_or_default()));
-            }
+            looking.look(packet);
             Ok(())
         })?;
-        Ok(Looked { extent, origin, parts, members, numbers })
+        Ok(Looked { extent, origin, evidence: looking.done(), members, numbers })
     }
 }
 
@@ -202,13 +220,15 @@ struct Whole<'a> {
 struct Edits {
     labels: Labels,
     numbers: Renumbered,
+    /// The marks of what earlier merges drew, which is drawn anew.
+    drawn_before: BTreeSet<u64>,
 }
 
 impl<'a> Together<'a> {
     /// Looks through traces, and leaves out those that cannot be read, are there twice, or are of another run than the one that is named. An
     /// error says why the rest cannot be one.
     fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
-        let (mut files, mut origins, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut files, mut origins, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
         let mut left_out = Vec::new();
         for path in named {
@@ -222,13 +242,14 @@ impl<'a> Together<'a> {
                     None => Ok(looked),
                 }
             });
-            let Looked { extent, origin, parts: known, members: its_members, numbers: its_numbers } = match looked {
-                Ok(looked) => looked,
-                Err(reason) => {
-                    left_out.push(reason);
-                    continue;
-                }
-            };
+            let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers } =
+                match looked {
+                    Ok(looked) => looked,
+                    Err(reason) => {
+                        left_out.push(reason);
+                        continue;
+                    }
+                };
             if extent.unfinished > 0 {
                 let (path, bytes) = (path.display(), extent.unfinished);
                 let _ = writeln!(out, "{path}: left out an unfinished packet of {bytes} bytes");
@@ -237,7 +258,7 @@ impl<'a> Together<'a> {
             numbers.merge(its_numbers);
             files.push((path.as_path(), extent));
             origins.push(origin);
-            parts.push(known);
+            evidence.push(its_evidence);
         }
         if files.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
@@ -259,7 +280,8 @@ impl<'a> Together<'a> {
         for line in members.impossible().into_iter().chain(members.missing()) {
             let _ = writeln!(out, "{line}");
         }
-        let moves = moves(&origins, &common.clocks, parts)?;
+        let shared = Shared::of(evidence, &common.clocks);
+        let moves = moves(&origins, &common.clocks, &shared)?;
         for Move { host, how, .. } in moves.iter().flatten() {
             let _ = writeln!(out, "{host}: {how}");
         }
@@ -271,19 +293,39 @@ impl<'a> Together<'a> {
             clock: *clock,
             moved: moves[*clock].clone(),
         });
-        let edits = Edits { labels: members.labels(), numbers: numbers.renumbered() };
-        Ok(Together { files: files.collect(), edits, boot })
+        let files: Vec<Whole<'_>> = files.collect();
+        let drawn_before = files.iter().flat_map(|file| file.origin.merges.iter().copied()).collect();
+        let edits = Edits { labels: members.labels(), numbers: numbers.renumbered(), drawn_before };
+        Ok(Together { files, edits, boot, shared, moves })
+    }
+
+    /// Draws what only all of them know; see [`job::draw`].
+    fn draw(&self, output: &mut File) -> Result<(u64, u64), Reason> {
+        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), output)
+    }
+
+    /// A mark that no process has.
+    fn tag(&self) -> ProcessTag {
+        let is_free = |tag: &ProcessTag| {
+            let bits = u64::from(tag.bits());
+            self.files.iter().all(|file| !file.origin.tags.contains(&bits) && !file.origin.merges.contains(&bits))
+        };
+        loop {
+            let tag = ProcessTag::from_random(sys::random());
+            if is_free(&tag) {
+                return tag;
+            }
+        }
     }
 
     /// Copies the traces one after the other; answers how many bytes that was.
     fn copy(&self, output: &mut File) -> Result<u64, Reason> {
         let mut written = 0;
         for Whole { path, extent, origin, moved, .. } in &self.files {
-            let failed = |error: io::Error| format!("failed to copy {}: {error}", path.display());
-            let fault = |error: reader::Error| format!("failed to copy {}: {error}", path.display());
-            let source = File::open(path).map_err(failed)?.take(extent.whole);
+            let failed = Reason::failed(format!("copy {}", path.display()));
+            let source = File::open(path).map_err(|error| failed(reader::Error::Io(error)))?.take(extent.whole);
             written += match moved {
-                Some(how) => moved::copy(source, how, &self.boot, |packet| self.edits.packet(packet), output),
+                Some(how) => moved::copy(source, how, &self.boot, &self.edits, output),
                 None if self.edits.concern(origin) => {
                     let mut bytes = 0;
                     let copied = blocks::rewritten(
@@ -298,28 +340,24 @@ impl<'a> Together<'a> {
                 }
                 None => io::copy(&mut { source }, output).map_err(reader::Error::Io),
             }
-            .map_err(fault)?;
+            .map_err(failed)?;
         }
         Ok(written)
     }
 }
 
 /// For each clock how its times become those of the first one.
-fn moves(origins: &[Origin], clocks: &[usize], parts: Vec<Parts>) -> Result<Vec<Option<Move>>, Reason> {
+fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Option<Move>>, Reason> {
     let count = clocks.iter().max().map_or(0, |last| last + 1);
     if count < 2 {
         return Ok(vec![None; count]);
     }
-    let mut of_clocks: Vec<Parts> = (0..count).map(|_| Parts::of_one_in(count)).collect();
-    for (clock, parts) in clocks.iter().zip(parts) {
-        of_clocks[*clock].merge(parts);
-    }
     let file = |clock: usize| &origins[clocks.iter().position(|it| *it == clock).unwrap_or_default()];
     let reference = file(0).host();
     let mut moves = vec![None];
-    for (clock, offset) in hosts::solve(count, evidence::orders(&of_clocks)).into_iter().enumerate().skip(1) {
-        let (host, inferred) = (file(clock).host(), of_clocks[clock].inferred);
-        let offset = offset.ok_or_else(|| unrelated(file(clock), file(0), inferred))?;
+    for (clock, offset) in hosts::solve(count, shared.orders()).into_iter().enumerate().skip(1) {
+        let host = file(clock).host();
+        let offset = offset.ok_or_else(|| unrelated(file(clock), file(0), shared.inferred(clocks, clock)))?;
         let us = |ns: u64| names::duration(ns as f64);
         let (least, most) = offset.errors();
         let mut how = format!(
@@ -332,13 +370,18 @@ fn moves(origins: &[Origin], clocks: &[usize], parts: Vec<Parts>) -> Result<Vec<
             let (count, by) = (offset.contradictions, us(offset.contradiction_ns));
             how.push_str(&format!("; {count} {CONTRADICT}, by up to {by}, which is part of it"));
         }
+        let of_clock = || origins.iter().zip(clocks).filter(|(_, it)| **it == clock);
+        let outside = of_clock().flat_map(|(file, _)| file.ends()).map(|time| offset.at(time).error_ns).max();
+        if let Some(outside) = outside.filter(|outside| *outside > most) {
+            how.push_str(&format!("; before the first and after the last of them, to {}", us(outside)));
+        }
         moves.push(Some(Move { offset, host, how }));
     }
     Ok(moves)
 }
 
 /// Why a file's clock cannot be put on that of another.
-fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> String {
+fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> Reason {
     let hosts = match (reference.host(), file.host()) {
         (one, other) if one == other => format!("{one} was booted between them"),
         (one, other) => format!("they are of different hosts, {one} and {other}"),
@@ -352,13 +395,18 @@ fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> String {
     if inferred > 0 {
         why.push_str(&format!("; {inferred} kernels whose operations are inferred do not count"));
     }
-    why + ". Merge the files of each host alone"
+    Reason::Refused(why + ". Merge the files of each host alone")
 }
 
 impl Edits {
     /// Whether anything changes in a file.
     fn concern(&self, origin: &Origin) -> bool {
-        self.labels.concern(&origin.tags) || self.numbers.concern(&origin.tags)
+        self.labels.concern(&origin.tags) || self.numbers.concern(&origin.tags) || !origin.merges.is_empty()
+    }
+
+    /// Whether an earlier merge drew what is on this sequence.
+    fn is_drawn_anew(&self, sequence: u64) -> bool {
+        !self.drawn_before.is_empty() && self.drawn_before.contains(&tag_of_sequence(sequence))
     }
 
     /// Packets one after the other, where one of them changes.
@@ -366,6 +414,14 @@ impl Edits {
         let mut out = Vec::new();
         let mut changes = false;
         for packet in fields(packets) {
+            let sequence = || {
+                let id = |it: &Field<'_>| it.number == trace_packet::TRUSTED_PACKET_SEQUENCE_ID;
+                fields(packet.bytes()).find(id).map_or(0, |it| it.uint())
+            };
+            if !self.drawn_before.is_empty() && self.is_drawn_anew(sequence()) {
+                changes = true;
+                continue;
+            }
             match self.packet(packet.bytes()) {
                 Some(new) => {
                     put_bytes(&mut out, trace::PACKET, &new);

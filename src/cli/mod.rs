@@ -309,7 +309,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         }
         Command::Lib => library::print(out),
         Command::Generate { folder } => generate::run(&folder),
-        Command::Sentinel => run::signals::sentinel_main().map_err(Reason::Refused),
+        Command::Sentinel => run::signals::sentinel_main(),
         Command::Cut { trace, output, time, ranks, communicators, no_steps } => {
             cut::run(&trace, &output, &cut::Wish { window: time, ranks, communicators, no_steps }, out)
         }
@@ -363,7 +363,7 @@ fn must_be_new_json(path: &Path) -> Result<(), Reason> {
 
 /// Writes JSON to a new file, or to the standard output.
 fn write_json(path: &Path, value: &impl Serialize, out: &mut dyn Write) -> Result<(), Reason> {
-    let mut text = serde_json::to_string_pretty(value).map_err(|error| format!("failed to write JSON: {error}"))?;
+    let mut text = serde_json::to_string_pretty(value).map_err(Reason::failed("write JSON"))?;
     text.push('\n');
     match is_screen(path) {
         true => out.write_all(text.as_bytes()).map_err(Reason::Output),
@@ -385,29 +385,24 @@ fn create(path: &Path, private: bool) -> Result<File, Reason> {
         options.mode(0o600);
     }
     options.open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => taken(path),
+        io::ErrorKind::AlreadyExists => Reason::Exists(path.to_owned()),
         _ => Reason::Write(path.to_owned(), error),
     })
 }
 
 /// Says of a file that it is there already, before there is anything to write.
 fn must_be_new(path: &Path) -> Result<(), Reason> {
-    if path.exists() { Err(taken(path)) } else { Ok(()) }
-}
-
-fn taken(path: &Path) -> Reason {
-    Reason::Refused(format!("{} exists already; name another file, or remove it", path.display()))
+    if path.exists() { Err(Reason::Exists(path.to_owned())) } else { Ok(()) }
 }
 
 /// Whether a file is a trace; else what it is, and what can be done with it.
 fn must_be_trace(path: &Path) -> Result<(), Reason> {
     match crate::import::format(path) {
         Ok(Format::Perfetto) => Ok(()),
-        Ok(Format::Sqlite | Format::Json) => Err(Reason::Refused(format!(
-            "{}: this is not a trace of ncclscope but a file of another tool; ncclscope import makes a trace of it",
-            path.display()
-        ))),
-        Err(error) => Err(Reason::Refused(format!("{}: {error}", path.display()))),
+        Ok(Format::Sqlite | Format::Json) => Err(Reason::file(path)(
+            "this is not a trace of ncclscope but a file of another tool; ncclscope import makes a trace of it",
+        )),
+        Err(error) => Err(Reason::file(path)(error)),
     }
 }
 

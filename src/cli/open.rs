@@ -45,10 +45,7 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     }
     let survey = Survey::of(traces)?;
     let Some(span) = survey.span else {
-        return Err(Reason::Refused(format!(
-            "{}: there is nothing in this trace that could be shown",
-            traces[0].display()
-        )));
+        return Err(Reason::file(&traces[0])("there is nothing in this trace that could be shown"));
     };
     let ui = wish.ui.as_deref().map(serve::viewer).transpose()?;
     let listener = port::listen(wish.port)?;
@@ -58,7 +55,7 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     let hangs = hang::find(&survey, traces);
     let busy = link::busy(&survey, hangs.first(), span);
     let link = link::link(&survey, hangs.first(), busy, wish.port, &shared.path, wish.ui.is_some());
-    introduce(traces, &survey, (busy.0 - span.0, busy.1 - span.0), out).map_err(said)?;
+    introduce(traces, &survey, (busy.0.since(span.0), busy.1.since(span.0)), out).map_err(said)?;
     let has_browser = !wish.no_browser && browse(&link);
     explain(&link, has_browser, wish, out).map_err(said)?;
 
@@ -156,9 +153,11 @@ fn title(survey: &Survey) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::time::HostNs;
 
     fn introduced(slices: u64) -> String {
-        let survey = Survey { slices, span: Some((1_000_000_000, 4_500_000_000)), ..Survey::default() };
+        let span = Some((HostNs(1_000_000_000), HostNs(4_500_000_000)));
+        let survey = Survey { slices, span, ..Survey::default() };
         let mut said = Vec::new();
         introduce(&["a.perfetto-trace".into()], &survey, (250_000_000, 1_750_000_000), &mut said).unwrap();
         String::from_utf8(said).unwrap()

@@ -1,8 +1,12 @@
 //! Why a command could not do what was asked, and how that is said: what was wrong, where, and what to do.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// What another part of the program says.
+type Cause = Box<dyn Error + Send + Sync>;
 
 /// Why a command was not carried out.
 #[derive(Debug)]
@@ -11,12 +15,18 @@ pub enum Reason {
     Read(PathBuf, io::Error),
     /// A file cannot be written.
     Write(PathBuf, io::Error),
+    /// The file that was to be created exists.
+    Exists(PathBuf),
     /// What is said cannot be written.
     Output(io::Error),
     /// Something is wrong with a file.
-    File(PathBuf, Box<dyn std::error::Error + Send + Sync>),
+    File(PathBuf, Cause),
+    /// Something else failed: what, in words that follow "failed to", and why.
+    Failed(String, Cause),
     /// What was asked for cannot be.
     Refused(String),
+    /// Of several files, what is wrong with each.
+    Several(Vec<Reason>),
 }
 
 impl Reason {
@@ -31,8 +41,14 @@ impl Reason {
     }
 
     /// For `map_err`: something is wrong with the file.
-    pub(super) fn file<E: Into<Box<dyn std::error::Error + Send + Sync>>>(path: &Path) -> impl Fn(E) -> Reason {
+    pub(super) fn file<E: Into<Cause>>(path: &Path) -> impl Fn(E) -> Reason {
         move |what| Reason::File(path.to_owned(), what.into())
+    }
+
+    /// For `map_err`: `what`, in words that follow "failed to", could not be done.
+    pub(super) fn failed<E: Into<Cause>>(what: impl Into<String>) -> impl Fn(E) -> Reason {
+        let what = what.into();
+        move |error| Reason::Failed(what.clone(), error.into())
     }
 }
 
@@ -41,29 +57,31 @@ impl fmt::Display for Reason {
         match self {
             Reason::Read(path, error) => write!(f, "failed to read {}: {error}", path.display()),
             Reason::Write(path, error) => write!(f, "failed to write {}: {error}", path.display()),
+            Reason::Exists(path) => write!(f, "{} exists already; name another file, or remove it", path.display()),
             Reason::Output(error) => write!(f, "failed to write: {error}"),
             Reason::File(path, what) => write!(f, "{}: {what}", path.display()),
+            Reason::Failed(what, error) => write!(f, "failed to {what}: {error}"),
             Reason::Refused(why) => f.write_str(why),
+            Reason::Several(reasons) => reasons.iter().enumerate().try_for_each(|(at, reason)| {
+                let between = if at > 0 { "\n" } else { "" };
+                write!(f, "{between}{reason}")
+            }),
         }
     }
 }
 
-impl std::error::Error for Reason {}
-
-impl From<String> for Reason {
-    fn from(why: String) -> Reason {
-        Reason::Refused(why)
+impl Error for Reason {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Reason::Read(_, error) | Reason::Write(_, error) | Reason::Output(error) => Some(error),
+            Reason::File(_, error) | Reason::Failed(_, error) => Some(&**error),
+            Reason::Exists(_) | Reason::Refused(_) | Reason::Several(_) => None,
+        }
     }
 }
 
 impl From<&str> for Reason {
     fn from(why: &str) -> Reason {
         Reason::Refused(why.into())
-    }
-}
-
-impl From<Reason> for String {
-    fn from(reason: Reason) -> String {
-        reason.to_string()
     }
 }

@@ -37,12 +37,13 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     if contents.begin.is_none() {
         // There is nothing to be seen in an empty file.
         let _ = std::fs::remove_file(&output);
-        let why = match end {
-            Err(error) => error.to_string(),
-            Ok(End::CutShort(why)) => format!("the capture ended before anything was in it: {why}"),
-            Ok(End::Open | End::Closed) => "there is nothing in it but its head: the process was killed at once".into(),
-        };
-        return Err(Reason::Refused(format!("{}: {why}", path.display())));
+        return Err(match end {
+            Err(error) => Reason::file(path)(error),
+            Ok(End::CutShort(why)) => Reason::file(path)(format!("the capture ended before anything was in it: {why}")),
+            Ok(End::Open | End::Closed) => {
+                Reason::file(path)("there is nothing in it but its head: the process was killed at once")
+            }
+        });
     }
     let wrote = Reason::Output;
     writeln!(out, "{}: {}", path.display(), contents.figures()).map_err(wrote)?;
@@ -52,9 +53,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     let damage = contents.print_end(end, out).map_err(wrote)?;
     info::say(&output, out)?;
     match damage {
-        Some(error) => {
-            Err(Reason::Refused(format!("{}: {error}. {} has all before it", path.display(), output.display())))
-        }
+        Some(error) => Err(Reason::file(path)(format!("{error}. {} has all before it", output.display()))),
         None => Ok(()),
     }
 }
@@ -76,9 +75,5 @@ pub(super) fn explain(path: &Path, correlation: u32, out: &mut dyn Write) -> Res
     });
     written.map_err(Reason::Output)?;
     end.map_err(Reason::file(path))?;
-    if found {
-        Ok(())
-    } else {
-        Err(Reason::Refused(format!("{}: no kernel of the call {correlation} is in it", path.display())))
-    }
+    if found { Ok(()) } else { Err(Reason::file(path)(format!("no kernel of the call {correlation} is in it"))) }
 }

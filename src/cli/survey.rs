@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::Fault;
 use crate::cli::reason::Reason;
+use crate::model::time::HostNs;
 use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
@@ -19,14 +20,14 @@ use crate::trace::writer::TRACK_BITS;
 #[derive(Default)]
 pub(super) struct Survey {
     /// The first and the last time in it.
-    pub(super) span: Option<(u64, u64)>,
+    pub(super) span: Option<(HostNs, HostNs)>,
     pub(super) slices: u64,
     pub(super) tracks: FxHashMap<u64, Track>,
     pub(super) communicators: BTreeMap<u64, Communicator>,
     /// Operations as the host handed them over, and NCCL's kernels: from when to when, in the order of the file. What
     /// has no end ends when it begins.
-    pub(super) operations: Vec<(u64, u64)>,
-    pub(super) kernels: Vec<(u64, u64)>,
+    pub(super) operations: Vec<(HostNs, HostNs)>,
+    pub(super) kernels: Vec<(HostNs, HostNs)>,
     /// What may have hung: overdue operations, the proxy's work on operations and calls of NCCL's, without an end.
     pub(super) unfinished: Vec<Unfinished>,
     /// The processes, by their track.
@@ -58,7 +59,7 @@ pub(super) struct Track {
     /// From the hand-over of an operation to the end of its kernel, at most, ns.
     pub(super) longest_ns: u64,
     /// When something last began or ended on it.
-    pub(super) moved: u64,
+    pub(super) moved: HostNs,
     /// The last call for an operation on it.
     call: Option<Unfinished>,
     open: Vec<Open>,
@@ -68,9 +69,9 @@ pub(super) struct Track {
 #[derive(Default)]
 pub(super) struct HandedOver {
     /// The last one of all, and when.
-    pub(super) last: Option<(String, u64)>,
+    pub(super) last: Option<(String, HostNs)>,
     /// The last collective, and when.
-    pub(super) collective: Option<(Collective, u64)>,
+    pub(super) collective: Option<(Collective, HostNs)>,
     /// The longest time between two, ns.
     pub(super) gap_ns: u64,
 }
@@ -87,7 +88,7 @@ pub(super) struct Collective {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unfinished {
     pub(super) kind: Work,
-    pub(super) begin: u64,
+    pub(super) begin: HostNs,
     /// Its place among all slices: of those that begin together, the first comes first.
     pub(super) place: u64,
     pub(super) track: u64,
@@ -118,9 +119,9 @@ pub(super) enum Work {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
     /// The last time in its file.
-    pub(super) last: u64,
+    pub(super) last: HostNs,
     /// When its recording ended, where that is told.
-    pub(super) ended: Option<u64>,
+    pub(super) ended: Option<HostNs>,
     /// Records of it were dropped.
     pub(super) is_lossy: bool,
 }
@@ -133,25 +134,25 @@ enum Open {
     /// Boxed, because all others are small.
     Work(Box<Unfinished>),
     /// An operation while the GPU worked on it, and when it was handed over.
-    Run(u64),
+    Run(HostNs),
     /// A call of NCCL's on a host thread, and when it was made.
-    Call(u64),
+    Call(HostNs),
     Other,
 }
 
 /// What a first look at one file gathers of its processes, by track.
 #[derive(Default)]
 struct OfFile {
-    last: u64,
-    ended: FxHashMap<u64, u64>,
+    last: HostNs,
+    ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
     counted: BTreeSet<u64>,
 }
 
 impl HandedOver {
-    fn take(&mut self, event: &Event<'_>, time: u64) {
+    fn take(&mut self, event: &Event<'_>, time: HostNs) {
         if let Some((_, before)) = &self.last {
-            self.gap_ns = self.gap_ns.max(time.saturating_sub(*before));
+            self.gap_ns = self.gap_ns.max(time.since(*before));
         }
         // Sends and receives are not numbered in one order on all ranks.
         if let (Some(correlation), Some(seq)) = (event.correlation, event.uint(nccl::SEQ)) {
@@ -178,7 +179,7 @@ impl Track {
 }
 
 impl Unfinished {
-    fn new(kind: Work, event: &Event<'_>, begin: u64, place: u64) -> Unfinished {
+    fn new(kind: Work, event: &Event<'_>, begin: HostNs, place: u64) -> Unfinished {
         let peer = event.uint(nccl::PEER).and_then(|peer| u32::try_from(peer).ok());
         let note = event.text(nccl::NOTE).unwrap_or_default();
         Unfinished {
@@ -321,7 +322,7 @@ impl Survey {
         twin
     }
 
-    fn event(&mut self, event: &Event<'_>, time: u64) {
+    fn event(&mut self, event: &Event<'_>, time: HostNs) {
         let track = self.tracks.entry(event.track).or_default();
         track.moved = track.moved.max(time);
         match event.kind {
@@ -366,7 +367,7 @@ impl Survey {
                 Some(Open::Operation(index)) => self.operations[index].1 = time,
                 Some(Open::Kernel(index)) => self.kernels[index].1 = time,
                 Some(Open::Run(handed_over)) => {
-                    track.longest_ns = track.longest_ns.max(time.saturating_sub(handed_over));
+                    track.longest_ns = track.longest_ns.max(time.since(handed_over));
                 }
                 _ => {}
             },
@@ -419,7 +420,7 @@ impl Survey {
 
     /// How long the trace lasts, ns.
     pub(super) fn duration(&self) -> u64 {
-        self.span.map_or(0, |(first, last)| last - first)
+        self.span.map_or(0, |(first, last)| last.since(first))
     }
 }
 

@@ -1,8 +1,8 @@
-//! From the recorder's clock to `CLOCK_BOOTTIME`, with an error bound (pure).
+//! Converts the recorder's clock to `CLOCK_BOOTTIME`, with an error bound (pure).
 //!
-//! The kernel steers its clocks, so one slope for a whole run would drift away. Between two readings of both
-//! clocks a straight line is good to nanoseconds; so a time is converted only once the reading that closes its
-//! piece exists, and converted times never run backwards.
+//! The kernel steers its clocks, so a single slope for a whole run would drift away. Between two
+//! readings of both clocks a straight line is good to nanoseconds. So a time is converted only once
+//! the reading that ends its piece exists, and converted times never run backwards.
 
 use std::collections::VecDeque;
 
@@ -15,11 +15,11 @@ pub struct Pair {
     pub ticks: Ticks,
     /// The host's clock.
     pub host: HostNs,
-    /// How far apart the two readings may be, in nanoseconds.
+    /// How far apart the two readings may be, in ns.
     pub error_ns: u32,
 }
 
-/// Pieces kept: records come late by a few at most.
+/// Pieces kept: late records are late by a few pieces at most.
 const HISTORY: usize = 64;
 
 /// Maps the recorder's clock onto the host's.
@@ -29,14 +29,14 @@ pub struct HostClock {
 }
 
 impl HostClock {
-    /// A clock that begins at `first`.
+    /// Starts the conversion with a first reading.
     #[must_use]
     pub fn new(first: Pair) -> HostClock {
         HostClock { pairs: VecDeque::from([first]) }
     }
 
-    /// Closes the current piece. A reading that does not lie after the previous one on both clocks is refused
-    /// (false): it would make time run backwards.
+    /// Ends the current piece with this reading. False if the reading does not lie after the
+    /// previous one on both clocks: it would make time run backwards, and is ignored.
     pub fn add(&mut self, pair: Pair) -> bool {
         let last = self.last();
         if pair.ticks <= last.ticks || pair.host <= last.host {
@@ -55,8 +55,8 @@ impl HostClock {
         self.pairs[self.pairs.len() - 1]
     }
 
-    /// The host instant for `ticks`, and how far off it may be in nanoseconds. Before the oldest piece and after
-    /// the newest the nearest piece's line goes on.
+    /// The host instant for `ticks`, and its error in ns. Times before the oldest piece or after
+    /// the newest one use the line of the nearest piece.
     #[must_use]
     pub fn to_host(&self, ticks: Ticks) -> (HostNs, u32) {
         let count = self.pairs.len();
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn each_piece_has_its_own_slope() {
         //  ticks   0 -------- 1000 -------- 2000
-        //  host   50 -------- 1050 -------- 2100        the kernel ran its clock 5 % faster in the second piece
+        //  host   50 -------- 1050 -------- 2100        5 % faster in the second piece
         let mut clock = HostClock::new(pair(0, 50));
         assert!(clock.add(pair(1000, 1050)));
         assert!(clock.add(pair(2000, 2100)));

@@ -1,8 +1,8 @@
-//! Reading the host's clock in a callback.
+//! Reads the host's clock in a callback.
 //!
-//! The TSC costs about 9 ns here and `clock_gettime` about 25 (more where the hypervisor forbids the vDSO). The
-//! TSC is used only where it is a clock: the processor says that it runs at one rate in every power state, the
-//! kernel keeps time by it itself, and the process may read it.
+//! The TSC costs about 9 ns here and `clock_gettime` about 25 (more if the hypervisor forbids the
+//! vDSO). The TSC is used only if it can serve as a clock: the processor states that its rate is
+//! the same in every power state, the kernel uses it to keep time, and the process may read it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,18 +10,18 @@ use super::align::Pair;
 use crate::model::time::{HostNs, Ticks};
 use crate::sys;
 
-/// What the recorder reads.
+/// The clock that the recorder reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The processor's time-stamp counter.
     Tsc,
-    /// `clock_gettime(CLOCK_BOOTTIME)`, through libc's symbol, so that a test can put its own clock there.
+    /// `clock_gettime(CLOCK_BOOTTIME)`, through libc's symbol, so that a test can replace it.
     Boottime,
 }
 
 static USE_TSC: AtomicBool = AtomicBool::new(false);
 
-/// Tries for one [`pair`]; the tightest counts.
+/// Tries for one [`pair`]; the tightest one counts.
 const PAIR_TRIES: u32 = 5;
 
 impl Source {
@@ -34,7 +34,7 @@ impl Source {
         }
     }
 
-    /// The best source this machine allows, or the reason against the TSC.
+    /// The best source on this machine, and what rules out the TSC, if anything does.
     #[must_use]
     pub fn best() -> (Source, Option<&'static str>) {
         match tsc_objection() {
@@ -43,26 +43,28 @@ impl Source {
         }
     }
 
-    /// Makes this the clock of [`now`]. Before the first record only: times of two sources do not compare.
+    /// Makes this the clock of [`now`]. Only before the first record: times of two sources cannot
+    /// be compared.
     pub fn select(self) {
         USE_TSC.store(self == Source::Tsc, Ordering::Relaxed);
     }
 }
 
-/// The time, on the selected source.
+/// The time on the selected source.
 #[inline]
 #[must_use]
 pub fn now() -> Ticks {
     #[cfg(target_arch = "x86_64")]
     if USE_TSC.load(Ordering::Relaxed) {
-        // SAFETY: RDTSC has no preconditions but the right to execute it, which `tsc_objection` checked before
-        // the source was selected. It is not fenced: a time may be off by the few dozen cycles in flight.
+        // SAFETY: RDTSC needs only the right to execute it, which `tsc_objection` checked before
+        // the source was selected. It is not fenced: a time may be off by the few dozen cycles in
+        // flight.
         return Ticks(unsafe { std::arch::x86_64::_rdtsc() });
     }
     Ticks(sys::boottime_ns())
 }
 
-/// Both clocks at one instant: the host's clock between two readings of the recorder's.
+/// Both clocks at one instant: the host's clock, read between two readings of the recorder's.
 #[must_use]
 pub fn pair() -> Pair {
     if !USE_TSC.load(Ordering::Relaxed) {
@@ -76,14 +78,15 @@ pub fn pair() -> Pair {
     };
     let tightest = (1..PAIR_TRIES).map(|_| bracket()).fold(bracket(), Ord::min);
     let (width, before, host) = tightest;
-    // Ticks are at most a nanosecond long on any processor with an invariant TSC, so this bounds the error.
+    // Ticks are at most a nanosecond long on any processor with an invariant TSC, so this bounds
+    // the error.
     Pair { ticks: Ticks(before + width / 2), host: HostNs(host), error_ns: (width / 2 + 1) as u32 }
 }
 
 #[cfg(target_arch = "x86_64")]
 fn tsc_objection() -> Option<&'static str> {
     const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    /// Leaf that holds the power-management flags, among them bit 8 of EDX: invariant TSC.
+    /// CPUID leaf with the power-management flags, among them bit 8 of EDX: invariant TSC.
     const POWER_MANAGEMENT: u32 = 0x8000_0007;
 
     #[allow(unused_unsafe)] // safe on newer compilers
@@ -125,7 +128,8 @@ mod tests {
         assert!(clock.add(second));
         let (before, ticks, after) = (sys::boottime_ns(), now(), sys::boottime_ns());
         let (host, error) = clock.to_host(ticks);
-        // A line through 20 ms, carried on for a moment: microseconds, unless the machine stopped us in between.
+        // A line through 20 ms, extended for a moment, is good to microseconds unless the machine
+        // stopped us in between.
         let slack = u64::from(error) + 10_000;
         assert!(host.0 + slack >= before && host.0 <= after + slack, "{before} {host:?} {after}");
     }

@@ -1,21 +1,24 @@
-//! From one host's clock to another's, with an error bound, by the order of what happened on both (pure).
+//! Relates one host's clock to another's, with an error bound, by the order of what happened on
+//! both (pure).
 //!
-//! Each host counts from its own boot, and NTP steers how fast. No clock is believed across hosts, only order: no rank leaves a
-//! collective before the last one has entered it, and nothing is received before it was sent. So each operation of two hosts bounds
-//! the offset of their clocks, from below where one waited for the other, and from above where it was the other way round:
+//! Each host counts from its own boot, and NTP adjusts the rate. Clocks are never compared across
+//! hosts, only order is used: no rank leaves a collective before the last one has entered it, and
+//! nothing is received before it was sent. So each operation between two hosts bounds the offset of
+//! their clocks: from below if one waited for the other, from above if it was the other way round.
 //!
 //! ```text
-//!   offset   (the reference's time less the host's)
-//!     |   v      v            v   v    upper bounds: the reference had entered when the host left
-//!     |  ______________
-//!     |                \_____________  what is left in between; half of its height is the error
-//!     |    ^    ^         ^    ^       lower bounds: the host had entered when the reference left
-//!     +--------------------------------> the host's time
+//!  offset   (the reference's time less the host's)
+//!    |   v      v            v   v    upper bounds: the reference had entered when the host left
+//!    |  ______________
+//!    |                \_____________  what is possible in between; half of its height is the error
+//!    |    ^    ^         ^    ^       lower bounds: the host had entered when the reference left
+//!    +--------------------------------> the host's time
 //! ```
 //!
-//! Within a second a line holds, but for a small bend; from one second to the next its slope may change by 10 ppm, and
-//! what is known of later seconds holds backwards, too. This is an assumption about clocks that NTP steers. What contradicts it,
-//! or contradicts other operations, is left out, counted and said.
+//! Within a second a straight line holds, except for a small bend; from one second to the next its
+//! slope may change by 10 ppm. What is known of later seconds also holds backwards. This is an
+//! assumption about clocks that NTP adjusts. Operations that contradict it, or contradict others,
+//! are left out, counted and reported.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,27 +26,28 @@ use std::collections::BinaryHeap;
 use super::lines::{Line, Lines};
 use crate::model::time::{Bounded, HostNs, Shift};
 
-/// How fast two hosts' clocks may drift apart, in ns per second: NTP slews each by up to half of it.
+/// Greatest drift between two hosts' clocks, in ns per second: NTP slews each by up to half of it.
 const DRIFT: f64 = 1_000_000.0;
-/// How much that may change within a second, in ns per second.
+/// Greatest change of the drift within a second, in ns per second.
 const CHANGE: f64 = 10_000.0;
-/// How long a line is asked to hold, in seconds; longer where there would be too many.
+/// Length of a window in which a line must hold, in seconds; longer if there would be more than
+/// [`WINDOWS`].
 const WINDOW: f64 = 1.0;
-/// Windows at most.
+/// Most windows.
 const WINDOWS: f64 = 100_000.0;
-/// Corners kept of what is feasible.
+/// Corners kept of the feasible lines.
 const CORNERS: usize = 16;
-/// Orders kept of a window and side: the tightest.
+/// Orders considered together when half of them are dropped; the tightest half stays.
 const KEPT: usize = 64;
-/// Orders that are collected before those that matter least go.
+/// Orders of one side that are collected before half of them are dropped.
 const CROWD: usize = 1 << 16;
 
-/// What came before what, on a reference host and on another one.
+/// What happened in which order on a reference host and on another host.
 #[derive(Clone, Debug, Default)]
 pub struct Orders {
     lower: Vec<Bound>,
     upper: Vec<Bound>,
-    /// How many there were.
+    /// All orders, including those dropped since.
     count: u64,
 }
 
@@ -54,16 +58,16 @@ struct Bound {
     offset: i64,
 }
 
-/// The reference's time less another host's, over the other host's time.
+/// The reference's time less another host's, as a function of the other host's time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offset {
-    /// In the order of time; straight in between.
+    /// In time order; straight lines in between.
     knots: Vec<Knot>,
-    /// Orders that it comes from.
+    /// Number of orders that it is based on.
     pub orders: u64,
-    /// Orders that contradict the others, and were left out.
+    /// Orders that contradict the others and were left out.
     pub contradictions: u64,
-    /// By how much they do at most, in ns. It is in the error.
+    /// The largest contradiction, in ns. The error includes it.
     pub contradiction_ns: u64,
 }
 
@@ -74,7 +78,7 @@ struct Knot {
     error: u64,
 }
 
-/// What all orders up to some window leave.
+/// What the orders of all windows so far allow.
 struct Fit {
     lines: Lines,
     left_out: u64,
@@ -82,8 +86,8 @@ struct Fit {
 }
 
 impl Orders {
-    /// What happened `here`, on the reference, came before what happened `there`, on the other host. It was not earlier than `here`
-    /// says, nor later than `there` does.
+    /// Something on the reference came before something on the other host. It happened at `here` or
+    /// later, and that on the other host at `there` or earlier.
     pub fn here_first(&mut self, here: HostNs, there: HostNs) {
         self.lower.push(Bound::of(here, there));
         self.count += 1;
@@ -92,8 +96,8 @@ impl Orders {
         }
     }
 
-    /// What happened `there`, on the other host, came before what happened `here`, on the reference. It was not earlier than `there`
-    /// says, nor later than `here` does.
+    /// Something on the other host came before something on the reference. It happened at `there`
+    /// or later, and that on the reference at `here` or earlier.
     pub fn there_first(&mut self, here: HostNs, there: HostNs) {
         self.upper.push(Bound::of(here, there));
         self.count += 1;
@@ -102,7 +106,7 @@ impl Orders {
         }
     }
 
-    /// What they leave of the offset; `None` where they bound it on one side only.
+    /// The offset that the orders allow; `None` if they bound it on one side only.
     #[must_use]
     pub fn solve(mut self) -> Option<Offset> {
         let origin = self.lower.first()?.offset;
@@ -111,7 +115,7 @@ impl Orders {
         let first = all().map(|bound| bound.at).min()?;
         let length = all().map(|bound| bound.at).max()?.saturating_sub(first) as f64 / 1e9;
         let room = DRIFT * length + 1.0;
-        // One of each side holds at any time, but for the drift in between.
+        // One bound of each side holds at any time, except for the drift in between.
         let high = self.upper.iter().map(relative).min_by(f64::total_cmp)? + room;
         let low = self.lower.iter().map(relative).max_by(f64::total_cmp)? - room;
 
@@ -135,7 +139,7 @@ impl Orders {
             if fitted.left_out > 0
                 && let Some(before) = windows.last()
             {
-                // A clock that NTP set going at another rate.
+                // NTP may have set a clock to another rate.
                 let anew = fit(carried(before, window, DRIFT * window / 4.0, 2.0 * DRIFT));
                 if anew.left_out < fitted.left_out {
                     fitted = anew;
@@ -171,7 +175,7 @@ impl Bound {
     }
 }
 
-/// Half of the bounds go: in each stretch of time those that bind least.
+/// Drops half of the bounds: in each stretch of time the loosest ones.
 fn thin(bounds: &mut Vec<Bound>, looseness: impl Fn(&Bound) -> i64) {
     bounds.sort_unstable_by_key(|bound| bound.at);
     for stretch in bounds.chunks_mut(KEPT) {
@@ -184,14 +188,14 @@ fn thin(bounds: &mut Vec<Bound>, looseness: impl Fn(&Bound) -> i64) {
     });
 }
 
-/// Those before a time, which leave the others.
+/// Splits off the bounds before a time.
 fn take<'a>(bounds: &mut &'a [Bound], end: i64) -> &'a [Bound] {
     let (now, later) = bounds.split_at(bounds.partition_point(|bound| bound.at < end));
     *bounds = later;
     now
 }
 
-/// What holds in the next window, or in the one before it where the time is negative.
+/// What holds in the next window, or in the previous one if `seconds` is negative.
 fn carried(lines: &Lines, seconds: f64, bend: f64, change: f64) -> Lines {
     let mut lines = lines.clone();
     lines.move_to(seconds);
@@ -200,7 +204,7 @@ fn carried(lines: &Lines, seconds: f64, bend: f64, change: f64) -> Lines {
     lines
 }
 
-/// The lines that respect bounds; what contradicts all of them is left out.
+/// The lines that respect the bounds. A bound that contradicts all of them is left out.
 fn fit(mut lines: Lines, sides: [&[Bound]; 2], place: impl Fn(&Bound) -> (f64, f64), bend: f64) -> Fit {
     let (mut left_out, mut by) = (0, 0.0_f64);
     for (bounds, side) in sides.into_iter().zip([1.0, -1.0]) {
@@ -220,7 +224,7 @@ fn fit(mut lines: Lines, sides: [&[Bound]; 2], place: impl Fn(&Bound) -> (f64, f
     Fit { lines, left_out, by }
 }
 
-/// The edges of all windows in seconds, the offset there and its error in ns.
+/// For the edges of all windows: the time in seconds, the offset there and its error in ns.
 fn knots(windows: &[Lines], window: f64, length: f64, slack: f64) -> impl Iterator<Item = (f64, f64, f64)> {
     let mut before: Option<f64> = None;
     (0..=windows.len()).map(move |number| {
@@ -235,7 +239,7 @@ fn knots(windows: &[Lines], window: f64, length: f64, slack: f64) -> impl Iterat
             (one, other) => one.or(other).unwrap_or_default(),
         };
         let middle = f64::midpoint(low, high);
-        // However little is known, time goes on.
+        // However little is known, time never runs backwards.
         let offset = before.map_or(middle, |before| middle.clamp(before - DRIFT * window, before + DRIFT * window));
         before = Some(offset);
         (at, offset, (offset - low).max(high - offset) + slack)
@@ -247,13 +251,14 @@ fn seconds(ns: i64) -> f64 {
 }
 
 impl Offset {
-    /// The offset of a host whose clock is the reference's.
+    /// The offset of a host that shares the reference's clock.
     #[must_use]
     pub fn none() -> Offset {
         Offset { knots: vec![Knot { at: 0, offset: 0, error: 0 }], orders: 0, contradictions: 0, contradiction_ns: 0 }
     }
 
-    /// The offset at a time of the other host. Outside of what was seen the clocks may have drifted apart.
+    /// The offset at a time of the other host. Outside the observed range the error grows: the
+    /// clocks may have drifted apart.
     #[must_use]
     pub fn at(&self, there: HostNs) -> Shift {
         let at = there.0 as i64;
@@ -270,7 +275,7 @@ impl Offset {
         Shift { ns: offset, error_ns: error.ceil() as u64 }
     }
 
-    /// The other host's time as the reference's.
+    /// A time of the other host on the reference's clock.
     #[must_use]
     pub fn shifted(&self, there: HostNs) -> Bounded {
         Bounded { time: there, error_ns: 0 }.shifted(self.at(there))
@@ -299,7 +304,7 @@ impl Offset {
         (errors().min().unwrap_or(0), errors().max().unwrap_or(0))
     }
 
-    /// The same between the same clocks, seen from the other one.
+    /// The offset in the opposite direction.
     fn turned(&self) -> Offset {
         let turned = |knot: &Knot| Knot {
             at: knot.at.saturating_add(knot.offset),
@@ -309,21 +314,22 @@ impl Offset {
         Offset { knots: self.knots.iter().map(turned).collect(), ..*self }
     }
 
-    /// Half of the time the error is smaller.
+    /// The median of the error, in ns.
     fn middle_error(&self) -> u64 {
         let mut errors: Vec<u64> = self.knots.iter().map(|knot| knot.error).collect();
         let middle = errors.len() / 2;
         *errors.select_nth_unstable(middle).1
     }
 
-    /// This host's offset to the reference of the host that this one is an offset to.
+    /// Chains two offsets: this host's to its reference, and `next`, that reference's to a further
+    /// one.
     #[must_use]
     pub fn then(&self, next: &Offset) -> Offset {
         if *next == Offset::none() {
             return self.clone();
         }
         let mut times: Vec<i64> = self.knots.iter().map(|knot| knot.at).collect();
-        // Where the next one bends, as far as this one reaches.
+        // Add the knots of `next` that lie within this offset's range.
         let (first, last) = (times[0], times[times.len() - 1]);
         let back = |knot: &Knot| {
             knot.at.saturating_sub(self.at(HostNs(knot.at.saturating_sub(self.knots[0].offset) as u64)).ns)
@@ -345,10 +351,11 @@ impl Offset {
     }
 }
 
-/// Puts hosts on the clock of the first one: for each host its offset, `None` where nothing leads to it. `pairs` are orders of a
-/// reference and another host, by their numbers.
+/// Puts hosts on the clock of the first one: the offset of each host, `None` if no chain of
+/// operations leads to it. `pairs` has the orders between a reference and another host, by host
+/// number.
 ///
-/// Hosts that share no operation are related over others, on the way whose errors are least.
+/// Hosts that share no operation are related through others, by the path with the smallest errors.
 #[must_use]
 pub fn solve(hosts: usize, pairs: impl IntoIterator<Item = ((usize, usize), Orders)>) -> Vec<Option<Offset>> {
     let mut links: Vec<Vec<(usize, Offset)>> = vec![Vec::new(); hosts];
@@ -359,7 +366,7 @@ pub fn solve(hosts: usize, pairs: impl IntoIterator<Item = ((usize, usize), Orde
         }
     }
     let mut known: Vec<Option<Offset>> = vec![None; hosts];
-    // The nearest first: by the error of its way, its number, and the last step of the way.
+    // Dijkstra's search: the error of the path, the host, and the last link of the path.
     let mut next = BinaryHeap::from([Reverse((0_u64, 0_usize, None::<(usize, usize)>))]);
     while let Some(Reverse((error, host, step))) = next.pop() {
         if host >= hosts || known[host].is_some() {
@@ -387,7 +394,7 @@ pub fn solve(hosts: usize, pairs: impl IntoIterator<Item = ((usize, usize), Orde
 mod tests {
     use super::*;
 
-    /// Numbers that look random.
+    /// Pseudo-random numbers.
     struct Random(u64);
 
     impl Random {
@@ -397,7 +404,7 @@ mod tests {
         }
     }
 
-    /// A host's clock: its reading at a true time, both in ns. Its rate swings.
+    /// A host's clock: its reading at a true time, both in ns. Its rate oscillates.
     #[derive(Clone, Copy)]
     struct Truth {
         ahead: i64,
@@ -408,7 +415,8 @@ mod tests {
     impl Truth {
         fn reads(self, time: u64) -> u64 {
             let seconds = time as f64 / 1e9;
-            // A period of 300 s: the rate changes by less than 0.03 ppm a second for each ppm of the swing.
+            // A period of 300 s: the rate changes by less than 0.03 ppm per second for each ppm of
+            // the amplitude.
             let turn = 300.0 / std::f64::consts::TAU;
             let away = seconds * self.drift + self.swing * turn * (seconds / turn).sin();
             time.saturating_add_signed(self.ahead + away as i64)
@@ -434,7 +442,7 @@ mod tests {
     const REFERENCE: Truth = Truth { ahead: 7_000_000_000_000, drift: 3_000.0, swing: 0.0 };
 
     #[test]
-    fn the_true_clock_is_inside_of_the_bound() {
+    fn the_true_clock_is_within_the_bound() {
         for seed in 1..=24 {
             let random = &mut Random(seed);
             let other = Truth {
@@ -466,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_reaches_across_a_pause() {
+    fn bounds_hold_across_a_pause() {
         let random = &mut Random(3);
         let other = Truth { ahead: 5_000_000, drift: 40_000.0, swing: 1_000.0 };
         let mut orders = Orders::default();
@@ -490,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_cannot_be_is_left_out_and_said() {
+    fn an_impossible_order_is_left_out_and_reported() {
         let random = &mut Random(5);
         let other = Truth { ahead: 0, drift: 0.0, swing: 0.0 };
         let mut orders = Orders::default();
@@ -533,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_alone_says_nothing() {
+    fn one_side_alone_gives_no_offset() {
         let mut orders = Orders::default();
         orders.here_first(REFERENCE.at(1_000), REFERENCE.at(2_000));
         assert_eq!(orders.solve(), None);
@@ -541,11 +549,11 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_going_at_another_rate_is_followed() {
+    fn a_clock_that_changes_its_rate_is_followed() {
         let random = &mut Random(8);
         let at = |rate: f64, time: u64| (time as f64 * rate) as i64;
         let mut orders = Orders::default();
-        // From the 30th second on NTP slews it by 300 ppm.
+        // From second 30 on, NTP slews it by 300 ppm.
         let reads = |time: u64| {
             let slewed = time.saturating_sub(31_000_000_000);
             HostNs(time.saturating_add_signed(at(1e-5, time) + at(3e-4, slewed)))
@@ -567,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_share_nothing_are_related_over_others() {
+    fn hosts_without_common_operations_are_related_through_others() {
         let random = &mut Random(9);
         let clocks = [0, 1, 2, 3].map(|host| Truth {
             ahead: host * 3_600_000_000_000,
@@ -575,7 +583,8 @@ mod tests {
             swing: 0.0,
         });
         let mut pairs = Vec::new();
-        // In a row, and the third of them from its own side; the fourth shares nothing with any.
+        // The first three in a chain, the link to the third seen from its own side; the fourth
+        // shares nothing with any.
         for (here, there) in [(0, 1), (2, 1)] {
             let mut orders = Orders::default();
             for number in 0..1_000 {
@@ -604,7 +613,7 @@ mod tests {
         for seed in 1..=20 {
             let random = &mut Random(seed);
             let mut orders = Orders::default();
-            // Little is known: from 10 to 500 ms.
+            // The bounds are loose: 10 to 500 ms.
             for number in 0..60 {
                 let times = operation(random, number * 700_000_000 + 1_000_000_000, 500_000_000, 10_000_000);
                 seen(&mut orders, [REFERENCE, Truth { ahead: 0, drift: 90_000.0, swing: 5_000.0 }], times);

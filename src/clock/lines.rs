@@ -9,8 +9,9 @@ pub(super) struct Line {
     pub(super) drift: f64,
 }
 
-/// All lines that respect the bounds: a convex polygon over offset and drift, since each bound cuts along a straight
-/// line there. Its corners are the lines that touch two bounds, in counterclockwise order.
+/// All lines that respect the bounds: a convex polygon over offset and drift, since each bound cuts
+/// it along a straight line there. Its corners are the lines that touch two bounds, in
+/// counterclockwise order.
 #[derive(Clone, Debug)]
 pub(super) struct Lines(pub(super) Vec<Line>);
 
@@ -27,22 +28,23 @@ impl Line {
         Line { offset: self.offset + way.offset * share, drift: self.drift + way.drift * share }
     }
 
-    /// Twice the area between two sides; positive when the second turns left.
+    /// Twice the area between two sides; positive if the second turns left.
     pub(super) fn cross(self, other: Line) -> f64 {
         self.offset * other.drift - self.drift * other.offset
     }
 }
 
 impl Lines {
-    /// All that are between two offsets at the origin, and drift by at most so much.
+    /// All lines between two offsets at the origin, in ns, with at most this drift, in ns per
+    /// second.
     pub(super) fn between(low: f64, high: f64, drift: f64) -> Lines {
         let corners = [(low, -drift), (high, -drift), (high, drift), (low, drift)];
         Lines(corners.map(|(offset, drift)| Line { offset, drift }).into())
     }
 
-    /// Keeps those whose margin is not negative. Whether there are any.
+    /// Keeps the lines whose margin is not negative. False if none are left.
     pub(super) fn clip(&mut self, margin: impl Fn(Line) -> f64) -> bool {
-        // Most bounds say nothing new.
+        // Most bounds exclude nothing.
         if self.0.iter().all(|corner| margin(*corner) >= 0.0) {
             return !self.0.is_empty();
         }
@@ -63,7 +65,8 @@ impl Lines {
         !self.0.is_empty()
     }
 
-    /// Keeps those that are among others, too. Whether there are any; else nothing changes.
+    /// Keeps the lines that are also in `others`. If there are none, nothing changes and the result
+    /// is false.
     #[cfg(feature = "cli")]
     pub(super) fn meet(&mut self, others: &Lines) -> bool {
         let mut both = self.clone();
@@ -78,8 +81,8 @@ impl Lines {
         true
     }
 
-    /// Leaves at most so many corners. A side is dropped by letting its neighbours run on until they meet, so nothing
-    /// that is feasible gets lost; the one that adds least goes first.
+    /// Reduces the corners to `most`. A side is dropped by extending its neighbours until they
+    /// meet, so no feasible line is lost; the side that adds least goes first.
     pub(super) fn thin(&mut self, most: usize) {
         while self.0.len() > most {
             let count = self.0.len();
@@ -106,13 +109,13 @@ impl Lines {
         }
     }
 
-    /// Adds all lines that differ by at most so much.
+    /// Adds all lines that differ by at most this offset, in ns, and this drift, in ns per second.
     pub(super) fn widen(&mut self, offset: f64, drift: f64) {
         let ways = [(-offset, -drift), (offset, -drift), (offset, drift), (-offset, drift)];
         let ways = ways.map(|(offset, drift)| Line { offset, drift });
         let mut all: Vec<Line> = self.0.iter().flat_map(|corner| ways.map(|way| corner.along(way, 1.0))).collect();
         all.sort_by(|one, other| one.offset.total_cmp(&other.offset).then(one.drift.total_cmp(&other.drift)));
-        // Their hull: the lower side from left to right, then the upper one back.
+        // The convex hull: the lower side from left to right, then the upper one back.
         let mut hull = Vec::with_capacity(self.0.len() + 4);
         for back in [false, true] {
             let fixed = hull.len();
@@ -125,13 +128,13 @@ impl Lines {
                 }
                 hull.push(line);
             }
-            // It is the first of the other side.
+            // This corner is the first of the other side.
             hull.pop();
         }
         self.0 = hull;
     }
 
-    /// The least and the greatest offset at a time.
+    /// The least and the greatest offset at a time, in ns.
     pub(super) fn range(&self, seconds: f64) -> (f64, f64) {
         let offsets = self.0.iter().map(|corner| corner.at(seconds));
         offsets.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), offset| (low.min(offset), high.max(offset)))

@@ -1,31 +1,34 @@
-//! How far CUPTI's times of kernels may be off, by what NCCL's own threads saw (pure).
+//! Bounds the error of CUPTI's kernel times by what NCCL's own threads saw (pure).
 //!
-//! What CUPTI says of a GPU is converted by CUPTI, and nothing that it says of itself would show that this is off. NCCL's threads
-//! are on the host's clock, and there are things that cannot be: a kernel that begins before the call that launches it, and one that begins
-//! after somebody saw what it did. Each kernel bounds the error from both sides:
+//! CUPTI converts a GPU's times itself, and nothing that it reports would show an error of that
+//! conversion. NCCL's threads are on the host's clock, and some things are impossible: a kernel
+//! that begins before the call that launches it, and one that begins after a thread saw its
+//! results. So each kernel bounds the error from both sides:
 //!
 //! ```text
-//!   host     launch |----------------------------------| seen
-//!   CUPTI           |      [ kernel ]                  |      early by at most what lies before it, late by what lies after it
-//!   CUPTI           |                                  |   [ kernel ]      late, by what lies between at least
+//!  host     launch |----------------------------------| seen
+//!  CUPTI           |      [ kernel ]                  |  early by the gap before it at most,
+//!                                                        late by the gap after it at most
+//!  CUPTI           |                                  |  [ kernel ]  late by the gap at least
 //! ```
 //!
-//! Threads see late, by milliseconds on a busy machine: that makes bounds wide, and never wrong. So an error is said only where it must
-//! be there.
+//! Threads see results late, by milliseconds on a busy machine. That makes the bounds wide, but
+//! never wrong. So an error is reported only if it is certain.
 
-/// Kernels that must agree before an error is said. One alone may be matched wrongly.
+/// Kernels that must agree before an error is reported. A single one may be matched wrongly.
 const WITNESSES: u32 = 2;
-/// The least error that is said, in ns. What is smaller is only in the bounds.
+/// The smallest error that is reported, in ns. Smaller ones only widen the bounds.
 const SAID: i64 = 50_000;
-/// How often it is said of one GPU that it changed.
+/// Most reports of a changed error for one GPU.
 const MOST_SAID: u32 = 16;
 
-/// What one kernel says of CUPTI's error, in ns: by how much it is late at least, and at most; below zero it is early.
+/// What one kernel shows about CUPTI's error, in ns: the least and the most by which CUPTI's time
+/// is late. Negative values mean early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// It is so late at least.
+    /// Late by at least this.
     pub least: i64,
-    /// It is no later than that.
+    /// Late by at most this.
     pub most: i64,
 }
 
@@ -33,8 +36,8 @@ impl Bounds {
     /// Nothing is known.
     pub const NONE: Bounds = Bounds { least: i64::MIN, most: i64::MAX };
 
-    /// Those of a kernel that by CUPTI began at `start`, give or take `error_ns`, and was launched and seen at these times of the
-    /// host, as far as they are known.
+    /// The bounds of a kernel that, by CUPTI, began at `start` ± `error_ns`, and was launched and
+    /// seen at these host times, if known.
     #[must_use]
     pub fn of(start: u64, error_ns: u32, launched: Option<u64>, seen: Option<u64>) -> Bounds {
         let apart = |time: u64| i64::try_from(i128::from(start) - i128::from(time)).unwrap_or(0);
@@ -45,13 +48,13 @@ impl Bounds {
         }
     }
 
-    /// By how much it must be off, in ns.
+    /// The error that is certain, in ns: 0 if there may be none.
     #[must_use]
     pub fn violation(&self) -> i64 {
         self.least.max(self.most.saturating_neg()).max(0)
     }
 
-    /// How far it may be off at most, where both sides are known.
+    /// The largest possible error, if both sides are known.
     fn extent(&self) -> Option<i64> {
         let is_known = self.least != i64::MIN && self.most != i64::MAX;
         is_known.then(|| self.least.saturating_abs().max(self.most.saturating_abs()))
@@ -70,27 +73,28 @@ impl Bounds {
     }
 }
 
-/// What the kernels of one GPU say together.
+/// What the kernels of one GPU show together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Skew {
     known: Known,
-    /// What would be known with kernels that nothing else agrees with yet, and how much later than their channels these begin, where that
-    /// is known.
+    /// The result if newer kernels that no others support are right, and by how much, in ns, these
+    /// kernels begin later than their channels, if known.
     trial: Option<(Known, Option<i64>)>,
 }
 
-/// What some kernels say together.
+/// What some kernels show together.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     /// Of the kernels since the error last changed.
     now: Bounds,
-    /// Kernels since then, and those of them that must be off by more than [`SAID`], late and early.
+    /// Kernels since then, and how many of them are certainly late, or early, by more than
+    /// [`SAID`].
     kernels: u32,
     off: [u32; 2],
-    /// What was said last, and how often such a thing was.
+    /// The last report, and the number of reports.
     last: Option<Bounds>,
     said: u32,
-    /// What the kernels before then left open.
+    /// What the kernels before that left possible.
     before: Option<Bounds>,
 }
 
@@ -101,11 +105,12 @@ impl Default for Known {
 }
 
 impl Skew {
-    /// Takes what one kernel says. The answer is what is certain of the error, when that is new.
+    /// Takes one kernel's bounds. Returns what is certain about the error, if that is new.
     ///
-    /// `apart` is how much later than its channels it begins, in ns, where these lie outside of it by what is known of the GPU's timer,
-    /// and 0 where they lie in it. Where CUPTI's times changed, all kernels are apart by the same from there on. One that is apart where
-    /// others are not is matched wrongly, and says nothing.
+    /// `apart` says by how much the kernel begins later than its channels, in ns, if by the GPU's
+    /// timer they lie outside it, and 0 if they lie inside. After a change of CUPTI's error all
+    /// kernels are apart by the same amount. A kernel that is apart while others are not is matched
+    /// wrongly, and is ignored.
     pub fn add(&mut self, bounds: Bounds, apart: Option<i64>) -> Option<Bounds> {
         let apart_by = apart.filter(|apart| apart.abs() > SAID);
         let is_alone = apart_by.is_some() || (apart.is_none() && bounds.violation() > SAID && !self.is_off());
@@ -130,12 +135,13 @@ impl Skew {
         news
     }
 
-    /// The newest kernels are not those of their matches: what they say alone does not count.
+    /// Ignores the newest kernels, because they were matched wrongly: nothing else supports what
+    /// they show.
     pub fn forget_trial(&mut self) {
         self.trial = None;
     }
 
-    /// Whether a kernel with these bounds must be off by more than goes without saying.
+    /// Whether a kernel with these bounds is certainly off by more than the usual error.
     #[must_use]
     pub fn contradicts(&self, bounds: &Bounds) -> bool {
         self.is_off() || bounds.violation() > SAID
@@ -147,17 +153,17 @@ impl Skew {
         self.known.is_off()
     }
 
-    /// By how much the times of a kernel with these bounds may be off beyond their error, in ns: as far as anything speaks against
-    /// them.
+    /// The possible error of the times of a kernel with these bounds, in ns, beyond the error that
+    /// CUPTI's times have anyway. Zero if nothing speaks against them.
     #[must_use]
     pub fn error_of(&self, bounds: &Bounds) -> i64 {
         self.known.error_of(bounds)
     }
 
-    /// Errors that nothing speaks against: of a kernel at some time in the recording.
+    /// The errors that nothing rules out for any kernel of the recording.
     ///
-    /// Kernels bound the error together as if it were constant. It may change by 50 us from one to another unnoticed, so
-    /// that there is so much room on either side.
+    /// The bounds of several kernels are combined as if the error were constant. It may change
+    /// unnoticed by 50 us from one kernel to the next, so there is that much room on either side.
     #[must_use]
     pub fn open(&self) -> Bounds {
         let Bounds { least, most } = self.known.before.map_or(self.known.now, |before| before.or(&self.known.now));
@@ -175,10 +181,10 @@ impl Known {
         if both.is_possible() {
             self.now = both;
         } else if both.least.saturating_sub(both.most) <= SAID {
-            // CUPTI's conversion is never quite the same.
+            // CUPTI's conversion is never exactly the same.
             self.now = Bounds { least: both.most.saturating_sub(SAID), most: both.least.saturating_add(SAID) };
         } else {
-            // The error changed, or this match is wrong: what follows tells.
+            // Either the error changed or this match is wrong: later kernels tell.
             let lasted = (self.kernels >= WITNESSES).then_some(self.now);
             let before = self.before.into_iter().chain(lasted).reduce(|one, other| one.or(&other));
             *self = Known { now: bounds, before, last: self.last, said: self.said, ..Known::default() };
@@ -186,7 +192,7 @@ impl Known {
         self.kernels = self.kernels.saturating_add(1);
         self.off[0] += u32::from(bounds.least > SAID);
         self.off[1] += u32::from(bounds.most < -SAID);
-        // Kernels come in no order, so that one error may seem to come and go.
+        // Kernels arrive in no particular order, so one error may seem to come and go.
         let is_same = self.last.is_some_and(|last| last.and(&self.now).is_possible());
         let found = self.is_off() && !is_same && self.said < MOST_SAID;
         if found {
@@ -199,7 +205,7 @@ impl Known {
         self.off.iter().any(|kernels| *kernels >= WITNESSES)
     }
 
-    /// Whether a kernel since the error last changed must be off by more than goes without saying.
+    /// Whether a kernel since the error last changed is certainly off by more than the usual error.
     fn is_suspected(&self) -> bool {
         self.off != [0; 2]
     }
@@ -208,9 +214,9 @@ impl Known {
         let now = self.now.and(bounds);
         let known = if now.is_possible() && (self.is_off() || now.violation() <= SAID) { now } else { *bounds };
         match known.violation().max(bounds.violation()) {
-            // As much again, because nobody knows how much of it shows.
+            // Doubled, because nobody knows how much of the error is visible.
             little @ 0..=SAID if !self.is_off() => 2 * little,
-            // Where nothing bounds it on the other side, what is known is the least.
+            // If the other side is unbounded, only the least error is known.
             violation => known.extent().unwrap_or(violation).max(violation),
         }
     }
@@ -224,7 +230,8 @@ mod tests {
     const MS: i64 = 1_000_000;
     const BEGIN: i64 = 1_000_000_000_000;
 
-    /// A kernel that began at its place, was launched and seen so long before and after, where CUPTI is off by so much.
+    /// A kernel that began at `place` ms, launched `launched` ns before and seen `seen` ns after,
+    /// with CUPTI's times late by `off` ns.
     fn kernel(place: i64, launched: i64, seen: i64, off: i64) -> Bounds {
         let start = BEGIN + place * MS;
         let at = |time: i64| time as u64;
@@ -232,9 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_possible_is_never_said() {
+    fn possible_times_are_never_reported() {
         let mut skew = Skew::default();
-        // However late threads are, and CUPTI is good to 20 us.
+        // Late threads alone never cause a report; CUPTI is good to 20 us.
         for place in 0..1_000 {
             let (launched, seen) = (4 * US + place % 7 * MS, 20 * US + place % 11 * 3 * MS);
             let bounds = kernel(place, launched, seen, [-20 * US, 0, 20 * US][place as usize % 3]);
@@ -242,23 +249,25 @@ mod tests {
             assert!(skew.error_of(&bounds) <= 40 * US);
         }
         assert!(!skew.is_off());
-        // Each of the three errors is left open, though hardly any kernel alone leaves it open to the end.
+        // Each of the three errors remains possible, though hardly any single kernel allows it in
+        // full.
         let Bounds { least, most } = skew.open();
         assert!((-100 * US..=-20 * US).contains(&least) && (20 * US..=100 * US).contains(&most), "{least} {most}");
     }
 
     #[test]
-    fn an_error_that_must_be_there_is_said_once_and_bounded() {
+    fn a_certain_error_is_reported_once_and_bounded() {
         for off in [-30 * MS, -MS, -100 * US, MS, 5 * MS, 30 * MS] {
             let (mut skew, mut is_certain) = (Skew::default(), false);
             let mut said = Vec::new();
             for place in 0..100 {
-                // One of ten is launched, and one seen, soon.
+                // One kernel in ten is launched, and one seen, soon.
                 let (launched, seen) = if place % 10 == 0 { (6 * US, 40 * US) } else { (50 * MS, 60 * MS) };
                 let bounds = kernel(place, launched, seen, off);
                 said.extend(skew.add(bounds, None));
                 let error = skew.error_of(&bounds);
-                // Each that contradicts states it, and from the second on all do.
+                // Each contradicting kernel has the error in its bounds; from the second on, all
+                // kernels have it.
                 is_certain |= skew.is_off();
                 let states_it = is_certain || bounds.violation() > SAID;
                 assert_eq!(error >= off.abs(), states_it, "{off}: ± {error} at {place}");
@@ -271,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_trembles_is_one_error() {
+    fn a_fluctuating_error_is_one_error() {
         let mut skew = Skew::default();
         let mut said = 0;
         for place in 0..100 {
@@ -285,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kernel_that_is_matched_wrongly_is_no_error_of_cuptis() {
+    fn one_wrong_match_is_not_an_error_of_cuptis() {
         let mut skew = Skew::default();
         for place in 0..100 {
             let off = if place % 30 == 15 { 700 * MS } else { 0 };
@@ -295,26 +304,27 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_their_channels_contradict_one_by_one_are_no_error_of_cuptis() {
-        // The program is far ahead of the GPU: no launch speaks against a kernel that is late.
+    fn scattered_contradictions_by_channels_are_not_an_error_of_cuptis() {
+        // The program is far ahead of the GPU: no launch contradicts a late kernel.
         let mut skew = Skew::default();
         let mut bounds = |place: i64, off: i64, apart: i64| {
             let bounds = kernel(place, 900 * MS, 40 * US, off);
             (skew.add(bounds, Some(apart)), skew.is_off())
         };
         for place in 0..300 {
-            // Each is apart by something else, or by the same with others between that are not.
+            // Each kernel is apart by another amount, or by the same amount with other kernels in
+            // between that are not.
             let off = [0, 300 * US, 2 * MS, 0, 7 * MS, 0, 7 * MS][place as usize % 7];
             assert_eq!(bounds(place, off, off), (None, false), "{place}");
         }
-        // All by the same.
+        // All are apart by the same amount.
         assert_eq!(bounds(300, 7 * MS, 7 * MS), (None, false));
         let (Some(Bounds { least, .. }), true) = bounds(301, 7 * MS, 7 * MS + 3 * US) else { panic!("{skew:?}") };
         assert!((6 * MS..7 * MS).contains(&least), "{least}");
     }
 
     #[test]
-    fn an_error_that_goes_away_is_over_and_not_forgotten() {
+    fn an_error_that_ends_is_over_but_not_forgotten() {
         let mut skew = Skew::default();
         let mut said = 0;
         for place in 0..100 {
@@ -329,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_all_kinds_do_no_harm() {
+    fn extreme_times_are_harmless() {
         let edges = [None, Some(0), Some(1), Some(u64::MAX >> 1), Some(u64::MAX)];
         let mut skew = Skew::default();
         for start in [0, 1, u64::MAX >> 1, u64::MAX] {

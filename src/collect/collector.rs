@@ -1,10 +1,11 @@
-//! The collector: one thread that drains the rings in order of time and has what it finds drawn.
+//! The collector: one thread that drains the rings in time order and draws the records.
 //!
-//! Records stay in their rings until nothing earlier can arrive (`WINDOW`), so holding them back costs no memory
-//! of its own. A host time needs the clock reading that closes its piece, which each pass takes before it begins.
+//! Records stay in their rings until nothing earlier can arrive (`WINDOW`), so holding them back
+//! needs no extra memory. A host time can be converted only once a later clock reading exists; each
+//! pass takes that reading first.
 //!
-//! This is the reading and writing around the [`Pipeline`]: every clock, ring, buffer and limit that it depends on is looked at here
-//! and passed on as an [`Input`], also to the capture where one is made.
+//! This is the I/O around the [`Pipeline`]: every clock, ring, buffer and limit that the pipeline
+//! depends on is read here and passed on as an [`Input`], also to the capture if there is one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,38 +33,38 @@ use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
 use crate::{memory, message, sys};
 
-/// What the thread is called; by that another copy of this library knows that we record.
+/// The thread's name; another copy of this library recognises by it that this one records.
 pub(crate) const THREAD: &str = "ncclscope";
 
-/// How long the thread may take to come up.
+/// How long to wait for the thread to start.
 const START_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a record waits in its ring for an earlier one from another thread. A thread publishes within
-/// nanoseconds of reading the clock, unless the kernel stops it in between.
+/// How long a record waits in its ring for an earlier one from another thread. A thread publishes
+/// within nanoseconds of reading the clock, unless the kernel preempts it in between.
 const WINDOW: Duration = Duration::from_millis(50);
-/// The window when the pool runs low: order matters less than room.
+/// The window when the pool runs low: room matters more than order.
 const SHORT_WINDOW: Duration = Duration::from_millis(1);
-/// Free part of the pool, in percent, below which it runs low.
+/// The pool runs low below this free part, in percent.
 const LOW_POOL: u32 = 50;
-/// Time between passes while there is something to do, and while there is nothing.
+/// Time between passes while there are records, and while there are none.
 const BUSY_PERIOD: Duration = Duration::from_millis(10);
 const IDLE_PERIOD: Duration = Duration::from_millis(100);
-/// The part of the size limit from which steps are left out.
+/// The percentage of the size limit above which proxy steps are left out.
 const STEPS_UNTIL_PERCENT: u64 = 80;
 
-/// What the collector works on.
+/// What the collector needs.
 pub struct Collector {
-    /// What the recording begins with.
+    /// What the recording starts with.
     pub begin: Begin,
     /// The rings it drains.
     pub rings: &'static Rings,
-    /// What CUPTI returns; none where it could not be had.
+    /// CUPTI's records; `None` if CUPTI could not be had.
     pub kernels: Option<cupti::Reader>,
-    /// Where packets go.
+    /// Where packets are written.
     pub file: TraceFile,
-    /// Most bytes the file may have.
+    /// Most bytes that the file may have.
     pub max_size: u64,
-    /// How often packets are handed to the file at least.
+    /// Packets are handed to the file at least this often.
     pub flush_period: Duration,
 }
 
@@ -83,18 +84,18 @@ struct Requests {
 
 #[derive(Default)]
 struct RequestState {
-    /// Synchronisations asked for and carried out.
+    /// Calls of [`Handle::sync`], and how many of them were carried out.
     asked: u64,
     carried_out: u64,
-    /// The same of requests to take what CUPTI has returned.
+    /// The same for [`Handle::take_kernels`].
     take_asked: u64,
     taken: u64,
     close: bool,
     started: bool,
     ended: bool,
-    /// Remarks to draw, each at its time.
+    /// Remarks to draw, each at its own time.
     notes: Vec<(HostNs, &'static str, String)>,
-    /// What CUPTI returns, where it was taken later than the recording began.
+    /// CUPTI's records, if CUPTI was taken after the recording had started.
     kernels: Option<cupti::Reader>,
 }
 
@@ -128,16 +129,16 @@ struct Outlet {
     file: TraceFile,
     max_size: u64,
     last_flush: Instant,
-    /// As CUPTI stood last.
+    /// CUPTI's last known standing.
     standing: Standing,
 }
 
 impl Collector {
-    /// Starts the collecting thread.
+    /// Starts the collector's thread.
     ///
     /// # Errors
     ///
-    /// What the operating system says against another thread.
+    /// The operating system's reason if it refuses a thread.
     pub fn start(self) -> std::io::Result<Handle> {
         let requests = Arc::new(Requests::default());
         let theirs = Arc::clone(&requests);
@@ -162,14 +163,14 @@ impl Collector {
         };
         let thread = sys::without_signals(|| std::thread::Builder::new().name(THREAD.into()).spawn(body))?;
         let handle = Handle { requests, disk, thread: Some(thread) };
-        // It has its name then, and all of libc's that it needs.
+        // By then it has its name, and all that it needs from libc.
         handle.wait(handle.requests.lock(), START_WAIT, |state| state.started);
         Ok(handle)
     }
 }
 
 impl Handle {
-    /// Has everything recorded so far written to the file, and waits for it at most this long.
+    /// Writes everything recorded so far to the file, and waits at most this long.
     pub fn sync(&self, limit: Duration) {
         let mut state = self.requests.lock();
         state.asked += 1;
@@ -180,8 +181,8 @@ impl Handle {
         }
     }
 
-    /// Has what CUPTI returned so far decoded, and waits for it at most this long; whether that was enough. It is drawn when
-    /// its time comes.
+    /// Decodes what CUPTI has returned so far, and waits at most this long. True if that was
+    /// enough. The kernels are drawn when their time comes.
     pub fn take_kernels(&self, limit: Duration) -> bool {
         let mut state = self.requests.lock();
         state.take_asked += 1;
@@ -190,7 +191,7 @@ impl Handle {
         self.wait(state, limit, |state| state.taken >= asked)
     }
 
-    /// Ends the recording and closes the file, and waits for it at most this long.
+    /// Ends the recording and closes the file, and waits at most this long.
     pub fn close(&mut self, limit: Duration) {
         let mut state = self.requests.lock();
         state.close = true;
@@ -203,7 +204,7 @@ impl Handle {
         }
     }
 
-    /// Has a remark drawn, at this time.
+    /// Draws a remark at this time.
     pub fn note(&self, time: HostNs, name: &'static str, text: String) {
         let mut state = self.requests.lock();
         if !state.ended {
@@ -211,12 +212,12 @@ impl Handle {
         }
     }
 
-    /// Has the kernels drawn that come from there. For a recording that began without.
+    /// Draws the kernels of this reader from now on. For a recording that started without CUPTI.
     pub fn add_kernels(&self, kernels: cupti::Reader) {
         self.requests.lock().kernels = Some(kernels);
     }
 
-    /// Whether that was done in time, or the recording has ended.
+    /// True if `done` came true in time, or the recording has ended.
     fn wait(&self, state: MutexGuard<'_, RequestState>, limit: Duration, done: impl Fn(&RequestState) -> bool) -> bool {
         if memory::is_over() {
             return state.ended;
@@ -259,7 +260,7 @@ impl Run {
         run
     }
 
-    /// Takes over what CUPTI returns, where that was not known before.
+    /// Takes over CUPTI's records, if there were none before.
     fn attach(&mut self, kernels: Option<cupti::Reader>) {
         if let Some(kernels) = kernels {
             let kernels = self.kernels.get_or_insert(kernels);
@@ -311,7 +312,7 @@ impl Run {
         }
     }
 
-    /// Draws what is older than `window`. Whether there was anything.
+    /// Draws what is older than `window`. True if there was anything.
     fn pass(&mut self, window: Duration) -> bool {
         let rings = self.rings;
         let before = self.out.pipeline.calls();
@@ -346,7 +347,7 @@ impl Run {
         self.out.pipeline.calls() > before
     }
 
-    /// Takes what CUPTI returned, and has drawn what is old enough; at the end, everything.
+    /// Takes CUPTI's records, and draws those that are old enough; at the end, all of them.
     fn take_kernels(&mut self, all: bool) {
         let Some(reader) = &mut self.kernels else { return };
         if !self.has_brackets && recorder::has_brackets() {
@@ -424,7 +425,7 @@ impl Outlet {
         }
     }
 
-    /// Draws what ends the recording. How full all is then ends nothing any more.
+    /// Draws the end of the recording, however full the file and memory are.
     fn end(&mut self, input: &Input<'_>) {
         self.pipeline.take(input);
         if let Some(capture) = &mut self.capture {
@@ -436,12 +437,12 @@ impl Outlet {
 
     fn write(&mut self) {
         let mut chunk = self.pipeline.chunk();
-        // It may wait for the disk, and has room for up to as much again.
+        // It may wait for the disk, and its capacity can be twice its size.
         chunk.shrink_to_fit();
         self.file.write(chunk);
     }
 
-    /// Hands the packets to the file, and looks at how full it is.
+    /// Hands the packets to the file, and checks how full the file is.
     fn flush(&mut self) {
         self.last_flush = Instant::now();
         self.write();
@@ -461,7 +462,7 @@ impl Outlet {
         self.flush_capture();
     }
 
-    /// Has less drawn from here on, and says why.
+    /// Draws less from here on, and says why.
     fn lower(&mut self, level: Level) {
         let limit = names::size(self.max_size);
         let why = match (level, self.file.stopped()) {
@@ -475,7 +476,7 @@ impl Outlet {
             (Level::Ends, _) => self.file.error(),
             _ => format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: the proxy's steps are left out"),
         };
-        // What stopped the writing thread it has said itself.
+        // The writing thread has already reported why it stopped.
         if self.file.stopped() == Stopped::No {
             message::line(&format!("{}: {why}", self.file.path().display()));
         }
@@ -486,7 +487,7 @@ impl Outlet {
         }
     }
 
-    /// Hands over what was captured. A capture that has ended is not the recording's end.
+    /// Hands over what was captured. The end of the capture does not end the recording.
     fn flush_capture(&mut self) {
         let Some(capture) = &mut self.capture else { return };
         self.file.write_capture(capture.take());
@@ -496,7 +497,7 @@ impl Outlet {
         }
     }
 
-    /// Says what the pipeline wants to be heard.
+    /// Prints the pipeline's messages.
     fn say(&mut self) {
         self.pipeline.take_said().iter().for_each(|text| message::line(text));
     }

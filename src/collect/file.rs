@@ -17,47 +17,46 @@ use crate::trace::names;
 use crate::trace::packer::Packer;
 use crate::{memory, message, sys};
 
-/// Chunks under way. The collector waits when there are more; then the rings fill, and what they
+/// Chunks waiting to be written. With more, the collector waits; then the rings fill, and what they
 /// cannot hold is dropped and counted.
 const QUEUE: usize = 4;
-/// Room at the end of the file for the ends of open slices and the last word, in bytes.
+/// Room kept at the end of the file for the ends of open slices and the closing packets, in bytes.
 pub const RESERVE: u64 = 128 << 10;
-/// How long a write takes that is said to hang.
+/// A write that takes longer is reported as hanging.
 const HANGS: Duration = Duration::from_millis(700);
-/// How long the thread is waited for when there is nothing more to write.
+/// How long to wait for the thread to end once there is nothing more to write.
 const END_WAIT: Duration = Duration::from_secs(1);
 
 /// Why nothing more is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stopped {
-    /// It still is.
+    /// Writing goes on.
     No = 0,
-    /// The file system is nearly full. What ends the recording is still written.
+    /// The file system is nearly full. The end of the recording is still written.
     NoSpace = 1,
     /// A write failed, and what follows would make no sense without it.
     Error = 2,
 }
 
-/// What the writing thread tells the others.
+/// What the writing thread tells other threads.
 #[derive(Debug, Default)]
 struct Shared {
     /// Bytes in the file.
     written: AtomicU64,
-    /// Bytes of packets that these were before compression.
+    /// The same bytes before compression.
     packed: AtomicU64,
     /// Bytes of packets handed over and not yet written.
     queued: AtomicU64,
-    /// When what the thread is doing at the disk began, on `CLOCK_BOOTTIME` in ns; 0 where
-    /// there is none.
+    /// When the thread's current disk access began, on `CLOCK_BOOTTIME` in ns; 0 if there is none.
     writing_since: AtomicU64,
-    /// It was said that it hangs.
+    /// A message has said that the disk hangs.
     accused: AtomicBool,
-    /// It was said that the file system does not tell how full it is.
+    /// A message has said that the file system does not tell how much space is free.
     blind: AtomicBool,
     stopped: AtomicU8,
     error: Mutex<String>,
-    /// Why the capture has ended before the recording.
+    /// Why the capture ended before the recording.
     capture_ended: Mutex<Option<String>>,
 }
 
@@ -71,12 +70,12 @@ pub struct TraceFile {
     thread: JoinHandle<()>,
 }
 
-/// How the files come to the thread. It starts before there are any, so that none is left where it
-/// does not.
+/// How the thread gets its files. It is started before they exist, so that a thread that cannot be
+/// started leaves none behind.
 enum Start {
-    /// They are there.
+    /// The files exist.
     With(Box<Files>),
-    /// It makes them itself, and answers where they are.
+    /// The thread makes them and sends back their paths.
     Make(Make, Sender<io::Result<Paths>>),
 }
 
@@ -85,10 +84,10 @@ struct Files {
     capture: Option<CaptureFile>,
 }
 
-/// Where trace and capture are.
+/// The paths of the trace and the capture.
 type Paths = (PathBuf, Option<PathBuf>);
 
-/// What files are to be made.
+/// Which files to make.
 struct Make {
     folder: PathBuf,
     name: String,
@@ -109,25 +108,26 @@ enum Command {
 pub struct Options {
     /// zlib packets.
     pub compress: bool,
-    /// Free space of the file system to leave, bytes.
+    /// Free space to leave on the file system, in bytes.
     pub min_free: u64,
-    /// Where a capture is to be made, most bytes that it may have.
+    /// Most bytes of the capture, if one is to be made.
     pub capture: Option<u64>,
-    /// Permissions of the files, whatever the umask says. Without, their owner alone may read them.
+    /// Permissions of the files, whatever the umask says. `None`: only their owner may read them.
     pub mode: Option<u32>,
 }
 
 impl TraceFile {
-    /// Creates a new file in `folder`, readable by its owner unless the options say more: `name.perfetto-trace`, or with a
-    /// number behind the name where that exists. The capture beside it has the same name and the
-    /// ending `capture`; where there can be none, a line says so, and the trace is made without.
+    /// Creates a new file in `folder`, readable by its owner unless the options say more:
+    /// `name.perfetto-trace`, or with a number after the name if that exists. The capture beside it
+    /// has the same name and the extension `capture`; if it cannot be made, a message says so, and
+    /// the trace is made without it.
     ///
-    /// A disk that hangs is waited for at most this long; without a limit no thread is waited for,
-    /// and the files are made on this one.
+    /// The thread makes the files, and a disk that hangs is waited for at most `limit`; without a
+    /// limit the calling thread makes them.
     ///
     /// # Errors
     ///
-    /// What the operating system says against the folder, the file, or the thread.
+    /// The operating system's reason if it refuses the folder, the file or the thread.
     pub fn create(folder: &Path, name: &str, options: Options, limit: Option<Duration>) -> io::Result<TraceFile> {
         let shared = Arc::new(Shared::default());
         let (start, started) = bounded(1);
@@ -142,7 +142,7 @@ impl TraceFile {
             None => {
                 let files = make.run(&shared)?;
                 let paths = files.paths();
-                // The thread waits for nothing else.
+                // The thread is waiting for this.
                 let _ = start.send(Start::With(Box::new(files)));
                 paths
             }
@@ -159,13 +159,13 @@ impl TraceFile {
         Ok(TraceFile { sender, shared, path, compresses, capture, thread })
     }
 
-    /// What others may know of the disk.
+    /// The state of the disk, for other threads.
     #[must_use]
     pub fn disk(&self) -> Disk {
         Disk { shared: Arc::clone(&self.shared), path: self.path.clone() }
     }
 
-    /// Where it is.
+    /// The trace's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -177,13 +177,13 @@ impl TraceFile {
         self.compresses
     }
 
-    /// Where the capture is, if one is made.
+    /// The capture's path, if one is made.
     #[must_use]
     pub fn capture(&self) -> Option<&Path> {
         self.capture.as_deref()
     }
 
-    /// Hands over whole entries of the capture; waits while too many are under way.
+    /// Hands over whole entries of the capture; waits while too many chunks are queued.
     pub fn write_capture(&self, entries: Vec<u8>) {
         if !entries.is_empty() {
             // Fails only when the thread is gone.
@@ -191,26 +191,26 @@ impl TraceFile {
         }
     }
 
-    /// Why the capture has ended before the recording, if it has.
+    /// Why the capture ended before the recording, if it did.
     #[must_use]
     pub fn capture_ended(&self) -> Option<String> {
         self.shared.capture_ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Hands over whole packets; waits while too many are under way.
+    /// Hands over whole packets; waits while too many chunks are queued.
     pub fn write(&self, chunk: Vec<u8>) {
         if !chunk.is_empty() && self.stopped() != Stopped::Error {
             self.shared.queued.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            // Fails only when the thread is gone, which `stopped` says from then on.
+            // Fails only if the thread is gone; `stopped` says so from then on.
             let _ = self.sender.send(Command::Chunk(chunk));
         }
     }
 
-    /// Waits until all that was handed over is in the file, or the time is up.
+    /// Waits until everything handed over is in the file, or the time is up.
     pub fn flush(&self, limit: Duration) {
         let (done, wait) = bounded(1);
         let deadline = Instant::now() + limit;
-        // What is under way may fill the queue for as long as the disk hangs.
+        // While the disk hangs, the queue may be full.
         if self.sender.send_deadline(Command::Flush(done), deadline).is_ok() {
             let _ = wait.recv_deadline(deadline);
         }
@@ -222,8 +222,9 @@ impl TraceFile {
         self.shared.written.load(Ordering::Relaxed)
     }
 
-    /// Bytes the file may grow to once what is under way and `more` bytes of packets are in it: by
-    /// twice what the packets so far would lead to, or their full size where that is less.
+    /// An upper estimate of the file's size in bytes, once the queued packets and `more` bytes of
+    /// packets are in it: twice what the compression so far predicts for them, or their full size
+    /// if that is less.
     #[must_use]
     pub fn size_with(&self, more: u64) -> u64 {
         let (written, packed) = (self.size(), self.shared.packed.load(Ordering::Relaxed));
@@ -249,15 +250,14 @@ impl TraceFile {
         self.shared.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes what is under way and ends the thread.
+    /// Writes what is queued and ends the thread.
     pub fn close(self) {
         self.flush(Duration::from_secs(60));
     }
 }
 
 impl Drop for TraceFile {
-    /// Has the thread end, and waits a moment for that: it may have to remove a file in which
-    /// nothing is.
+    /// Ends the thread, and waits a moment for it: it may have to remove an empty file.
     fn drop(&mut self) {
         let (sender, _) = bounded(0);
         drop(std::mem::replace(&mut self.sender, sender));
@@ -268,22 +268,22 @@ impl Drop for TraceFile {
     }
 }
 
-/// The disk, as those see it who wait for it.
+/// The disk, as seen by threads that wait for it.
 pub struct Disk {
     shared: Arc<Shared>,
     path: PathBuf,
 }
 
 impl Disk {
-    /// How long to wait for it who would wait this long: no more, once it was said that it hangs
-    /// and as long as it does.
+    /// How long to wait, if the caller would wait `limit`: not at all while the disk hangs and a
+    /// message has said so.
     #[must_use]
     pub fn patience(&self, limit: Duration) -> Duration {
         let is_known = self.shared.accused.load(Ordering::Relaxed);
         if is_known && self.hangs().is_some() { Duration::ZERO } else { limit }
     }
 
-    /// Says, once, that it hangs, where it does.
+    /// Says once that the disk hangs, if it does.
     pub fn accuse(&self) {
         if let Some(taken) = self.hangs()
             && !self.shared.accused.swap(true, Ordering::Relaxed)
@@ -297,7 +297,7 @@ impl Disk {
         }
     }
 
-    /// How long a write has been under way, if that is too long.
+    /// How long the current write has taken, if that is too long.
     fn hangs(&self) -> Option<Duration> {
         let since = self.shared.writing_since.load(Ordering::Relaxed);
         let taken = Duration::from_nanos(sys::boottime_ns().saturating_sub(since));
@@ -305,7 +305,7 @@ impl Disk {
     }
 }
 
-/// Names tried for one process before it counts as an error.
+/// File names tried for one process before it counts as an error.
 const NAMES: u32 = 100;
 
 impl Make {
@@ -318,11 +318,11 @@ impl Make {
                 path.display()
             ));
         };
-        // Who may read a file may find it.
+        // Who may read a file may also list its folder.
         let folder_mode = options.mode.map(|mode| mode | (mode & 0o444) >> 2);
         let folder = sys::folder::open(&path, folder_mode, |error| refuse(&path, error))?;
-        // All that may be under way when the disk turns out to be full still fits. Compressed it is
-        // a quarter, mostly.
+        // Everything that may be queued when the disk turns out to be full must still fit.
+        // Compression usually leaves a quarter of it.
         let under_way = (QUEUE + 2) * CHUNK;
         let ahead = RESERVE + if options.compress { under_way / 2 } else { under_way } as u64;
         let trace = create_new(&folder, &path, &name, ahead)?;
@@ -332,7 +332,7 @@ impl Make {
             }
         };
         permit(&trace);
-        // Not waiting for the first flush: a job may end before.
+        // Do not wait for the first flush: a job may end before it.
         check_space(&trace, options.min_free, shared);
         let capture = options.capture.and_then(|max_size| {
             let path = trace.path().with_extension("capture");
@@ -376,7 +376,7 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
         Ok(Start::Make(make, answer)) => match make.run(shared) {
             Ok(files) => match answer.send(Ok(files.paths())) {
                 Ok(()) => files,
-                // They come too late.
+                // The caller no longer waits for them.
                 Err(_) => return files.remove(),
             },
             Err(error) => return drop(answer.send(Err(error))),
@@ -384,7 +384,7 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
         Err(_) => return,
     };
     let files = write_chunks(files, options, commands, shared);
-    // Nothing of a recording that did not begin.
+    // A recording that never began leaves no file.
     match files.trace.length() {
         0 => files.remove(),
         _ => files.trace.close(),
@@ -409,7 +409,10 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
                         Append::NearlyFull(error) => {
                             shared.stop(Stopped::NoSpace, &format!("{}: {error}", files.trace.path().display()));
                         }
-                        Append::Failed(why) => shared.stop(Stopped::Error, &why),
+                        Append::Failed(why) => {
+                            let path = files.trace.path().display();
+                            shared.stop(Stopped::Error, &format!("failed to write {path}: {why}"));
+                        }
                     }
                 }
                 shared.queued.fetch_sub(raw, Ordering::Relaxed);
@@ -427,15 +430,15 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
     files
 }
 
-/// Appends to the capture; it is gone when it has ended.
+/// Appends to the capture; returns `None` once the capture has ended.
 fn write_entries(mut capture: CaptureFile, entries: &[u8], shared: &Shared) -> Option<CaptureFile> {
     let is_full = shared.stopped.load(Ordering::Relaxed) == Stopped::NoSpace as u8;
-    let result = if is_full {
-        Err(shared.error.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    let why = if is_full {
+        shared.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     } else {
-        capture.append(entries)
+        let Err(why) = capture.append(entries) else { return Some(capture) };
+        why.to_string()
     };
-    let Err(why) = result else { return Some(capture) };
     let why = capture.end(&why);
     message::line(&why);
     *shared.capture_ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
@@ -443,7 +446,7 @@ fn write_entries(mut capture: CaptureFile, entries: &[u8], shared: &Shared) -> O
 }
 
 impl Shared {
-    /// Does what may hang with the disk, so that others see how long it takes.
+    /// Runs `work`, which may hang with the disk, so that others can see how long it takes.
     fn at_disk<T>(&self, work: impl FnOnce() -> T) -> T {
         self.writing_since.store(sys::boottime_ns(), Ordering::Relaxed);
         let result = work();
@@ -451,7 +454,7 @@ impl Shared {
         result
     }
 
-    /// Ends the recording, and says why.
+    /// Stops writing, and says why.
     fn stop(&self, stopped: Stopped, why: &str) {
         if self.stopped.fetch_max(stopped as u8, Ordering::Relaxed) < stopped as u8 {
             let error = format!("{why}; recording ended");
@@ -461,7 +464,7 @@ impl Shared {
     }
 }
 
-/// Ends the recording before the disk is full: the job's checkpoints matter more.
+/// Stops writing before the disk is full: the job's checkpoints matter more.
 fn check_space(file: &Output, min_free: u64, shared: &Shared) {
     if shared.stopped.load(Ordering::Relaxed) != Stopped::No as u8 {
         return;

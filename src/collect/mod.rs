@@ -1,6 +1,8 @@
-//! From the rings to the file, on two threads of our own: one drains, joins and draws, one compresses and writes.
+//! From the rings to the file, on two threads of our own: one drains, joins and draws, the other
+//! compresses and writes.
 //!
-//! What the first reads of the world goes through the [`pipeline`](crate::pipeline) as its input.
+//! What the first thread reads from outside goes through the [`pipeline`](crate::pipeline) as
+//! input.
 
 pub mod collector;
 pub mod file;

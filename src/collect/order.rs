@@ -1,20 +1,21 @@
-//! Many sources, each in order of time, become one (pure).
+//! Merges sources that are each in time order into one (pure).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::model::time::Ticks;
 
-/// A queue that is in order of time by itself.
+/// A queue that is in time order.
 pub trait Source {
     /// The time of its oldest item.
     fn peek(&mut self) -> Option<Ticks>;
 }
 
-/// Calls `take` for the items of all sources in order of time, as long as they are not after `until`; `take`
-/// removes the item that it is called for.
+/// Calls `take` for the items of all sources in time order, up to and including `until`. `take`
+/// must remove the item it is called for.
 ///
-/// What a source offers behind `until` stays in it: something earlier may still arrive in another source.
+/// A source keeps its items later than `until`: something earlier may still arrive in another
+/// source.
 pub fn merge<S: Source>(sources: &mut [S], until: Ticks, mut take: impl FnMut(&mut S)) {
     let mut heads: BinaryHeap<Reverse<(Ticks, usize)>> = sources
         .iter_mut()
@@ -22,7 +23,7 @@ pub fn merge<S: Source>(sources: &mut [S], until: Ticks, mut take: impl FnMut(&m
         .filter_map(|(index, source)| Some(Reverse((source.peek().filter(|time| *time <= until)?, index))))
         .collect();
     while let Some(Reverse((_, index))) = heads.pop() {
-        // As long as this source is first, it stays out of the heap.
+        // As long as this source comes first, it stays out of the heap.
         let limit = heads.peek().map_or(until, |Reverse((time, _))| *time);
         let source = &mut sources[index];
         take(source);
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn items_come_in_order_and_no_further_than_allowed() {
+    fn items_come_in_order_up_to_the_limit() {
         //  0: a1 . . d4 e5 . . h8
         //  1: . b2 c3 . . f6 g7 .
         let mut queues = [
@@ -69,13 +70,13 @@ mod tests {
         ];
         assert_eq!(merged(&mut queues, 5), "abcde");
         assert_eq!(merged(&mut queues, 5), "");
-        // One that came late is not lost.
+        // An item that arrives late is not lost.
         queues[2].0.push_back((3, "x"));
         assert_eq!(merged(&mut queues, 100), "xfgh");
     }
 
     #[test]
-    fn equal_times_keep_each_source_s_order() {
+    fn equal_times_keep_the_order_of_each_source() {
         let mut queues =
             [Queue(VecDeque::from([(1, "a"), (1, "b"), (2, "c")])), Queue(VecDeque::from([(1, "x"), (2, "y")]))];
         let out = merged(&mut queues, 2);

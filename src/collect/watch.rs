@@ -1,7 +1,7 @@
-//! What NCCL's threads and our own cost: their time on a processor, read from outside once a second.
+//! The processor time of NCCL's threads and our own, read from outside once a second.
 //!
-//! NCCL's progress threads are known by what they report. Its service threads report nothing and are found by their name, which they
-//! have only with `NCCL_SET_THREAD_NAME=1`.
+//! NCCL's progress threads are known from the events they report. Its service threads report
+//! nothing and are found by name, which they have only with `NCCL_SET_THREAD_NAME=1`.
 
 use rustc_hash::FxHashMap;
 
@@ -9,11 +9,11 @@ use crate::model::time::HostNs;
 use crate::pipeline::input::Share;
 use crate::sys;
 
-/// Between two readings, and between two searches for threads, in ns.
+/// Time between two readings, and between two searches for threads, in ns.
 const PERIOD_NS: u64 = 1_000_000_000;
 const SEARCH_NS: u64 = 30 * PERIOD_NS;
 
-/// The threads that are watched.
+/// The watched threads.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     read: HostNs,
@@ -24,7 +24,7 @@ pub(super) struct Watch {
 #[derive(Debug)]
 struct Watched {
     name: Box<str>,
-    /// When it was read last, and the time on a processor that it had then, in ns.
+    /// When it was last read, and its processor time at that moment, in ns.
     before: Option<(HostNs, u64)>,
 }
 
@@ -35,12 +35,13 @@ impl Watched {
 }
 
 impl Watch {
-    /// Whether it is time to look.
+    /// Whether it is time for the next reading.
     pub(super) fn is_due(&self, now: HostNs) -> bool {
         now.since(self.read) >= PERIOD_NS
     }
 
-    /// What each thread took since the last look. `progress` are NCCL's progress threads.
+    /// The processor time of each thread since the last reading. `progress` are NCCL's progress
+    /// threads.
     pub(super) fn look(&mut self, now: HostNs, progress: &[i32]) -> Vec<Share> {
         self.read = now;
         if self.searched.is_none_or(|searched| now.since(searched) >= SEARCH_NS) {
@@ -73,7 +74,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
     #[test]
-    fn a_busy_thread_is_seen_to_be_busy_and_forgotten_when_it_ends() {
+    fn a_busy_thread_is_measured_and_forgotten_when_it_ends() {
         let (tid, stop) = (AtomicI32::new(0), AtomicBool::new(false));
         let second = |n: u64| HostNs(n * PERIOD_NS);
         let mut watch = Watch::default();
@@ -96,7 +97,7 @@ mod tests {
             stop.store(true, Ordering::Release);
         });
         let tid = tid.load(Ordering::Acquire);
-        // The kernel may need a moment to clear away a thread that has ended.
+        // The kernel may need a moment to remove a thread that has ended.
         while sys::thread_cpu_ns(tid).is_some() {}
         assert!(!watch.look(second(12), &[]).iter().any(|share| share.tid == tid));
     }

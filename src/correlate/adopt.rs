@@ -1,11 +1,14 @@
-//! Whose a kernel is whose launch was not seen, by its channels: the match by stream and device timer.
+//! Finds the owner of a kernel whose launch was not seen, by its channels: the match by stream and
+//! device timer.
 //!
-//! The channels of a plan ran inside its kernel. Once the GPU's timer is known to a few microseconds, the stamps of a plan
-//! lie in one kernel and no other, or else they decide nothing: what is ambiguous stays so until other kernels found their
-//! plans. A stream that is known for a plan decides between kernels that overlap.
+//! The channels of a plan ran inside its kernel. Once the GPU's timer is known to a few
+//! microseconds, the stamps of a plan either lie in exactly one kernel, or they decide nothing. An
+//! ambiguous plan stays open until other kernels have found their plans. Where the stream of a plan
+//! is known, it decides between kernels that overlap.
 //!
-//! Before the timer is known, it is sought where it would put the most plans of a communicator into kernels at once
-//! ([`bootstrap`]). Kernels of a rhythm as even as a clock's fit at many places; then nothing is concluded.
+//! Before the timer is known, its offset is searched for: the one that puts the most plans of a
+//! communicator into kernels at once ([`bootstrap`]). Kernels in a perfectly even rhythm fit at
+//! many offsets; then nothing is concluded.
 
 use std::collections::BTreeMap;
 
@@ -18,29 +21,29 @@ use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::Unmatched;
 use crate::model::word::Word;
 
-/// How much longer a kernel may be than its channels, in ns: 3.1 to 3.7 us on H100, of which most lies before them. The rest is
-/// room for other GPUs.
+/// How much longer a kernel may be than its channels, in ns. On H100 it is 3.1 to 3.7 us, most of
+/// it before the channels. The rest is room for other GPUs.
 const SLACK_NS: u64 = 100_000;
-/// A kernel whose times are worse known is not considered, in ns.
+/// A kernel whose times have a larger error than this, in ns, is not considered.
 const WORST_KERNEL_ERROR_NS: u64 = 100_000;
 /// How long before its first channel a kernel may begin, in ns: the slack, and room for errors.
 const HEAD_NS: u64 = SLACK_NS + 2 * WORST_KERNEL_ERROR_NS;
-/// Plans that must agree on where a timer is.
+/// Plans that must agree on the offset of a timer.
 const AGREEING: usize = 5;
-/// Plans that are looked at together for that; drift shifts those that lie far apart.
+/// Plans that are searched together; drift shifts plans that are far apart in time.
 const TOGETHER: usize = 24;
-/// How many such sets are looked at in a pass.
+/// How many such sets are searched in one pass.
 const ATTEMPTS: usize = 16;
-/// The most that a timer may drift, in parts per million.
+/// The largest drift of a timer, in parts per million.
 const DRIFT_PPM: u64 = 200;
 
-/// A kernel of NCCL without a known launch.
+/// A kernel of NCCL's whose launch is not known.
 #[derive(Debug)]
 pub(super) struct Orphan {
     pub(super) kernel: Kernel,
     /// Why its launch is not known.
     pub(super) reason: Unmatched,
-    /// When it came here.
+    /// When it arrived here.
     pub(super) since: HostNs,
 }
 
@@ -54,20 +57,20 @@ pub(super) struct Candidate {
     /// The earliest start and the latest stop of its channels.
     pub(super) first: GpuNs,
     pub(super) last: GpuNs,
-    /// How much older than its instant a stamp may be, in ns.
+    /// How much older than the true time a stamp may be, in ns.
     pub(super) step: u64,
     /// How many channels were seen.
     pub(super) channels: u32,
     /// The functions of its operations.
     pub(super) functions: Vec<Word>,
-    /// Where its stream is, if that is known.
+    /// Its stream, if that is known.
     pub(super) place: Option<Place>,
-    /// When it began by what the host alone says, and how far off that may be.
+    /// When it began according to the host alone, and the error of that in ns.
     pub(super) range: Option<(HostNs, u64)>,
 }
 
 impl Candidate {
-    /// Whether this kernel could be the plan's, by all that does not depend on a clock.
+    /// Whether this kernel could belong to the plan, by everything that does not depend on a clock.
     fn could_be(&self, kernel: &Kernel) -> bool {
         let channels = self.last.0 - self.first.0;
         let room = 2 * self.step + 2 * u64::from(kernel.span.error_ns) + self.drift();
@@ -80,7 +83,8 @@ impl Candidate {
             && length - channels <= SLACK_NS + 2 * room
     }
 
-    /// Whether a kernel of this name may carry its operations. NCCL launches one that is made for one of them, or for any.
+    /// Whether a kernel of this name may carry its operations. NCCL launches a kernel that is
+    /// specialised for one of them, or a generic one.
     fn may_run(&self, name: &str) -> bool {
         const MADE_FOR: [(&str, &[Word]); 6] = [
             ("_AllReduce_", &[Word::ALL_REDUCE]),
@@ -94,7 +98,7 @@ impl Candidate {
         made_for.is_none_or(|(_, functions)| self.functions.iter().any(|function| functions.contains(function)))
     }
 
-    /// Whether its channels ran in this kernel, by the timer of the GPU.
+    /// Whether its channels ran in this kernel, by the GPU's timer.
     fn is_inside(&self, kernel: &Kernel, clock: &DeviceClock) -> bool {
         let (Some((first, first_error)), Some((last, last_error))) =
             (clock.to_host(self.first), clock.to_host(self.last))
@@ -105,12 +109,13 @@ impl Candidate {
         first.0 + first_error + room >= kernel.span.start.0 && last.0 <= kernel.span.end.0 + last_error + room
     }
 
-    /// By how much the GPU's timer may drift from the host's clock while its channels run, in ns.
+    /// How far the GPU's timer may drift from the host's clock while the channels run, in ns.
     fn drift(&self) -> u64 {
         (self.last.0 - self.first.0) / 1_000_000 * DRIFT_PPM
     }
 
-    /// The offset (host less device) at which it would lie in this kernel, from and to: in this order if it could be the plan's.
+    /// The lowest and highest offset (host less device) at which the plan lies in this kernel. They
+    /// are in that order if the kernel could be the plan's.
     fn offsets(&self, kernel: &Kernel) -> (i64, i64) {
         let room = u64::from(kernel.span.error_ns) + self.step + self.drift();
         let room = i64::try_from(room).unwrap_or(i64::MAX >> 8);
@@ -119,7 +124,7 @@ impl Candidate {
     }
 }
 
-/// Kernels in the order of device and start.
+/// Kernels ordered by device and start.
 struct ByStart<'a>(Vec<(usize, &'a Kernel)>);
 
 impl<'a> ByStart<'a> {
@@ -135,7 +140,7 @@ impl<'a> ByStart<'a> {
         devices
     }
 
-    /// The kernels of a device in which a channel may have begun that began at this time, give or take the error.
+    /// The kernels of a device that may hold a channel which began at this time, within the error.
     fn around(&self, device: u32, begin: HostNs, error: u64, step: u64) -> &[(usize, &'a Kernel)] {
         let from = (device, HostNs(begin.0.saturating_sub(error + HEAD_NS + 2 * step)));
         let to = (device, HostNs(begin.0 + error + step));
@@ -146,7 +151,8 @@ impl<'a> ByStart<'a> {
     }
 }
 
-/// Which kernel is whose, by its place in the list, as far as that is certain. `clocks` are the timers by device.
+/// The plan of each kernel (by its index in the list), where that is certain. `clocks` are the
+/// timers by device.
 pub(super) fn resolve(
     clocks: &FxHashMap<u32, DeviceClock>,
     orphans: &[Orphan],
@@ -180,7 +186,8 @@ pub(super) fn resolve(
     let mut found = Vec::new();
     let mut taken = vec![false; orphans.len()];
     loop {
-        // Plans for which this is the only kernel; two of them would each be a guess.
+        // Plans for which this is the only kernel. If there are two such plans, either would be a
+        // guess.
         let mut only: FxHashMap<usize, (Handle, usize)> = FxHashMap::default();
         for (key, fitting) in &open {
             if let [kernel] = fitting[..] {
@@ -195,7 +202,7 @@ pub(super) fn resolve(
         for (kernel, _) in &found[before..] {
             taken[*kernel] = true;
         }
-        // What found its plan is nobody else's, and the plan is done.
+        // A kernel that found its plan is out of the running, and so is the plan.
         for (_, fitting) in &mut open {
             fitting.retain(|kernel| !taken[*kernel]);
         }
@@ -203,7 +210,7 @@ pub(super) fn resolve(
     }
 }
 
-/// How plans without a kernel lie to one without a launch.
+/// How the plans without a kernel relate to a kernel without a launch.
 pub(super) fn explain(clock: Option<&DeviceClock>, kernel: &Kernel, candidates: &[Candidate]) -> String {
     let fitting: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.could_be(kernel)).collect();
     let (all, fit) = (candidates.len(), fitting.len());
@@ -217,7 +224,7 @@ pub(super) fn explain(clock: Option<&DeviceClock>, kernel: &Kernel, candidates: 
     format!("candidates: {all} plans without a kernel, of which {fit} have its device, length, grid and name; {inside}")
 }
 
-/// Kernels and channels that agree on where a timer is, for devices whose timer is not known.
+/// For devices whose timer is not known: kernels and channels that agree on its offset.
 pub(super) fn bootstrap(
     clocks: &FxHashMap<u32, DeviceClock>,
     orphans: &[Orphan],
@@ -234,7 +241,7 @@ pub(super) fn bootstrap(
     for mut plans in by_comm.into_values() {
         plans.sort_unstable_by_key(|plan| plan.first);
         for together in plans.chunks(TOGETHER).take(ATTEMPTS) {
-            // A communicator is on one device. If it seems to be on two, it is not known on which.
+            // A communicator is on one device. If two seem to fit, it is not known which.
             let mut agreed = devices.iter().filter_map(|&device| Some((device, agree(device, &kernels, together)?)));
             if let (Some((device, pairs)), None) = (agreed.next(), agreed.next()) {
                 if found.iter().all(|(known, _)| *known != device) {
@@ -247,7 +254,7 @@ pub(super) fn bootstrap(
     found
 }
 
-/// A range of offsets at which a plan lies in a kernel.
+/// The range of offsets at which a plan lies in a kernel.
 struct Range<'a> {
     low: i64,
     high: i64,
@@ -255,12 +262,12 @@ struct Range<'a> {
     kernel: &'a Kernel,
 }
 
-/// The kernels of a device in which the most plans lie at one offset, if nothing else comes near it.
+/// The kernels of a device that hold the most plans at one offset, if no other offset comes close.
 fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec<Pair>> {
     let middle = plans.get(plans.len() / 2)?.first;
     let mut ranges: Vec<Range<'_>> = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
-        // Where the host says nothing, nothing is sought.
+        // Without a range from the host there is nothing to search in.
         let Some((begin, error)) = plan.range else { continue };
         let drift = ((plan.first.0.abs_diff(middle.0) / 1_000_000 + 1) * DRIFT_PPM) as i64;
         for &(_, kernel) in kernels.around(device, begin, error, plan.step) {
@@ -277,14 +284,14 @@ fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec
         return None;
     }
     let chosen: Vec<&Range<'_>> = ranges.iter().filter(|it| (it.low..=it.high).contains(&best)).collect();
-    // Elsewhere: at no offset that any of the chosen allows.
+    // Rivals are offsets that none of the chosen ranges allows.
     let rivals = counts.iter().filter(|(offset, _)| chosen.iter().all(|it| !(it.low..=it.high).contains(offset)));
     if rivals.map(|(_, count)| *count).max().is_some_and(|second| second * 2 > most) {
         return None;
     }
     let mut pairs = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
-        // A plan that lies in two kernels says nothing.
+        // A plan that lies in two kernels tells us nothing.
         let mut its = chosen.iter().filter(|range| range.plan == index);
         if let (Some(range), None) = (its.next(), its.next()) {
             pairs.push(Pair { host: range.kernel.span, device: [plan.first, plan.last] });
@@ -293,10 +300,10 @@ fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec
     (pairs.len() >= AGREEING).then_some(pairs)
 }
 
-/// How many plans lie in a kernel, at each offset where that begins to grow.
+/// How many plans lie in a kernel at each offset where that number grows.
 fn counts(ranges: &[Range<'_>], plans: usize) -> Vec<(i64, usize)> {
     let begins = ranges.iter().map(|range| (range.low, 0, range.plan));
-    // A range ends after what begins at its last offset.
+    // At one offset, ranges that begin come before ranges that end: the last offset is included.
     let mut edges: Vec<(i64, u8, usize)> = begins.chain(ranges.iter().map(|it| (it.high, 1, it.plan))).collect();
     edges.sort_unstable();
     let (mut open, mut inside) = (vec![0_u32; plans], 0);
@@ -348,8 +355,9 @@ mod tests {
     }
 
     #[test]
-    fn each_kernel_that_could_be_a_plans_has_an_offset_for_it() {
-        // Kernels that waited long for other ranks, beside a timer that is fast or slow by up to what is allowed.
+    fn each_possible_kernel_of_a_plan_allows_an_offset() {
+        // Kernels that waited long for other ranks, with timers that are as fast or slow as is
+        // allowed.
         for length in [20_000, 5_000_000, 800_000_000, 60_000_000_000_u64] {
             for ppm in [0, 100, DRIFT_PPM] {
                 for error_ns in [0, 1_000] {

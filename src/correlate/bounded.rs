@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-/// A map whose values lie apart. A hash table in which things come and go has room for up to four times what is in it, which is much
-/// where the values are large; here only the keys have that room.
+/// A map that keeps its values apart from its keys. A hash table with much turnover has room for up
+/// to four times its content, which is a lot where values are large; here only the keys have that
+/// room.
 #[derive(Debug)]
 pub(super) struct Store<K, V> {
     places: FxHashMap<K, u32>,
@@ -30,7 +31,7 @@ impl<K: Copy + Eq + std::hash::Hash, V> Store<K, V> {
         self.values[*self.places.get(key)? as usize].as_mut()
     }
 
-    /// Inserts, in place of what was there.
+    /// Inserts a value, replacing the one that was there.
     pub(super) fn insert(&mut self, key: K, value: V) {
         if let Some(known) = self.get_mut(&key) {
             *known = value;
@@ -62,9 +63,9 @@ impl<K: Copy + Eq + std::hash::Hash, V> Store<K, V> {
 /// A map that forgets what was inserted first.
 #[derive(Debug)]
 pub(super) struct Bounded<K, V> {
-    /// With the number of its insertion.
+    /// Each value with its insertion number.
     map: Store<K, (u64, V)>,
-    /// Oldest first. What was removed stays here for a while: its number is not in the map.
+    /// Oldest first. A removed entry stays here for a while; its number is no longer in the map.
     order: VecDeque<(K, u64)>,
     inserted: u64,
 }
@@ -88,12 +89,12 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
         self.take(key).map(|(_, value)| value)
     }
 
-    /// Removes, with the age that [`Bounded::put_back`] wants.
+    /// Removes a value, and returns it with the age that [`Bounded::put_back`] takes.
     pub(super) fn take(&mut self, key: &K) -> Option<(u64, V)> {
         self.map.remove(key)
     }
 
-    /// Puts back what was just taken, as old as it was.
+    /// Puts back what was just taken, with the same age.
     pub(super) fn put_back(&mut self, key: K, age: u64, value: V) {
         self.map.insert(key, (age, value));
     }
@@ -106,14 +107,15 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
         self.map.len()
     }
 
-    /// Inserts, and forgets the oldest of more than `bound`, which is returned. A new value of a key is as old as the key.
+    /// Inserts a value. Beyond `bound` the oldest is forgotten and returned. A new value of an
+    /// existing key keeps that key's age.
     pub(super) fn insert(&mut self, key: K, value: V, bound: usize) -> Option<V> {
         let number = self.inserted;
         if let Some(known) = self.map.get_mut(&key) {
             known.1 = value;
             return None;
         }
-        // Room is made before it is needed: a table that is full doubles.
+        // Make room first: a full table would double.
         let forgotten = if self.map.len() >= bound { self.forget() } else { None };
         self.map.insert(key, (number, value));
         self.inserted += 1;
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_comes_again_is_new() {
+    fn a_key_inserted_again_counts_as_new() {
         let mut map = Bounded::default();
         map.insert(1, "first", 2);
         map.remove(&1);
@@ -164,7 +166,7 @@ mod tests {
         map.insert(1, "again", 2);
         assert_eq!(map.insert(3, "third", 2), Some("second"), "the oldest that is still there");
         assert_eq!(map.get(&1), Some(&"again"));
-        // Taken out for a while it keeps its age, and another value leaves it that too.
+        // A value that is taken and put back keeps its age, and so does a value that replaces it.
         let (age, value) = map.take(&1).unwrap();
         map.put_back(1, age, value);
         assert_eq!(map.insert(1, "once more", 2), None);
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_come_and_go_take_no_time() {
+    fn frequent_inserts_and_removals_are_fast() {
         let mut map = Bounded::default();
         for round in 0..1_000_000 {
             let key = round % 100;

@@ -1,5 +1,5 @@
-//! Kernel channels in a made-up world that knows the truth: GPUs whose timers are far off and drift, NCCL's threads that see
-//! channels late, kernels that CUPTI reports later still.
+//! Kernel channels in a simulated world whose truth is known: GPUs with timers that are far off and
+//! drift, NCCL threads that see channels late, and kernels that CUPTI reports later still.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ const BEGIN: u64 = 1_000_000_000_000;
 /// How late CUPTI reports.
 const FLUSH: u64 = 500 * MS;
 
-/// The same numbers in every run.
+/// Random numbers that are the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -25,44 +25,45 @@ impl Random {
     }
 }
 
-/// One plan of one operation with two channels, and its kernel.
+/// A plan with one operation on two channels, and its kernel.
 #[derive(Clone, Debug)]
 struct Plan {
     comm: usize,
     launched: u64,
     kernel: [u64; 2],
-    /// When each channel truly ran.
+    /// When each channel really ran.
     channels: [[u64; 2]; 2],
     /// When NCCL's thread saw each.
     seen: [[u64; 2]; 2],
 }
 
-/// What is to be played, and how the GPUs' timers run.
+/// What to play, and how the GPUs' timers run.
 struct World {
     plans: Vec<Plan>,
-    /// Of each communicator, which is on the device of its number: host less device, in ns, and its growth in ppm.
+    /// For each communicator (which is on the device with its number): host less device in ns, and
+    /// the drift of that in ppm.
     timers: Vec<(i64, i64)>,
-    /// The kernels' launches are seen.
+    /// Kernel launches are seen.
     launches: bool,
     /// NCCL's threads report channels.
     samples: bool,
     /// Kernels are reported.
     kernels: bool,
-    /// The stamps in place of the true ones, by plan and channel.
+    /// Stamps that replace the true ones, by plan and channel.
     false_stamps: HashMap<(usize, usize), [u64; 2]>,
     /// Plans whose kernel CUPTI does not report.
     lost: Vec<usize>,
-    /// The communicators say their device.
+    /// The communicators know their device.
     devices: bool,
     /// All communicators are on one GPU.
     one_gpu: bool,
-    /// By how much CUPTI's times are late, from each of these plans on.
+    /// How late CUPTI's times are in ns, from each of these plans on.
     skews: Vec<(usize, i64)>,
-    /// Plans whose kernel has the correlation id of the next one's, and the other way round.
+    /// Plans whose kernel swapped correlation ids with the next one's.
     swapped: Vec<usize>,
 }
 
-/// A world of so many plans on one communicator, 300 us apart on average.
+/// A world with this many plans on one communicator, 300 us apart on average.
 fn world(seed: u64, plans: usize) -> World {
     let mut random = Random(seed);
     let mut time = BEGIN;
@@ -102,26 +103,27 @@ fn plan(comm: usize, launched: u64, length: u64, last: &mut [u64; 2], random: &m
     plan
 }
 
-/// What is said of channels and kernels.
+/// What is said about channels and kernels.
 #[derive(Debug, Default)]
 struct Said {
-    /// By label of the channel: begin, end, how it is known, whether the channel is unreliable.
+    /// By the channel's label: begin, end, how they are known, and whether the channel is
+    /// unreliable.
     channels: HashMap<String, (u64, u64, Timing, bool)>,
-    /// By the kernel's start: how it was matched, and the number of its operation's count.
+    /// By the kernel's start: how it was matched, and the element count of its operation.
     kernels: HashMap<u64, Result<(Method, u64), Unmatched>>,
     steps: Vec<i64>,
-    /// By the kernel's start, the error that it states.
+    /// By the kernel's start: the error that it states.
     errors: HashMap<u64, u32>,
-    /// What was said of CUPTI's times: late by at least and at most so much.
+    /// What is said about CUPTI's times: the least and the most that they are late.
     off: Vec<(i64, i64)>,
-    /// When the kernels began whose match was contradicted after it was said.
+    /// The begin of kernels whose match was contradicted after it had been said.
     contradicted: Vec<u64>,
     matches: Matches,
     checks: crate::model::timeline::ChannelChecks,
 }
 
 impl Said {
-    /// How many matches were contradicted, by the account of all.
+    /// How many matches were contradicted, by the final counts.
     fn contradicted(&self) -> u64 {
         *self.matches.clone().by(Method::Contradicted)
     }
@@ -136,11 +138,11 @@ impl World {
     fn stamp(&self, comm: usize, time: u64) -> u64 {
         let (offset, ppm) = self.timers[comm];
         let drift = (time - BEGIN) as i64 * ppm / 1_000_000;
-        // Its timer moves on every 32 ns.
+        // The timer ticks every 32 ns.
         ((time as i64 - offset - drift) as u64) & !31
     }
 
-    /// All of it, in the order in which the collector takes it.
+    /// All records, in the order in which the collector takes them.
     fn script(&self) -> String {
         let mut lines: Vec<(u64, String)> = Vec::new();
         for comm in 0..self.timers.len() {
@@ -175,7 +177,7 @@ impl World {
                 }
             }
         }
-        // A stable sort: what happens at one time stays in order.
+        // The sort is stable: records with the same time stay in order.
         lines.sort_by_key(|(time, _)| *time);
         let mut kernels: Vec<(u64, String)> = Vec::new();
         for (n, plan) in self.plans.iter().enumerate().filter(|(n, _)| self.kernels && !self.lost.contains(n)) {
@@ -242,7 +244,8 @@ impl World {
         said
     }
 
-    /// Every sample is said, with its true times within the stated error, unless `except` of its plan and channel.
+    /// Asserts that every sample is reported and that its true times lie within the stated error,
+    /// unless `except` holds for its plan and channel.
     #[track_caller]
     fn check_times(&self, said: &Said, except: impl Fn(usize, usize) -> bool) {
         for (n, plan) in self.plans.iter().enumerate() {
@@ -260,7 +263,7 @@ impl World {
         }
     }
 
-    /// How many kernels were matched, and that none was matched wrongly.
+    /// The number of matched kernels. Asserts that none was matched wrongly.
     #[track_caller]
     fn right(&self, said: &Said) -> usize {
         let owners = self.plans.iter().enumerate().filter_map(|(n, plan)| {
@@ -272,7 +275,7 @@ impl World {
     }
 }
 
-/// The worst stated error of the samples of plans that were launched later than this.
+/// The worst stated error among the samples of plans launched after this time.
 fn worst_error(world: &World, said: &Said, after: u64) -> u32 {
     let samples = world.plans.iter().enumerate().filter(|(_, plan)| plan.launched > BEGIN + after);
     let errors = samples.map(|(n, _)| match said.channels[&format!("k{n}.0")].2 {
@@ -283,7 +286,7 @@ fn worst_error(world: &World, said: &Said, after: u64) -> u32 {
 }
 
 #[test]
-fn channels_are_where_they_truly_were_within_the_stated_error() {
+fn true_channel_times_lie_within_the_stated_error() {
     for seed in 0..5 {
         let mut world = world(seed, 6000);
         world.timers = vec![([59_000_000_000, -38_000_000_000][seed as usize % 2], [50, -5, 0][seed as usize % 3])];
@@ -303,7 +306,7 @@ fn channels_are_where_they_truly_were_within_the_stated_error() {
 }
 
 #[test]
-fn times_of_cuptis_that_cannot_be_are_said_and_their_error_is_stated() {
+fn impossible_cupti_times_are_reported_with_their_error() {
     for skew in [-30 * MS as i64, -5 * MS as i64, -(MS as i64), MS as i64, 5 * MS as i64, 30 * MS as i64] {
         let mut world = world(11, 1500);
         world.skews = vec![(0, skew)];
@@ -314,7 +317,7 @@ fn times_of_cuptis_that_cannot_be_are_said_and_their_error_is_stated() {
             if skew > 0 { least > skew * 9 / 10 - 50_000 } else { most < skew * 9 / 10 + 50_000 },
             "{least} to {most}"
         );
-        // The matches are right; that their times agree with the channels' proves nothing.
+        // The matches are right, but times that agree with the channels' prove nothing here.
         assert_eq!(said.matches.matched[0], 1500);
         assert_eq!((said.checks.kernels_confirmed, said.contradicted()), (0, 0), "{skew}");
         assert!(said.matches.mistimed >= 1490, "{}", said.matches.mistimed);
@@ -328,7 +331,7 @@ fn times_of_cuptis_that_cannot_be_are_said_and_their_error_is_stated() {
 }
 
 #[test]
-fn times_of_cuptis_that_become_wrong_are_no_step_of_the_timer() {
+fn cupti_times_that_become_wrong_are_not_taken_for_a_timer_step() {
     for skew in [-2 * MS as i64, MS as i64] {
         let mut world = world(12, 1500);
         world.skews = vec![(0, 0), (700, skew)];
@@ -342,8 +345,8 @@ fn times_of_cuptis_that_become_wrong_are_no_step_of_the_timer() {
 }
 
 #[test]
-fn small_errors_of_cuptis_conversion_are_no_news() {
-    // Within what nobody can see from outside, and jumps of it.
+fn small_errors_of_cuptis_conversion_are_not_reported() {
+    // Errors and jumps that cannot be told apart from outside.
     for skew in [-8_000, -3_000, 5_000, 12_000] {
         let mut world = world(13, 1500);
         world.skews = vec![(0, 0), (300, skew), (600, -skew / 2), (900, skew)];
@@ -362,12 +365,12 @@ fn without_kernels_the_host_alone_bounds_the_timer() {
     world.check_times(&said, |_, _| false);
     assert_eq!(said.checks.without_kernel, 6000);
     let error = worst_error(&world, &said, 800 * MS);
-    // Launch to start, and stop to seen, are 10 us and more here.
+    // Launch to start, and stop to seen, take 10 us and more here.
     assert!(error < 30_000, "{error}");
 }
 
 #[test]
-fn a_channel_that_hangs_is_said_after_a_second() {
+fn a_hanging_channel_is_reported_after_a_second() {
     let mut world = world(1, 1000);
     let hung = world.plans.len() - 1;
     world.plans[hung].seen[1][1] = u64::MAX;
@@ -400,7 +403,7 @@ fn channels_wait_for_the_first_kernels_of_their_gpu() {
     let ended = world.plans[1].seen.iter().map(|seen| seen[1]).max().expect("channels");
     let mut player = Player::new();
     player.correlator.expect_kernels();
-    // CUPTI returns none before the longest of them has ended.
+    // CUPTI returns no kernel before the longest of them has ended.
     for (until, expected) in [(0, 0), (29_000 * MS, 0), (31_000 * MS, 4)] {
         let script = if until == 0 { world.script() } else { String::new() };
         let mut begun = 0;
@@ -412,12 +415,13 @@ fn channels_wait_for_the_first_kernels_of_their_gpu() {
 }
 
 #[test]
-fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
+fn an_end_with_a_larger_error_than_its_begin_states_it() {
     let play = |seconds: u64, lost: bool| {
         let mut random = Random(3);
         let (mut short, mut long) = ([0; 2], [0; 2]);
         let mut world = world(3, 0);
-        // One kernel of another communicator bounds the timer when the long one has to be said.
+        // One kernel of another communicator bounds the timer by the time the long one has to be
+        // said.
         world.timers = vec![(59_000_000_000, 50); 2];
         world.one_gpu = true;
         let first = plan(1, BEGIN + MS, 20 * US, &mut short, &mut random);
@@ -428,7 +432,7 @@ fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
         let said = world.play();
         (world, said)
     };
-    // The kernel is worth waiting for.
+    // The kernel is worth the wait.
     let error = |(world, said): (World, Said)| {
         world.check_times(&said, |_, _| false);
         let Timing::Gpu { error_ns, .. } = said.channels["k1.1"].2 else { panic!("{said:?}") };
@@ -436,7 +440,8 @@ fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
     };
     let at_begin = error(play(5, false));
     assert!(at_begin < MS / 2, "{at_begin}");
-    // Without it there is the kernel before, from which the timer drifts, and NCCL's late thread.
+    // Without it there are only the kernel before, from which the timer drifts, and NCCL's late
+    // thread.
     let at_end = error(play(5, true));
     assert!((MS..2 * MS).contains(&at_end), "{at_end}");
     let (world, said) = play(80, true);
@@ -449,7 +454,7 @@ fn an_end_that_is_known_less_well_than_was_said_at_the_begin_says_so() {
 
 #[test]
 fn a_channel_whose_counter_drifted_is_marked_from_there_on() {
-    // From plan 500 on, channel 1 is given the stamps of the plan before.
+    // From plan 500 on, channel 1 gets the stamps of the plan before.
     let mut world = world(3, 1000);
     let stamps: Vec<[u64; 2]> =
         world.plans.iter().map(|plan| plan.channels[1].map(|time| world.stamp(0, time))).collect();
@@ -463,14 +468,14 @@ fn a_channel_whose_counter_drifted_is_marked_from_there_on() {
         assert!(matches!(timing, Timing::Seen(Flaw::Repeated | Flaw::OutsideKernel)), "k{n}.1: {timing:?}");
     }
     assert_eq!((said.checks.implausible, said.checks.unreliable), (500, 1));
-    // The match is exact, and channel 0 confirms it: the fault is the channel's.
+    // The match is exact, and channel 0 confirms it: the channel is at fault.
     assert_eq!(world.right(&said), 1000);
     let late = said.channels["k999.0"];
     assert!(!late.3, "channel 0 is not in doubt");
 }
 
 #[test]
-fn a_channel_in_doubt_stays_so_even_where_it_fits() {
+fn a_doubtful_channel_stays_doubtful_even_where_it_fits() {
     let mut world = world(4, 400);
     let stamps = world.plans[199].channels[1].map(|time| world.stamp(0, time));
     world.false_stamps.insert((200, 1), stamps);
@@ -481,7 +486,7 @@ fn a_channel_in_doubt_stays_so_even_where_it_fits() {
 }
 
 #[test]
-fn stamps_that_are_missing_or_run_back_are_not_drawn_as_times() {
+fn missing_or_backward_stamps_are_not_drawn_as_times() {
     let mut world = world(5, 300);
     let [start, stop] = world.plans[100].channels[0].map(|time| world.stamp(0, time));
     world.false_stamps.insert((100, 0), [0, stop]);
@@ -516,8 +521,9 @@ fn a_kernel_without_a_launch_is_found_by_its_channels() {
 }
 
 #[test]
-fn kernels_that_overlap_are_found_by_their_channels() {
-    // Two communicators on two streams of one GPU: the long kernels of one contain short ones of the other.
+fn overlapping_kernels_are_found_by_their_channels() {
+    // Two communicators on two streams of one GPU: long kernels of one contain short ones of the
+    // other.
     for seed in 0..10 {
         let mut world = world(seed, 0);
         let mut random = Random(seed + 100);
@@ -539,7 +545,7 @@ fn kernels_that_overlap_are_found_by_their_channels() {
 }
 
 #[test]
-fn where_kernels_are_lost_none_is_found_wrongly() {
+fn lost_kernels_cause_no_wrong_match() {
     for seed in 0..10 {
         let mut world = world(seed, 2000);
         world.launches = false;
@@ -552,8 +558,9 @@ fn where_kernels_are_lost_none_is_found_wrongly() {
 }
 
 #[test]
-fn a_rhythm_as_even_as_a_clock_tells_nothing_wrong() {
-    // Each kernel is like the one before, to the nanosecond, and NCCL's thread sees channels milliseconds late.
+fn a_perfectly_even_rhythm_causes_no_wrong_match() {
+    // Each kernel is like the one before to the nanosecond, and NCCL's thread sees channels
+    // milliseconds late.
     let mut world = world(1, 0);
     for n in 0..500 {
         let at = BEGIN + n * 50 * US;
@@ -579,16 +586,16 @@ fn a_timer_that_is_set_is_noticed() {
     let said = world.play();
     let [by] = said.steps[..] else { panic!("{:?}", said.steps) };
     assert!(by.abs_diff(-3 * MS as i64) < 20_000, "{by}");
-    // Until it is certain that it was no wrong match, nothing is claimed.
+    // Nothing is claimed until a wrong match can be ruled out.
     world.check_times(&said, |n, _| (1490..1510).contains(&n));
     assert!(said.checks.implausible < 10, "{:?}", said.checks);
     assert_eq!(world.right(&said), 3000);
-    // The kernels that tell of it are no less certain for that.
+    // The kernels that reveal it are no less certain for that.
     assert_eq!(matched_by(&world, &said, Method::Bracket).len(), 3000);
     assert_eq!((said.contradicted(), said.contradicted.len()), (0, 0));
 }
 
-/// The kernels that are said to be matched by a method, by the number of their plan.
+/// The kernels matched by this method, as numbers of their plans.
 fn matched_by(world: &World, said: &Said, method: Method) -> Vec<usize> {
     let is = |(_, plan): &(usize, &Plan)| said.kernels[&plan.kernel[0]].is_ok_and(|(by, _)| by == method);
     world.plans.iter().enumerate().filter(is).map(|(n, _)| n).collect()
@@ -598,7 +605,7 @@ fn matched_by(world: &World, said: &Said, method: Method) -> Vec<usize> {
 fn kernels_that_swap_their_launches_are_not_called_exact() {
     for seed in 0..5 {
         let mut world = world(seed, 600);
-        // In the middle, twice in a row, and the last of all.
+        // In the middle, twice in a row, and at the very end.
         world.swapped = vec![100, 200, 202, 598];
         let wrong = [100, 101, 200, 201, 202, 203, 598, 599];
         let said = world.play();
@@ -631,7 +638,8 @@ fn kernels_that_swap_launches_made_before_both_are_found_by_their_channels() {
 fn kernels_that_swap_launches_are_found_by_the_order_of_their_stream() {
     for seed in 0..5 {
         let mut world = world(seed, 600);
-        // Nothing but their order speaks against them: the program runs ahead of the GPU, and no channel is reported.
+        // Only their order contradicts them: the program runs ahead of the GPU, and no channel is
+        // reported.
         world.samples = false;
         for (n, plan) in world.plans.iter_mut().enumerate() {
             plan.launched = BEGIN + n as u64 * 10 * US;
@@ -639,7 +647,7 @@ fn kernels_that_swap_launches_are_found_by_the_order_of_their_stream() {
         assert_eq!(world.play().matches.matched[0], 600);
         world.swapped = vec![100, 200, 202, 400];
         let said = world.play();
-        // The first of each two was said before the second came.
+        // The first of each pair was said before the second arrived.
         assert_eq!((said.contradicted(), said.matches.matched[0]), (8, 592));
         assert_eq!(matched_by(&world, &said, Method::Contradicted), [101, 201, 203, 401]);
         let first = |n: usize| world.plans[n].kernel[0];
@@ -648,7 +656,7 @@ fn kernels_that_swap_launches_are_found_by_the_order_of_their_stream() {
 }
 
 #[test]
-fn what_contradicts_a_kernel_that_was_drawn_is_said() {
+fn a_contradiction_of_a_drawn_kernel_is_reported() {
     let mut world = world(6, 600);
     world.swapped = vec![300];
     // On two streams of one GPU, whose order tells nothing.
@@ -656,7 +664,8 @@ fn what_contradicts_a_kernel_that_was_drawn_is_said() {
     for (n, plan) in world.plans.iter_mut().enumerate() {
         plan.comm = n % 2;
         plan.launched = BEGIN + n as u64 * 10 * US;
-        // NCCL's thread was away for so long that the kernel is drawn before it sees the channels.
+        // NCCL's thread was away for so long that the kernel is drawn before the thread sees the
+        // channels.
         if n >= 299 {
             plan.seen.iter_mut().flatten().for_each(|seen| *seen += 2 * FLUSH);
         }

@@ -1,8 +1,11 @@
-//! Kernels whose own times speak against their match: it is said once that is decided.
+//! Kernels whose own times contradict their match: they are held back until it is decided which of
+//! the two is wrong.
 //!
-//! Three things cannot be: that a kernel begins before its launch or after NCCL's threads saw its work, that its channels ran outside of
-//! it, and that it overtook another one of its stream ([`super::streams`]). Then either the match is another kernel's, or a clock is wrong: CUPTI's times are off, or the GPU's timer was set. Of a clock the
-//! kernels that follow say the same, and the match stands. Where they do not, it is contradicted.
+//! Three things are impossible: that a kernel begins before its launch or after NCCL's threads saw
+//! its work, that its channels ran outside it, and that it overtook another kernel of its stream
+//! ([`super::streams`]). Either the match belongs to another kernel, or a clock is wrong: CUPTI's
+//! times are off, or the GPU's timer was set. If a clock is wrong, the following kernels show the
+//! same error, and the match stands. If they do not, it is contradicted.
 
 use super::Correlator;
 use super::channels::Agreement;
@@ -14,23 +17,24 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Entry, Method};
 
-/// How long a kernel waits for others that tell, in ns.
+/// How long a kernel waits for others that decide, in ns.
 const PATIENCE_NS: u64 = 4_000_000_000;
-/// How many wait at most.
+/// How many may wait.
 const WAITING: usize = 1024;
 
-/// A kernel that waits.
+/// A kernel that waits for the decision.
 #[derive(Debug)]
 pub(super) struct Doubted {
     kernel: Kernel,
     found: Found,
     since: HostNs,
-    /// The host's times speak against it, not its channels.
+    /// The host's times contradict the match, not the channels.
     by_host: bool,
 }
 
 impl Correlator {
-    /// Says a kernel with what it carried, or has it wait. `by_host` is whether the host's times of its launch and work cannot be.
+    /// Emits a kernel with what it carried, or holds it back. `by_host` is whether the host's times
+    /// of its launch and work contradict the match.
     pub(super) fn owned(&mut self, kernel: &Kernel, found: Found, by_host: bool, sink: &mut dyn FnMut(&Entry<'_>)) {
         self.channels.kernel(found.group, found.context, found.stream, kernel, self.last);
         let is_open = by_host || self.channels.agreement(found.group, false) == Agreement::Open;
@@ -44,7 +48,7 @@ impl Correlator {
         self.doubted.push(Doubted { kernel: kernel.clone(), found, since: self.last, by_host });
     }
 
-    /// Says the kernels of which it is decided whether their match stands: all of them, if `is_last`.
+    /// Emits the kernels whose match has been decided; all of them if `is_last`.
     pub(super) fn say_decided(&mut self, now: HostNs, is_last: bool, sink: &mut dyn FnMut(&Entry<'_>)) {
         let mut index = 0;
         while let Some(Doubted { kernel, found, since, by_host }) = self.doubted.get(index) {
@@ -62,7 +66,7 @@ impl Correlator {
         }
     }
 
-    /// Says a kernel with what it carried, and whether that is contradicted.
+    /// Emits a kernel with what it carried, and whether its match is contradicted.
     fn decided(&mut self, kernel: &Kernel, found: Found, by_host: bool, sink: &mut dyn FnMut(&Entry<'_>)) {
         let Found { method, context, operations, group, launch, replay, replayed, untold, .. } = found;
         let are_times_off = by_host && self.are_times_off(kernel.place.device);
@@ -78,7 +82,7 @@ impl Correlator {
             };
             self.trail.say(kernel, || [format!("its channels: {channels}")]);
         }
-        // Nothing leads to it from what may be another's.
+        // No arrow to a kernel whose match may be wrong.
         let (method, launch) = if is_contradicted { (Method::Contradicted, Handle::NONE) } else { (method, launch) };
         let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };
         self.matched(kernel, method, &carried, sink);
@@ -87,7 +91,7 @@ impl Correlator {
         }
     }
 
-    /// Whether CUPTI's times of a GPU's kernels are certainly off.
+    /// Whether CUPTI's times of this GPU's kernels are known to be off.
     pub(super) fn are_times_off(&self, device: u32) -> bool {
         self.skews.get(&device).is_some_and(Skew::is_off)
     }

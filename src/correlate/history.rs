@@ -1,4 +1,4 @@
-//! What the program said by NVTX that it was doing, thread by thread.
+//! What the program marked with NVTX, thread by thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,34 +9,35 @@ use crate::model::activity::{Edge, Marker};
 use crate::model::time::HostNs;
 use crate::model::timeline::{Around, Moment};
 
-/// Threads whose past is remembered, and begins and ends of all: the call behind a kernel that ends now may be seconds old, and a program
-/// that marks each of its operators makes 20,000 a second, as a rule on one or two threads. 6 MiB of entries at most.
+/// How many threads are remembered, and how many range boundaries of all threads together. The call
+/// behind a kernel that ends now may be seconds old, and a program that marks each of its operators
+/// makes 20,000 ranges a second, usually on one or two threads. The entries take at most 6 MiB.
 const THREADS: usize = 16;
 const PAST: usize = 128 << 10;
-/// A thread that has been in nothing for so long makes room for another one.
+/// A thread that has been in no range for this long, in ns, makes room for another one.
 const IDLE_NS: u64 = 10_000_000_000;
-/// Ranges of a thread inside of each other.
+/// Nested ranges of one thread.
 const DEPTH: usize = 256;
 /// The domain of NCCL's own ranges, which only repeat the call. Source: NCCL, `src/include/nvtx.h`.
 const NCCL: &str = "NCCL";
 
-/// What threads were in.
+/// The ranges that each thread was in, over time.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// By the system's number; ranges of no thread but the process are under `None`.
+    /// By the system's thread id; ranges of the whole process are under `None`.
     threads: FxHashMap<Option<i32>, Thread>,
     most_threads: usize,
     most_past: usize,
-    /// Entries of all threads' pasts.
+    /// Entries in the pasts of all threads.
     held: usize,
 }
 
-/// What a thread was in.
+/// The ranges of one thread.
 #[derive(Debug, Default)]
 struct Thread {
-    /// The ranges that are open, outer ones first.
+    /// The open ranges, outermost first.
     stack: Vec<Level>,
-    /// From when on it was in what, oldest first.
+    /// The innermost range from each time on, oldest first.
     past: VecDeque<(HostNs, Option<Around>)>,
 }
 
@@ -54,20 +55,22 @@ impl Default for History {
 }
 
 impl History {
-    /// One that forgets nothing.
+    /// A history that forgets nothing.
     #[cfg(any(feature = "cli", test))]
     pub(crate) fn endless() -> History {
         History { most_threads: usize::MAX, most_past: usize::MAX, ..History::default() }
     }
 
-    /// What the program was in at a moment. To be asked when the markers up to then have been pushed.
+    /// What the program was in at a moment. Call it once all markers up to that moment have been
+    /// followed.
     pub(crate) fn around(&self, moment: Moment) -> Around {
         let own = self.threads.get(&Some(moment.tid)).and_then(|thread| thread.at(moment.time));
         let step = own.and_then(|around| around.step).or_else(|| self.step_of_all(moment.time));
         Around { range: own.and_then(|around| around.range.clone()), step }
     }
 
-    /// The step that all threads are in that are in one: PyTorch's backward pass has a thread of its own, and the main thread marks the step.
+    /// The step that all threads in a step agree on: PyTorch's backward pass has a thread of its
+    /// own, while the main thread marks the step.
     fn step_of_all(&self, time: HostNs) -> Option<u64> {
         let mut steps = self.threads.values().filter_map(|thread| thread.at(time)?.step);
         let first = steps.next()?;
@@ -79,7 +82,8 @@ impl History {
         !self.threads.is_empty()
     }
 
-    /// Records were lost, and a range's end may be among them: what is open now is not known any more.
+    /// Records were lost, possibly including the end of a range: which ranges are open is no longer
+    /// known.
     pub(crate) fn lost(&mut self) {
         for thread in self.threads.values_mut() {
             let Some(&(now, _)) = thread.past.back() else { continue };
@@ -89,7 +93,7 @@ impl History {
         }
     }
 
-    /// Takes the next marker, in the order of time.
+    /// Takes the next marker, in order of time.
     pub(crate) fn follow(&mut self, marker: &Marker) {
         let tid = marker.tid;
         match marker.edge {
@@ -109,12 +113,13 @@ impl History {
                 let Some(thread) = self.threads.get_mut(&tid) else { return };
                 let Some(at) = thread.stack.iter().rposition(|level| level.id == marker.id) else { return };
                 let Level { domain, .. } = thread.stack.remove(at);
-                // Those of a thread nest, in each domain: an inner one that is still there lost its end.
+                // The ranges of a thread nest within each domain: the end of an inner one that is
+                // still open was lost.
                 let is_lost = |level: &mut Level| tid.is_some() && level.domain == domain;
                 thread.stack.extract_if(at.., is_lost).for_each(drop);
             }
         }
-        // Before it comes: a queue that is full would double.
+        // Forget before adding: a full queue would double.
         self.forget();
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.change(marker.time);
@@ -122,7 +127,8 @@ impl History {
         }
     }
 
-    /// Whether another thread may come, for which the one that has been idle longest may have to go.
+    /// Whether there is room for another thread. If necessary, the thread that has been idle
+    /// longest is forgotten.
     fn has_room(&mut self, now: HostNs) -> bool {
         if self.threads.len() < self.most_threads {
             return true;
@@ -134,7 +140,7 @@ impl History {
         true
     }
 
-    /// Forgets the oldest of the threads that have said the most.
+    /// Forgets the oldest entries of the threads with the most entries.
     fn forget(&mut self) {
         while self.held >= self.most_past {
             let Some(longest) = self.threads.values_mut().max_by_key(|thread| thread.past.len()) else { break };
@@ -150,22 +156,23 @@ impl Thread {
         self.past.get(next.checked_sub(1)?)?.1.as_ref()
     }
 
-    /// From `time` on it is in what is innermost now.
+    /// From `time` on the thread is in the range that is innermost now.
     fn change(&mut self, time: HostNs) {
-        // One that comes late cannot change what was said of the time before.
+        // A late marker does not change what was said about earlier times.
         let time = self.past.back().map_or(time, |(last, _)| time.max(*last));
         self.past.push_back((time, self.stack.last().map(|level| level.around.clone())));
     }
 }
 
-/// The number of a step or an iteration that a range's name ends with: `step 17`, `Iteration: 17`, `ProfilerStep#17`. Its word stands right
-/// before it: PyTorch's own ranges may end with other numbers, as `Optimizer.step#Adam.step, op_id = 371` does.
+/// The number of a step or an iteration at the end of a range's name: `step 17`, `Iteration: 17`,
+/// `ProfilerStep#17`. The word must stand right before the number, because PyTorch's own ranges may
+/// end with other numbers: `Optimizer.step#Adam.step, op_id = 371`.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     let words = name.trim_end_matches(|last: char| last.is_ascii_digit());
     let number = name[words.len()..].parse().ok()?;
     let words = words.trim_end_matches([' ', '#', ':', '=', '_', '-', '(', '[']);
     let lower = words.to_ascii_lowercase();
-    // A writer is no iteration.
+    // "writer 3" is no iteration.
     let is_iter = lower
         .strip_suffix("iter")
         .is_some_and(|before| !before.ends_with(|last: char| last.is_ascii_lowercase()) || words.ends_with("Iter"));
@@ -177,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_numbers_after_their_words() {
+    fn a_step_is_the_number_after_its_word() {
         for (name, number) in [
             ("step 17", Some(17)),
             ("ProfilerStep#3", Some(3)),
@@ -210,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_unless_it_may_not_be() {
+    fn memory_is_bounded_unless_the_history_is_endless() {
         for (mut history, threads, most) in [(History::default(), THREADS, PAST), (History::endless(), 101, usize::MAX)]
         {
             for id in 0..40_000 {
@@ -226,15 +233,15 @@ mod tests {
             assert_eq!(history.threads.len(), threads);
             let held: usize = history.threads.values().map(|thread| thread.past.len()).sum();
             assert!(held == history.held && held <= most && (held == PAST || most > PAST), "{held}");
-            // The one that says the most loses the most.
+            // The thread with the most entries loses the most.
             assert!(history.threads.values().all(|thread| thread.past.len() >= 400));
         }
     }
 
     #[test]
-    fn what_a_busy_thread_said_is_known_for_seconds() {
+    fn ranges_of_a_busy_thread_are_remembered_for_seconds() {
         let mut history = History::default();
-        // 20,000 ranges a second, for three.
+        // 20,000 ranges a second, for three seconds.
         for id in 0..60_000 {
             let begin = 50_000 * u64::from(id);
             history.follow(&marker(1, id, begin, Edge::Begin));
@@ -250,7 +257,7 @@ mod tests {
         for id in 0..100 {
             let begin = 1_000_000_000 * u64::from(id);
             history.follow(&marker(id as i32, id, begin, Edge::Begin));
-            // The first stays in its range.
+            // The first thread stays in its range.
             if id > 0 {
                 history.follow(&marker(id as i32, id, begin + 1000, Edge::End));
             }

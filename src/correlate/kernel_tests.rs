@@ -1,12 +1,12 @@
 //! Kernels and the operations they carried: scenarios in the words of [`super::tests`].
 //!
-//! Only what is said of kernels is compared: the last line of `said` for each of them.
+//! Only what is said about kernels is compared: the last line of `said` for each of them.
 
 use super::tests::{PID, Player, tag};
 use super::*;
 use crate::model::activity::is_nccl;
 
-/// What is said of the kernels of a scenario, one line each, and what was counted.
+/// Compares what is said about the kernels of a scenario with what is expected, one line each.
 #[track_caller]
 pub(super) fn check(input: &str, expected: &str) {
     let mut player = Player::new();
@@ -22,7 +22,8 @@ pub(super) fn check(input: &str, expected: &str) {
     assert_eq!(said, expected, "\n-- said --\n{}\n", said.join("\n"));
 }
 
-/// An operation of its own group and kernel, on communicator C, from `at` on; labels and numbers end in `tag`.
+/// An operation with a group and a kernel of its own, on communicator C, from `at` on. Its labels
+/// and numbers end in `tag`.
 fn eager(at: u64, tag: &str, corr: u32, count: u32) -> String {
     let time = |step| at + step;
     format!(
@@ -56,9 +57,10 @@ fn overlapping_launches_keep_their_own_kernels() {
     );
 }
 
-/// CUPTI before 13.4 Update 1 may do so where modules are unloaded (`crate::releases`).
+/// In CUPTI before 13.4 Update 1 a kernel may have another one's name after a module was unloaded
+/// (`crate::releases`).
 #[test]
-fn a_kernel_that_has_another_s_name_is_still_its_launch_s() {
+fn a_kernel_with_a_wrong_name_still_belongs_to_its_launch() {
     let [known, clone] = [(1_u64 << 32) + 5, (2 << 32) + 5];
     let input = eager(0, "A", 1, 100)
         + &format!(
@@ -77,7 +79,7 @@ fn a_kernel_that_has_another_s_name_is_still_its_launch_s() {
 }
 
 #[test]
-fn a_kernel_that_had_not_ended_is_known_by_what_it_carries() {
+fn an_unfinished_kernel_is_reported_with_its_operations() {
     let graph = "100 0 start g GroupApi | 100 0 start a CollApi parent=g captured count=9 | 101 0 stop a
                  102 0 start l KernelLaunch parent=g | 102 0 node 70 in=l | 103 0 stop l
                  103 0 start p Group | 103 0 start c Coll parent=a group=p count=9 | 103 0 stop c | 103 0 stop p | 103 0 stop g
@@ -95,7 +97,7 @@ fn a_kernel_that_had_not_ended_is_known_by_what_it_carries() {
 }
 
 #[test]
-fn launches_of_which_no_kernel_was_seen_are_known() {
+fn the_first_launch_without_a_kernel_is_known() {
     let mut player = Player::new();
     let mut unseen = |input: &str| {
         player.play(input, &mut |_, _| {});
@@ -103,7 +105,7 @@ fn launches_of_which_no_kernel_was_seen_are_known() {
     };
     let cast = "0 0 thread 100 python3 | 0 0 comm C hash=7 rank=0 ranks=2 interface=7";
     assert_eq!(unseen(&format!("{cast} | 5 0 graph 9 corr=1")), None, "nothing of NCCL's is captured");
-    // Kernels are only waited for where some are to be had.
+    // Kernels are only waited for if some are expected.
     player.correlator.expect_kernels();
     let mut unseen = |input: &str| {
         player.play(input, &mut |_, _| {});
@@ -117,7 +119,7 @@ fn launches_of_which_no_kernel_was_seen_are_known() {
     assert_eq!(unseen("60 0 unfinished corr=4 node=71"), Some(40), "it has not ended");
     player.correlator.all_seen(HostNs(40));
     assert_eq!(player.correlator.unseen_launch(), None, "nothing more will come of it");
-    // A broadcast from 2.29 on is not handed over: it is known by its call alone.
+    // From 2.29 on a broadcast is not handed over: only its call shows it.
     let mut unseen = |input: &str| {
         player.play(input, &mut |_, _| {});
         player.correlator.unseen_launch().map(|time| time.0)
@@ -195,8 +197,9 @@ fn copies_belong_to_the_collective_that_queued_them() {
 }
 
 #[test]
-fn replays_are_told_apart_whatever_order_their_kernels_come_in() {
-    // Four replays of one graph; the second's kernel is lost, the fourth's comes before the third's.
+fn replays_are_told_apart_in_whatever_order_their_kernels_arrive() {
+    // Four replays of one graph. The second one's kernel is lost, and the fourth one's arrives
+    // before the third's.
     let mut input = String::from(
         "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=1 | 1 0 stop a
          2 0 start l KernelLaunch parent=g | 2 0 node 70 in=l | 3 0 stop l | 3 0 stop g
@@ -220,8 +223,9 @@ fn replays_are_told_apart_whatever_order_their_kernels_come_in() {
 }
 
 #[test]
-fn kernels_know_the_ranges_around_the_calls_behind_them() {
-    // Three operations: in the step, in a range inside of it, and after both. Their kernels run when all of that is over.
+fn kernels_have_the_ranges_around_their_calls() {
+    // Three operations: in the step, in a nested range, and after both. Their kernels run when all
+    // ranges have ended.
     let calls = eager(10, "A", 1, 100) + &eager(30, "B", 2, 200) + &eager(60, "C", 3, 300);
     let ranges = "5 0 push 1 ProfilerStep#17 | 25 0 push 2 forward | 26 0 push 3 elsewhere tid=200 | 29 0 push 4 ncclAllReduce domain=NCCL
                   38 0 pop 4 domain=NCCL | 45 0 pop 2 | 50 0 pop 1 | 55 0 pop 3 tid=200";
@@ -235,7 +239,7 @@ fn kernels_know_the_ranges_around_the_calls_behind_them() {
 }
 
 #[test]
-fn operations_of_one_kernel_know_their_own_ranges() {
+fn operations_of_one_kernel_have_their_own_ranges() {
     check(
         "0 0 start g GroupApi | 1 0 start a CollApi parent=g count=1 | 2 0 stop a
          3 0 start b CollApi parent=g count=2 | 4 0 stop b
@@ -249,7 +253,7 @@ fn operations_of_one_kernel_know_their_own_ranges() {
 }
 
 #[test]
-fn kernels_of_a_graph_know_the_ranges_around_its_launch() {
+fn kernels_of_a_graph_have_the_ranges_around_its_launch() {
     let mut input = String::from(
         "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=1 | 1 0 stop a
          2 0 start l KernelLaunch parent=g | 2 0 node 70 in=l | 3 0 stop l | 3 0 stop g
@@ -275,8 +279,9 @@ fn kernels_of_a_graph_know_the_ranges_around_its_launch() {
 }
 
 #[test]
-fn a_thread_without_steps_is_in_that_of_the_others() {
-    // The calls come from thread 100, which marks its operators only; thread 200 marks the steps, and at last thread 300 others.
+fn a_thread_without_steps_takes_the_step_of_the_others() {
+    // The calls come from thread 100, which marks only its operators. Thread 200 marks the steps,
+    // and later thread 300 does too.
     let calls = eager(10, "A", 1, 100) + &eager(30, "B", 2, 200) + &eager(50, "C", 3, 300) + &eager(70, "D", 4, 400);
     let ranges = "1 0 push 1 step#1 tid=200 | 9 0 push 2 allreduce_hook | 19 0 pop 2 | 20 0 pop 1 tid=200
                   21 0 push 3 step#2 tid=200 | 45 0 push 4 step#9 tid=300 | 60 0 pop 4 tid=300 | 61 0 pop 3 tid=200
@@ -292,10 +297,10 @@ fn a_thread_without_steps_is_in_that_of_the_others() {
 }
 
 #[test]
-fn ranges_whose_end_is_lost_do_not_go_on_for_ever() {
+fn ranges_whose_end_was_lost_do_not_stay_open() {
     let calls = eager(10, "A", 1, 100) + &eager(30, "B", 2, 200) + &eager(50, "C", 3, 300);
-    // The end of `inner` is missing; the end of the range around it says as much. And where CUPTI says that it lost records,
-    // nothing is known until the next begin.
+    // The end of `inner` is missing, which the end of the outer range shows. After CUPTI says that
+    // it lost records, nothing is known until the next begin.
     let ranges = "5 0 push 1 outer | 6 0 push 2 inner | 20 0 pop 1 | 40 0 push 3 other | 45 0 lost";
     let kernels = "80 0 kernel 70 corr=1 | 90 0 kernel 80 corr=2 | 99 0 kernel 90 corr=3";
     check(
@@ -308,7 +313,7 @@ fn ranges_whose_end_is_lost_do_not_go_on_for_ever() {
 
 #[test]
 fn a_call_bracket_gives_each_gpu_its_own_communicator_s_calls() {
-    // One thread, two GPUs, one group: NCCL launches a kernel on each, and tells of none.
+    // One thread, two GPUs, one group: NCCL launches a kernel on each, and reports neither.
     check(
         "0 0 comm E hash=9 rank=0 ranks=2 interface=7 device=1 | 0 0 comm F hash=9 rank=1 ranks=2 interface=7 device=2
          1 0 start g GroupApi
@@ -321,7 +326,7 @@ fn a_call_bracket_gives_each_gpu_its_own_communicator_s_calls() {
 }
 
 #[test]
-fn a_kernel_may_carry_broadcasts_of_which_nothing_is_told() {
+fn a_kernel_may_carry_unreported_broadcasts() {
     check(
         "0 0 comm E hash=9 rank=0 ranks=2 interface=7 version=23007
          1 0 start g GroupApi | 1 0 start a CollApi in=E parent=g count=1 | 1 0 stop a
@@ -353,7 +358,8 @@ fn a_plan_that_goes_through_the_host_stream_finds_its_launch() {
 
 #[test]
 fn a_plan_may_come_through_the_host_stream_before_its_launch() {
-    // NCCL enqueues the host function first. On a busy machine it runs before the launching thread goes on.
+    // NCCL enqueues the host function first. On a busy machine it may run before the launching
+    // thread continues.
     //  user      [calls .................] [launch l] [launch m]
     //  callback         [Group p] [Group q]
     check(
@@ -397,8 +403,8 @@ fn each_replay_of_a_graph_has_its_own_operations() {
 }
 
 #[test]
-fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
-    // Without proxy operations there is one Group, at the capture.
+fn unreported_replays_of_a_graph_carry_what_was_captured() {
+    // Without proxy operations there is a single Group, during capture.
     check(
         "0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
          2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l
@@ -412,7 +418,7 @@ fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
 }
 
 #[test]
-fn where_nccl_is_silent_about_replays_the_last_one_s_kernel_may_come_first() {
+fn kernels_of_unreported_replays_may_arrive_in_any_order() {
     check(
         "0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
          2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l
@@ -436,7 +442,7 @@ fn a_broadcast_without_a_launch_event_is_found_by_its_call() {
 }
 
 #[test]
-fn old_interfaces_go_by_the_order_on_the_thread() {
+fn old_interfaces_use_the_order_on_the_thread() {
     let mut player = Player::new();
     let mut said = Vec::new();
     player.play(
@@ -455,7 +461,8 @@ fn old_interfaces_go_by_the_order_on_the_thread() {
         said,
         [
             "kernel to 20 inferred (thread order) C: AllReduce 9",
-            // Its operations came through the host stream: which Group was its own cannot be known.
+            // Its operations came through the host stream: it cannot be known which Group was its
+            // own.
             "kernel to 30 unmatched: NCCL handed over no operation for its launch",
             "kernel to 40 inferred (thread order) C: AllReduce 8",
         ]
@@ -464,7 +471,7 @@ fn old_interfaces_go_by_the_order_on_the_thread() {
 }
 
 #[test]
-fn what_has_no_owner_says_why() {
+fn an_unmatched_kernel_states_the_reason() {
     let input = eager(0, "A", 1, 100)
         + "20 0 kernel 10 corr=77
            21 0 kernel 10 corr=78 name=my_kernel
@@ -481,7 +488,7 @@ fn what_has_no_owner_says_why() {
 }
 
 #[test]
-fn of_a_graph_that_was_seen_a_node_without_a_launch_is_one_of_which_nccl_tells_nothing() {
+fn a_node_of_a_known_graph_without_a_launch_is_one_that_nccl_did_not_report() {
     let [known, clone, untold, unseen] = [(1_u64 << 32) + 5, (2 << 32) + 5, (2 << 32) + 6, (9 << 32) + 1];
     let input = format!(
         "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=9 | 1 0 stop a
@@ -508,7 +515,7 @@ fn a_kernel_has_at_most_one_owner_and_a_launch_one_kernel() {
 }
 
 #[test]
-fn an_external_id_names_the_launch_before_and_after_its_kernel() {
+fn an_external_id_may_arrive_before_or_after_its_kernel() {
     // CUPTI does not call back at launches.
     let unseen = |text: String| {
         let lines = text.split(['\n', '|']).map(str::trim);
@@ -530,7 +537,8 @@ fn an_external_id_names_the_launch_before_and_after_its_kernel() {
     let exact = |until: u64, tag: &str, count: u64| {
         format!("kernel to {until} exact (external id) C by l{tag}: AllReduce {count}")
     };
-    // Another process's id, a call that launches nothing, and the same call twice change nothing.
+    // The id of another process, a call that launches nothing, and the same call twice change
+    // nothing.
     let (said, matches) = played(
         "30 0 id lA corr=1 | 30 0 id lA corr=9 | 30 0 id foreign corr=2 | 40 0 kernel 6 corr=1
          41 0 kernel 16 corr=2 | 42 0 kernel 26 corr=3 | 50 0 id lD corr=3 | 50 0 id lB corr=2 | 51 0 id lB corr=2",
@@ -540,7 +548,7 @@ fn an_external_id_names_the_launch_before_and_after_its_kernel() {
         (matches.matched, matches.foreign_ids, matches.without_kernel),
         ([0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1, 0)
     );
-    // A kernel does not wait for ever, and only one that is NCCL's.
+    // A kernel does not wait for ever, and only NCCL's kernels wait.
     let unmatched = "kernel to 40 unmatched: its launch was not seen";
     let (said, _) = played("40 0 kernel 6 corr=1 | 41 0 kernel 7 corr=1 | 50 0 id lA corr=1");
     assert_eq!(said, [unmatched.to_owned(), exact(41, "A", 100)], "one id, one kernel");
@@ -553,7 +561,7 @@ fn an_external_id_names_the_launch_before_and_after_its_kernel() {
 }
 
 #[test]
-fn few_kernels_wait_for_an_external_id() {
+fn only_a_limited_number_of_kernels_wait_for_an_external_id() {
     let mut player = Player::new();
     player.correlator.expect_external_ids();
     let kernels: String = (0..10_000).map(|n| format!("{} 0 kernel {n} corr={}\n", n + 1, n + 1)).collect();
@@ -571,7 +579,7 @@ fn launches_without_a_kernel_are_counted() {
 }
 
 #[test]
-fn nccl_is_known_by_its_kernels_names() {
+fn nccl_kernels_are_recognised_by_name() {
     assert!(is_nccl("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"));
     assert!(is_nccl("ncclSymkDevKernel_AllGather_LL"));
     assert!(is_nccl("void ncclDevKernel_AllReduce_Sum_f32_RING_LL<true>(ncclDevKernelArgsStorage<4096ul>)"));
@@ -584,7 +592,7 @@ fn nccl_is_known_by_its_kernels_names() {
 }
 
 #[test]
-fn memory_is_bounded_whatever_never_comes() {
+fn memory_is_bounded_whatever_is_missing() {
     let mut correlator = Correlator::new(tag(), PID);
     let mut push = |time: u64, body: Body<'_>| {
         let record = Record { ticks: crate::model::time::Ticks(time), body };
@@ -600,7 +608,7 @@ fn memory_is_bounded_whatever_never_comes() {
 }
 
 #[test]
-fn a_kernel_without_a_true_time_has_ended_and_nobody_waits_for_it() {
+fn a_kernel_without_valid_times_is_not_waited_for() {
     let first = eager(100, "1", 7, 1);
     check(&format!("{first}\n900 0 untimed corr=7 name=ncclDevKernel"), "107 a kernel has ended: [\"c1\"]");
 }

@@ -9,7 +9,7 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Around, CopyOf, Entry, Method, Moment, Operation, Owner, Unmatched, What};
 
-/// The release from which on NCCL tells nothing of broadcasts, unless NCCL_ALLGATHERV_ENABLE=0.
+/// From this release on NCCL does not report broadcasts, unless NCCL_ALLGATHERV_ENABLE=0.
 const SILENT_BROADCASTS: u32 = 22_900;
 
 /// What a kernel carried.
@@ -19,13 +19,13 @@ pub(super) struct Carried<'a> {
     pub(super) operations: &'a [Arc<Operation>],
     pub(super) launch: Handle,
     pub(super) replay: Option<u64>,
-    /// Of a captured launch: where its graph was launched.
+    /// For a captured launch: where its graph was launched.
     pub(super) replayed: Option<Moment>,
     pub(super) untold: u32,
 }
 
 impl Correlator {
-    /// A copy, which may be one of a collective of the copy engines.
+    /// A copy, which may belong to a collective of the copy engines.
     pub(super) fn copy(&mut self, copy: &activity::Copy, sink: &mut dyn FnMut(&Entry<'_>)) {
         let (queued_by, method) = match copy.graph_node {
             0 => (self.copying.get(&copy.correlation).copied(), Method::Bracket),
@@ -39,7 +39,7 @@ impl Correlator {
     pub(super) fn kernel(&mut self, kernel: &Kernel, sink: &mut dyn FnMut(&Entry<'_>)) {
         self.trail.say(kernel, || [trail::kernel(kernel)]);
         match self.claim(kernel) {
-            // Of others nobody would know what they wait for.
+            // Only NCCL's kernels wait: no external id is expected for others.
             Err(Unmatched::NoLaunch) if self.waiting.expects() && is_nccl(&kernel.name) => {
                 self.trail.say(kernel, || ["waits: an external id may name its launch".into()]);
                 if let Some(other) = self.waiting.push(kernel, self.last.max(kernel.span.end)) {
@@ -53,7 +53,7 @@ impl Correlator {
 
     fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
         let &Kernel { graph_node, correlation, place, span, .. } = kernel;
-        // Where CUPTI's times are off, they do not tell which run of its graph it is.
+        // Where CUPTI's times are off, they cannot say which run of its graph a kernel is.
         let span = Some(span).filter(|_| !self.are_times_off(place.device));
         let key = KernelKey { graph_node, correlation, device: place.device, span };
         if graph_node != 0 {
@@ -68,7 +68,8 @@ impl Correlator {
         claimed
     }
 
-    /// A kernel that had not ended when CUPTI had to return its record: it is claimed, because no other record will come.
+    /// A kernel that had not ended when CUPTI had to return its record. It is claimed, because no
+    /// other record will follow.
     pub(super) fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
         let key = KernelKey { graph_node, correlation, device: place.device, span: None };
@@ -84,7 +85,8 @@ impl Correlator {
         sink(&Entry { time: self.last, what });
     }
 
-    /// A kernel that has ended at some time: it is claimed, so that nobody waits for another record.
+    /// A kernel that ended at an unknown time. It is claimed, so that nobody waits for another
+    /// record.
     pub(super) fn untimed(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
         let key = KernelKey { graph_node, correlation, device: place.device, span: None };
@@ -128,7 +130,8 @@ impl Correlator {
         }
     }
 
-    /// A call was made while an external id was pushed on its thread. Its kernel may have come before.
+    /// A call was made while an external id was pushed on its thread. Its kernel may already be
+    /// here.
     pub(super) fn external_id(&mut self, id: Handle, correlation: u32, sink: &mut dyn FnMut(&Entry<'_>)) {
         if !id.is_from(self.tag) {
             self.matches.foreign_ids += 1;
@@ -160,7 +163,7 @@ impl Correlator {
         self.trail.say(kernel, || [format!("drawn as {}", method.text())]);
         let &Carried { context, group, operations, launch, replay, replayed, untold } = carried;
         let comm = self.comms.get(&context);
-        // Before, each is told at some time.
+        // In earlier releases each broadcast is reported sooner or later.
         let untold = if comm.is_some_and(|comm| comm.version >= SILENT_BROADCASTS) { untold } else { 0 };
         let launch = Some(launch).filter(|launch| !launch.is_none());
         let channels = if method == Method::Contradicted { &[][..] } else { &self.channels.sampled(group) };
@@ -169,7 +172,8 @@ impl Correlator {
         sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner } });
     }
 
-    /// What the program was in when it asked for these, or launched the graph that they are in.
+    /// What the program was in when it called for these operations, or when it launched their
+    /// graph.
     fn around(&self, operations: &[Arc<Operation>], is_replay: bool, replayed: Option<Moment>) -> Vec<Around> {
         if !self.history.has_threads() {
             return Vec::new();

@@ -15,7 +15,7 @@ pub(super) struct Known {
     pub(super) kind: Kind,
     /// The thread it was started on.
     pub(super) thread: ThreadId,
-    /// The context it belongs to; its parent's where NCCL passes a foreign one.
+    /// The context it belongs to; its parent's, where NCCL passes a foreign one.
     pub(super) context: Handle,
     pub(super) start: HostNs,
     /// How often it was stopped.
@@ -31,7 +31,7 @@ pub(super) enum Details {
     Group {
         marks: [Option<HostNs>; 2],
     },
-    /// A call of the user's. A captured one stays the parent of every replay.
+    /// A call by the user. A captured one stays the parent of every replay.
     Call {
         captured: bool,
         replays: u32,
@@ -39,7 +39,7 @@ pub(super) enum Details {
         group: Handle,
         made: Moment,
     },
-    /// `Coll` or `P2p`, the Group it was handed over in, and what NCCL did for it.
+    /// `Coll` or `P2p`: the operation, the Group that handed it over, and the work NCCL did for it.
     Operation(Arc<Operation>, Handle, Work),
     ProxyOp {
         op: event::ProxyOp,
@@ -47,9 +47,9 @@ pub(super) enum Details {
         doubt: Option<Doubt>,
         /// It showed progress and was drawn.
         begun: bool,
-        /// It was known from the start to be the network's, of which progress is reported.
+        /// It was known from the start to be the network's, whose progress is reported.
         taken: bool,
-        /// Its open steps: number, and the newest handle.
+        /// Its open steps: number and newest handle.
         steps: Vec<(i32, Handle)>,
     },
     Step {
@@ -70,7 +70,7 @@ pub(super) enum Details {
 /// What NCCL began for an operation, and what of it has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
-    /// Operations of the proxy: begun and ended.
+    /// Proxy operations: begun and ended.
     pub(super) proxy: [u32; 2],
     /// Kernel channels: begun and ended.
     pub(super) channels: [u32; 2],
@@ -81,8 +81,8 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// When all of it had ended, as far as it shows that the operation is done. A moment ago there may have been more to
-    /// begin: to be asked of operations that are long under way.
+    /// When all of it had ended, as far as that shows that the operation is done. More may be about
+    /// to begin, so ask this only about operations that have been under way for long.
     pub(super) fn done(&self) -> Option<HostNs> {
         let all = |[begun, ended]: [u32; 2]| begun == ended;
         let any = self.proxy[0] + self.channels[0] > 0;
@@ -90,7 +90,7 @@ impl Work {
     }
 }
 
-/// Stopped calls and operations that can still become parents.
+/// Stopped calls and operations that may still become parents.
 const CLOSED_PARENTS: usize = 16 << 10;
 /// Stopped events of other kinds, remembered so that a second stop is recognised.
 const CLOSED_OTHERS: usize = 2 << 10;
@@ -103,11 +103,11 @@ const OPEN: usize = 28 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Table {
     events: Store<Handle, Known>,
-    /// Stopped events, oldest first, one queue for each bound above.
+    /// Stopped events, oldest first: one queue for each bound above.
     parents: VecDeque<Handle>,
     others: VecDeque<Handle>,
     captured: VecDeque<Handle>,
-    /// Events in the order of their start; those that were stopped or forgotten since are skipped.
+    /// Events in order of their start. Those that have since been stopped or forgotten are skipped.
     started: VecDeque<Handle>,
     evicted_open: u64,
 }
@@ -129,7 +129,7 @@ impl Table {
         }
     }
 
-    /// Open events that had to be forgotten so far.
+    /// How many open events had to be forgotten so far.
     pub(super) fn evicted_open(&self) -> u64 {
         self.evicted_open
     }
@@ -151,7 +151,7 @@ impl Table {
         }
     }
 
-    /// Notes the first stop of an event, and forgets what was stopped longest ago.
+    /// Notes the first stop of an event, and forgets the events that were stopped longest ago.
     pub(super) fn close(&mut self, id: Handle) {
         let Some(known) = self.events.get_mut(&id) else { return };
         if known.stops > 0 {

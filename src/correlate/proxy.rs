@@ -9,7 +9,8 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Doubt, ProxyOp, What};
 
-/// The newest proxy operations, of which it is looked at the end which never showed progress; of an older one that is told at once.
+/// The newest proxy operations. Those among them that never show progress are reported at the end,
+/// older ones as soon as they drop out.
 pub(super) const PENDING_OPS: usize = 16 << 10;
 /// Connections of the network that are remembered.
 const CONNECTIONS: usize = 16 << 10;
@@ -17,7 +18,7 @@ const CONNECTIONS: usize = 16 << 10;
 /// What proxy operations queue for: communicator, channel, peer, and whether they send.
 pub(super) type Connection = (Handle, u8, i32, bool);
 
-/// Operations of one connection that still queue.
+/// The operations of one connection that still queue.
 struct Queue {
     first: Handle,
     count: u64,
@@ -25,7 +26,7 @@ struct Queue {
 }
 
 impl Correlator {
-    /// A proxy operation begins: it queues, unless the network takes it at once.
+    /// A proxy operation begins. It is queued if it is known to be the network's.
     pub(super) fn start_proxy_op(&mut self, started: &Started<'_>, op: event::ProxyOp, out: &mut Out<'_>) -> Details {
         let &Started { id, parent, context, thread, doubt, .. } = started;
         let foreign = op.pid != self.pid || !context.is_from(self.tag);
@@ -40,7 +41,7 @@ impl Correlator {
         self.pending.push_back(id);
         while self.pending.len() > PENDING_OPS {
             if let Some(oldest) = self.pending.pop_front() {
-                // It may still progress; then it is drawn after all.
+                // It may still show progress; then it is drawn after all.
                 if self.is_pending(oldest).is_some_and(|(_, _, by_network)| !by_network) {
                     self.say_silent(oldest, out);
                 }
@@ -51,10 +52,12 @@ impl Correlator {
 
     pub(super) fn start_step(&mut self, mut known: Known, id: Handle, op: Handle, step: i32, out: &mut Out<'_>) {
         self.show_progress(op, out);
-        // Steps come with the context of their operation, which with PXN is foreign: the operation decides.
+        // Steps carry the context of their operation, which is foreign with PXN: the operation
+        // decides.
         known.context = self.events.get(op).map_or(known.context, |op| op.context);
         self.moved.insert(known.context, out.now);
-        // A receive that the network refused is started again: the same transfer under another handle.
+        // A receive that the network refused is started again: the same transfer under another
+        // handle.
         let open = match self.events.get_mut(op).map(|known| &mut known.details) {
             Some(Details::ProxyOp { steps, .. }) => match steps.iter_mut().find(|(number, _)| *number == step) {
                 Some((_, handle)) => Some(std::mem::replace(handle, id)),
@@ -81,8 +84,9 @@ impl Correlator {
         self.events.insert(id, known);
     }
 
-    /// Ends the steps of an operation that is done. NCCL 2.24 to 2.26 stops only the first of several receives that it finds done in one
-    /// turn (src/transport/net.cc, recvProxyProgress: the step's number is taken before the loop).
+    /// Ends the steps of an operation that is done. Where NCCL 2.24 to 2.26 finds several receives
+    /// done in one turn, it stops only the first (src/transport/net.cc, recvProxyProgress: the
+    /// number of the step is taken before the loop).
     pub(super) fn end_steps(&mut self, open: &[(i32, Handle)], out: &mut Out<'_>) {
         for &(_, step) in open {
             if let Some(&Details::Step { first, starts, .. }) = self.events.get(step).map(|known| &known.details) {
@@ -92,7 +96,7 @@ impl Correlator {
         }
     }
 
-    /// A step of the proxy shows that the GPU had begun with its operation.
+    /// A proxy step shows that the GPU had begun its operation.
     pub(super) fn saw_work_of(&mut self, step: Handle, now: HostNs) {
         let Some(&Details::Step { op, .. }) = self.events.get(step).map(|known| &known.details) else { return };
         if let Some(&Details::ProxyOp { parent, .. }) = self.events.get(op).map(|known| &known.details) {
@@ -114,7 +118,7 @@ impl Correlator {
     pub(super) fn show_progress(&mut self, op: Handle, out: &mut Out<'_>) {
         let Some(known) = self.events.get_mut(op) else { return };
         let Details::ProxyOp { op: facts, begun, taken, .. } = &mut known.details else { return };
-        // One that was told to be silent, or to queue when its communicator ended, stays so.
+        // One that was reported as silent, or as queued when its communicator ended, stays so.
         if known.stops > 0 || std::mem::replace(begun, true) {
             return;
         }
@@ -131,8 +135,8 @@ impl Correlator {
         }
     }
 
-    /// Says of the proxy operations (of one communicator) that never showed progress why that is: they still queue, or NCCL does not report
-    /// of their transport.
+    /// Reports why proxy operations (of one communicator, or of all) never showed progress: they
+    /// still queue, or NCCL does not report progress for their transport.
     pub(super) fn give_up_pending(&mut self, context: Option<Handle>, out: &mut Out<'_>) {
         let mut queues: Vec<Queue> = Vec::new();
         let mut places = FxHashMap::default();
@@ -165,7 +169,7 @@ impl Correlator {
         }
     }
 
-    /// A connection turns out to be the network's: what was taken for it before queues.
+    /// A connection turns out to be the network's: its operations so far are queued.
     fn take_pending(&mut self, connection: Connection, out: &mut Out<'_>) {
         let queues = |op: &Handle| self.is_pending(*op).is_some_and(|(of, taken, _)| of == connection && !taken);
         let queued: Vec<Handle> = self.pending.iter().copied().filter(queues).collect();
@@ -177,7 +181,8 @@ impl Correlator {
         }
     }
 
-    /// Of a proxy operation that showed no progress yet: its connection, whether it was told to be taken, and whether it is the network's.
+    /// For a proxy operation without progress: its connection, whether it was reported as taken,
+    /// and whether it is the network's.
     pub(super) fn is_pending(&self, op: Handle) -> Option<(Connection, bool, bool)> {
         let known = self.events.get(op).filter(|known| known.stops == 0)?;
         let Details::ProxyOp { op, begun: false, taken, .. } = &known.details else { return None };
@@ -185,7 +190,7 @@ impl Correlator {
         Some((connection, *taken, *taken || self.connections.get(&connection).is_some()))
     }
 
-    /// Says of one proxy operation that nothing came of it.
+    /// Reports that a proxy operation never showed progress.
     pub(super) fn say_silent(&mut self, op: Handle, out: &mut Out<'_>) {
         if let Some(known) = self.events.get(op)
             && let Some(proxy) = self.proxy_op(known)

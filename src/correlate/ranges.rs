@@ -1,10 +1,11 @@
-//! Ranges of NVTX, whose begin and end CUPTI reports apart from each other.
+//! NVTX ranges, whose begin and end CUPTI reports separately.
 
 use super::bounded::Bounded;
 use crate::model::activity::{Edge, Marker};
 use crate::model::time::HostNs;
 
-/// Ranges that are open at a time; a program that never ends them must not take memory for ever.
+/// Ranges that are open at a time; a program that never ends its ranges must not use ever more
+/// memory.
 const OPEN: usize = 16 << 10;
 
 /// The ranges that have begun.
@@ -16,7 +17,7 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// Takes a marker. The answer is what is now known as a whole: a range with its end, or a mark.
+    /// Takes a marker. Returns what is complete now: a range with its end, or a mark.
     pub(super) fn push(&mut self, marker: &Marker) -> Option<(Marker, Option<HostNs>)> {
         match marker.edge {
             Edge::Mark => Some((marker.clone(), None)),
@@ -37,7 +38,7 @@ impl Ranges {
         }
     }
 
-    /// Those that have not ended, oldest first.
+    /// The ranges that have not ended, oldest first.
     pub(super) fn finish(&mut self) -> Vec<Marker> {
         let mut open: Vec<_> = std::mem::take(&mut self.open).into_values().collect();
         open.sort_by_key(|marker| marker.time);
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn begins_and_ends_are_paired_by_their_numbers() {
+    fn begins_and_ends_are_paired_by_id() {
         let mut ranges = Ranges::default();
         let mut push = |id, time, edge| ranges.push(&marker(id, time, edge)).map(|(begin, end)| (begin.id, end));
         assert_eq!(push(1, 10, Edge::Begin), None);
@@ -69,7 +70,7 @@ mod tests {
         assert_eq!(push(1, 30, Edge::End), Some((1, Some(HostNs(30)))));
         assert_eq!(push(1, 31, Edge::End), None, "ended already");
         assert_eq!(push(4, 40, Edge::Begin), None);
-        // With a step of the clock between them.
+        // With a step of the clock in between.
         assert_eq!(push(4, 39, Edge::End), Some((4, Some(HostNs(40)))));
         assert_eq!(push(5, 15, Edge::Begin), None);
         assert_eq!(ranges.unpaired(), 1);

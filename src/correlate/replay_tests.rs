@@ -1,28 +1,29 @@
-//! Which run of a graph a kernel is: where launches are counted, and where they are not.
+//! Which run of a graph a kernel belongs to, with and without counted launches.
 
 use super::kernel_tests::check;
 use super::tests::Player;
 use crate::model::time::HostNs;
 
-/// A captured call, with the node 50 that it recorded, cloned to 60, in the executable graph 9. NCCL hands over each run.
+/// A captured call. Its node 50 was cloned to 60, in the executable graph 9. NCCL hands over each
+/// run.
 const TOLD: &str = "
     0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
     2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l | 3 0 stop g
     4 0 clone 60 of=50 | 4 0 graph 9\n";
 
-/// The same where NCCL hands over what is captured, and nothing later.
+/// The same, but NCCL hands over only the capture.
 const SILENT: &str = "
     0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=1 captured | 1 0 stop a
     2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l
     3 0 start p Group | 3 0 start x Coll parent=a group=p count=1 | 3 0 stop x | 3 0 stop p | 3 0 stop g
     4 0 clone 60 of=50 | 4 0 graph 9\n";
 
-/// A launch of graph 9 at this time, in us, as CUPTI tells of it.
+/// A launch of graph 9 at this time (in us), as CUPTI reports it.
 fn launch(at: u64, corr: u32) -> String {
     format!("{at}000 0 graph 9 corr={corr}\n")
 }
 
-/// The hand-over of a run, 1 us after it was launched at this time.
+/// The hand-over of a run that was launched at this time, 1 us later.
 fn group(at: u64) -> String {
     let now = at + 1;
     format!(
@@ -31,7 +32,7 @@ fn group(at: u64) -> String {
     )
 }
 
-/// The kernel of a run, 2 us after it was launched at this time, for 3 us.
+/// The kernel of a run that was launched at this time: it begins 2 us later and takes 3 us.
 fn kernel(at: u64, corr: u32) -> String {
     format!("{}000 0 kernel {}000 corr={corr} node=60\n", at + 5, at + 2)
 }
@@ -44,7 +45,7 @@ const EXACT: &str = "exact (graph node) C by l";
 const INFERRED: &str = "inferred (graph replay) C by l";
 
 #[test]
-fn runs_that_nobody_launched_before_cupti_s_eyes_do_not_shift_the_others() {
+fn launches_that_cupti_did_not_see_do_not_shift_the_count() {
     // The launches at 200 and 300 are not seen: CUPTI is lent.
     let input = TOLD.to_owned()
         + &launch(100, 7)
@@ -66,22 +67,22 @@ fn runs_that_nobody_launched_before_cupti_s_eyes_do_not_shift_the_others() {
 }
 
 #[test]
-fn launches_from_before_cupti_was_lent_may_be_told_after_it() {
+fn launches_from_before_cupti_was_lent_may_be_reported_later() {
     let input = "150000 0 lent\n".to_owned() + TOLD + &launch(100, 7) + &group(100) + &kernel(100, 7);
     let input = input + &launch(200, 8) + &group(200) + &kernel(200, 8);
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{INFERRED} replay 2"))));
 }
 
 #[test]
-fn where_nccl_is_silent_and_cupti_was_lent_the_run_is_left_open() {
+fn after_lending_the_run_of_an_unreported_replay_stays_open() {
     let input =
         SILENT.to_owned() + &launch(100, 7) + &kernel(100, 7) + "150000 0 lent\n" + &launch(400, 8) + &kernel(400, 8);
     check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(400, INFERRED)));
 }
 
 #[test]
-fn where_kernels_may_name_another_launch_their_runs_come_from_times_alone() {
-    // Each kernel names the launch of the other. That at 400 says nothing by its time either.
+fn kernels_that_may_name_a_wrong_launch_are_placed_by_time_alone() {
+    // Each kernel names the launch of the other.
     let input = TOLD.to_owned()
         + &launch(100, 7)
         + &group(100)
@@ -97,13 +98,13 @@ fn where_kernels_may_name_another_launch_their_runs_come_from_times_alone() {
         + &said(200, &format!("{INFERRED} replay 2"))
         + &said(300, &format!("{INFERRED} replay 3"));
     check(&input, &expected);
-    // Where NCCL is silent there are no times to go by.
+    // Where NCCL does not report replays, there are no times to go by.
     let input = SILENT.to_owned() + "50000 0 distrust\n" + &launch(100, 7) + &launch(200, 8) + &kernel(100, 8);
     check(&input, &said(100, INFERRED));
 }
 
 #[test]
-fn where_kernels_may_name_another_launch_none_is_waited_for() {
+fn kernels_that_may_name_a_wrong_launch_are_not_waited_for() {
     let mut player = Player::new();
     player.correlator.expect_kernels();
     let mut unseen = |input: &str| {
@@ -117,14 +118,14 @@ fn where_kernels_may_name_another_launch_none_is_waited_for() {
 }
 
 #[test]
-fn a_graph_that_is_made_after_cupti_was_lent_is_counted() {
+fn launches_of_a_graph_made_after_cupti_was_lent_are_counted() {
     let input = "0 0 lent\n".to_owned() + SILENT + &launch(100, 7) + &kernel(100, 7);
     check(&input, &said(100, &format!("{EXACT} replay 1")));
 }
 
 #[test]
-fn a_launch_whose_callback_was_missed_is_found_by_time_and_those_after_it_are_not_counted() {
-    // Nobody tells of the launch at 200, whose kernel comes.
+fn after_a_missed_callback_runs_are_found_by_time_alone() {
+    // The launch at 200 is not reported, but its kernel is.
     let input = TOLD.to_owned()
         + &launch(100, 7)
         + &group(100)
@@ -141,8 +142,9 @@ fn a_launch_whose_callback_was_missed_is_found_by_time_and_those_after_it_are_no
 }
 
 #[test]
-fn a_launch_that_was_missed_and_whose_kernel_is_lost_too_is_noticed_by_the_next() {
-    // Of the launch at 200 only NCCL tells. The next would be counted as the second run, which began before it was launched.
+fn a_missed_launch_with_a_lost_kernel_is_noticed_at_the_next_launch() {
+    // Only NCCL reports the launch at 200. The next would be counted as the second run, which began
+    // before it was launched.
     let input = TOLD.to_owned()
         + &launch(100, 7)
         + &group(100)
@@ -155,8 +157,8 @@ fn a_launch_that_was_missed_and_whose_kernel_is_lost_too_is_noticed_by_the_next(
 }
 
 #[test]
-fn a_graph_of_the_application_s_alone_may_be_launched_untold() {
-    // Node 1 of graph 7, which nothing of NCCL's is in.
+fn unreported_launches_of_the_application_s_own_graphs_do_no_harm() {
+    // Node 1 of graph 7, which contains nothing of NCCL's.
     let input = TOLD.to_owned()
         + "95000 0 kernel 92000 corr=3 node=30064771073 name=sgemm\n"
         + &launch(100, 7)
@@ -169,14 +171,14 @@ fn a_graph_of_the_application_s_alone_may_be_launched_untold() {
 }
 
 #[test]
-fn where_times_are_wrong_the_operation_is_known_and_the_run_is_open() {
-    // By its time it ran before it was launched and handed over; nothing was missed.
+fn wrong_times_leave_the_operation_known_and_the_run_open() {
+    // By its time it ran before it was launched and handed over, yet nothing was missed.
     let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + "95000 0 kernel 92000 corr=7 node=60\n";
     check(&input, &said(90, INFERRED));
 }
 
 #[test]
-fn kernels_that_come_in_another_order_are_counted_by_their_launches() {
+fn kernels_out_of_order_are_counted_by_their_launches() {
     let input = TOLD.to_owned()
         + &launch(100, 7)
         + &group(100)
@@ -188,7 +190,7 @@ fn kernels_that_come_in_another_order_are_counted_by_their_launches() {
 }
 
 #[test]
-fn a_graph_that_was_changed_says_nothing_of_what_its_kernels_carry() {
+fn kernels_of_a_changed_graph_stay_unmatched() {
     let input = TOLD.to_owned()
         + &launch(100, 7)
         + &group(100)
@@ -203,7 +205,7 @@ fn a_graph_that_was_changed_says_nothing_of_what_its_kernels_carry() {
 }
 
 #[test]
-fn the_runs_of_two_graphs_of_one_capture_are_told_apart_by_time_alone() {
+fn runs_of_two_graphs_from_one_capture_are_told_apart_by_time_alone() {
     let input = TOLD.to_owned()
         + "5000 0 clone 61 of=50 | 5000 0 graph 10\n"
         + &launch(100, 7)
@@ -216,25 +218,25 @@ fn the_runs_of_two_graphs_of_one_capture_are_told_apart_by_time_alone() {
 }
 
 #[test]
-fn a_child_graph_and_a_clone_of_a_graph_are_no_further_executable_graphs() {
-    // What was captured is cloned into a child graph, of whose graph an executable one is made.
+fn child_graphs_and_clones_do_not_count_as_executable_graphs() {
+    // The captured graph is cloned into a child graph, and that graph becomes executable.
     let nested = TOLD.replace("clone 60 of=50", "clone 55 of=50 | 4 0 clone 60 of=55");
     let played = launch(100, 7) + &group(100) + &kernel(100, 7) + &launch(200, 8) + &group(200) + &kernel(200, 8);
     let said_as = |how| said(100, &format!("{how} replay 1")) + &said(200, &format!("{how} replay 2"));
     check(&(nested.clone() + &played), &said_as(EXACT));
-    // Of two executable graphs the count of one's launches is not that of the runs.
+    // With two executable graphs, the launches of one do not count the runs.
     check(&(nested + "5 0 clone 70 of=55\n" + &played), &said_as(INFERRED));
     let beside = TOLD.replace("clone 60 of=50", "clone 60 of=50 | 4 0 clone 55 of=50 | 4 0 clone 70 of=55");
     check(&(beside + &played), &said_as(INFERRED));
 }
 
-/// Two executable graphs of one capture, which may run beside each other: node 61 is in graph 10.
+/// Two executable graphs of one capture, which may run at the same time. Node 61 is in graph 10.
 fn two_graphs() -> String {
     TOLD.to_owned() + "5000 0 clone 61 of=50 | 5000 0 graph 10\n"
 }
 
 #[test]
-fn a_kernel_that_may_be_several_runs_is_none_of_them() {
+fn a_kernel_that_fits_several_runs_gets_none() {
     // Both runs had been handed over when the kernels began.
     let input = two_graphs()
         + &launch(100, 7)
@@ -248,8 +250,8 @@ fn a_kernel_that_may_be_several_runs_is_none_of_them() {
 }
 
 #[test]
-fn a_kernel_that_begins_after_that_of_a_run_is_a_later_one() {
-    // The kernel of the first run is lost, and nobody tells of the third one's launch.
+fn a_kernel_that_begins_after_another_belongs_to_a_later_run() {
+    // The kernel of the first run is lost, and the third launch is not reported.
     let input = two_graphs()
         + &launch(100, 7)
         + &group(100)
@@ -277,7 +279,7 @@ fn a_run_has_one_kernel() {
 }
 
 #[test]
-fn after_cupti_was_lent_a_kernel_for_which_nothing_is_handed_over_may_carry_something_else() {
+fn after_lending_a_kernel_without_a_hand_over_stays_unmatched() {
     let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + &kernel(100, 7) + "150000 0 lent\n";
     let input = input + &launch(200, 8) + &kernel(200, 8);
     let unmatched = "202000 kernel to 205000 unmatched: NCCL handed over no operation for its launch\n";
@@ -285,12 +287,12 @@ fn after_cupti_was_lent_a_kernel_for_which_nothing_is_handed_over_may_carry_some
 }
 
 #[test]
-fn where_records_are_lost_the_number_of_a_run_that_its_time_tells_is_not_known() {
+fn lost_records_leave_the_number_of_a_run_open() {
     let input = TOLD.to_owned() + "50000 0 records-lost\n" + &launch(100, 7) + &group(100) + &kernel(100, 7);
     check(&input, &said(100, INFERRED));
 }
 
-/// A kernel outside of graphs that by CUPTI ran 100 us before its launch at this time.
+/// A kernel outside of graphs that, according to CUPTI, ran 100 us before its launch at this time.
 fn early(at: u64) -> String {
     format!(
         "{at}000 0 start e{at} KernelLaunch | {at}000 0 launch corr={at} in=e{at} | {at}000 0 stop e{at}
@@ -302,8 +304,8 @@ fn early(at: u64) -> String {
 }
 
 #[test]
-fn times_that_are_off_do_not_tell_the_run_of_a_graph() {
-    // The kernel of the run at 500 is told 100 us early.
+fn wrong_kernel_times_do_not_decide_the_run_of_a_graph() {
+    // The times of the kernel of the run at 500 are 100 us early.
     let run = "350000 0 lent\n".to_owned() + &group(400) + &group(500) + "405000 0 kernel 402000 corr=8 node=60\n";
     check(&(TOLD.to_owned() + &run), &said(400, &format!("{INFERRED} replay 1")));
     let eager =
@@ -313,15 +315,16 @@ fn times_that_are_off_do_not_tell_the_run_of_a_graph() {
 }
 
 #[test]
-fn a_graph_does_not_run_beside_itself() {
-    // The run at 104 was handed over while this kernel ran: then it is not the one before, and not that one either.
+fn runs_of_one_graph_do_not_overlap() {
+    // The run at 104 was handed over while this kernel ran. So the kernel is neither the earlier
+    // run nor that one.
     let input =
         TOLD.to_owned() + "50000 0 lent\n" + &group(100) + &group(104) + "108000 0 kernel 102000 corr=8 node=60\n";
     check(&input, "102000 kernel to 108000 unmatched: NCCL handed over no operation for its launch");
 }
 
 #[test]
-fn replays_hand_over_the_launches_of_a_group_in_their_order() {
+fn replays_hand_over_the_launches_of_a_group_in_order() {
     let capture = TOLD
         .replace("| 1 0 stop a", "| 1 0 stop a | 1 0 start b CollApi parent=g count=2 captured | 1 0 stop b")
         .replace("| 3 0 stop g", "| 3 0 start k KernelLaunch parent=g | 3 0 node 51 in=k | 3 0 stop k | 3 0 stop g")
@@ -345,7 +348,7 @@ fn replays_hand_over_the_launches_of_a_group_in_their_order() {
 }
 
 #[test]
-fn a_group_of_another_communicator_hands_over_nothing_for_a_launch() {
+fn a_group_of_another_communicator_does_not_match_a_launch() {
     let input = "0 0 start l KernelLaunch in=C | 0 0 launch corr=5 in=l | 1 0 stop l
         2 0 start p Group in=D | 2 0 start x Coll in=D group=p count=9 | 3 0 stop x | 3 0 stop p
         9000 0 kernel 4000 corr=5\n";

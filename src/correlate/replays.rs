@@ -1,18 +1,25 @@
-//! Which replay of its graph a kernel is, and what NCCL handed over for it.
+//! Which replay of its graph a kernel is, and which operations NCCL handed over for it.
 //!
-//! A captured launch is a node of a graph, and runs as often as graphs with it are launched. Two things say which run a kernel is:
+//! A captured launch is a node of a graph, and runs each time a graph with that node is launched.
+//! There are two ways to tell which run a kernel is:
 //!
 //! ```text
-//!  launches, by CUPTI's callbacks     1        2        3                 4      counted: a kernel has its launch's id
-//!  NCCL's Groups, at each run          [1]          [2]      [3]              [4]
-//!  kernels                              |==1==|      |==2==|  |==3==|          |==4==|    in time: after its own Group, before the next
+//!  launches, by CUPTI's callbacks   1       2       3               4     counted: a kernel has
+//!                                                                         the id of its launch
+//!  NCCL's Groups, at each run        [1]         [2]     [3]            [4]
+//!  kernels                            |==1==|     |==2==| |==3==|        |==4==|
+//!                                                                         timed: after its own
+//!                                                                         Group, before the next
 //! ```
 //!
-//! The count fails where launches were not told: CUPTI was lent, a callback was missed, or there was no room for a record. The times
-//! fail where a clock is not known well enough. A run is exact where it was counted and its time allows it. Where nothing was counted,
-//! the times decide alone, as far as they leave one run. Where they leave several, or contradict the count, nothing is concluded.
+//! The count fails where launches were not reported: CUPTI was lent, a callback was missed, or
+//! there was no room for a record. The times fail where a clock is not known well enough. A run is
+//! exact where it was counted and its time allows it. Where nothing was counted, the times alone
+//! decide, if they leave a single run. Where they leave several, or contradict the count, nothing
+//! is concluded.
 //!
-//! A plan that needs no proxy is handed over once, while it is captured; of its replays NCCL says nothing, and the count is all there is.
+//! A plan that needs no proxy is handed over once, during capture. NCCL does not report its
+//! replays, so only the count is left.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,19 +32,19 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Moment, Operation, Unmatched};
 
-/// Launches of graphs remembered until their kernels arrive.
+/// Launches of graphs that are remembered until their kernels arrive.
 const LAUNCHES: usize = 14 << 10;
-/// Times at which CUPTI was lent that are remembered.
+/// How many times of lending CUPTI are remembered.
 const LENT: usize = 256;
 /// Executable graphs that are remembered.
 const GRAPHS: usize = 8 << 10;
 /// Replays of one captured launch whose kernels have not arrived.
 pub(super) const REPLAYS: usize = 4096;
-/// Replays by which the kernel of one may come late.
+/// How many replays late the kernel of a run may come.
 const LATE: u64 = 256;
-/// Runs that are named where decisions are explained.
+/// Runs that are named in an explanation.
 const EXPLAINED: usize = 8;
-/// The error of the host's times of records, in ns, with room to spare.
+/// The error of the host's times of records, in ns, with a margin.
 const RECORD_ERROR_NS: u64 = 500;
 
 /// The operations of a plan.
@@ -46,29 +53,30 @@ pub(super) type Operations = Arc<Vec<Arc<Operation>>>;
 /// A plan that was handed over.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
-    /// The Group in which it was.
+    /// The Group that handed it over.
     pub(super) group: Handle,
     pub(super) operations: Operations,
-    /// When that began: its kernel waits for that where the launch was captured.
+    /// When that Group began: the kernel of a captured launch waits for it.
     pub(super) begin: HostNs,
     /// A kernel was found for it.
     pub(super) is_claimed: bool,
 }
 
-/// What NCCL handed over for a launch. For one that is not captured that is one plan.
+/// The plans that NCCL handed over for a launch. For a launch that is not captured there is one.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     /// Oldest first.
     told: VecDeque<Run>,
-    /// How many of the oldest are not in `told` any more.
+    /// How many of the oldest have left `told`.
     gone: u64,
-    /// The operations of the last run found: those of a replay about which NCCL says nothing.
+    /// The operations of the last run found. They are used for replays that NCCL does not report.
     last: Option<Operations>,
-    /// It was handed over while it was captured.
+    /// It was handed over during capture.
     is_silent: bool,
-    /// Nodes that were made of its node.
+    /// How many nodes were cloned from its node.
     clones: u32,
-    /// No kernel that begins after this is one of the first so many runs: they run in the order of their Groups.
+    /// A time and a number of runs: no kernel that begins at or after that time belongs to one of
+    /// that many first runs, because runs happen in the order of their Groups.
     floor: (HostNs, u64),
 }
 
@@ -76,31 +84,31 @@ pub(super) struct Runs {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replay {
     graph: u64,
-    /// Which launch of it that was, from 0, as far as launches were told.
+    /// Which launch of the graph it was, counted from 0, as far as launches were reported.
     index: u64,
     /// Where it was made.
     pub(super) asked: Option<Moment>,
     time: HostNs,
-    /// CUPTI was not away since the graph was made.
+    /// CUPTI was not lent since the graph was made.
     is_whole: bool,
-    /// The graph was changed before.
+    /// The graph had been changed before.
     is_changed: bool,
 }
 
-/// What is known of a kernel beside its node.
+/// What is known of a kernel besides its node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// When it ran; `None` for one that had not ended, or whose times are off.
+    /// When it ran; `None` if it had not ended, or if its times are off.
     pub(super) span: Option<Span>,
     /// The launch of its graph.
     launched: Option<Replay>,
-    /// The number of that launch can be relied upon.
+    /// The index of that launch can be trusted.
     is_counted: bool,
-    /// Its node is the one that was captured, as far as anything can be known.
+    /// Its node is the one that was captured, as far as can be known.
     is_whole: bool,
-    /// What NCCL told may have gaps.
+    /// NCCL's records may have gaps.
     is_lossy: bool,
-    /// Callbacks were missed, or CUPTI was away: times decide where they contradict the count.
+    /// Callbacks were missed, or CUPTI was lent: where times and count disagree, the times decide.
     has_gaps: bool,
 }
 
@@ -110,7 +118,7 @@ pub(super) struct Which {
     pub(super) run: Run,
     /// Which run it is, counted from 1, if that is known.
     pub(super) number: Option<u64>,
-    /// It was counted, and nothing speaks against it.
+    /// It was counted, and nothing contradicts it.
     pub(super) is_exact: bool,
 }
 
@@ -130,7 +138,7 @@ impl Runs {
         }
     }
 
-    /// Whether nothing was handed over, or all of it is forgotten.
+    /// Whether nothing was handed over, or all of it has been forgotten.
     pub(super) fn is_empty(&self) -> bool {
         self.told.is_empty()
     }
@@ -140,12 +148,12 @@ impl Runs {
         self.told.pop_front()
     }
 
-    /// It is handed over while it is captured, and not at its replays.
+    /// The plan is handed over during capture, and not at its replays.
     pub(super) fn fall_silent(&mut self) {
         self.is_silent = true;
     }
 
-    /// A node was made of its node.
+    /// A node was cloned from its node.
     pub(super) fn cloned(&mut self) {
         self.clones += 1;
     }
@@ -168,15 +176,15 @@ impl Runs {
         let free = |place: &usize| self.told.get(*place).is_some_and(|run| !run.is_claimed);
         let place_of = |index: u64| index.checked_sub(self.gone).and_then(|place| usize::try_from(place).ok());
         let (place, is_exact) = match counted.map(place_of) {
-            // It is too long ago, or NCCL did not tell of it.
+            // Its run was too long ago, or NCCL did not report it.
             Some(None) => (None, false),
             Some(Some(place)) if (low..high).contains(&place) => (Some(place).filter(free), true),
             Some(_) if !seen.has_gaps => (None, false),
-            // Launches that nobody told of.
+            // Some launches were not reported.
             _ => (Some(low).filter(|place| place + 1 == high).filter(free), false),
         };
-        // Nothing that NCCL handed over could be it: its graph may be another one by now. Where all that is done with graphs was told, it is
-        // the times that are wrong.
+        // No run that was handed over fits: the graph may be another one by now. Where everything
+        // done to graphs was reported, the times must be wrong.
         if !seen.is_whole && place.is_none() && !(low..high).any(|place| free(&place)) {
             return Err(Unmatched::NoGroup);
         }
@@ -208,7 +216,7 @@ impl Runs {
         found
     }
 
-    /// The same where NCCL tells of the capture only.
+    /// The same where NCCL reports only the capture.
     fn of_silent(&mut self, counted: Option<u64>, is_whole: bool) -> Result<Which, Unmatched> {
         let first = self.told.front().filter(|_| counted == Some(0)).cloned();
         if let Some(run) = self.told.front() {
@@ -219,7 +227,7 @@ impl Runs {
         Ok(Which { run, number: counted.map(|index| index + 1), is_exact: is_whole && counted.is_some() })
     }
 
-    /// What was handed over for the launch, and which of that a kernel can be by its time.
+    /// What was handed over for the launch, and which runs are possible by the time of a kernel.
     pub(super) fn explain(&self, seen: Option<&Seen>, kernel: Option<Span>, steps: &mut Vec<String>) {
         let (low, high) = seen.map_or((0, self.told.len()), |seen| self.in_time(seen));
         if let Some(seen) = seen {
@@ -240,7 +248,7 @@ impl Runs {
         }
     }
 
-    /// The runs that a kernel can be by its time, from and to (not included), by their place.
+    /// The runs that are possible by the time of a kernel, as a half-open range of indices.
     fn in_time(&self, seen: &Seen) -> (usize, usize) {
         let floor =
             |start: HostNs| if start >= self.floor.0 { self.floor.1.saturating_sub(self.gone) as usize } else { 0 };
@@ -249,12 +257,13 @@ impl Runs {
         let high = self.told.partition_point(|run| run.begin.0 <= span.start.0.saturating_add(error));
         let launched = seen.launched.map_or(0, |launched| launched.time.0.saturating_sub(RECORD_ERROR_NS));
         let mut low = floor(span.start).max(self.told.partition_point(|run| run.begin.0 < launched));
-        // One executable graph does not run beside itself: no Group of a later run begins before it ends.
+        // An executable graph does not overlap itself: no Group of a later run begins before this
+        // kernel ends.
         if self.clones <= 1 {
             let begun_before = self.told.partition_point(|run| run.begin.0.saturating_add(error) < span.end.0);
             low = low.max(begun_before.saturating_sub(1));
         }
-        // Of several graphs, an earlier run may still have to come, if no kernel was found for it.
+        // With several graphs, an earlier run for which no kernel was found may still be running.
         while low + 1 < high && self.told[low].is_claimed {
             low += 1;
         }
@@ -270,8 +279,8 @@ fn seq_of(operation: Option<&Arc<Operation>>) -> Option<u64> {
     }
 }
 
-/// The same operations without what tells one run from the others. A collective keeps its number where all runs have that, as where
-/// NCCL does not count with KernelCh.
+/// The same operations without what distinguishes the runs. A collective keeps its number if all
+/// runs have the same one, as where NCCL does not count with KernelCh.
 fn unnumbered(operations: &Operations, is_common: &dyn Fn(usize, u64) -> bool) -> Operations {
     let unnumbered = |(place, operation): (usize, &Arc<Operation>)| {
         let (id, since, p2p_number) = (Handle::NONE, HostNs(0), Operation::UNNUMBERED);
@@ -291,13 +300,13 @@ fn unnumbered(operations: &Operations, is_common: &dyn Fn(usize, u64) -> bool) -
 pub(super) struct Graphs {
     launches: Bounded<u32, Replay>,
     graphs: Bounded<u64, Executable>,
-    /// When CUPTI was given up.
+    /// The times at which CUPTI was lent.
     lent: Vec<HostNs>,
-    /// A graph was launched, and nobody told.
+    /// A graph launch was not reported.
     missed: bool,
-    /// The launch that a kernel names may be another one.
+    /// The launch that a kernel names may be another kernel's.
     distrusts: bool,
-    /// There was no room for records of NCCL's.
+    /// There was no room for some of NCCL's records.
     lossy: bool,
     /// A graph was changed.
     changed: bool,
@@ -308,9 +317,9 @@ pub(super) struct Graphs {
 struct Executable {
     /// Its launches so far.
     launched: u64,
-    /// Those of which a kernel has been seen, or one of a later launch.
+    /// How many of its launches are done: a kernel was seen of them, or of a later one.
     seen: u64,
-    /// When it was made, as far as that was told.
+    /// When it was made, if that was reported.
     made: HostNs,
     /// It was changed since.
     is_changed: bool,
@@ -323,7 +332,7 @@ impl Graphs {
         self.graphs.insert(graph, Executable { made: time, ..Executable::default() }, GRAPHS);
     }
 
-    /// An executable graph is changed: its nodes are not what they were cloned from.
+    /// An executable graph is changed: its nodes are no longer clones of what was captured.
     pub(super) fn changed(&mut self, graph: u64) {
         self.changed = true;
         let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
@@ -331,7 +340,8 @@ impl Graphs {
         self.graphs.insert(graph, known, GRAPHS);
     }
 
-    /// An executable graph is launched; the answer is which launch of it that is, where a kernel can be known to be of it.
+    /// An executable graph is launched. Returns the index of the launch, if kernels can be told to
+    /// belong to it.
     pub(super) fn launched(
         &mut self,
         graph: u64,
@@ -352,14 +362,14 @@ impl Graphs {
         Some(index)
     }
 
-    /// CUPTI is given up then: nobody tells what is done with graphs.
+    /// CUPTI is lent at this time: what is done to graphs is not reported from here on.
     pub(super) fn lent(&mut self, time: HostNs) {
-        // Between the first and the last of very many nothing is told apart.
+        // When there are very many, the times between the first and the last are not kept apart.
         self.lent.truncate(LENT);
         self.lent.push(time);
     }
 
-    /// From here on kernels may name another launch than their own.
+    /// From here on kernels may name a launch other than their own.
     pub(super) fn distrust(&mut self) {
         (self.missed, self.distrusts) = (true, true);
         self.launches = Bounded::default();
@@ -370,8 +380,9 @@ impl Graphs {
         self.lossy = true;
     }
 
-    /// A kernel ran from the launch of a graph by this call: the launches before it are done, one runs at a time. `is_of_nccl` is whether there
-    /// is a node of NCCL's in the graph: launches of others need not be told.
+    /// A kernel ran from a graph that this call launched. Earlier launches of the graph are done,
+    /// since one runs at a time. `is_of_nccl` is whether the graph has a node of NCCL's: launches
+    /// of other graphs need not be reported.
     pub(super) fn kernel(&mut self, correlation: u32, is_of_nccl: bool) {
         match self.launches.get(&correlation) {
             Some(&Replay { graph, index, .. }) => {
@@ -383,7 +394,7 @@ impl Graphs {
         }
     }
 
-    /// Whether no kernel was seen of a launch, nor of a later one of the same graph.
+    /// Whether no kernel was seen of this launch, nor of a later one of the same graph.
     pub(super) fn is_unseen(&self, graph: u64, index: u64) -> bool {
         self.graphs.get(&graph).is_some_and(|known| index >= known.seen)
     }
@@ -393,14 +404,14 @@ impl Graphs {
         self.launches.get(&correlation).copied()
     }
 
-    /// What is known of a kernel beside its node.
+    /// What is known of a kernel besides its node.
     ///
     /// # Errors
     ///
-    /// Why its node says nothing of what it carried.
+    /// The reason, where its node does not tell what it carried.
     pub(super) fn seen(&self, correlation: u32, span: Option<Span>) -> Result<Seen, Unmatched> {
         let launched = self.launch(correlation);
-        // Without its launch it is not known of which graph it is.
+        // Without its launch, it is not known which graph it belongs to.
         if launched.map_or(self.changed, |launched| launched.is_changed) {
             return Err(Unmatched::GraphChanged);
         }

@@ -1,8 +1,9 @@
-//! The kernels of a stream begin in the order in which they were launched (pure).
+//! The kernels of a stream begin in the order of their launches (pure).
 //!
-//! So two kernels of one stream whose times are in the other order than their launches are not both whose they are said to be, or
-//! CUPTI's times of one are wrong. Either way neither match is certain. Correlation ids rise with the launches of one thread; launches of
-//! several threads may overtake each other between their ids and the stream, and are not compared.
+//! If the times of two kernels of a stream are in another order than their launches, one match is
+//! wrong, or CUPTI's times are. Either way neither match is certain. Correlation ids rise with the
+//! launches of one thread. Launches of different threads are not compared: they may overtake each
+//! other between taking an id and entering the stream.
 
 use std::collections::VecDeque;
 
@@ -12,15 +13,15 @@ use super::plans::Found;
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::ids::Handle;
 
-/// Streams remembered.
+/// Streams that are remembered.
 const STREAMS: usize = 1024;
-/// Kernels of a stream remembered: records of one stream come nearly in its order.
+/// Kernels that are remembered of a stream: its records arrive almost in order.
 const KERNELS: usize = 64;
 
 /// The newest matched kernels of each stream.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    /// By place and the thread that launched them, in the order of their launches.
+    /// By place and launching thread, in the order of the launches.
     launched: Bounded<(Place, i32), VecDeque<Launched>>,
 }
 
@@ -32,12 +33,12 @@ struct Launched {
 }
 
 impl Launched {
-    /// Whether its launch came after the other's; ids begin anew at some time.
+    /// Whether its launch came after the other's. Correlation ids wrap around.
     fn is_after(&self, other: &Launched) -> bool {
         self.correlation.wrapping_sub(other.correlation).cast_signed() > 0
     }
 
-    /// Whether it certainly began before the other did.
+    /// Whether it certainly began before the other.
     fn began_before(&self, other: &Launched) -> bool {
         let errors = u64::from(self.span.error_ns) + u64::from(other.span.error_ns) + CONVERSION_NS;
         self.span.start.0 + errors < other.span.start.0
@@ -45,10 +46,11 @@ impl Launched {
 }
 
 impl Streams {
-    /// Takes a kernel and its match. The answer is the Group of another kernel if the two did not begin in the order of their launches.
-    /// Both are forgotten then, since nobody knows which of them stands against the others.
+    /// Takes a kernel and its match. Returns the Group of another kernel if the two did not begin
+    /// in the order of their launches. Both are then forgotten, since it is not known which of them
+    /// is right.
     pub(super) fn add(&mut self, kernel: &Kernel, found: &Found) -> Option<Handle> {
-        // All kernels of a graph have its launch's id.
+        // All kernels of a graph have the id of its launch.
         let asked = found.operations.first()?.asked.filter(|_| kernel.graph_node == 0)?;
         let new = Launched { correlation: kernel.correlation, span: kernel.span, group: found.group };
         let key = (kernel.place, asked.tid);

@@ -1,28 +1,31 @@
 //! Scenarios: what NCCL calls, line by line, against what the correlator makes of it, line by line.
 //!
-//! A line of a scenario is `TIME RING WHAT`; scenarios on one source line separate them with `|`.
+//! A line of a scenario is `TIME RING WHAT`; several on one source line are separated by `|`.
 //!
 //! | what | means |
 //! | --- | --- |
 //! | `thread TID NAME`, `ends` | the ring's thread appears, and is gone |
 //! | `comm LABEL hash=.. rank=.. ranks=.. name=.. interface=..` | a communicator's `init` |
-//! | `identity LABEL hash=.. name=..`, `finalize LABEL` | what v1 to v3 tell later; its end |
+//! | `identity LABEL hash=.. name=..` | its identity, which v1 to v3 report later |
+//! | `finalize LABEL` | its end |
 //! | `text $N WORDS` | a recorded text, from then on a word like any other |
-//! | `start LABEL KIND [in=COMM] [parent=LABEL] [group=LABEL] [FIELD=VALUE]` | an event, of the communicator `C` by default |
+//! | `start LABEL KIND [in=COMM] [parent=LABEL] [group=LABEL] [FIELD=VALUE]` | an event |
 //! | `stop LABEL`, `state LABEL STATE [argument=..] [steps=..]`, `update LABEL bytes=..` | |
-//! | `launch corr=.. [in=LAUNCH] [group=LABEL]` | a kernel's launch, as CUPTI's callback tells it |
+//! | `launch corr=.. [in=LAUNCH] [group=LABEL]` | a kernel's launch, from CUPTI's callback |
 //! | `node N in=LAUNCH`, `clone N of=M` | a node of a graph is made, or cloned |
 //! | `kernel START corr=.. [node=..] [name=..]` | CUPTI reports a kernel, which ended at `TIME` |
-//! | `advance` | time goes on to `TIME` |
+//! | `advance` | time moves on to `TIME` |
 //! | `copy START corr=.. [node=..]` | CUPTI reports a copy, which ended at `TIME` |
-//! | `push N NAME [tid=..] [domain=..]`, `pop N`, `lost` | CUPTI reports a range's begin, its end, and that it lost records |
-//! | `graph GRAPH corr=..` | a graph is launched; without the id: it is made |
+//! | `push N NAME [tid=..] [domain=..]`, `pop N` | CUPTI reports a range's begin, its end |
+//! | `lost` | CUPTI reports that it lost records |
+//! | `graph GRAPH corr=..` | a graph is launched; without the id, it is made |
 //! | `finish`, alone on its line | the recording ends |
 //! | `process`, alone on its line | what follows happens in another process |
 //!
-//! A label is an event or a communicator. One that never starts is unknown to the correlator, one that begins with
-//! `foreign` belongs to another process, `none` is no event. In what is said, `mark a` stands for the first
-//! correlation number that occurs, `mark b` for the next that differs.
+//! A label is an event or a communicator. A label that never starts is unknown to the correlator,
+//! one that begins with `foreign` belongs to another process, and `none` is no event. An event
+//! belongs to the communicator `C` unless `in=` says otherwise. In the expected text, `mark a`
+//! stands for the first correlation number that occurs, `mark b` for the next different one.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -36,7 +39,7 @@ use crate::model::timeline::{Around, CopyOf, Flaw, Owner, ProxyOp, Timing};
 
 pub(crate) const PID: i32 = 4711;
 
-/// The mark of the process that the tests play.
+/// The tag of the process that the tests play.
 pub(crate) fn tag() -> ProcessTag {
     ProcessTag::from_random(0xabcde)
 }
@@ -50,14 +53,14 @@ fn check(input: &str, expected: &str) {
     assert!(said == expected, "\n-- said --\n{said}\n-- expected --\n{expected}\n");
 }
 
-/// All entries, one a line, and after each process the doubts that were counted.
+/// All entries, one per line, and after each process the doubts that were counted.
 fn transcript(input: &str) -> String {
     let mut text = String::new();
     let mut marks = Vec::new();
     for process in input.split("process") {
         let mut player = Player::new();
         player.play(process, &mut |labels, entry| {
-            // Held to the rules below, and not told.
+            // Checked against the rules below, but not printed.
             if matches!(entry.what, What::ProxyOpTaken { .. }) {
                 return;
             }
@@ -79,7 +82,7 @@ pub(crate) struct Player {
     pub(super) labels: Labels,
 }
 
-/// The handles of a scenario by their labels.
+/// The handles of a scenario, by label.
 #[derive(Default)]
 pub(crate) struct Labels {
     names: Vec<String>,
@@ -268,7 +271,7 @@ impl Player {
     }
 }
 
-/// A range's begin or end, or the loss of some.
+/// The begin or end of a range, or the loss of some.
 fn marker_of(time: HostNs, words: &[&str]) -> Option<Activity> {
     let (edge, id, name, fields) = match *words {
         ["push", id, name, ref fields @ ..] => (activity::Edge::Begin, id, name, Fields::new(fields)),
@@ -389,7 +392,7 @@ fn zeroed<T: bytemuck::Zeroable>() -> T {
     T::zeroed()
 }
 
-/// One entry in words: first what it is about, then what is worth saying.
+/// An entry in words: first what it is about, then the details worth showing.
 pub(super) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -> String {
     let label = |id: Handle| labels.label(id);
     let comm_label = |comm: Option<&Comm>| comm.map_or(String::new(), |comm| format!(" {}", label(comm.context)));
@@ -536,7 +539,7 @@ fn describe_around(around: &Around) -> String {
     range + &around.step.map_or(String::new(), |step| format!(" of step {step}"))
 }
 
-/// An operation that a kernel carried: function and count.
+/// An operation that a kernel carried: function and element count.
 fn describe_carried(operation: &Operation) -> String {
     format!("{} {}", function(operation), operation.count())
 }
@@ -554,7 +557,7 @@ fn state_name(number: u16) -> String {
     state::name(number).map_or(number.to_string(), str::to_owned)
 }
 
-/// What most scenarios begin with, and what is said of it.
+/// What most scenarios begin with, and the entries for it.
 const CAST: &str = "0 0 thread 100 python3 | 0 1 thread 200 NCCL | 0 0 comm C hash=7 rank=0 ranks=2";
 const CAST_SAID: &str = "
     0 thread 0 = 100 python3
@@ -568,8 +571,8 @@ fn check_with_cast(input: &str, expected: &str) {
 }
 
 #[test]
-fn a_step_that_is_never_stopped_ends_with_its_operation() {
-    // NCCL 2.24 to 2.26, when two receives are done at once.
+fn an_unstopped_step_ends_with_its_operation() {
+    // NCCL 2.24 to 2.26 does this when it finds two receives done at once.
     check_with_cast(
         "1 1 start p ProxyOp receive peer=1
          2 1 start s ProxyStep parent=p step=0
@@ -588,7 +591,7 @@ fn a_step_that_is_never_stopped_ends_with_its_operation() {
 // ---- operations ----
 
 #[test]
-fn an_operation_from_the_call_to_the_network() {
+fn an_operation_is_followed_from_the_call_to_the_network() {
     check_with_cast(
         "1 0 start g GroupApi
          2 0 start api CollApi parent=g
@@ -624,7 +627,7 @@ fn an_operation_from_the_call_to_the_network() {
 }
 
 #[test]
-fn a_group_says_when_its_start_returned_and_its_end_was_called() {
+fn a_group_knows_when_its_start_returned_and_its_end_was_called() {
     //  |-- ncclGroupStart --|   the user's calls   |-- ncclGroupEnd --|
     //  1                    3                      8                  9
     //                         a state that comes again changes nothing
@@ -640,7 +643,7 @@ fn a_group_says_when_its_start_returned_and_its_end_was_called() {
 }
 
 #[test]
-fn copy_engines_work_in_calls() {
+fn copy_engine_collectives_belong_to_their_call() {
     check_with_cast(
         "1 0 start ce CeColl func=AllGather
          2 0 start sync CeSync parent=ce
@@ -699,7 +702,7 @@ fn a_parent_may_be_missing_unknown_or_foreign() {
 }
 
 #[test]
-fn stops_and_states_of_what_is_not_known_are_counted() {
+fn stops_and_states_of_unknown_events_are_counted() {
     check_with_cast(
         "1 0 stop never
          2 0 state never GROUP_START_API_STOP
@@ -734,7 +737,7 @@ fn each_run_of_a_captured_call_has_a_number() {
 }
 
 #[test]
-fn captured_calls_are_remembered_longest_but_not_for_ever() {
+fn captured_calls_are_remembered_longer_but_not_for_ever() {
     let calls = |count: u32, captured: &str| -> String {
         (0..count)
             .map(|n| format!("1 0 start x{n}{captured} CollApi parent=g {captured} | 1 0 stop x{n}{captured}\n"))
@@ -757,10 +760,10 @@ fn captured_calls_are_remembered_longest_but_not_for_ever() {
     assert_eq!(replays, [(Some(1), None), (None, Some(Doubt::ParentUnknown)), (Some(1), None)]);
 }
 
-// ---- what is the same on all ranks ----
+// ---- correlation numbers, equal on all ranks ----
 
 #[test]
-fn a_message_has_one_mark_on_both_sides_and_no_two_messages_share_one() {
+fn a_message_has_the_same_unique_mark_on_both_sides() {
     check(
         "0 0 comm C hash=7 rank=0 ranks=3
          1 0 start a P2p func=Send peer=1
@@ -793,7 +796,7 @@ fn a_message_has_one_mark_on_both_sides_and_no_two_messages_share_one() {
 }
 
 #[test]
-fn a_collective_has_one_mark_on_all_ranks() {
+fn a_collective_has_the_same_mark_on_all_ranks() {
     let rank = |rank: u32| {
         format!(
             "0 0 comm C hash=7 rank={rank} ranks=2 | 0 0 comm D hash=8 rank={rank} ranks=2
@@ -847,7 +850,7 @@ fn up_to_v3_a_communicator_s_identity_comes_later() {
 }
 
 #[test]
-fn words_that_are_texts_are_spelled_out() {
+fn recorded_texts_are_spelled_out() {
     check(
         "0 0 thread 100 python3 | 0 0 text $1 dp | 0 0 comm C hash=7 rank=0 ranks=1 name=$1
          1 0 text $2 AllShuffle | 1 0 text $3 ncclInt4
@@ -877,7 +880,7 @@ fn the_end_of_a_communicator_that_never_began_is_counted() {
 // ---- the proxy ----
 
 #[test]
-fn a_proxy_operation_is_drawn_from_its_first_sign_of_progress_on() {
+fn a_proxy_operation_is_drawn_from_its_first_progress_on() {
     //  a  1|........state 19|====|
     //  b  2|........... step|=======|
     //  c  3|...............stop|         no step seen, and yet it is done
@@ -916,7 +919,7 @@ fn up_to_v3_the_states_of_a_proxy_operation_are_its_phases() {
 }
 
 #[test]
-fn a_silent_proxy_operation_is_told_when_its_communicator_ends() {
+fn a_silent_proxy_operation_is_reported_when_its_communicator_ends() {
     //  C  1 a|........................finalize   nothing ever came of it
     //     2 b|..state 19|                        made progress
     //  D  3 c|................................finish
@@ -939,9 +942,10 @@ fn a_silent_proxy_operation_is_told_when_its_communicator_ends() {
 }
 
 #[test]
-fn what_queues_behind_others_of_its_connection_is_not_silent() {
-    //  C  1 a|..state 19|        3 c|.......finalize   g, c and d are behind a; g came before a was known to be the network's
-    //     2 b|........................finalize         another connection, of which nothing is known
+fn an_operation_that_queues_on_its_connection_is_not_silent() {
+    //  C  1 a|..state 19|        3 c|.......finalize   g, c and d are behind a; g came before it
+    //                                                  was known that a is the network's
+    //     2 b|........................finalize         another connection, still unknown
     //     5 e|........................finalize         NCCL flags the sends of NET
     //  D  7 f|..............................finish
     check_with_cast(
@@ -1013,7 +1017,7 @@ fn with_pxn_a_proxy_works_for_another_process() {
 }
 
 #[test]
-fn a_receive_that_the_network_refuses_is_one_step() {
+fn a_receive_that_the_network_refuses_stays_one_step() {
     //  handle r1  10|---
     //  handle r2       20|---               the same transfer, started again
     //  handle r3            30|---wait---|  40
@@ -1044,7 +1048,7 @@ fn a_receive_that_the_network_refuses_is_one_step() {
 }
 
 #[test]
-fn a_phase_that_goes_on_is_said_once_and_its_size_in_two_states_only() {
+fn a_repeated_phase_is_said_once_and_only_two_states_have_a_size() {
     check_with_cast(
         "1 1 start p ProxyOp parent=none
          2 1 start s ProxyStep parent=p
@@ -1081,7 +1085,7 @@ fn a_step_without_a_known_operation_stands_alone() {
 }
 
 #[test]
-fn the_progress_thread_says_what_it_does() {
+fn the_states_of_the_progress_thread_are_drawn() {
     check_with_cast(
         "1 1 start a ProxyCtrl | 1 1 state a PROXY_CTRL_IDLE | 2 1 stop a
          3 1 start b ProxyCtrl | 3 1 state b PROXY_CTRL_APPEND | 4 1 state b PROXY_CTRL_APPEND_END argument=6 | 4 1 stop b",
@@ -1092,7 +1096,7 @@ fn the_progress_thread_says_what_it_does() {
 }
 
 #[test]
-fn network_events_begin_go_on_and_end() {
+fn network_events_begin_are_updated_and_end() {
     check_with_cast(
         "1 1 start p ProxyOp parent=none
          2 1 start s ProxyStep parent=p
@@ -1108,7 +1112,7 @@ fn network_events_begin_go_on_and_end() {
 }
 
 #[test]
-fn an_update_of_what_is_no_network_event_is_counted() {
+fn an_update_of_another_kind_of_event_is_counted() {
     check_with_cast(
         "1 0 start g GroupApi | 2 0 update g bytes=50 | 3 0 stop g",
         "1 GroupApi g on 0 C
@@ -1120,8 +1124,8 @@ fn an_update_of_what_is_no_network_event_is_counted() {
 // ---- the GPU's channels ----
 
 #[test]
-fn kernel_channels_belong_to_an_operation_and_phases_to_none() {
-    // Nothing relates the GPU's timer to the host's clock here.
+fn kernel_channels_belong_to_an_operation_and_phases_do_not() {
+    // Here nothing relates the GPU's timer to the host's clock.
     check_with_cast(
         "1 0 start ar Coll
          2 0 stop ar
@@ -1165,7 +1169,7 @@ fn a_ring_passes_from_one_thread_to_the_next() {
 }
 
 #[test]
-fn a_thread_whose_record_was_lost_is_unknown_and_not_its_predecessor() {
+fn a_thread_with_a_lost_record_is_unknown_rather_than_its_predecessor() {
     check(
         "1 3 start a GroupApi | 2 3 start b GroupApi | 5 3 ends | 6 3 start c GroupApi",
         "1 thread 0 = 0 unknown
@@ -1178,7 +1182,7 @@ fn a_thread_whose_record_was_lost_is_unknown_and_not_its_predecessor() {
 }
 
 #[test]
-fn a_record_that_comes_too_late_is_counted_and_keeps_its_time() {
+fn a_late_record_is_counted_and_keeps_its_time() {
     check_with_cast(
         "10 0 start a GroupApi | 5 1 start b GroupApi | 10 0 stop a",
         "10 GroupApi a on 0 C
@@ -1209,9 +1213,9 @@ fn unknown_types_and_states_are_counted_and_change_nothing() {
     );
 }
 
-// ---- whatever comes ----
+// ---- arbitrary input ----
 
-/// A small generator of numbers that look random; the same ones for the same seed.
+/// A small generator of pseudo-random numbers; equal seeds give equal numbers.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -1239,9 +1243,10 @@ impl Random {
     }
 }
 
-/// Records in an order and with contents that no NCCL would send: stops before their start or twice, states of
-/// other events, parents that are unknown, foreign or of any kind, threads that come and go, times that go back.
-/// Only what the recorder itself guarantees holds here too: no two events have one handle.
+/// Records in an order and with contents that NCCL would never send: stops before their start or
+/// twice, states of other events, parents that are unknown, foreign or of any kind, threads that
+/// come and go, times that run backwards. Only what the recorder itself guarantees still holds: no
+/// two events share a handle.
 pub(crate) struct Records {
     random: Random,
     time: u64,
@@ -1250,7 +1255,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// The time before which nothing happens.
+    /// Nothing happens before this time.
     pub(crate) const BEGIN: u64 = 1_000_000;
 
     pub(crate) fn new(seed: u64) -> Records {
@@ -1267,7 +1272,7 @@ impl Records {
         take(ring, time, &Record { ticks: Ticks(time.0), body });
     }
 
-    /// Nearly always a recent event; sometimes one to come, an old one, a foreign one or none.
+    /// Nearly always a recent event; sometimes a future one, an old one, a foreign one or none.
     fn handle(&mut self) -> Handle {
         let random = &mut self.random;
         let counter = match random.below(40) {
@@ -1316,7 +1321,7 @@ impl Records {
             40..68 => Body::Stop { handle: self.handle() },
             68..88 => {
                 let argument = if self.random.one_in(3) { self.random.next() } else { 0 };
-                // The progress thread's states are few among all.
+                // Otherwise the few states of the progress thread would be rare.
                 let state = if self.random.one_in(3) { 13 + self.random.below(6) } else { self.random.below(34) };
                 Body::State { handle: self.handle(), state: state as u16, argument, steps: 1 }
             }
@@ -1352,7 +1357,7 @@ impl Records {
         let (seq, peer) = (random.below(4), random.below(5) as i32 - 1);
         let channel = random.below(3) as u8;
         let start = GpuNs(random.below(1000));
-        // Operations, proxy operations and their steps are what there is most of.
+        // Most events are operations, proxy operations and their steps.
         let more = [Kind::Coll, Kind::P2p, Kind::ProxyOp, Kind::ProxyOp, Kind::ProxyCtrl, Kind::ProxyCtrl];
         let kinds = [Kind::ALL, &more, &[Kind::ProxyStep; 5]].concat();
         match random.pick(&kinds) {
@@ -1384,7 +1389,7 @@ impl Records {
     }
 }
 
-/// What may happen to one event in the entries.
+/// What may happen to an event in the entries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     Call,
@@ -1395,13 +1400,13 @@ enum Shape {
     Net,
 }
 
-/// Holds entries to what the trace relies on.
+/// Checks the entries for what the trace relies on.
 #[derive(Default)]
 struct Rules {
     /// Shape, and whether it has ended.
     begun: HashMap<Handle, (Shape, bool)>,
     threads: u32,
-    /// Proxy operations that are told to queue.
+    /// Proxy operations that are reported as queued.
     taken: i64,
 }
 
@@ -1477,7 +1482,7 @@ impl Rules {
 }
 
 #[test]
-fn whatever_comes_ends_follow_their_begins() {
+fn ends_follow_their_begins_on_any_input() {
     for seed in 0..300 {
         let mut records = Records::new(seed);
         let mut correlator = Correlator::new(tag(), PID);
@@ -1492,7 +1497,7 @@ fn whatever_comes_ends_follow_their_begins() {
 }
 
 #[test]
-fn whatever_comes_memory_is_bounded() {
+fn memory_is_bounded_on_any_input() {
     let mut records = Records::new(1);
     let mut correlator = Correlator::new(tag(), PID);
     for _ in 0..300_000 {
@@ -1505,7 +1510,7 @@ fn whatever_comes_memory_is_bounded() {
 }
 
 #[test]
-fn communicators_that_ended_are_forgotten() {
+fn ended_communicators_are_forgotten() {
     let mut player = Player::new();
     for n in 0..20_000 {
         let context = Handle(tag().base() + 1 + n);

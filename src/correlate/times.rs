@@ -1,4 +1,5 @@
-//! How far CUPTI's times of kernels are off, beyond what they state themselves: by NCCL's own times, and by those of other kernels.
+//! How far CUPTI's times of kernels are off, beyond their stated error, judged by NCCL's own times
+//! and by other kernels.
 
 use super::plans::Found;
 use super::{Correlator, Details, trail};
@@ -8,8 +9,9 @@ use crate::model::time::HostNs;
 use crate::model::timeline::{Entry, Method, What};
 
 impl Correlator {
-    /// A kernel with the error that its times have, by all that is known now; and whether the host's times of its launch and work speak
-    /// against its match, unless CUPTI's are off, which others do not say yet.
+    /// A kernel with the error of its times, by all that is known now, and whether the host's times
+    /// of its launch and work contradict its match (unless CUPTI's times are off, which other
+    /// kernels do not show yet).
     pub(super) fn with_error(
         &mut self,
         kernel: &Kernel,
@@ -40,18 +42,19 @@ impl Correlator {
         (kernel, contradicts && !is_off)
     }
 
-    /// What NCCL's own times say of CUPTI's for a kernel, where it is certain whose it is.
+    /// What NCCL's own times say about CUPTI's times of a kernel whose match is certain.
     fn bounds_of(&self, kernel: &Kernel, found: &Found) -> Bounds {
         if !matches!(found.method, Method::Bracket | Method::External | Method::GraphNode) {
             return Bounds::NONE;
         }
-        // Which of a graph's runs a report is of may be another one where records are missing; when its launch was is certain.
+        // Where records are missing, a report may belong to another run of a graph. When the graph
+        // was launched is certain.
         let seen = if found.replay.is_none() { self.begun_by(found) } else { None };
         let error = kernel.span.error_ns.saturating_add(RECORD_ERROR_NS);
         Bounds::of(kernel.span.start.0, error, found.since.map(|time| time.0), seen.map(|time| time.0))
     }
 
-    /// When a kernel must have begun, by what NCCL's threads saw of its work.
+    /// By when a kernel must have begun, since NCCL's threads saw its work.
     fn begun_by(&self, found: &Found) -> Option<HostNs> {
         let by_proxy = found.operations.iter().filter_map(|operation| match &self.events.get(operation.id)?.details {
             Details::Operation(.., work) => work.seen,
@@ -60,7 +63,7 @@ impl Correlator {
         by_proxy.chain(self.channels.begun_by(found.group)).min()
     }
 
-    /// Errors of CUPTI's times that nothing speaks against, on any GPU.
+    /// Errors of CUPTI's times that nothing contradicts, over all GPUs.
     pub(super) fn open_errors(&self) -> [Option<i64>; 2] {
         let open = || self.skews.values().map(Skew::open).filter(|open| *open != Bounds::NONE);
         let least = open().map(|open| open.least).min().filter(|least| *least != i64::MIN);
@@ -69,5 +72,5 @@ impl Correlator {
     }
 }
 
-/// The error of the host's times of records, in ns, with room to spare.
+/// The error of the host's times of records, in ns, with a margin.
 const RECORD_ERROR_NS: u32 = 500;

@@ -1,4 +1,5 @@
-//! How it is decided whose a kernel is, step by step: what `ncclscope replay --explain` prints. A recording follows no kernel.
+//! How the match of a kernel is decided, step by step: `ncclscope replay --explain` prints it. A
+//! recording follows no kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use crate::model::activity::{Kernel, Span};
 use crate::model::time::HostNs;
 use crate::model::timeline::{Method, Operation};
 
-/// The kernels of one launching call, and what was decided of them.
+/// The kernels of one launching call, and how their matches were decided.
 #[derive(Debug, Default)]
 pub(super) struct Trail(Option<Box<Followed>>);
 
@@ -19,13 +20,13 @@ struct Followed {
 }
 
 impl Trail {
-    /// Follows the kernels of the call with this correlation id from here on.
+    /// From here on, follows the kernels of the call with this correlation id.
     #[cfg(feature = "cli")]
     pub(super) fn follow(&mut self, correlation: u32) {
         self.0 = Some(Box::new(Followed { correlation, steps: Vec::new() }));
     }
 
-    /// The steps since the last time this was asked.
+    /// The steps since the last call.
     #[cfg(feature = "cli")]
     pub(super) fn take(&mut self) -> Vec<String> {
         self.0.as_mut().map(|followed| std::mem::take(&mut followed.steps)).unwrap_or_default()
@@ -37,7 +38,7 @@ impl Trail {
         cfg!(feature = "cli") && self.0.as_ref().is_some_and(|followed| followed.correlation == correlation)
     }
 
-    /// Notes steps, where the kernel is followed.
+    /// Notes steps, if the kernel is followed.
     #[inline]
     pub(super) fn say<T: IntoIterator<Item = String>>(&mut self, kernel: &Kernel, steps: impl FnOnce() -> T) {
         if self.follows(kernel.correlation)
@@ -71,7 +72,7 @@ pub(super) fn found(method: Method, carried: &[Arc<Operation>], replay: Option<u
     format!("rule: {}; it carries {}{run}", method.text(), operations(carried))
 }
 
-/// Operations by their functions.
+/// Operations, named by their functions.
 pub(super) fn operations(operations: &[Arc<Operation>]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for operation in operations {
@@ -81,7 +82,7 @@ pub(super) fn operations(operations: &[Arc<Operation>]) -> String {
     if parts.is_empty() { "no operation".into() } else { parts.join(", ") }
 }
 
-/// What NCCL's own times say of a kernel's.
+/// What NCCL's own times say about a kernel's.
 pub(super) fn bounds(bounds: Bounds, kernel: &Kernel, contradicts: bool, is_off: bool) -> String {
     let late = match (bounds.least, bounds.most) {
         (i64::MIN, i64::MAX) => "NCCL saw nothing that bounds CUPTI's times".into(),
@@ -100,7 +101,7 @@ pub(super) fn bounds(bounds: Bounds, kernel: &Kernel, contradicts: bool, is_off:
     format!("bounds: {late}; {verdict}; drawn give or take {}", error(kernel.span))
 }
 
-/// When something was, from the begin of a kernel.
+/// When something happened, relative to the begin of a kernel.
 pub(super) fn before(time: HostNs, kernel: Option<Span>) -> String {
     match kernel {
         Some(span) if time <= span.start => format!("{} before it began", us(span.start.since(time))),

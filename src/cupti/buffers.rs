@@ -1,65 +1,69 @@
-//! The buffers that are lent to CUPTI, from one bounded pool.
+//! The buffers lent to CUPTI, from one bounded pool.
 //!
 //! ```text
-//!            request             complete             take               give_back
-//!    free  ----------->  lent  ----------->  full  ---------->  (taken)  ---------> free
-//!      (a thread that launches)   (CUPTI's worker)     (the collector's thread)
+//!           request             complete             take               give_back
+//!   free  ----------->  lent  ----------->  full  ---------->  (taken)  ---------> free
+//!     (a thread that launches)   (CUPTI's worker)     (the collector's thread)
 //! ```
 //!
-//! CUPTI clears a buffer before it uses it, on the thread that asks for it: 128 KiB, once in six hundred launches. It could be promised that
-//! this was done (attribute 5), but that holds for the whole process, and the buffers of a tool that shares CUPTI with us are not clear.
+//! CUPTI clears a buffer before it uses it, on the thread that asks for it: 128 KiB, once in six
+//! hundred launches. CUPTI can be told that buffers are already clear (attribute 5), but that holds
+//! for the whole process, and another tool that uses CUPTI with us may not clear its buffers.
 //!
-//! CUPTI asks for buffers on the application's threads, so a state of a buffer is a bit in a word: no lock, no
-//! allocation, no wait. When none is free, a small spare one is lent whose content is lost: a null pointer crashes CUPTI
-//! before 12.9. A buffer that CUPTI has is never unmapped, not even after unsubscribing; the pool lives as
-//! long as the process.
+//! CUPTI asks for buffers on the application's threads, so a buffer's state is a bit in a word: no
+//! lock, no allocation, no wait. If no buffer is free, a small spare one is lent and its content is
+//! lost: a null pointer crashes CUPTI before 12.9. A buffer that CUPTI holds is never unmapped, not
+//! even after unsubscribing; the pool lives as long as the process.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::record::sync::AtomicU64;
 use crate::sys::Pages;
 
-/// Buffers at most; one bit each.
+/// Most buffers; one bit each.
 const MAX_BUFFERS: usize = 64;
-/// Bytes of a buffer: five hundred kernels. NVIDIA advises one to ten megabytes, but from CUDA 13.0 on each thread that
-/// launches holds one, and a kernel that waits for a slow peer holds back its own: many are better than large ones.
+/// Bytes of a buffer: five hundred kernels. NVIDIA advises 1 to 10 MB, but from CUDA 13.0 on each
+/// launching thread holds a buffer, and a kernel that waits for a slow peer holds back the buffer
+/// of its thread: many small buffers are better than a few large ones.
 const BUFFER: usize = 128 << 10;
-/// Spare buffers, and the bytes of one. Small, so that CUPTI soon asks again.
+/// Number of spare buffers, and the bytes of each. Small, so that CUPTI soon asks again.
 const SPARES: usize = 32;
 const SPARE: usize = 16 << 10;
-/// Bytes of the shortest record of a kernel.
+/// Bytes of the shortest kernel record.
 const KERNEL: u64 = 208;
-/// Buffers that are touched in advance. The first free one is always lent first, so a quiet process needs no more.
+/// Buffers touched in advance. The lowest free one is always lent first, so a quiet process needs
+/// no more.
 const WARM: usize = 4;
 const PAGE: usize = 4096;
 
 /// The pool.
 pub(super) struct Pool {
-    /// The buffers, then the spare ones.
+    /// The buffers, followed by the spare ones.
     memory: Pages,
     count: usize,
-    /// One bit a buffer: not in use; with CUPTI; completed.
+    /// One bit per buffer: free; lent to CUPTI; completed.
     free: AtomicU64,
     lent: AtomicU64,
     full: AtomicU64,
     free_spares: AtomicU64,
     slots: Box<[Slot]>,
     completions: AtomicU64,
-    /// Spare buffers that came back with records, and bytes of these; requests that even they could not serve.
+    /// Spare buffers that came back with records, and the bytes in them; requests that not even a
+    /// spare one was left for.
     spares_used: AtomicU64,
     bytes_lost: AtomicU64,
     refused: AtomicU64,
-    /// Buffers that came back and were not lent.
+    /// Returned buffers that had not been lent.
     foreign: AtomicU64,
 }
 
-/// What is known of a completed buffer.
+/// What is known about a completed buffer.
 struct Slot {
     /// Bytes that CUPTI wrote.
     valid: AtomicU64,
-    /// Its number in the order of completion.
+    /// Its position in the order of completion.
     number: AtomicU64,
-    /// When, in ns of `CLOCK_BOOTTIME`.
+    /// When it was completed, in ns of `CLOCK_BOOTTIME`.
     at: AtomicU64,
 }
 
@@ -69,7 +73,7 @@ impl Slot {
     }
 }
 
-/// A completed buffer, out of the pool until it is given back.
+/// A completed buffer, outside the pool until it is given back.
 #[derive(Debug)]
 pub(super) struct Taken {
     index: usize,
@@ -79,16 +83,16 @@ pub(super) struct Taken {
     pub(super) at: u64,
 }
 
-/// What the pool had to lose.
+/// What the pool has lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lost {
-    /// Buffers whose content was lost because no other was free.
+    /// Buffers whose content was lost because no other buffer was free.
     pub(super) buffers: u64,
     /// Bytes in them.
     pub(super) bytes: u64,
-    /// Requests that got nothing at all.
+    /// Requests that got no buffer at all.
     pub(super) refused: u64,
-    /// Buffers that CUPTI returned and did not have from here.
+    /// Buffers that CUPTI returned but had not been lent.
     pub(super) foreign: u64,
 }
 
@@ -98,7 +102,7 @@ impl Pool {
         let count = (bytes / BUFFER).clamp(2, MAX_BUFFERS);
         let memory = Pages::new(count * BUFFER + SPARES * SPARE)?;
         for page in 0..WARM.min(count) * BUFFER / PAGE {
-            // SAFETY: within the mapping, which is as yet nobody else's.
+            // SAFETY: within the mapping, which nobody else uses yet.
             unsafe { memory.address().add(page * PAGE).write_volatile(0) };
         }
         Some(Pool {
@@ -117,8 +121,8 @@ impl Pool {
         })
     }
 
-    /// Lends a buffer; its first byte and its length. Null when there is not even a spare one, which takes more threads
-    /// that launch than there are buffers.
+    /// Lends a buffer: its address and its length in bytes. Null if not even a spare one is left,
+    /// which takes more launching threads than there are buffers.
     pub(super) fn request(&self) -> (*mut u8, usize) {
         if let Some(index) = take_lowest(&self.free) {
             self.lent.fetch_or(1 << index, Relaxed);
@@ -133,7 +137,8 @@ impl Pool {
         }
     }
 
-    /// Takes back a buffer, of which CUPTI filled `valid` bytes. `at` is the time, in ns of `CLOCK_BOOTTIME`.
+    /// Takes back a buffer that CUPTI filled with `valid` bytes. `at` is the time, in ns of
+    /// `CLOCK_BOOTTIME`.
     pub(super) fn complete(&self, buffer: *mut u8, valid: usize, at: u64) {
         let offset = buffer.addr().wrapping_sub(self.memory.address().addr());
         match offset.checked_sub(self.count * BUFFER) {
@@ -174,7 +179,7 @@ impl Pool {
         self.free_spares.fetch_or(bit, Release);
     }
 
-    /// All completed buffers, in the order of their completion, at the end of `into`.
+    /// Appends all completed buffers to `into`, in the order of completion.
     pub(super) fn take(&self, into: &mut Vec<Taken>) {
         let mut full = self.full.swap(0, Acquire);
         let first = into.len();
@@ -190,17 +195,17 @@ impl Pool {
 
     /// What CUPTI wrote into a completed buffer.
     pub(super) fn bytes<'a>(&'a self, taken: &'a Taken) -> &'a [u8] {
-        // SAFETY: `valid` bytes from there lie within the buffer. CUPTI returned it, and it is lent again only after
-        // `give_back`, which takes the value away that this borrows.
+        // SAFETY: `valid` bytes from there lie within the buffer. CUPTI returned it, and it is lent
+        // again only after `give_back`, which consumes the value borrowed here.
         unsafe { std::slice::from_raw_parts(self.buffer(taken.index), taken.valid) }
     }
 
-    /// Puts a buffer back.
+    /// Puts a buffer back into the pool.
     pub(super) fn give_back(&self, taken: Taken) {
         self.free.fetch_or(1 << taken.index, Release);
     }
 
-    /// How many records the buffers that CUPTI has can hold at most, full as they may be.
+    /// The most records that the buffers now lent to CUPTI can hold.
     pub(super) fn room(&self) -> u64 {
         let lent = u64::from(self.lent.load(Relaxed).count_ones());
         let spares = SPARES as u64 - u64::from(self.free_spares.load(Relaxed).count_ones());
@@ -228,9 +233,10 @@ impl Pool {
     }
 }
 
-/// Clears the lowest bit that is set, and returns its place.
+/// Clears the lowest set bit and returns its position.
 fn take_lowest(bits: &AtomicU64) -> Option<usize> {
-    // Acquire: what the one who gave it back wrote into the buffer comes before what its next holder writes.
+    // Acquire: what the previous holder wrote into the buffer comes before what the next one
+    // writes.
     let before = bits.fetch_update(AcqRel, Relaxed, |bits| (bits != 0).then(|| bits & (bits - 1)));
     before.ok().map(|bits| bits.trailing_zeros() as usize)
 }
@@ -240,7 +246,7 @@ mod tests {
     use super::*;
 
     fn write(buffer: *mut u8, bytes: &[u8]) {
-        // SAFETY: the test has requested the buffer, and it is longer.
+        // SAFETY: the test has requested the buffer, and it is longer than `bytes`.
         unsafe { buffer.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
@@ -275,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_buffer_is_lost_and_counted() {
+    fn records_without_a_free_buffer_are_lost_and_counted() {
         let pool = Pool::new(2 * BUFFER).unwrap();
         let lent = [pool.request(), pool.request()];
         let (spare, size) = pool.request();
@@ -284,7 +290,7 @@ mod tests {
         pool.complete(spare, 4, 0);
         assert_eq!(pool.lost(), Lost { buffers: 1, bytes: 4, ..Lost::default() });
         let (spare, _) = pool.request();
-        // An empty one loses nothing.
+        // An empty spare buffer loses nothing.
         pool.complete(spare, 0, 0);
         assert_eq!(pool.lost().buffers, 1);
         let spares: Vec<_> = (0..SPARES).map(|_| pool.request()).collect();
@@ -354,7 +360,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
-    //! Every order in which two lenders and the collector can meet.
+    //! Every interleaving of two lending threads and the collector.
 
     use super::*;
     use loom::sync::Arc;

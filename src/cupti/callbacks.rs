@@ -1,8 +1,10 @@
-//! What CUPTI calls, on the application's threads and on its own: look, note, return.
+//! The callbacks that CUPTI calls, on the application's threads and on its own: look, record,
+//! return.
 //!
-//! No lock, no allocation, no wait, no call into CUDA, and into CUPTI only for the id of a graph's node. No panic leaves.
-//! And what NCCL's threads call of CUPTI's where it calls nothing: see [`BRACKET`].
-//! CUPTI may call after the subscription has ended, too, so what is needed here lives as long as the process.
+//! They take no lock, allocate nothing, wait for nothing, do not call CUDA, and call CUPTI only for
+//! the id of a graph's node. No panic leaves them. Also here is the code that NCCL's threads run if
+//! CUPTI offers no callbacks: see [`BRACKET`]. CUPTI may still call after the subscription has
+//! ended, so everything needed here lives as long as the process.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,25 +20,25 @@ use crate::model::ids::Handle;
 use crate::record::recorder::{self, Bracket};
 use crate::sys;
 
-/// What callbacks need, from the first subscription to the end of the process.
+/// What the callbacks need, from the first subscription to the end of the process.
 pub(super) struct Shared {
     pub(super) api: cupti_sys::Cupti,
     pub(super) pool: Pool,
-    /// Failures that CUPTI reported of itself, and the code of the last.
+    /// Failures that CUPTI reported of itself; the code of the last is in `last_failure`.
     pub(super) failures: AtomicU64,
     pub(super) last_failure: AtomicU32,
-    /// Whether one of them was fatal: CUPTI has detached itself.
+    /// How many of them were fatal: CUPTI has detached itself.
     pub(super) fatal: AtomicU64,
-    /// Whether what it records comes to us.
+    /// Whether we get what CUPTI records.
     pub(super) contact: Contact,
-    /// Our functions for buffers have been registered, at some time.
+    /// Our functions for buffers have been registered at some time.
     pub(super) was_registered: AtomicBool,
 }
 
 static SHARED: OnceLock<Shared> = OnceLock::new();
 
 impl Shared {
-    /// The process's one; made at the first call, with `pool` for its buffers.
+    /// The process's only instance, made at the first call, with `pool` for its buffers.
     pub(super) fn get_or_init(api: cupti_sys::Cupti, pool: impl FnOnce() -> Option<Pool>) -> Option<&'static Shared> {
         if SHARED.get().is_none() {
             let shared = Shared {
@@ -48,14 +50,14 @@ impl Shared {
                 contact: Contact::default(),
                 was_registered: AtomicBool::new(false),
             };
-            // Starting is the business of one thread at a time; a second pool would only be unused.
+            // Only one thread at a time starts; a second pool would merely be unused.
             let _ = SHARED.set(shared);
         }
         SHARED.get()
     }
 }
 
-/// Functions whose begin is of interest: the launches of a kernel.
+/// Functions whose start is recorded: kernel launches.
 pub(super) const LAUNCHES: [u32; 4] = [
     cupti::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
     cupti::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
@@ -63,8 +65,8 @@ pub(super) const LAUNCHES: [u32; 4] = [
     cupti::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
 ];
 
-/// Functions whose begin is of interest inside a collective of the copy engines: those by which NCCL copies (src/ce_coll.cc).
-/// Releases before 12.8 lack some.
+/// Functions whose start is recorded inside a copy-engine collective: those that NCCL uses for its
+/// copies (src/ce_coll.cc). Releases before 12.8 lack some.
 pub(super) const COPYING: [u32; 8] = [
     cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync,
     cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync_ptsz,
@@ -76,11 +78,13 @@ pub(super) const COPYING: [u32; 8] = [
     cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_v2_ptsz,
 ];
 
-/// The launches of a graph. They tell the runs of its nodes apart, which all have the launching call's correlation id.
+/// Graph launches. They tell the runs of a graph's nodes apart: all nodes of a run have the
+/// launching call's correlation id.
 pub(super) const GRAPH_LAUNCHES: [u32; 2] =
     [cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz];
 
-/// What changes the nodes of an executable graph. All of them name it first, as its launch does. Releases lack some.
+/// Functions that change the nodes of an executable graph. All of them take the graph as their
+/// first parameter, as its launch does. Some releases lack some of them.
 pub(super) const GRAPH_CHANGES: [u32; 7] = [
     cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate,
     cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2,
@@ -91,31 +95,35 @@ pub(super) const GRAPH_CHANGES: [u32; 7] = [
     cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled,
 ];
 
-/// What happens to a graph's nodes, and that it became executable.
+/// Events of a graph's nodes, and its becoming executable.
 pub(super) const NODES: [u32; 3] = [
     cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
     cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED,
     cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED,
 ];
 
-/// The kind of external ids that is ours. Kineto, HPCToolkit, IREE and others use other kinds, as far as their sources tell.
+/// The kind of our external ids. By their sources, Kineto, HPCToolkit, IREE and others use other
+/// kinds.
 pub(super) const EXTERNAL: u32 = cupti::CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;
 
-/// Ties a launch to its KernelLaunch by an external id, where CUPTI does not call back at launches.
+/// Links a launch to its KernelLaunch by an external id, if CUPTI offers no callbacks at launches.
 ///
-/// These two are the only calls into CUPTI inside of NCCL's callbacks, and no launch makes them where callbacks can be had. Each kind has
-/// a stack on every thread; what CUPTI does to reach it, it does not say.
+/// These two are the only calls into CUPTI inside NCCL's callbacks; if there are callbacks, no
+/// launch makes them. Each kind has a stack on every thread; how CUPTI reaches it is not
+/// documented.
 pub(super) const BRACKET: Bracket = Bracket { open: push_id, close: pop_id };
 
-/// Gives the calls of this thread a KernelLaunch's handle as their external id. It carries the tag of this process.
+/// Pushes a KernelLaunch's handle as the external id of this thread's calls. The handle carries the
+/// tag of this process.
 fn push_id(launch: Handle) -> bool {
     let Some(shared) = SHARED.get() else { return false };
-    // SAFETY: no pointers; a thread of the application's, which is in no callback of CUPTI's.
+    // SAFETY: no pointers; a thread of the application's, in no callback of CUPTI's.
     let result = unsafe { (shared.api.cuptiActivityPushExternalCorrelationId)(EXTERNAL, launch.0) };
     result == cupti::CUPTI_SUCCESS
 }
 
-/// Takes it back. Also when CUPTI was given up in between: the id would stay with this thread.
+/// Pops the id. Also if CUPTI was given up in between: otherwise the id would stay with this
+/// thread.
 fn pop_id() {
     let Some(shared) = SHARED.get() else { return };
     let mut id = 0;
@@ -139,20 +147,20 @@ fn fence(body: impl FnOnce()) {
 ///
 /// # Safety
 ///
-/// As CUPTI calls it: `data` is the structure of that domain and id, for the length of the call.
+/// As CUPTI calls it: `data` is the structure for that domain and id, for the length of the call.
 pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, data: *const c_void) {
     if data.is_null() {
         return;
     }
     fence(|| match domain {
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && LAUNCHES.contains(&id) => {
-            // SAFETY: the structure of this domain, and no longer than this call.
+            // SAFETY: the structure for this domain, used only during this call.
             launch(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
         }
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && GRAPH_LAUNCHES.contains(&id) => {
             // SAFETY: as above.
             let call = unsafe { &*data.cast::<cupti::CUpti_CallbackData>() };
-            // SAFETY: these functions name an executable graph first.
+            // SAFETY: the first parameter of these functions is an executable graph.
             unsafe { graph(call, recorder::graph_launch) };
             if call.callbackSite == cupti::CUPTI_API_EXIT && has_succeeded(call) {
                 count(Contact::graph_made);
@@ -169,14 +177,14 @@ pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, d
         cupti::CUPTI_CB_DOMAIN_RESOURCE if recorder::is_on() && NODES.contains(&id) => {
             // SAFETY: as above.
             let resource = unsafe { &*data.cast::<cupti::CUpti_ResourceData>() };
-            // SAFETY: for these ids the descriptor is null or a graph's.
+            // SAFETY: for these ids the descriptor is null or describes a graph.
             let graph = unsafe { resource.resourceDescriptor.cast::<cupti::CUpti_GraphData>().as_ref() };
             if let Some(graph) = graph {
                 node(id, graph);
             }
         }
         cupti::CUPTI_CB_DOMAIN_STATE => {
-            // SAFETY: as above; these ids have a notification in it.
+            // SAFETY: as above; these ids come with a notification.
             let result = unsafe { (*data.cast::<cupti::CUpti_StateData>()).__bindgen_anon_1.notification.result };
             failure(id, result);
         }
@@ -184,7 +192,7 @@ pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, d
     });
 }
 
-/// A kernel's launch begins or ends on this thread.
+/// A kernel launch begins or ends on this thread.
 fn launch(call: &cupti::CUpti_CallbackData) {
     if call.callbackSite == cupti::CUPTI_API_ENTER {
         count(Contact::begins);
@@ -195,7 +203,7 @@ fn launch(call: &cupti::CUpti_CallbackData) {
     }
 }
 
-/// Whether a call of the driver that ends has done what it was asked for.
+/// Whether a driver call that ends has succeeded.
 fn has_succeeded(call: &cupti::CUpti_CallbackData) -> bool {
     // SAFETY: null or the result of this function, a `CUresult`, for the length of this callback.
     call.callbackSite == cupti::CUPTI_API_EXIT
@@ -208,27 +216,27 @@ fn count(what: impl FnOnce(&Contact)) {
     }
 }
 
-/// Something is about to be done with an executable graph.
+/// Something is about to happen to an executable graph.
 ///
 /// # Safety
 ///
-/// The call is one of a function whose first parameter is an executable graph.
+/// The call is to a function whose first parameter is an executable graph.
 unsafe fn graph(call: &cupti::CUpti_CallbackData, record: impl FnOnce(u64, u32)) {
-    // SAFETY: parameters lie in their order, and pointers are alike; null where they are not shown.
+    // SAFETY: parameters lie in order, and all pointers are alike; null if they are not shown.
     let graph = unsafe { call.functionParams.cast::<cupti::CUgraphExec>().as_ref() };
     if let (cupti::CUPTI_API_ENTER, Some(graph)) = (call.callbackSite, graph) {
         record(graph.addr() as u64, call.correlationId);
     }
 }
 
-/// A copy is queued, or was, on this thread.
+/// A copy is being queued on this thread.
 fn copy(call: &cupti::CUpti_CallbackData) {
     if call.callbackSite == cupti::CUPTI_API_ENTER {
         recorder::launch(call.correlationId, || false);
     }
 }
 
-/// A graph's node was created on this thread, or cloned.
+/// A graph node was created or cloned on this thread.
 fn node(id: u32, graph: &cupti::CUpti_GraphData) {
     let Some(shared) = SHARED.get() else { return };
     if id == cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED {
@@ -236,7 +244,8 @@ fn node(id: u32, graph: &cupti::CUpti_GraphData) {
     }
     let number = |node: cupti::CUgraphNode| {
         let mut number = 0;
-        // SAFETY: the node is one that CUPTI just showed, the number is writable; allowed in this callback.
+        // SAFETY: CUPTI has just passed the node, and the number is writable; the call is allowed
+        // in this callback.
         let result = unsafe { (shared.api.cuptiGetGraphNodeId)(node, &raw mut number) };
         (result == cupti::CUPTI_SUCCESS && number != 0).then_some(number)
     };
@@ -250,7 +259,7 @@ fn node(id: u32, graph: &cupti::CUpti_GraphData) {
     }
 }
 
-/// CUPTI says that something failed.
+/// CUPTI reports a failure of its own.
 fn failure(id: u32, result: u32) {
     let Some(shared) = SHARED.get() else { return };
     shared.last_failure.store(result, Ordering::Relaxed);
@@ -273,7 +282,7 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
             lent = shared.pool.request();
         }
     });
-    // SAFETY: the caller's promise. No limit on the number of records: as many as fit.
+    // SAFETY: the caller's promise. There is no limit on the number of records: as many as fit.
     unsafe {
         buffer.write(lent.0);
         size.write(lent.1);
@@ -285,7 +294,7 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
 ///
 /// # Safety
 ///
-/// As CUPTI calls it: it does not use the buffer any more.
+/// As CUPTI calls it: it no longer uses the buffer.
 pub(super) unsafe extern "C" fn on_complete(_: cupti::CUcontext, _: u32, buffer: *mut u8, _: usize, valid: usize) {
     fence(|| {
         if let Some(shared) = SHARED.get() {

@@ -1,56 +1,60 @@
-//! From CUPTI's time to the host's, with an error bound (pure).
+//! Converts CUPTI's time to the host's, with an error bound (pure).
 //!
-//! CUPTI's time is the wall clock, unless somebody gave CUPTI a clock: we give it `CLOCK_BOOTTIME` where nobody else has used it
-//! (`super::subscription`), and a tracer of PyTorch has every record in ticks of the processor. So it is checked again and
-//! again ([`Reading`]), and each stretch of time in which nothing changed is a segment with a rule of its own.
+//! CUPTI's time is the wall clock unless a tool gave CUPTI another clock: we give it
+//! `CLOCK_BOOTTIME` if no tool has used it before (`super::subscription`), and a PyTorch tracer
+//! gives it the processor's ticks. So the clock is checked repeatedly ([`Reading`]), and each
+//! stretch of time without a change is a segment with its own rule.
 //!
 //! ```text
-//!            wall clock                 | wall clock, set back | ticks of the processor
-//!  -- reading --- reading --- reading --|-- reading -- reading --|-- reading --- reading --> CLOCK_BOOTTIME
+//!        wall clock       |  wall clock, set back  |  ticks of the processor
+//! -- reading -- reading --|-- reading -- reading --|-- reading -- reading --> CLOCK_BOOTTIME
 //! ```
 //!
-//! The kernel steers all its clocks together, so between two steps the wall clock and `CLOCK_BOOTTIME` differ by a
-//! constant, and every reading encloses it. When no constant fits any more, the wall clock was set: a time from
-//! around that moment may be meant before or after the step, or lie on the line that CUPTI drew across it; it gets an error
-//! that covers all three.
+//! The kernel steers all its clocks together, so between two steps the wall clock and
+//! `CLOCK_BOOTTIME` differ by a constant, and every reading bounds it. If no constant fits any
+//! more, the wall clock was set. A time from around that moment may be meant before or after the
+//! step, or lie on the line that CUPTI drew across it; its error covers all three.
 //!
-//! A CUPTI that was given `CLOCK_BOOTTIME` may keep the wall clock for the GPU's times (`crate::releases`, `LatchedClock`), and tell nobody. The two
-//! are decades apart, so each such time says itself which it is.
+//! A CUPTI that was given `CLOCK_BOOTTIME` may keep the wall clock for the GPU's times without
+//! reporting it (`crate::releases`, `LatchedClock`). The two clocks are decades apart, so each such
+//! time shows which clock it comes from.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 
 use crate::model::time::HostNs;
 
-/// How far CUPTI's time may lie outside of the two readings of a clock of the host's around it and still be that clock's,
-/// in ns. Other clocks are off by far more.
+/// How far CUPTI's time may lie outside the two surrounding readings of a host clock and still
+/// count as that clock, in ns. Other clocks are off by far more.
 const SLACK: u64 = 10_000;
 /// Rounding between two clocks of the kernel, in ns.
 const ROUNDING: i64 = 10;
-/// How far a step of the wall clock may bend times before and after it, in ns: CUPTI converts the GPU's times along
-/// straight lines between readings of its own, and does not say how far these are apart.
+/// How far a step of the wall clock may affect times before and after it, in ns: CUPTI converts the
+/// GPU's times along straight lines between its own readings, and does not say how far these are
+/// apart.
 const BEND: i64 = 1_000_000_000;
-/// Records that are older than this when they come, in ns, are taken for younger ones when the wall clock was set back.
+/// If the wall clock was set back, records older than this on arrival, in ns, are taken for more
+/// recent ones.
 const LATE: i64 = 30_000_000_000;
-/// How much older than the change of CUPTI's clock a record may be that has its time in the new one, in ns: the GPU's
-/// times are converted when CUPTI gets round to it.
+/// How much older than a change of CUPTI's clock a record may be and still have its time in the new
+/// clock, in ns: CUPTI converts the GPU's times with some delay.
 const CONVERTED_LATE: i64 = 10_000_000_000;
 /// How long before the first reading a record may have begun, in ns.
 const BEFORE: i64 = 1_000_000_000;
-/// How far a converted time may lie in the future, in ns.
+/// How far in the future a converted time may lie, in ns.
 const AHEAD: i64 = 1_000_000;
-/// Segments kept. More than one is rare.
+/// Segments kept. It is rare to have more than one.
 const SEGMENTS: usize = 8;
-/// Readings kept of a clock that is not the wall clock, and the shortest piece between two of them that tells its rate
-/// well, in ns.
+/// Readings kept of a clock that is not the wall clock, and the shortest piece between two of them
+/// that shows its rate well, in ns.
 const PAIRS: usize = 64;
 const PIECE: i64 = 50_000_000;
-/// How much the rate of such a clock may change from one piece to the next before it counts as another clock, and how
-/// much it may be off beyond what was measured (relative).
+/// How much the rate of such a clock may change from one piece to the next before it counts as
+/// another clock, and how much it may be off beyond what was measured (both relative).
 const OTHER_CLOCK: f64 = 1e-3;
 const DRIFT: f64 = 1e-4;
 
-/// A time of CUPTI's, in whatever clock it had then.
+/// A time of CUPTI's, in the clock that it used at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(pub u64);
 
@@ -61,7 +65,7 @@ pub struct Reading {
     pub boot_before: HostNs,
     /// `CLOCK_REALTIME` in ns.
     pub wall_before: u64,
-    /// `cuptiGetTimestamp`; `None` when it was not asked, or did not answer.
+    /// `cuptiGetTimestamp`; `None` if it was not called or did not answer.
     pub cupti: Option<Stamp>,
     /// `CLOCK_REALTIME` in ns.
     pub wall_after: u64,
@@ -69,12 +73,12 @@ pub struct Reading {
     pub boot_after: HostNs,
 }
 
-/// What a reading showed that the one before did not.
+/// What differs from the reading before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The wall clock was set, forwards or back, by this many ns.
+    /// The wall clock was set forwards, or back if negative, by this many ns.
     Stepped(i64),
-    /// CUPTI's time is not the wall clock any more, or another foreign clock than before.
+    /// CUPTI's time is no longer the wall clock, or another foreign clock than before.
     Foreign,
     /// CUPTI's time is the wall clock again.
     Wall,
@@ -86,15 +90,16 @@ pub enum Change {
 #[derive(Debug, Default)]
 pub struct CuptiClock {
     segments: VecDeque<Segment>,
-    /// A time was the wall clock's, though CUPTI says that its clock is `CLOCK_BOOTTIME`.
+    /// A time was the wall clock's, though CUPTI states `CLOCK_BOOTTIME` as its clock.
     is_latched: Cell<bool>,
 }
 
-/// A stretch of time in which one rule holds.
+/// A stretch of time with one rule.
 #[derive(Debug)]
 struct Segment {
     rule: Rule,
-    /// The host's time at its first and last reading, and at the last one that asked CUPTI.
+    /// The host's time at the segment's first and last reading, and at the last one that included
+    /// CUPTI.
     first: i64,
     last: i64,
     checked: i64,
@@ -104,20 +109,22 @@ struct Segment {
 enum Rule {
     /// CUPTI's time is the wall clock.
     Wall {
-        /// The wall clock less `CLOCK_BOOTTIME` lies between these.
+        /// Bounds of the wall clock less `CLOCK_BOOTTIME`.
         low: i64,
         high: i64,
-        /// How far CUPTI was seen outside of its brackets.
+        /// How far outside its brackets CUPTI was seen.
         slack: i64,
     },
-    /// It is `CLOCK_BOOTTIME`, seen outside of its brackets by as much; or, of the GPU, the wall clock.
+    /// CUPTI's time is `CLOCK_BOOTTIME`, seen outside its brackets by at most `slack`; the GPU's
+    /// times may be the wall clock.
     Boottime {
         slack: i64,
-        /// The wall clock less `CLOCK_BOOTTIME` lies between these; where it was set, those of before and after.
+        /// Bounds of the wall clock less `CLOCK_BOOTTIME`; if it was set, they include the values
+        /// before and after.
         low: i64,
         high: i64,
     },
-    /// It is another clock: a straight line from each reading to the next.
+    /// CUPTI's time is another clock: a straight line from each reading to the next.
     Line(VecDeque<Pair>),
 }
 
@@ -129,21 +136,21 @@ struct Pair {
     error: i64,
 }
 
-/// What a reading says about CUPTI's time.
+/// The clock that a reading shows CUPTI to use.
 #[derive(Clone, Copy)]
 enum Domain {
-    /// Nothing: it was not asked.
+    /// Not known: CUPTI was not asked.
     Unknown,
-    /// The wall clock, to within so many ns.
+    /// The wall clock, to within this many ns.
     Wall(i64),
-    /// `CLOCK_BOOTTIME`, to within so many ns.
+    /// `CLOCK_BOOTTIME`, to within this many ns.
     Boottime(i64),
     Foreign(Pair),
 }
 
 impl Reading {
-    /// Bounds of the wall clock less `CLOCK_BOOTTIME`. `None` when the wall clock was set in between, which the next
-    /// reading will show.
+    /// Bounds of the wall clock less `CLOCK_BOOTTIME`. `None` if the wall clock was set in between;
+    /// the next reading will show that.
     fn offset(&self) -> Option<(i64, i64)> {
         let [boot_before, wall_before, wall_after, boot_after] =
             [self.boot_before.0, self.wall_before, self.wall_after, self.boot_after.0].map(signed);
@@ -153,7 +160,7 @@ impl Reading {
     }
 
     fn domain(&self) -> Domain {
-        // Before CUPTI has looked at the GPU its clock may not run yet.
+        // Before CUPTI has looked at the GPU, its clock may not run yet.
         let Some(Stamp(stamp @ 1..)) = self.cupti else { return Domain::Unknown };
         let outside = |before: u64, after: u64| before.saturating_sub(stamp).max(stamp.saturating_sub(after));
         let wall = outside(self.wall_before, self.wall_after);
@@ -175,7 +182,7 @@ impl Reading {
 }
 
 impl CuptiClock {
-    /// Takes a reading. One that was overtaken by a later one tells nothing any more.
+    /// Takes a reading. A reading older than the last one is ignored.
     pub fn add(&mut self, reading: &Reading) -> Option<Change> {
         let (low, high) = reading.offset()?;
         let now = signed(reading.boot_after.0)?;
@@ -188,7 +195,7 @@ impl CuptiClock {
         let (rule, change) = match (self.segments.back_mut().map(|it| &mut it.rule), domain) {
             (Some(Rule::Line(_)), Domain::Unknown) => return None,
             (Some(Rule::Boottime { slack, low: lowest, high: highest }), Domain::Unknown | Domain::Boottime(_)) => {
-                // Whether CUPTI would follow where the wall clock is set is not known.
+                // It is not known whether CUPTI follows when the wall clock is set.
                 let fits = low <= *highest && high >= *lowest;
                 (*lowest, *highest) = match fits {
                     true => (low.max(*lowest), high.min(*highest)),
@@ -226,7 +233,7 @@ impl CuptiClock {
         if self.segments.len() == SEGMENTS {
             self.segments.pop_front();
         }
-        // What holds from the beginning is no change, unless it is not what is to be expected.
+        // The first segment is not a change, unless its clock is not the expected one.
         let told = had_one || matches!(rule, Rule::Line(_));
         self.segments.push_back(Segment { rule, first: now, last: now, checked: now });
         told.then_some(change)
@@ -241,8 +248,8 @@ impl CuptiClock {
         }
     }
 
-    /// Whether times up to `until` can be converted as well as they ever will be. A foreign clock needs the reading
-    /// that follows.
+    /// Whether times up to `until` can be converted as precisely as they ever will be. A foreign
+    /// clock needs the next reading for that.
     #[must_use]
     pub fn covers(&self, until: HostNs) -> bool {
         match self.segments.back().map(|it| &it.rule) {
@@ -252,14 +259,14 @@ impl CuptiClock {
         }
     }
 
-    /// The host instant for a time of CUPTI's, and how far off it may be in ns. `now` is the host's time: nothing was
-    /// recorded later. `None` when there is no instant that it could mean.
+    /// The host instant for a time of CUPTI's, and its error in ns. `now` is the host's time:
+    /// nothing was recorded later. `None` if the stamp matches no instant.
     #[must_use]
     pub fn to_host(&self, stamp: Stamp, now: HostNs) -> Option<(HostNs, u32)> {
         let stamp = signed(stamp.0)?;
         let now = signed(now.0)?;
         match self.segments.back() {
-            // Nearly always.
+            // The usual case.
             Some(only) if self.segments.len() == 1 => {
                 let meant = only.candidate(stamp, now)?;
                 let plausible = meant.1 >= only.first - BEFORE && meant.0 <= now + AHEAD;
@@ -272,7 +279,8 @@ impl CuptiClock {
         }
     }
 
-    /// Whether a time was seen to be the wall clock's, though CUPTI says that its clock is `CLOCK_BOOTTIME`.
+    /// Whether a time was seen to be the wall clock's, though CUPTI states `CLOCK_BOOTTIME` as its
+    /// clock.
     #[must_use]
     pub fn is_latched(&self) -> bool {
         self.is_latched.get()
@@ -281,9 +289,9 @@ impl CuptiClock {
     #[cold]
     fn by_all_segments(&self, stamp: i64, now: i64) -> Option<(HostNs, u32)> {
         let mut range = Range::default();
-        // Whether a time is so old that a younger meaning is the one meant.
+        // So old that the more recent instant must be the one meant.
         let is_late = |range: &Range, until: i64| range.0.is_some() && until < now - LATE;
-        // The newest first.
+        // Newest first.
         for (index, segment) in self.segments.iter().enumerate().rev() {
             let next = self.segments.get(index + 1);
             let previous = index.checked_sub(1).and_then(|index| self.segments.get(index));
@@ -296,7 +304,7 @@ impl CuptiClock {
             if meant.1 >= from && meant.0 <= until {
                 range.include(meant);
             }
-            // A line across the step that separates two segments of the wall clock.
+            // A line across the step between two segments of the wall clock.
             if let Some(previous) = previous
                 && let (Rule::Wall { .. }, Rule::Wall { .. }) = (&previous.rule, &segment.rule)
                 && let Some(before) = previous.candidate(stamp, now)
@@ -313,25 +321,27 @@ impl CuptiClock {
     }
 }
 
-/// The middle of a range, and how far it is to its ends in ns.
+/// The middle of a range, and half its length, in ns.
 fn instant((low, high): (i64, i64)) -> Option<(HostNs, u32)> {
     let error = u32::try_from((high - low + 1) / 2).unwrap_or(u32::MAX);
     Some((HostNs(u64::try_from(low.midpoint(high)).ok()?), error))
 }
 
 impl Segment {
-    /// The earliest host time that may be written by this segment's rule.
+    /// The earliest host time that this segment's rule may apply to.
     fn begin(&self, previous: &Segment) -> i64 {
         let both_wall = matches!((&previous.rule, &self.rule), (Rule::Wall { .. }, Rule::Wall { .. }));
         if both_wall { previous.last } else { previous.checked - CONVERTED_LATE }
     }
 
-    /// The first and last host instant that a stamp can mean by this segment's rule, if it is not later than `now`.
+    /// The first and last host instant that a stamp can mean by this segment's rule, if not later
+    /// than `now`.
     fn candidate(&self, stamp: i64, now: i64) -> Option<(i64, i64)> {
         let of_wall = |low: i64, high: i64, slack: i64| {
             let from = stamp.checked_sub(high)?.checked_sub(slack)?;
             let until = stamp.checked_sub(low)?.checked_add(slack)?;
-            // An instant before the host's start is none, and this keeps all sums that follow in range.
+            // There is no instant before the host's start. This check also keeps all later sums in
+            // range.
             (from >= 0 && until <= i64::MAX / 2).then_some((from, until))
         };
         match &self.rule {
@@ -346,7 +356,7 @@ impl Segment {
     }
 }
 
-/// The hull of what was included.
+/// The hull of all ranges included.
 #[derive(Default)]
 struct Range(Option<(i64, i64)>);
 
@@ -356,7 +366,7 @@ impl Range {
     }
 }
 
-/// Whether a reading goes on where the line was.
+/// Whether a reading continues the line.
 fn continues(pairs: &VecDeque<Pair>, pair: Pair) -> bool {
     let Some(&last) = pairs.back() else { return true };
     if pair.stamp <= last.stamp || pair.host <= last.host {
@@ -367,7 +377,7 @@ fn continues(pairs: &VecDeque<Pair>, pair: Pair) -> bool {
     (is / was - 1.0).abs() <= OTHER_CLOCK + doubt(before, last) + doubt(last, pair)
 }
 
-/// Puts a reading at the end of the line, in place of the last one if that is close to the one before it.
+/// Appends a reading to the line, replacing the last one if that is close to the one before it.
 fn extend(pairs: &mut VecDeque<Pair>, pair: Pair) {
     let short = |before: usize| pairs[before + 1].host - pairs[before].host < PIECE;
     if pairs.len().checked_sub(2).is_some_and(short) {
@@ -383,7 +393,7 @@ fn slope(from: Pair, to: Pair) -> f64 {
     (to.host - from.host) as f64 / (to.stamp - from.stamp) as f64
 }
 
-/// How far a slope may be off because its ends were not read at one instant (relative).
+/// How far off a slope may be because its ends were not read at one instant (relative).
 fn doubt(from: Pair, to: Pair) -> f64 {
     (from.error + to.error) as f64 / (to.host - from.host) as f64
 }
@@ -402,7 +412,8 @@ fn on_line(pairs: &VecDeque<Pair>, stamp: i64) -> Option<(i64, i64)> {
     let rate = slope(from, to);
     let length = (to.host - from.host) as f64;
     let along = stamp.checked_sub(from.stamp)? as f64 * rate;
-    // A clock whose rate changes runs on a curve between two readings; its neighbours tell how much.
+    // A clock with a changing rate runs on a curve between two readings; the neighbouring pieces
+    // show how much.
     let known = doubt(from, to);
     let neighbours = [end.checked_sub(2).map(|index| (index, index + 1)), Some((end, end + 1))];
     let bent = neighbours
@@ -416,7 +427,7 @@ fn on_line(pairs: &VecDeque<Pair>, stamp: i64) -> Option<(i64, i64)> {
     let outside = (-along).max(along - length).max(0.0);
     let error = from.error.max(to.error) as f64 + bent * length / 4.0 + outside * (known + bent + DRIFT);
     let host = from.host as f64 + along;
-    // Far outside nothing is known.
+    // Far outside the readings nothing is known.
     if !(0.0..=(i64::MAX / 4) as f64).contains(&host) || error > (i64::MAX / 4) as f64 {
         return None;
     }
@@ -436,7 +447,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const EPOCH: u64 = 1_795_200_300 * SECOND;
 
-    /// A reading at a host time, with a wall clock that is ahead of it by `offset`, and a CUPTI that is ahead by `cupti`.
+    /// A reading at a host time, with the wall clock ahead of it by `offset` and CUPTI ahead by
+    /// `cupti`.
     fn reading(at: u64, offset: u64, cupti: Option<u64>) -> Reading {
         Reading {
             boot_before: HostNs(at - 60),
@@ -459,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wall_clock_is_a_constant_away() {
+    fn the_wall_clock_differs_by_a_constant() {
         let mut clock = CuptiClock::default();
         for second in 10..20 {
             assert_eq!(clock.add(&wall(second * SECOND, EPOCH)), None);
@@ -472,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_that_were_interrupted_do_not_widen_the_error() {
+    fn interrupted_readings_do_not_widen_the_error() {
         let mut clock = CuptiClock::default();
         clock.add(&wall(10 * SECOND, EPOCH));
         // The kernel stopped the thread for 3 ms between the clocks.
@@ -485,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_times_are_refused() {
         let mut clock = CuptiClock::default();
         assert_eq!(clock.to_host(Stamp(EPOCH), HostNs(SECOND)), None);
         clock.add(&wall(10 * SECOND, EPOCH));
@@ -515,7 +527,7 @@ mod tests {
             // Far from the step nothing is lost.
             assert_within(&clock, EPOCH + 11 * SECOND, now, 11 * SECOND, 101);
             assert_within(&clock, after + 16 * SECOND, now, 16 * SECOND, 101);
-            // It was at 13.5; CUPTI's own line may go across it.
+            // The step was at 13.5; CUPTI's own line may go across it.
             for (stamp, truth) in [
                 (EPOCH + 13_400_000_000, 13_400_000_000),
                 (after + 13_600_000_000, 13_600_000_000),
@@ -529,8 +541,9 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_far_leaves_the_newest_meaning() {
-        // Set back by an hour: times are taken as young, since records of an hour ago do not come any more.
+    fn a_clock_set_far_back_leaves_the_most_recent_meaning() {
+        // Set back by an hour: times are taken as recent, since records from an hour ago no longer
+        // arrive.
         const HOUR: u64 = 3600 * SECOND;
         let mut clock = CuptiClock::default();
         for second in 7200..=7300 {
@@ -544,7 +557,7 @@ mod tests {
 
     #[test]
     fn ticks_are_converted_piece_by_piece() {
-        // 2.5 ticks a ns, and a rate that changes by a part in a million each second.
+        // 2.5 ticks per ns, and a rate that changes by one part in a million each second.
         let mut clock = CuptiClock::default();
         let mut ticks = 77_000_000_000_000_u64;
         let mut known = Vec::new();
@@ -568,8 +581,9 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_speeds_up_is_not_believed_to_be_straight() {
-        // 3 parts in a million more every second: in the middle of a piece it is 375 ns off the line.
+    fn a_clock_that_speeds_up_is_not_taken_for_straight() {
+        // Three parts in a million more every second: in the middle of a piece that is 375 ns off
+        // the line.
         let ticks = |at: u64| (at as f64 + 1.5e-15 * (at as f64).powi(2)) as u64;
         let mut clock = CuptiClock::default();
         for second in 10..20_u64 {
@@ -584,12 +598,12 @@ mod tests {
     }
 
     #[test]
-    fn another_tool_changes_the_clock_and_changes_it_back() {
+    fn another_tool_may_change_the_clock_and_change_it_back() {
         let mut clock = CuptiClock::default();
         let other = |at: u64| reading(at, EPOCH, Some(5 * SECOND));
         assert_eq!(clock.add(&wall(10 * SECOND, EPOCH)), None);
         assert_eq!(clock.add(&wall(11 * SECOND, EPOCH)), None);
-        // Without being asked, the wall clock is no proof of CUPTI's.
+        // If CUPTI was not asked, the wall clock proves nothing about CUPTI's.
         assert_eq!(clock.add(&reading(11_900_000_000, EPOCH, None)), None);
         assert_eq!(clock.add(&other(12 * SECOND)), Some(Change::Foreign));
         assert!(!clock.covers(HostNs(11 * SECOND)));
@@ -608,12 +622,12 @@ mod tests {
     }
 
     #[test]
-    fn our_own_clock_needs_no_other_and_minds_no_step() {
+    fn our_own_clock_needs_no_other_and_is_unaffected_by_steps() {
         let ours = |at: u64, offset: u64| reading(at, offset, Some(0));
         let mut clock = CuptiClock::default();
         assert_eq!(clock.add(&ours(10 * SECOND, EPOCH)), None);
         assert!(clock.covers(HostNs(11 * SECOND)));
-        // What is read without asking CUPTI says nothing about it, and the wall clock may be set.
+        // A reading without CUPTI says nothing about it, and the wall clock may be set.
         assert_eq!(clock.add(&reading(11 * SECOND, EPOCH, None)), None);
         assert_eq!(clock.add(&ours(12 * SECOND, EPOCH - 300_000_000)), None);
         for truth in [9_500_000_000, 11_900_000_000, 12 * SECOND] {
@@ -621,7 +635,7 @@ mod tests {
         }
         assert_eq!(clock.to_host(Stamp(EPOCH + 13 * SECOND), HostNs(12 * SECOND)), None);
         assert!(!clock.is_latched());
-        // Given up, CUPTI tells the wall clock's time. What it recorded before comes late.
+        // Once given up, CUPTI's time is the wall clock. What it recorded before arrives late.
         assert_eq!(clock.add(&wall(13 * SECOND, EPOCH)), Some(Change::Wall));
         assert_within(&clock, 12_900_000_000, 14 * SECOND, 12_900_000_000, 11);
         assert_within(&clock, EPOCH + 13_500_000_000, 14 * SECOND, 13_500_000_000, 101);
@@ -629,18 +643,18 @@ mod tests {
     }
 
     #[test]
-    fn the_gpu_s_times_may_keep_the_wall_clock_where_cupti_says_it_has_ours() {
+    fn gpu_times_may_keep_the_wall_clock_though_cupti_states_ours() {
         let ours = |at: u64, offset: u64| reading(at, offset, Some(0));
         let mut clock = CuptiClock::default();
         clock.add(&ours(10 * SECOND, EPOCH));
         assert_within(&clock, EPOCH + 10 * SECOND, 11 * SECOND, 10 * SECOND, 101);
         assert!(clock.is_latched());
-        // What is told on the host has the clock that was given.
+        // Times taken on the host are in the clock that CUPTI was given.
         assert_within(&clock, 10_500_000_000, 11 * SECOND, 10_500_000_000, 11);
         for stamp in [EPOCH, EPOCH + 8 * SECOND, EPOCH + 12 * SECOND, 2 * EPOCH] {
             assert_eq!(clock.to_host(Stamp(stamp), HostNs(11 * SECOND)), None, "{stamp}");
         }
-        // Whether it follows where the wall clock is set is not known.
+        // It is not known whether CUPTI follows when the wall clock is set.
         clock.add(&reading(12 * SECOND, EPOCH - 3_000_000, None));
         for truth in [EPOCH + 12 * SECOND, EPOCH - 3_000_000 + 12 * SECOND] {
             assert_within(&clock, truth, 13 * SECOND, 12 * SECOND, 1_600_000);
@@ -648,8 +662,9 @@ mod tests {
     }
 
     #[test]
-    fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
-        // Random rates, and readings at random distances, in which CUPTI is asked anywhere between the other clocks.
+    fn every_true_time_of_a_foreign_clock_is_within_its_bound() {
+        // Random rates, and readings at random distances, with CUPTI read anywhere between the
+        // other clocks.
         let mut state = 0xfeed_u64;
         let mut random = move |below: u64| {
             state ^= state << 13;
@@ -659,7 +674,7 @@ mod tests {
         };
         for _ in 0..200 {
             let (rate, lead) = (1 + random(40), random(EPOCH));
-            // Tenths of a tick a ns, and the host's own clock is steered by up to 50 ppm.
+            // Tenths of a tick per ns; the host's own clock is steered by up to 50 ppm.
             let steered = random(100_000) as i128 - 50_000;
             let ticks = |at: u64| {
                 let steered = at as i128 + at as i128 * steered / 1_000_000_000;
@@ -684,7 +699,7 @@ mod tests {
                 let truth = first + random(at - first + 1);
                 if clock.covers(HostNs(truth)) {
                     let (host, error) = clock.to_host(Stamp(ticks(truth)), now).expect("an instant");
-                    // A stamp says no more than its ticks do.
+                    // A stamp is no more precise than its ticks.
                     let off = host.0.abs_diff(truth).saturating_sub(10 / rate + 1);
                     assert!(off <= u64::from(error), "{host:?} ± {error} is not {truth}: {clock:?}");
                     assert!(error < 6_000, "± {error}: {clock:?}");
@@ -695,9 +710,10 @@ mod tests {
     }
 
     #[test]
-    fn no_truth_lies_outside_of_its_bound() {
-        // Random worlds: readings at random distances and with random delays, a wall clock that is set now and then, a
-        // CUPTI that draws straight lines of up to a second across it, and records that come up to 3 s late.
+    fn every_true_time_is_within_its_bound() {
+        // Random worlds: readings at random distances and with random delays, a wall clock that is
+        // sometimes set, a CUPTI that draws straight lines of up to a second across the steps, and
+        // records that arrive up to 3 s late.
         let mut state = 0x1234_5678_9abc_def0_u64;
         let mut random = move |below: u64| {
             state ^= state << 13;
@@ -713,14 +729,15 @@ mod tests {
             while at < 40 * SECOND {
                 at += 2 * SECOND + random(20 * SECOND);
                 let by = [10_000, 1_000_000, 700_000_000, 5 * SECOND][random(4) as usize];
-                // What is smaller than the time a reading takes does not show; nobody sets a clock by so little.
+                // A step smaller than the duration of a reading is invisible; nobody sets a clock
+                // by so little.
                 let by = 2_000 + random(by);
                 let lead = steps[steps.len() - 1].1;
                 steps.push((at, if random(2) == 0 { lead + by } else { lead - by }));
             }
             let lead = |at: u64| steps.iter().rev().find(|(from, _)| *from <= at).map_or(EPOCH, |(_, lead)| *lead);
             let wall_at = |at: u64| at + lead(at);
-            // CUPTI's own readings, between which it draws lines; a line goes on after the last one.
+            // CUPTI's own readings, with lines between them; a line continues after the last one.
             let mut own = vec![9 * SECOND];
             while own[own.len() - 1] < 41 * SECOND {
                 let last = own[own.len() - 1];

@@ -1,13 +1,15 @@
 //! Whether CUPTI still gives us what it records.
 //!
-//! A subscription does not say so: who registers functions for buffers last gets all of them, whoever subscribed, and anybody may
-//! disable kernels (Kineto does both since August 2026, pytorch/kineto 7a3ba363). Launches go on to be told to us then, and nothing comes of
-//! them. So these are counted between one *contact* and the next: CUPTI asks for a buffer, or returns one.
+//! A subscription does not say so: the last tool that registers functions for buffers gets all of
+//! them, whoever subscribed, and any tool may disable kernels (Kineto does both since August 2026,
+//! pytorch/kineto 7a3ba363). CUPTI then still calls back at launches, but no records of them
+//! arrive. So launches are counted between one *contact* and the next. A contact is CUPTI's request
+//! for a buffer, or its return of one.
 //!
 //! ```text
-//!   contact   launch launch launch ...   contact      each launch has a record in a buffer of ours, and these are full one day
-//!   contact   launch launch launch ... launch         more than they hold: the records are elsewhere, or nowhere
-//!   contact   launch   [flush by force]               what returns everything returns nothing: likewise
+//! contact  launch launch launch ...  contact   each launch has a record in our buffers
+//! contact  launch launch launch ... launch     more than they hold: no records of them come to us
+//! contact  launch   [forced flush]             a flush of everything returns nothing: the same
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,20 +17,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::Silence;
 use crate::model::time::HostNs;
 
-/// Launches beyond those that find room in the buffers that CUPTI has, before it counts as silent: it may begin a record later than
-/// the launch, when the GPU gets to it, and some thousands of launches queue there.
+/// Launches beyond those that CUPTI's buffers have room for, before CUPTI counts as silent. CUPTI
+/// may start a record later than the launch, when the GPU gets to it, and some thousands of
+/// launches can queue there.
 const MARGIN: u64 = 4096;
 
-/// What was launched and heard, from the first subscription to the end of the process. Its counters may be a few launches off
-/// from each other.
+/// Launches and contacts, from the first subscription to the end of the process. The counters may
+/// be a few launches apart.
 #[derive(Default)]
 pub(super) struct Contact {
-    /// Launches that began, and those that were made: ended well, and not for a graph.
+    /// Launches that began, and those that were made: they returned success and did not only add to
+    /// a graph.
     begun: AtomicU64,
     made: AtomicU64,
-    /// Whether a kernel ever became a node of a graph: what launches graphs counts from then on.
+    /// Whether a kernel has ever become a graph node: from then on graph launches count too.
     has_nodes: AtomicU64,
-    /// The same at the last contact, when that was in ns of `CLOCK_BOOTTIME`, and how many there were.
+    /// Both counters at the last contact, its time in ns of `CLOCK_BOOTTIME`, and the number of
+    /// contacts.
     heard_begun: AtomicU64,
     heard_made: AtomicU64,
     heard_at: AtomicU64,
@@ -39,7 +44,7 @@ pub(super) struct Contact {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unheard {
     pub(super) launches: u64,
-    /// When that contact was.
+    /// The time of that contact.
     pub(super) since: HostNs,
     /// Its number.
     pub(super) contact: u64,
@@ -52,17 +57,17 @@ impl From<Unheard> for Silence {
 }
 
 impl Contact {
-    /// A launch of a kernel begins.
+    /// A kernel launch begins.
     pub(super) fn begins(&self) {
         self.begun.fetch_add(1, Relaxed);
     }
 
-    /// It has ended, and well.
+    /// The launch has ended with success.
     pub(super) fn made(&self) {
         self.made.fetch_add(1, Relaxed);
     }
 
-    /// A graph has been launched, and well.
+    /// A graph launch has ended with success.
     pub(super) fn graph_made(&self) {
         if self.has_nodes.load(Relaxed) != 0 {
             self.begins();
@@ -70,26 +75,27 @@ impl Contact {
         }
     }
 
-    /// A node of a graph was made: what launched it, if anything, launched no kernel.
+    /// A graph node was created: the launch that created it, if any, launched no kernel.
     pub(super) fn captured(&self) {
         self.made.fetch_sub(1, Relaxed);
         self.has_nodes.store(1, Relaxed);
     }
 
-    /// CUPTI asks for a buffer, or returns one.
+    /// A contact: CUPTI requests a buffer or returns one.
     pub(super) fn heard(&self, at: u64) {
         self.begin_anew(at);
         self.contacts.fetch_add(1, Relaxed);
     }
 
-    /// What was launched before is of no interest any more.
+    /// Earlier launches no longer count.
     pub(super) fn begin_anew(&self, at: u64) {
         self.heard_begun.store(self.begun.load(Relaxed), Relaxed);
         self.heard_made.store(self.made.load(Relaxed), Relaxed);
         self.heard_at.store(at, Relaxed);
     }
 
-    /// What was launched since the last contact: neither what began before it, nor what has not ended.
+    /// The launches since the last contact, without those that began before it and those that have
+    /// not ended.
     pub(super) fn unheard(&self) -> Unheard {
         let since = |count: &AtomicU64, heard: &AtomicU64| count.load(Relaxed).wrapping_sub(heard.load(Relaxed)) as i64;
         let (begun, made) = (since(&self.begun, &self.heard_begun), since(&self.made, &self.heard_made));
@@ -100,12 +106,13 @@ impl Contact {
         }
     }
 
-    /// Whether there was no contact since then.
+    /// Whether there has been no contact since `then`.
     pub(super) fn is_still(&self, then: &Unheard) -> bool {
         self.contacts.load(Relaxed) == then.contact
     }
 
-    /// What was launched without finding room in buffers of so many records.
+    /// The launches since the last contact, if they are too many for buffers with room for this
+    /// many records.
     pub(super) fn beyond(&self, room: u64) -> Option<Unheard> {
         Some(self.unheard()).filter(|unheard| unheard.launches > room + MARGIN)
     }
@@ -121,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_record_counts_and_only_since_the_last_contact() {
+    fn only_recordable_launches_since_the_last_contact_count() {
         let contact = Contact::default();
         let unheard = |contact: &Contact| contact.unheard().launches;
         (0..3).for_each(|_| launch(&contact));
         assert_eq!(unheard(&contact), 3);
-        // One that failed, one that is under way, and one for a graph.
+        // One that fails, one under way, and one captured into a graph.
         contact.begins();
         contact.begins();
         contact.begins();
@@ -135,14 +142,14 @@ mod tests {
         assert_eq!(unheard(&contact), 3);
         contact.heard(7);
         assert_eq!(contact.unheard(), Unheard { launches: 0, since: HostNs(7), contact: 1 });
-        // What was under way ends: its record may have been in what was returned.
+        // The launch under way ends: what was returned may include its record.
         contact.made();
         assert_eq!(unheard(&contact), 0);
         launch(&contact);
         assert_eq!(unheard(&contact), 1);
         contact.begin_anew(8);
         assert_eq!(contact.unheard(), Unheard { launches: 0, since: HostNs(8), contact: 1 });
-        // More nodes than launches: a graph that was made by hand.
+        // More nodes than launches: a graph built by hand.
         (0..9).for_each(|_| contact.captured());
         assert_eq!(unheard(&contact), 0);
         contact.heard(9);
@@ -151,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn graphs_count_where_kernels_are_nodes() {
+    fn graph_launches_count_once_kernels_are_nodes() {
         let contact = Contact::default();
         contact.graph_made();
         assert_eq!(contact.unheard().launches, 0);
     }
 
     #[test]
-    fn what_buffers_may_hold_proves_nothing() {
+    fn launches_that_fit_into_the_buffers_prove_nothing() {
         let contact = Contact::default();
         (0..100 + MARGIN).for_each(|_| launch(&contact));
         assert_eq!(contact.beyond(100), None);

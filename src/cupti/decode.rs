@@ -1,8 +1,9 @@
-//! From the records in CUPTI's buffers to plain values.
+//! Decodes the records in CUPTI's buffers into plain values.
 //!
-//! Nothing is believed: records are stepped over by the library that wrote them, within the buffer; fields are read where
-//! the table of this release has them; times that cannot be are refused. What is not in the buffer, such as the names behind
-//! pointers, is asked of an [`Outside`]: the process, or a capture of it.
+//! Nothing is trusted: the library that wrote the records steps over them, within the buffer;
+//! fields are read only if the table for this release has them; impossible times are refused. What
+//! a buffer only points to, such as names, comes from an [`Outside`]: the process, or a capture of
+//! it.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -27,9 +28,10 @@ use crate::model::time::HostNs;
 pub struct Counts {
     /// Records that were decoded.
     pub decoded: u64,
-    /// Records whose times are missing, reversed by more than a step of their clock explains, or of no clock that CUPTI was seen to have.
+    /// Records whose times are missing, are reversed by more than a step of their clock explains,
+    /// or belong to no clock that CUPTI was seen to use.
     pub implausible: u64,
-    /// Records of kinds that nobody here asked for, and external ids of others.
+    /// Records of kinds that were not requested here, and external ids of other tools.
     pub other_kinds: u64,
     /// Buffers that could not be read to their end.
     pub unreadable: u64,
@@ -41,30 +43,30 @@ pub struct Decoder {
     asked: Asked,
     /// Calls are recorded for the external ids that come with them.
     pub(super) carries_ids: bool,
-    /// What was left out so far.
+    /// What was decoded and left out so far.
     pub counts: Counts,
 }
 
-/// What was asked of CUPTI beside kernels.
+/// What is requested from CUPTI besides kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Calls into CUDA.
     pub calls: bool,
-    /// Ranges of NVTX.
+    /// NVTX ranges.
     pub markers: bool,
 }
 
-/// Whom the decoder asks for what records only point to.
+/// Answers the decoder's questions about what records only point to.
 pub trait Outside {
-    /// The text at an address that a record has; `(unknown)` for null.
+    /// The text at an address in a record; `(unknown)` for null.
     fn text(&mut self, address: *const c_char) -> Arc<str>;
-    /// What CUPTI calls the function with this number, in a callback domain.
+    /// CUPTI's name for the function with this number in a callback domain.
     fn function(&mut self, domain: u32, id: u32) -> Arc<str>;
-    /// What a thread is called; nothing where it has ended.
+    /// A thread's name; empty if the thread has ended.
     fn thread(&mut self, tid: i32) -> Arc<str>;
 }
 
-/// The process that recorded, which knows all of it. Each text is kept once.
+/// The recording process, which knows all answers. Each text is kept once.
 pub struct Process {
     names: Names,
     calls: Calls,
@@ -74,7 +76,8 @@ pub struct Process {
 pub struct Asking<'p>(&'p mut Process);
 
 impl Process {
-    /// A process that is asked for the first time. Without a CUPTI to ask, functions have numbers only.
+    /// A process that has not been asked yet. Without CUPTI's look-up function, functions have only
+    /// numbers.
     #[must_use]
     pub fn new(function_name: Option<cupti::cuptiGetCallbackName>) -> Process {
         Process { names: Names::new(), calls: Calls::new(function_name) }
@@ -84,8 +87,8 @@ impl Process {
     ///
     /// # Safety
     ///
-    /// Until the result is dropped it is asked only for addresses that are null or those of C strings, as in a buffer that CUPTI
-    /// returned to this process and that was not given back yet.
+    /// Until the result is dropped it is asked only for addresses that are null or C strings: those
+    /// in a buffer that CUPTI returned to this process and that has not been given back yet.
     pub unsafe fn asked(&mut self) -> Asking<'_> {
         Asking(self)
     }
@@ -94,7 +97,7 @@ impl Process {
 impl Outside for Asking<'_> {
     #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "whoever made this has promised what it is asked for")]
     fn text(&mut self, address: *const c_char) -> Arc<str> {
-        // SAFETY: null or a C string, as was promised when this was made.
+        // SAFETY: null or a C string, as promised when `self` was made.
         unsafe { self.0.names.intern(address) }
     }
 
@@ -107,7 +110,7 @@ impl Outside for Asking<'_> {
     }
 }
 
-/// Where times come from.
+/// What times are converted with.
 #[derive(Clone, Copy)]
 pub struct Times<'c> {
     /// CUPTI's clock.
@@ -117,13 +120,13 @@ pub struct Times<'c> {
 }
 
 impl Times<'_> {
-    /// When something was; `None` where it cannot be true.
+    /// When something happened; `None` if the times are impossible.
     fn span(&self, start: Option<u64>, end: Option<u64>, error_ns: u32) -> Option<Span> {
         let (start, end) = (start.filter(|&ns| ns != 0)?, end.filter(|&ns| ns != 0)?);
         let (from, from_error) = self.clock.to_host(Stamp(start), self.now)?;
         let (until, until_error) = self.clock.to_host(Stamp(end), self.now)?;
-        // With a step of the clock between the two, the end may have the smaller stamp, or the earlier middle. What ended before it
-        // began even so is nothing.
+        // If the clock was set in between, the end may have the smaller stamp, or the earlier
+        // middle. What still ends before its start is rejected.
         let earliest = from.0.saturating_sub(u64::from(from_error));
         let latest = until.0.saturating_add(u64::from(until_error));
         if latest < earliest {
@@ -136,13 +139,13 @@ impl Times<'_> {
 }
 
 impl Decoder {
-    /// A decoder of the records of this version of CUPTI, of which this was asked.
+    /// A decoder for the records of this version of CUPTI, from which `asked` was requested.
     #[must_use]
     pub fn new(version: u32, asked: Asked) -> Decoder {
         Decoder { table: Table::new(version), asked, carries_ids: false, counts: Counts::default() }
     }
 
-    /// Decodes a buffer, as far as `walker` leads.
+    /// Decodes a buffer, as far as `walker` gets.
     pub fn decode(
         &mut self,
         buffer: &[u8],
@@ -168,7 +171,7 @@ impl Decoder {
                 cupti::CUPTI_ACTIVITY_KIND_DEVICE => record.view().and_then(|view| device(&view, outside)),
                 cupti::CUPTI_ACTIVITY_KIND_CONTEXT => record.view().and_then(|view| context(&view)),
                 cupti::CUPTI_ACTIVITY_KIND_STREAM => record.view().and_then(|view| stream(&view)),
-                // The other flags are those of user-defined synchronisation.
+                // The other flags belong to user-defined synchronisation.
                 cupti::CUPTI_ACTIVITY_KIND_MARKER if asked.markers && edge(&record).is_some() => {
                     record.view().and_then(|view| marker(&view, edge(&record)?, outside, times))
                 }
@@ -227,7 +230,7 @@ fn kernel(view: &View<'_, table::Kernel>, outside: &mut impl Outside, times: Tim
     }))
 }
 
-/// Whose a call is, with the domain that CUPTI knows its functions by.
+/// The API of a call, with the callback domain that CUPTI knows its functions by.
 type Callee = (Api, u32);
 
 const DRIVER: Callee = (Api::Driver, cupti::CUPTI_CB_DOMAIN_DRIVER_API);
@@ -240,7 +243,7 @@ fn call(
     times: Times<'_>,
 ) -> Option<Activity> {
     type Of = table::Api;
-    // Stamped by the processor, at once.
+    // Stamped by the processor, without delay.
     let span = times.span(view.get(Of::START), view.get(Of::END), 0)?;
     let tid = view.get(Of::THREAD_ID)? as i32;
     Some(Activity::CudaCall(CudaCall {
@@ -254,7 +257,7 @@ fn call(
     }))
 }
 
-/// What a marker marks.
+/// Which edge a marker marks.
 fn edge(record: &Record<'_>) -> Option<Edge> {
     match record.view()?.get(table::Marker::FLAGS)? {
         cupti::CUPTI_ACTIVITY_FLAG_MARKER_START => Some(Edge::Begin),
@@ -264,7 +267,8 @@ fn edge(record: &Record<'_>) -> Option<Edge> {
     }
 }
 
-/// By its header CUPTI gives the text of each message in the record, and so also that of a registered string; nobody has seen one yet.
+/// By its header CUPTI puts the text of each message into the record, and so also that of a
+/// registered string; that has not been seen yet.
 fn marker(
     view: &View<'_, table::Marker>,
     edge: Edge,
@@ -288,7 +292,7 @@ fn marker(
     }))
 }
 
-/// Whether an external id is of the kind that is pushed here.
+/// Whether an external id is of the kind that we push.
 fn is_ours(record: &Record<'_>) -> bool {
     let kind = record.view().and_then(|view| view.get(table::ExternalCorrelation::EXTERNAL_KIND));
     kind == Some(callbacks::EXTERNAL)
@@ -343,7 +347,7 @@ fn copy_kind(kind: u8) -> CopyKind {
 fn host_function(view: &View<'_, table::GraphHostNode>, times: Times<'_>) -> Option<Activity> {
     type Of = table::GraphHostNode;
     Some(Activity::HostFunction(HostFunction {
-        // Whose clock this is the header does not say; the worse of both.
+        // The header does not say whose clock this is, so the larger error counts.
         span: times.span(view.get(Of::START), view.get(Of::END), GPU_STAMP_ERROR_NS)?,
         place: Place {
             device: view.get(Of::DEVICE_ID)?,
@@ -387,7 +391,7 @@ fn stream(view: &View<'_, table::Stream>) -> Option<Activity> {
     Some(Activity::Stream(Stream {
         context: view.get(Of::CONTEXT_ID)?,
         stream: view.get(Of::STREAM_ID)?,
-        // Unsigned in CUPTI's header, signed in CUDA: more urgent is less.
+        // Unsigned in CUPTI's header, signed in CUDA: smaller numbers are more urgent.
         priority: view.get(Of::PRIORITY)? as i32,
     }))
 }
@@ -398,10 +402,10 @@ mod tests {
     use crate::cupti::clock::Reading;
 
     const MS: u64 = 1_000_000;
-    /// The wall clock's lead over the host's.
+    /// How far the wall clock is ahead of the host's clock.
     const LEAD: u64 = 1_795_200_300_000 * MS;
 
-    /// The wall clock was this far ahead when it was read.
+    /// Reads the wall clock this far ahead.
     fn read(clock: &mut CuptiClock, at: u64, lead: u64) {
         let [boot_before, boot_after] = [HostNs(at - 50), HostNs(at + 50)];
         let (wall_before, wall_after) = (at - 20 + lead, at + 20 + lead);
@@ -409,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_before_its_start_is_believed_only_where_the_clock_was_set_back() {
+    fn an_end_before_its_start_is_accepted_only_if_the_clock_was_set_back() {
         let (start, end) = (10_400 * MS, 10_600 * MS);
         let stamps = [start + LEAD, end + LEAD - 300 * MS];
         assert!(stamps[1] < stamps[0]);
@@ -425,7 +429,7 @@ mod tests {
         for (said, true_time) in [(span.start, start), (span.end, end)] {
             assert!(said.0.abs_diff(true_time) <= u64::from(span.error_ns), "{said:?} is not {true_time}: {span:?}");
         }
-        // Nobody knows more than that it was within a second of the step.
+        // All that is known is that it was within a second of the step.
         assert!(u64::from(span.error_ns) < 1_000 * MS, "{span:?}");
     }
 }

@@ -1,12 +1,12 @@
-//! What is asked of the driver, and of libraries that are mapped, without mapping anything.
+//! Queries the driver, and libraries that are already mapped. Maps nothing itself.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 
-/// The driver's name. CUPTI must not be touched in a process without it.
+/// The driver's SONAME. CUPTI must not be touched in a process without it.
 pub(super) const NAME: &CStr = c"libcuda.so.1";
 
-/// The driver, as far as it is mapped already.
+/// The driver, if it is already mapped.
 pub(super) struct Driver {
     handle: *mut c_void,
 }
@@ -17,23 +17,24 @@ impl Driver {
         open(NAME).map(|handle| Driver { handle })
     }
 
-    /// CUDA's major version that it was made for.
+    /// The CUDA major version of the driver.
     pub(super) fn cuda_major(&self) -> Option<u32> {
         let version = self.ask(c"cuDriverGetVersion")?;
         u32::try_from(version / 1000).ok().filter(|&major| major > 0)
     }
 
-    /// How many GPUs it gives to this process; `None` where it is not initialised, or cannot be.
+    /// The number of GPUs that the driver shows this process; `None` if it is not, or cannot be,
+    /// initialised.
     pub(super) fn devices(&self) -> Option<u32> {
         u32::try_from(self.ask(c"cuDeviceGetCount")?).ok()
     }
 
-    /// The device of this thread's context, if it has one.
+    /// The device of this thread's current context, if there is one.
     pub(super) fn current_device(&self) -> Option<u32> {
         u32::try_from(self.ask(c"cuCtxGetDevice")?).ok()
     }
 
-    /// What a device calls itself: `NVIDIA H200`.
+    /// A device's name, such as `NVIDIA H200`.
     pub(super) fn device_name(&self, device: u32) -> Option<String> {
         /// `CUresult cuDeviceGetName(char *, int, CUdevice)`.
         type Function = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
@@ -42,12 +43,12 @@ impl Driver {
         if function.is_null() {
             return None;
         }
-        // SAFETY: cuda.h gives the function this type, and it may be called on any thread once the driver is initialised, as it is where
-        // there is a device to ask for.
+        // SAFETY: cuda.h declares the function with this type, and it may be called on any thread
+        // once the driver is initialised, which it is if there is a device to ask about.
         let function = unsafe { mem::transmute::<*mut c_void, Function>(function) };
         let mut name = [0_u8; 256];
         let device = c_int::try_from(device).ok()?;
-        // SAFETY: `name` is writable and as long as is said.
+        // SAFETY: `name` is writable and has the stated length.
         let result = unsafe { function(name.as_mut_ptr().cast(), name.len() as c_int, device) };
         let name = CStr::from_bytes_until_nul(&name).ok()?.to_string_lossy().into_owned();
         (result == 0 && !name.is_empty()).then_some(name)
@@ -60,7 +61,8 @@ impl Driver {
         if function.is_null() {
             return None;
         }
-        // SAFETY: cuda.h gives these functions this type, and they may be called at any time on any thread.
+        // SAFETY: cuda.h declares these functions with this type, and they may be called at any
+        // time on any thread.
         let function = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(function) };
         let mut answer = 0;
         // SAFETY: `answer` is writable.
@@ -68,9 +70,9 @@ impl Driver {
     }
 }
 
-/// A mapped library, by its SONAME or path.
+/// Opens a mapped library, by its SONAME or path.
 fn open(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a C string; with RTLD_NOLOAD nothing runs.
+    // SAFETY: a C string; with RTLD_NOLOAD no code runs.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     (!handle.is_null()).then_some(handle)
 }
@@ -78,7 +80,8 @@ fn open(name: &CStr) -> Option<*mut c_void> {
 /// Whether a mapped library, by its SONAME or path, exports this function.
 pub(super) fn exports(library: &CStr, function: &CStr) -> bool {
     open(library).is_some_and(|handle| {
-        // SAFETY: an open handle and a C string; it is closed once, and others hold the library.
+        // SAFETY: an open handle and a C string; it is closed once, and others keep the library
+        // open.
         unsafe {
             let found = !libc::dlsym(handle, function.as_ptr()).is_null();
             libc::dlclose(handle);
@@ -89,7 +92,7 @@ pub(super) fn exports(library: &CStr, function: &CStr) -> bool {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // SAFETY: opened once by `mapped`; those who loaded it hold it.
+        // SAFETY: opened once by `mapped`; whoever loaded the driver keeps it open.
         unsafe { libc::dlclose(self.handle) };
     }
 }

@@ -1,7 +1,8 @@
-//! Which copy of libcupti to use: the one that the process has, or else the one that fits.
+//! Chooses the copy of libcupti to use: the one already in the process, or else the best one to
+//! load.
 //!
-//! Two copies in a process cannot both trace, so one that is mapped already is always taken, and a second one is never
-//! loaded. Nothing in CUPTI is called here.
+//! Two copies in a process cannot both trace. So a copy that is already mapped is always used, and
+//! a second one is never loaded. Nothing here calls CUPTI.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,19 +16,19 @@ use super::driver::{self, Driver};
 use crate::config::Cupti as Source;
 use crate::sys;
 
-/// A copy of libcupti that may be called.
+/// A copy of libcupti whose functions may be called.
 pub(super) struct Found {
     pub(super) api: Cupti,
     pub(super) path: String,
-    /// What is worth knowing about the choice.
+    /// Remarks about the choice.
     pub(super) remarks: Vec<String>,
 }
 
-/// CUDA's major versions that have a libcupti we read, newest first.
+/// CUDA's major versions whose libcupti can be read, newest first.
 const MAJORS: [u32; 2] = [13, 12];
 
-/// Finds the copy to use. With no driver in the process nothing is looked for; while the driver starts, it is not asked about
-/// its GPUs.
+/// Finds the copy to use. Without a driver in the process it does not search; while the driver
+/// starts, it does not ask the driver about its GPUs.
 pub(super) fn find(source: &Source, driver_starts: bool) -> Result<Found, Absent> {
     let driver = Driver::mapped().ok_or(Absent::NoDriver)?;
     let mut found = match mapped()? {
@@ -39,7 +40,7 @@ pub(super) fn find(source: &Source, driver_starts: bool) -> Result<Found, Absent
     {
         found.remarks.push(format!("{} was asked for, but this one was loaded already", wanted.display()));
     }
-    // It overflows the stack in whatever is called first when it cannot use the driver.
+    // This CUPTI overflows the stack in the first function called if it cannot use the driver.
     let has_gpu = || !driver_starts && driver.devices().is_some_and(|count| count > 0);
     let usable = || has_gpu() && driver.cuda_major().is_some_and(|major| major >= 13);
     if is_13_2(&found) && !usable() {
@@ -48,14 +49,14 @@ pub(super) fn find(source: &Source, driver_starts: bool) -> Result<Found, Absent
     Ok(found)
 }
 
-/// Whether a copy is that of CUDA 13.2, as seen without calling it: by a function that came with it, and one that came
-/// with 13.3.
+/// Whether a copy is that of CUDA 13.2, found out without calling it: it has a function that is new
+/// in 13.2 and lacks one that is new in 13.3.
 fn is_13_2(found: &Found) -> bool {
     let later = |path: CString| driver::exports(&path, c"cuptiGetTimestamp_v2");
     found.api.cuptiActivityGetStructSize.is_some() && !found.api.path().is_some_and(later)
 }
 
-/// The copy that is mapped, if there is one.
+/// The mapped copy, if there is one.
 fn mapped() -> Result<Option<Found>, Absent> {
     let copies = load::mapped_copies();
     let by_name = Cupti::mapped(&load::SONAMES);
@@ -67,7 +68,8 @@ fn mapped() -> Result<Option<Found>, Absent> {
             }
             None => return Ok(None),
         },
-        // Packed into a wheel under a name of its own, or of a major version that had none when this was written.
+        // Packed into a wheel under another name, or of a later major version than those known
+        // here.
         Err(_) => {
             let names: Vec<&CStr> = copies.iter().map(CString::as_c_str).collect();
             match Cupti::mapped(&names) {
@@ -91,36 +93,36 @@ fn mapped() -> Result<Option<Found>, Absent> {
     Ok(Some(Found { api, path, remarks }))
 }
 
-/// Loads a copy: the one that was asked for, or the best that is found.
+/// Loads a copy: the one asked for, or the best one found.
 fn open(source: &Source, driver: &Driver) -> Result<Found, Absent> {
     let names = match source {
         Source::Path(path) => vec![path.clone()],
         Source::Auto | Source::Off => {
             candidates(&sys::mapped_files(), driver.cuda_major(), &|name| std::env::var_os(name))
                 .into_iter()
-                // A name without a folder is the linker's to find.
+                // A name without a folder is left to the linker.
                 .filter(|path| path.components().count() == 1 || path.exists())
                 .collect()
         }
     };
     let names: Vec<CString> = names.iter().filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok()).collect();
     let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
-    // SAFETY: these are names of CUPTI, or the user's word for it.
+    // SAFETY: these are names of CUPTI, or a path that the user named as CUPTI.
     match unsafe { Cupti::open(&names) } {
         Ok(api) => Ok(Found { path: path_of(&api), api, remarks: vec!["loaded by ncclscope".into()] }),
         Err(error) => Err(Absent::NoLibrary { tried: error.to_string() }),
     }
 }
 
-/// Where a libcupti may be that nobody has loaded, best first: by the major version of the CUDA that runs here, where
-/// the linker looks, in the toolkit, and in the folders of NVIDIA's Python packages.
+/// Where a libcupti that is not loaded may be, best first. By the major version of the running
+/// CUDA: the linker's search path, the toolkit, and the folders of NVIDIA's Python packages.
 fn candidates(mapped: &[PathBuf], driver: Option<u32>, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let runtime = MAJORS.into_iter().find(|major| {
         let name = format!("libcudart.so.{major}");
         mapped.iter().any(|path| file(path).starts_with(&name))
     });
-    // A newer CUPTI than the driver does not work; an older one does.
+    // A CUPTI newer than the driver does not work; an older one does.
     let mut majors: Vec<u32> =
         MAJORS.into_iter().filter(|&major| driver.is_none_or(|driver| major <= driver)).collect();
     majors.sort_by_key(|&major| Some(major) != runtime);
@@ -161,7 +163,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
     real(a) == real(b)
 }
 
-/// The first copy that is there and lacks a function, if that is what was wrong.
+/// The first copy that exists but lacks a function, and the function, if that was the error.
 fn lacking(error: &LoadError) -> Option<(String, &'static str)> {
     error.tried.iter().find_map(|tried| match tried.reason {
         Reason::Lacks(function) => {
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_that_fits_the_running_cuda_comes_first() {
+    fn the_copy_for_the_running_cuda_comes_first() {
         check(
             &[],
             Some(13),
@@ -225,8 +227,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_nothing_is_touched() {
-        // No test program of ours has a driver in it, on whatever machine it runs.
+    fn without_a_driver_nothing_is_loaded() {
+        // No test program of ours has a driver in it, on any machine.
         assert!(matches!(find(&Source::Path("/nowhere/libcupti.so.13".into()), false), Err(Absent::NoDriver)));
         assert!(matches!(find(&Source::Auto, true), Err(Absent::NoDriver)));
     }

@@ -1,7 +1,8 @@
-//! The thread that has CUPTI give its buffers back: every now and then, when somebody asks, and at the end.
+//! The thread that makes CUPTI return its buffers: regularly, on request, and at the end.
 //!
-//! A flush may block for as long as a driver pleases, so nobody else flushes, one flush runs at a time, and who waits for
-//! one waits for a limited time. It never happens in a callback and holds no lock of ours.
+//! A flush may block for as long as the driver likes. So nobody else flushes, one flush runs at a
+//! time, and whoever waits for one has a time limit. A flush never happens in a callback and holds
+//! no lock of ours.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,18 +21,18 @@ use crate::model::time::HostNs;
 use crate::record::recorder;
 use crate::{memory, message, sys};
 
-/// Tries for one reading; the tightest counts.
+/// Tries for one reading; the tightest one counts.
 const READING_TRIES: u32 = 3;
-/// Readings kept for the collector, if it should not come for them.
+/// Readings kept if the collector does not take them.
 const MAX_READINGS: usize = 256;
 
-/// The thread, as the rest of the process sees it.
+/// The flushing thread, as seen by the rest of the process.
 pub(super) struct Flusher {
     desk: Arc<Desk>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread and the others tell each other.
+/// What the flushing thread and other threads exchange.
 #[derive(Default)]
 pub(super) struct Desk {
     state: Mutex<State>,
@@ -41,40 +42,44 @@ pub(super) struct Desk {
     readings: Mutex<Vec<Reading>>,
     /// Records that CUPTI says it dropped.
     pub(super) dropped: AtomicU64,
-    /// Flushes that failed, and the code of the last.
+    /// Number of flushes that failed; the code of the last is in `last_failure`.
     pub(super) failed: AtomicU64,
-    /// Flushes that somebody waited for in vain.
+    /// Flushes that took longer than a caller waited.
     pub(super) overdue: AtomicU64,
     pub(super) last_failure: AtomicU32,
 }
 
 #[derive(Default)]
 struct State {
-    /// Flushes asked for and carried out.
+    /// Flushes requested, and done.
     asked: u64,
     carried_out: u64,
-    /// The same of flushes by force, and when the last one carried out began.
+    /// Forced flushes requested, and done, and when the last one began.
     force_asked: u64,
     forced: u64,
     forced_at: HostNs,
-    /// The same of requests to take back what another tool may have taken; what CUPTI answered to the last, and which silence it ended.
+    /// Requests to take back what another tool may have taken, and how many of them were done;
+    /// CUPTI's answer to the last one, with the silence that it ended.
     again_asked: u64,
     taken_again: u64,
     again: Again,
-    /// A silence that a flush by force has proven, and is not told yet; the last contact before the one that was told.
+    /// A silence that a forced flush has proven and that is not reported yet; the contact before
+    /// the silence that was reported.
     silence: Option<Unheard>,
     silent_since: Option<u64>,
     release: bool,
-    /// When giving it up began.
+    /// When giving up the subscription began.
     ends_at: Option<HostNs>,
     ended: bool,
 }
 
-/// CUPTI's answer, and the silence that ended, if it was silent; if that was not told yet, what is known of it.
+/// CUPTI's answer, and the silence that ended, if there was one; its details only if it had not
+/// been reported yet.
 pub(super) type Again = (u32, Option<Option<Silence>>);
 
 impl Flusher {
-    /// Starts the thread, which owns the subscription from now on. The desk may be that of a thread that has ended.
+    /// Starts the thread, which owns the subscription from now on. The desk may come from an
+    /// earlier thread that has ended.
     pub(super) fn start(subscription: Subscription, period: Duration, desk: Arc<Desk>) -> std::io::Result<Flusher> {
         *desk.lock() = State::default();
         desk.note(read(subscription.shared()));
@@ -97,13 +102,14 @@ impl Flusher {
         &self.desk
     }
 
-    /// Whether it has the subscription and was not asked to give it up.
+    /// Whether the thread has the subscription and was not asked to give it up.
     pub(super) fn holds(&self) -> bool {
         let state = self.desk.lock();
         !state.release && !state.ended
     }
 
-    /// Has CUPTI return what is complete, and waits for it at most this long. Whether it came to an end.
+    /// Makes CUPTI return what is complete, and waits at most this long. False if that was too
+    /// short.
     pub(super) fn sync(&self, limit: Duration) -> bool {
         let mut state = self.desk.lock();
         state.asked += 1;
@@ -112,7 +118,8 @@ impl Flusher {
         self.desk.wait(state, limit, |state| state.carried_out >= asked)
     }
 
-    /// Has CUPTI ask us for its buffers again, and record the kinds that we want; waits for it at most this long.
+    /// Registers our buffers with CUPTI again and enables our kinds again; waits at most this long.
+    /// `None` if that was too short.
     pub(super) fn again(&self, limit: Duration) -> Option<Again> {
         let mut state = self.desk.lock();
         state.again_asked += 1;
@@ -125,8 +132,8 @@ impl Flusher {
         (state.taken_again >= asked).then_some(state.again)
     }
 
-    /// Has CUPTI return everything and gives up the subscription; waits for it at most this long. Whether it came to an
-    /// end.
+    /// Makes CUPTI return everything and gives up the subscription; waits at most this long. False
+    /// if that was too short.
     pub(super) fn release(&self, limit: Duration) -> bool {
         let mut state = self.desk.lock();
         state.release = true;
@@ -147,20 +154,21 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for one flush by force, without waiting for it: CUPTI returns also what has not ended, and never again.
+    /// Requests a forced flush without waiting for it: CUPTI also returns what has not ended, and
+    /// never returns it again.
     pub(super) fn force(&self) {
         self.lock().force_asked += 1;
         self.wake.notify_all();
     }
 
-    /// How many flushes by force were carried out, and when the last one began.
+    /// How many forced flushes were done, and when the last one began.
     pub(super) fn forced(&self) -> (u64, HostNs) {
         let state = self.lock();
         (state.forced, state.forced_at)
     }
 
-    /// What changed about whether CUPTI gives us its records, since the last time this was asked. `beyond` is what it was told of and
-    /// has no room for.
+    /// Whether CUPTI has stopped or resumed giving us its records since the last call. `beyond`
+    /// says how many launches our buffers have no room for, if any.
     pub(super) fn change(&self, contact: &Contact, beyond: impl FnOnce() -> Option<Unheard>) -> Option<Change> {
         let mut state = self.lock();
         if let Some(last) = state.silent_since {
@@ -174,7 +182,7 @@ impl Desk {
         }
     }
 
-    /// When giving it up began, if it did.
+    /// When giving up the subscription began, if it did.
     pub(super) fn ends_at(&self) -> Option<HostNs> {
         self.lock().ends_at
     }
@@ -184,7 +192,7 @@ impl Desk {
         self.lock().ended
     }
 
-    /// Waits until `done`, or until the thread has ended. False when that took too long.
+    /// Waits until `done`, or until the thread has ended. False if that took too long.
     fn wait(&self, state: MutexGuard<'_, State>, limit: Duration, done: impl Fn(&State) -> bool) -> bool {
         let (state, _) = self
             .done
@@ -206,18 +214,19 @@ impl Desk {
         }
     }
 
-    /// Whether there is a reading to take. At the start: whether CUPTI answers.
+    /// Whether there is a reading to take. Right after the start it says whether CUPTI tells the
+    /// time.
     pub(super) fn has_readings(&self) -> bool {
         !self.readings.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// The readings since the last time this was asked.
+    /// The readings since the last call.
     pub(super) fn take_readings(&self) -> Vec<Reading> {
         std::mem::take(&mut *self.readings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What the thread does.
+/// The body of the thread.
 fn run(subscription: Subscription, period: Duration, desk: &Desk) {
     let mut next = Instant::now() + period;
     let fatal = subscription.shared().fatal.load(Ordering::Relaxed);
@@ -250,13 +259,14 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
         desk.note(read(shared));
         let flag = if force_asked > forced { cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED } else { 0 };
         let began = HostNs(sys::boottime_ns());
-        // SAFETY: subscribed, on a thread that is nobody's callback; the only one of ours that flushes.
+        // SAFETY: subscribed, and this thread is in no callback; it is our only thread that
+        // flushes.
         let result = unsafe { (shared.api.cuptiActivityFlushAll)(flag) };
         let mut found = desk.after_flush(shared, result, (force_asked > forced).then_some(unheard), fatal);
         if again_asked > taken_again {
             let was_told = desk.lock().silent_since.is_some();
             if !was_told && unheard.launches > 0 && shared.contact.is_still(&unheard) {
-                // Whoever has the buffers gets all that is in them before they are ours.
+                // Whoever has the buffers gets everything in them before we take them over.
                 // SAFETY: as above.
                 let result = unsafe { (shared.api.cuptiActivityFlushAll)(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) };
                 found = desk.after_flush(shared, result, Some(unheard), fatal);
@@ -280,8 +290,9 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
 }
 
 impl Desk {
-    /// A reading that closes what was flushed, and what CUPTI says of it. Where it was a flush by force, with what nothing had been heard
-    /// of before: the same, if still nothing was heard of it. `fatal` is how often CUPTI had detached itself before.
+    /// Takes the reading that ends a flush, and counts what CUPTI reports about it. For a forced
+    /// flush, `unheard` has the launches without any record before it; they are returned if there
+    /// is still no record of them. `fatal` is how often CUPTI had detached itself at the start.
     fn after_flush(&self, shared: &Shared, result: u32, unheard: Option<Unheard>, fatal: u64) -> Option<Unheard> {
         self.note(read(shared));
         let flushed = result;
@@ -296,7 +307,8 @@ impl Desk {
         if result == cupti::CUPTI_SUCCESS {
             self.dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         }
-        // A failure of its own, or records that it dropped, explain it, and say more.
+        // A failure of CUPTI's, or records that it dropped, explain the silence and say more about
+        // it.
         let is_explained =
             flushed != cupti::CUPTI_SUCCESS || dropped > 0 || shared.fatal.load(Ordering::Relaxed) > fatal;
         unheard.filter(|unheard| !is_explained && unheard.launches > 0 && shared.contact.is_still(unheard))
@@ -311,7 +323,7 @@ pub(super) fn read_host() -> Reading {
     Reading { boot_before, wall_before: wall, cupti: None, wall_after: wall, boot_after }
 }
 
-/// Reads all clocks. `None` when CUPTI does not answer.
+/// Reads all clocks. `None` if CUPTI does not answer.
 fn read(shared: &Shared) -> Option<Reading> {
     let bracket = || {
         let boot_before = HostNs(sys::boottime_ns());

@@ -1,7 +1,7 @@
-//! What becomes of what CUPTI returned (pure): its clock, its records, its losses.
+//! Processes what CUPTI returned (pure): clock readings, records, losses.
 //!
-//! The process's side is [`super::Reader`]; everything that it hands over is a plain value, so a capture of these can be taken in
-//! again.
+//! [`super::Reader`] gets them from the process; everything that it passes on is a plain value, so
+//! a capture of these values can be processed again.
 
 use cupti_sys::records::Walker;
 
@@ -12,53 +12,53 @@ use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};
 
-/// Whose records come in.
+/// The CUPTI that the records come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// What `cuptiGetVersion` answers.
+    /// The result of `cuptiGetVersion`.
     pub version: u32,
-    /// What was asked of it.
+    /// The records requested from it, besides kernels.
     pub asked: Asked,
-    /// Failures that CUPTI had reported of itself before.
+    /// Its own failures that CUPTI had reported before.
     pub failures: u64,
 }
 
-/// What CUPTI and its buffers have come to, all counted from the start of the process.
+/// Counts about CUPTI and its buffers, all from the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Records that CUPTI dropped by its own account.
+    /// Records that CUPTI says it dropped.
     pub dropped: u64,
-    /// Buffers whose content was lost because no other was free, and bytes in them.
+    /// Buffers whose content was lost because no other buffer was free.
     pub discarded_buffers: u64,
-    /// See there.
+    /// Bytes in these buffers.
     pub discarded_bytes: u64,
     /// Requests for a buffer that got none at all.
     pub refused_requests: u64,
-    /// Buffers that came back and were not ours.
+    /// Returned buffers that were not ours.
     pub foreign_buffers: u64,
-    /// Flushes that failed, and the code of the last.
+    /// Flushes that failed.
     pub failed_flushes: u64,
-    /// See there.
+    /// The `CUptiResult` of the last failed flush.
     pub flush_failure: u32,
-    /// Flushes that somebody waited for in vain.
+    /// Flushes that took longer than a caller waited.
     pub overdue: u64,
-    /// Failures that CUPTI reported of itself, how many of them were fatal, and the code of the last.
+    /// Failures that CUPTI reported of itself.
     pub failures: u64,
-    /// See there.
+    /// How many of these failures were fatal.
     pub fatal: u64,
-    /// See there.
+    /// The `CUptiResult` of the last of these failures.
     pub last_failure: u32,
 }
 
-/// Takes it in.
+/// Decodes the records and reports what goes wrong.
 pub struct Intake {
     clock: CuptiClock,
     decoder: Decoder,
     standing: Standing,
-    /// What CUPTI's `cuptiGetVersion` answers.
+    /// The result of CUPTI's `cuptiGetVersion`.
     version: u32,
     notes: Vec<Note>,
-    /// What was said already.
+    /// What has already been reported.
     said: Said,
 }
 
@@ -73,7 +73,7 @@ struct Said {
 }
 
 impl Intake {
-    /// For the records of this CUPTI.
+    /// An intake for the records of this CUPTI.
     #[must_use]
     pub fn new(source: Source) -> Intake {
         Intake {
@@ -86,7 +86,7 @@ impl Intake {
         }
     }
 
-    /// Calls are recorded for the external ids that come with them.
+    /// From now on records of calls are requested for the external ids that come with them.
     pub fn expect_external_ids(&mut self) {
         self.decoder.carries_ids = true;
     }
@@ -112,13 +112,13 @@ impl Intake {
         self.notes.push(Note { name: "CUPTI clock", text, aloud });
     }
 
-    /// Whether times up to this can be converted as well as they ever will be.
+    /// Whether times up to `until` can be converted as precisely as they ever will be.
     #[must_use]
     pub fn covers(&self, until: HostNs) -> bool {
         self.clock.covers(until)
     }
 
-    /// Decodes a buffer. Nothing in it is later than `now`.
+    /// Decodes a buffer in which nothing is later than `now`.
     pub fn decode(
         &mut self,
         now: HostNs,
@@ -141,7 +141,7 @@ impl Intake {
         }
     }
 
-    /// Takes note of what was lost meanwhile, and says what goes wrong, once.
+    /// Takes the current counts. What goes wrong is reported once.
     pub fn stands(&mut self, now: Standing, sink: &mut dyn FnMut(Activity)) {
         if now.dropped > self.standing.dropped {
             sink(Activity::Dropped(now.dropped - self.standing.dropped));
@@ -195,7 +195,7 @@ impl Intake {
         }
     }
 
-    /// What the trace should say since the last time this was asked.
+    /// Remarks for the trace since the last call.
     pub fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }

@@ -1,4 +1,4 @@
-//! What of this module is model-checked: only the pool of buffers has threads that meet.
+//! The model-checked part of this module: only the pool of buffers has several threads.
 
 #[allow(dead_code)]
 mod buffers;

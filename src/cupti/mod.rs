@@ -1,17 +1,18 @@
-//! What the GPU did, through CUPTI, which is borrowed: a process has one, with one owner.
+//! What the GPU did, through CUPTI, which is borrowed: a process has one CUPTI, with one owner.
 //!
 //! ```text
-//!  threads that launch           CUPTI's worker       "ncclscope flush"        "ncclscope"
-//!  launches: callbacks, record
-//!  buffers:  request             complete             flush, and readings      decode
-//!               ^                   |                 of the clocks              |   ^
-//!               |                   v                         |                  v   |
-//!               +------------- pool of buffers <----------------------------- Activity
+//! threads that launch           CUPTI's worker       "ncclscope flush"        "ncclscope"
+//! launches: callbacks, record
+//! buffers:  request             complete             flush, and readings      decode
+//!              ^                   |                 of the clocks              |   ^
+//!              |                   v                         |                  v   |
+//!              +------------- pool of buffers <----------------------------- Activity
 //! ```
 //!
-//! [`start`] finds the copy of libcupti that the process has, subscribes, and says in one sentence why not if it cannot. The
-//! [`Cupti`] that it returns has CUPTI flushed and gives it back; the [`Reader`] is what the collector drains. Nothing in
-//! CUPTI is called unless the driver is in the process, and nothing in a forked child.
+//! [`start`] finds the copy of libcupti that the process has, and subscribes; if it cannot, it says
+//! why in one sentence. The [`Cupti`] that it returns flushes CUPTI and gives it back; the
+//! [`Reader`] is what the collector drains. CUPTI is never called unless the driver is in the
+//! process, and never in a forked child.
 
 mod buffers;
 mod callbacks;
@@ -51,51 +52,53 @@ use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};
 use crate::{memory, process, sys};
 
-/// CUPTI of CUDA 12.0, the first whose records we read.
+/// CUPTI of CUDA 12.0, the oldest whose records can be read.
 const OLDEST: u32 = 18;
-/// The newest that was there when this was written, CUDA 13.5.
+/// The newest CUPTI known here, of CUDA 13.5.
 const NEWEST: u32 = 130_599;
-/// Longest that a completed buffer waits for the reading of the clocks that follows it, in ns.
+/// How long a completed buffer waits at most for the clock reading that follows it, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The device of this thread's context, where there is a driver and a context. For `init`: it asks the driver.
+/// The device of this thread's context, if there is a driver and a context. For `init`: it calls
+/// the driver.
 #[must_use]
 pub fn current_device() -> Option<u32> {
     driver::Driver::mapped()?.current_device()
 }
 
-/// That device, and what it calls itself.
+/// The device of this thread's context, and its name.
 pub(crate) fn current_gpu() -> Option<(u32, Option<String>)> {
     let driver = driver::Driver::mapped()?;
     let device = driver.current_device()?;
     Some((device, driver.device_name(device)))
 }
 
-/// What is asked of CUPTI.
+/// What is requested from CUPTI.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Which copy of libcupti.
     pub library: config::Cupti,
-    /// By what launches are to be known.
+    /// How launches are recognised.
     pub matching: config::Matching,
-    /// Whether copies and memsets are recorded too, for collectives by copy engine.
+    /// Whether to record copies and memsets too, for copy-engine collectives.
     pub copies: bool,
-    /// Whether calls into the driver and the runtime are recorded, which costs time in each of them.
+    /// Whether to record calls into the driver and the runtime, which makes each of them slower.
     pub calls: bool,
-    /// Whether ranges of NVTX are recorded.
+    /// Whether to record NVTX ranges.
     pub nvtx: bool,
     /// Whether this thread is in `cuInit`, where the driver cannot be asked about its GPUs.
     pub driver_starts: bool,
-    /// Whether its records are to have `CLOCK_BOOTTIME`, which nobody can set, instead of the wall clock.
+    /// Whether CUPTI's clock is to be `CLOCK_BOOTTIME`, which nobody can set, instead of the wall
+    /// clock.
     pub boottime: bool,
     /// Time between flushes.
     pub flush_period: Duration,
-    /// Memory for the buffers lent to CUPTI, in bytes: 2 to 64 of an eighth of a mebibyte each.
+    /// Memory for the buffers lent to CUPTI, in bytes: 2 to 64 buffers of 128 KiB each.
     pub pool_bytes: usize,
 }
 
 impl Options {
-    /// What holds where the settings say nothing else.
+    /// The defaults.
     #[must_use]
     pub fn new(library: config::Cupti) -> Options {
         let flush_period = Duration::from_secs(1);
@@ -113,10 +116,10 @@ impl Options {
     }
 }
 
-/// Why there are no kernels, in a sentence for a person.
+/// Why there are no kernels. Displayed as a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The settings say so.
+    /// The settings switch CUPTI off.
     SwitchedOff,
     /// This process is a forked child.
     Forked,
@@ -127,20 +130,21 @@ pub enum Absent {
         /// What was tried.
         tried: String,
     },
-    /// A libcupti of before CUDA 12.0.
+    /// A libcupti from before CUDA 12.0.
     TooOld {
-        /// Where it is.
+        /// Its path.
         path: String,
-        /// A function that it lacks, if that is how it was known.
+        /// A function that it lacks, if that shows its age.
         function: Option<&'static str>,
         /// Its version, if it could be asked.
         version: Option<u32>,
     },
-    /// That of CUDA 13.2, which crashes where it cannot use the driver, and it cannot here.
+    /// A libcupti of CUDA 13.2, which crashes if it cannot use the driver, and it cannot use it
+    /// here.
     Broken {
-        /// Where it is.
+        /// Its path.
         path: String,
-        /// It may be able to later: the driver is starting.
+        /// The driver is still starting: it may be usable later.
         driver_starts: bool,
     },
     /// Another tool holds CUPTI.
@@ -148,31 +152,32 @@ pub enum Absent {
         /// Its name, from CUDA 13.0 on.
         owner: Option<String>,
     },
-    /// We hold it already.
+    /// ncclscope already holds it.
     Held,
-    /// CUPTI refused something that is needed.
+    /// CUPTI refused something necessary.
     Refused {
-        /// The function.
+        /// The function that it refused.
         call: &'static str,
         /// Its answer, a `CUptiResult`.
         code: u32,
     },
-    /// We were asked to give it up, and that has not come to an end.
+    /// ncclscope was asked to give it up and has not finished doing so.
     Leaving,
-    /// It is ours, and has not come back from a flush.
+    /// ncclscope holds it, and a flush has not returned yet.
     Late,
-    /// It does not answer, and is left alone.
+    /// CUPTI does not answer, and is left alone.
     Silent,
     /// No memory for buffers, or no thread to flush them.
     NoResources(String),
 }
 
-/// The subscription that this process holds, with its flushing thread; or held, and may take again.
+/// This process's subscription to CUPTI, with its flushing thread. After it is given up, it can be
+/// taken again.
 pub struct Cupti {
     shared: &'static Shared,
     options: Options,
     flusher: Flusher,
-    /// How often CUPTI had detached itself when this subscription was made.
+    /// How often CUPTI had detached itself before this subscription was made.
     detached: u64,
     facts: Facts,
 }
@@ -183,90 +188,92 @@ pub struct Reader {
     desk: Arc<Desk>,
     source: Source,
     process: Process,
-    /// Completed, and not handed over yet.
+    /// Completed buffers that are not handed over yet.
     pending: Vec<Taken>,
-    /// Flushes by force that were told.
+    /// Forced flushes that were reported.
     forced: u64,
-    /// That CUPTI is given up was told.
+    /// The giving up of CUPTI was reported.
     has_given_up: bool,
 }
 
-/// CUPTI tells of launches, and gives us no records of them.
+/// CUPTI calls back at launches but gives us no records of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// When it last asked for a buffer, or returned one.
+    /// The last time it requested or returned a buffer.
     pub since: HostNs,
     /// Launches since then.
     pub launches: u64,
 }
 
-/// What changed about that.
+/// The beginning or end of a silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It has fallen silent.
+    /// CUPTI has stopped giving us records.
     Silent(Silence),
-    /// It gives us records again, though nobody asked for that.
+    /// CUPTI gives us records again without a call of [`Cupti::acquire`].
     Heard,
 }
 
-/// What [`Cupti::acquire`] found.
+/// What [`Cupti::acquire`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// It was ours, and its records came.
+    /// CUPTI was ours and gave us its records: nothing to do.
     Held,
-    /// It was ours, but its records did not come, or it was not ours. With what the trace does not say yet.
+    /// CUPTI was not ours, or it was but gave us no records; it is taken again. Contains the
+    /// silence if the trace does not show it yet.
     Again(Option<Silence>),
 }
 
-/// Where a [`Reader`] hands over what CUPTI returned: to an [`intake::Intake`], and to whoever keeps it besides.
+/// Receives what a [`Reader`] drains: an [`intake::Intake`], and whoever keeps the data besides.
 pub trait Taker {
     /// A reading of the clocks.
     fn reading(&mut self, reading: &Reading);
-    /// Whether times up to this can be converted as well as they ever will be.
+    /// Whether times up to `until` can be converted as precisely as they ever will be.
     fn covers(&self, until: HostNs) -> bool;
-    /// A buffer, in which nothing is later than `now`.
+    /// A buffer in which nothing is later than `now`.
     fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
-    /// CUPTI was given up at this time: buffers that follow may hold kernels that have not ended.
+    /// CUPTI was given up at this time: the buffers that follow may hold kernels that have not
+    /// ended.
     fn gives_up(&mut self, time: HostNs);
-    /// What was lost so far; after the buffers.
+    /// The current counts; called after the buffers.
     fn stands(&mut self, standing: Standing);
 }
 
-/// Which CUPTI this is, and what it would not do.
+/// The CUPTI in use, and what it refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// What `cuptiGetVersion` answers.
+    /// The result of `cuptiGetVersion`.
     pub version: u32,
-    /// Where it is mapped from.
+    /// The path that it is mapped from.
     pub path: String,
-    /// What is worth knowing about it.
+    /// Remarks about it.
     pub remarks: Vec<String>,
-    /// What it refused that is not needed.
+    /// Optional parts that it refused.
     pub refused: Vec<String>,
-    /// Why something that was asked for is not recorded, in a sentence for a person.
+    /// Why something requested is not recorded, as a sentence for the user.
     pub objection: Option<String>,
 }
 
-/// What was lost, or could not be believed.
+/// What was lost or could not be trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Activities that were decoded.
+    /// Activities decoded.
     pub decoded: u64,
-    /// Records that CUPTI dropped by its own account.
+    /// Records that CUPTI says it dropped.
     pub dropped: u64,
     /// Buffers whose content was lost because the collector had not given one back in time.
     pub discarded_buffers: u64,
-    /// Bytes in them; the record of a kernel has 208 to 248.
+    /// Bytes in these buffers; a kernel record has 208 to 248.
     pub discarded_bytes: u64,
     /// Requests for a buffer that got none at all.
     pub refused_requests: u64,
-    /// Records that cannot be true: no times, an end before the start, or a time of no known clock.
+    /// Impossible records: no times, an end before the start, or a time of no known clock.
     pub implausible: u64,
-    /// Records of kinds that another tool asked for, and external ids of its own.
+    /// Records of kinds that another tool requested, and external ids of its own.
     pub other_kinds: u64,
     /// Buffers that could not be read to their end.
     pub unreadable: u64,
-    /// Buffers that came back and were not ours.
+    /// Returned buffers that were not ours.
     pub foreign_buffers: u64,
     /// Flushes that failed.
     pub failed_flushes: u64,
@@ -274,33 +281,34 @@ pub struct Losses {
     pub failures: u64,
 }
 
-/// Something that the trace should say, at the time it is taken.
+/// A remark for the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What it is about, in two or three words.
+    /// Its subject, in two or three words.
     pub name: &'static str,
     /// The sentence.
     pub text: String,
-    /// Whether the person at the terminal should hear it too.
+    /// Whether to print it to stderr as well.
     pub aloud: bool,
 }
 
-/// Whether a subscription is under way or there.
+/// Whether there is a subscription, or one is being made.
 static HELD: AtomicBool = AtomicBool::new(false);
-/// Whether CUPTI has not come back from what it was asked for.
+/// Whether a call into CUPTI has not returned in time.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// How long taking CUPTI may take. Where a machine has many GPUs and contexts, it takes a second.
+/// How long taking CUPTI may take. On a machine with many GPUs and contexts it takes a second.
 const TAKING: Duration = Duration::from_secs(5);
 
-/// Takes CUPTI, if it can be had.
+/// Takes CUPTI, if possible.
 ///
-/// The subscription should be kept until the process ends: a second collection in one process is where CUPTI has most of its
-/// bugs. After [`Cupti::release`] it can be had again by [`Cupti::acquire`], and the reader goes on.
+/// The subscription should be kept until the process ends: most of CUPTI's bugs are in a second
+/// collection in one process. After [`Cupti::release`], [`Cupti::acquire`] can take CUPTI again,
+/// and the reader goes on.
 ///
 /// # Errors
 ///
-/// Why it cannot be had. CUPTI is as it was then.
+/// Why it cannot be had. CUPTI is then left as it was.
 pub fn start(options: &Options) -> Result<(Cupti, Reader), Absent> {
     if options.library == config::Cupti::Off {
         return Err(Absent::SwitchedOff);
@@ -312,7 +320,8 @@ pub fn start(options: &Options) -> Result<(Cupti, Reader), Absent> {
         return Err(Absent::Silent);
     }
     let Found { api, path, remarks } = find::find(&options.library, options.driver_starts)?;
-    // In `cuInit` CUPTI answers the thread that is in it, and no other: that would wait for this one.
+    // In `cuInit` CUPTI serves only the thread that is in it; a thread of ours would wait for this
+    // one.
     if options.driver_starts {
         return start_with(api, path, remarks, options);
     }
@@ -320,7 +329,8 @@ pub fn start(options: &Options) -> Result<(Cupti, Reader), Absent> {
     in_time(move || start_with(api, path, remarks, &options), |(cupti, _)| _ = cupti.release(TAKING))
 }
 
-/// Has something asked of CUPTI by a thread of ours, and waits for it for a limited time. What comes later is undone.
+/// Calls CUPTI on a thread of ours and waits for [`TAKING`] at most. A result that comes later is
+/// undone.
 fn in_time<T: Send + 'static>(
     ask: impl FnOnce() -> Result<T, Absent> + Send + 'static,
     undo: impl FnOnce(T) + Send + 'static,
@@ -328,7 +338,7 @@ fn in_time<T: Send + 'static>(
     let (sender, answer) = crossbeam_channel::bounded(0);
     let body = move || {
         memory::on_our_thread(|| {
-            // Nobody waits any more where it cannot be handed over.
+            // If it cannot be handed over, nobody waits for it any more.
             let Err(late) = sender.send(ask()) else { return };
             if let Ok(taken) = late.0 {
                 undo(taken);
@@ -407,8 +417,8 @@ fn start_with(
         };
         let facts = Facts { version, path, remarks, refused, objection };
         let detached = shared.fatal.load(Ordering::Relaxed);
-        // A clock that is registered once more spoils the first kernels after it (pytorch/pytorch#192021): taken again, CUPTI
-        // keeps the wall clock.
+        // Registering a clock a second time spoils the first kernels after it
+        // (pytorch/pytorch#192021): when taken again, CUPTI keeps the wall clock.
         let options = Options { boottime: false, ..options.clone() };
         Ok((Cupti { shared, options, flusher, detached, facts }, reader))
     };
@@ -425,28 +435,30 @@ fn flusher(subscription: Subscription, options: &Options, desk: Arc<Desk>) -> Re
 }
 
 impl Cupti {
-    /// Which CUPTI this is.
+    /// The CUPTI in use.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Whether CUPTI is ours now, and has not detached itself after a failure of its own.
+    /// Whether CUPTI is ours now, and has not detached itself after a failure.
     #[must_use]
     pub fn is_held(&self) -> bool {
         let is_attached = self.shared.fatal.load(Ordering::Relaxed) == self.detached;
         !process::is_child() && self.flusher.holds() && is_attached
     }
 
-    /// Has CUPTI return what is complete, without waiting for the GPU, and waits for it at most this long. Not on a
-    /// thread that is in a callback of CUPTI's. False when it did not come to an end in time; it goes on then.
+    /// Makes CUPTI return what is complete, without waiting for the GPU, and waits at most this
+    /// long. False if that was too short; the flush goes on then. Must not be called in a callback
+    /// of CUPTI's.
     pub fn sync(&self, limit: Duration) -> bool {
         process::is_child() || self.flusher.sync(limit)
     }
 
-    /// Has CUPTI return everything and gives it up, and waits for that at most this long. At the end of the process, or
-    /// when another tool is to have CUPTI. What came back can still be drained. False when it did not come to an end in
-    /// time; the last kernels may be missing then, and CUPTI is still ours.
+    /// Makes CUPTI return everything and gives it up, and waits at most this long. For the end of
+    /// the process, and for another tool that wants CUPTI. What CUPTI returned can still be
+    /// drained. False if the limit was too short; the last kernels may then be missing, and CUPTI
+    /// is still ours.
     pub fn release(&self, limit: Duration) -> bool {
         if process::is_child() {
             return true;
@@ -458,13 +470,14 @@ impl Cupti {
         released
     }
 
-    /// Takes CUPTI again after it was given up. While it is ours, takes back its buffers and kinds, which another tool may have taken without
-    /// a word. Not on a thread that is in a callback of CUPTI's. Where giving it up has not come to an end, waits for that at most this
-    /// long; as for a flush that does.
+    /// Takes CUPTI again after it was given up. If it is still ours, takes back its buffers and
+    /// kinds, which another tool may have taken without notice. If giving it up has not finished,
+    /// waits for that at most this long; the same limit holds for a flush. Must not be called in a
+    /// callback of CUPTI's.
     ///
     /// # Errors
     ///
-    /// Why it cannot be had. CUPTI is as it was then.
+    /// Why it cannot be had. CUPTI is then left as it was.
     pub fn acquire(&mut self, limit: Duration) -> Result<Acquired, Absent> {
         if process::is_child() {
             return Err(Absent::Forked);
@@ -504,7 +517,8 @@ impl Cupti {
                 Ok(Acquired::Again(None))
             }
             Err(absent) => {
-                // Until CUPTI has come back, whoever waits for it there holds it.
+                // While a call into CUPTI has not returned, the thread that waits for it holds
+                // CUPTI.
                 if absent != Absent::Silent {
                     HELD.store(false, Ordering::Release);
                 }
@@ -515,38 +529,41 @@ impl Cupti {
 }
 
 impl Reader {
-    /// What its records are.
+    /// The CUPTI that the records come from.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// Hands over what CUPTI has returned since the last time. Where CUPTI has a foreign clock, not before a reading of it that
-    /// is later. Once CUPTI is given up, at once: its next owner may end it, and the names of kernels with it.
+    /// Hands over what CUPTI has returned since the last call. If CUPTI has a foreign clock, a
+    /// buffer waits for a later reading of that clock. Once CUPTI is given up, nothing waits: its
+    /// next owner may end it, and the names of kernels with it.
     pub fn drain(&mut self, taker: &mut impl Taker) {
         let is_over = self.desk.has_ended();
         self.drain_until(taker, |taker, now, at| is_over || taker.covers(at) || now.since(at) > PATIENCE_NS);
     }
 
-    /// Asks for one flush by force: CUPTI returns also records of kernels that have not ended, and never again.
+    /// Requests a forced flush: CUPTI also returns the records of kernels that have not ended, and
+    /// never returns them again.
     pub fn force(&self) {
         self.desk.force();
     }
 
-    /// When a flush by force began, of which this is asked for the first time since it was carried out. Its buffers are
-    /// those of the next [`Reader::drain`].
+    /// When the last forced flush began, the first time this is called after it. The next
+    /// [`Reader::drain`] hands over its buffers.
     pub fn take_forced(&mut self) -> Option<HostNs> {
         let (forced, at) = self.desk.forced();
         (std::mem::replace(&mut self.forced, forced) < forced).then_some(at)
     }
 
-    /// Whether CUPTI fell silent, or speaks again, since the last time this was asked. To be asked after what it returned was taken.
+    /// Whether CUPTI fell silent or resumed since the last call. Call it after everything returned
+    /// has been taken.
     pub fn take_change(&self) -> Option<Change> {
         let contact = &self.shared.contact;
         self.desk.change(contact, || contact.beyond(self.shared.pool.room()))
     }
 
-    /// As [`Reader::drain`], for the last time: nothing waits for anything.
+    /// As [`Reader::drain`], for the last time: no buffer waits.
     pub fn finish(&mut self, taker: &mut impl Taker) {
         self.drain_until(taker, |_, _, _| true);
     }
@@ -559,7 +576,7 @@ impl Reader {
         taker.reading(&flush::read_host());
         let now = HostNs(sys::boottime_ns());
         self.shared.pool.take(&mut self.pending);
-        // After that: what is returned by the end comes behind its mark.
+        // Read after the buffers: those returned by the last flush come behind its mark.
         let ends = self.desk.ends_at();
         self.has_given_up &= ends.is_some();
         let ready = self.pending.iter().take_while(|taken| is_ready(taker, now, HostNs(taken.at))).count();
@@ -567,9 +584,9 @@ impl Reader {
             if ends.is_some_and(|at| HostNs(taken.at) >= at) && !std::mem::replace(&mut self.has_given_up, true) {
                 taker.gives_up(HostNs(taken.at));
             }
-            // SAFETY: the library stays mapped, and it answered in this process.
+            // SAFETY: the library stays mapped, and CUPTI has answered in this process.
             let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
-            // SAFETY: CUPTI returned this buffer, and keeps the names in it.
+            // SAFETY: CUPTI returned this buffer, and keeps the names in it valid.
             let mut outside = unsafe { self.process.asked() };
             taker.buffer(now, self.shared.pool.bytes(&taken), walker, &mut outside);
             self.shared.pool.give_back(taken);
@@ -596,7 +613,7 @@ impl Reader {
 }
 
 impl Facts {
-    /// Which one it is, for whoever wonders why another profiler sees no GPU.
+    /// Which CUPTI this is, for users who wonder why another profiler sees no GPU.
     #[must_use]
     pub fn announcement(&self) -> String {
         format!(
@@ -606,13 +623,14 @@ impl Facts {
         )
     }
 
-    /// Whether it records no kernels any more once it was given up. One release must not be told to stop.
+    /// Whether it stops recording kernels when it is given up. In one release disabling kernels
+    /// deadlocks.
     #[must_use]
     pub fn stops(&self) -> bool {
         releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_none()
     }
 
-    /// The CUDA release it came with.
+    /// The CUDA release that it belongs to.
     #[must_use]
     pub fn release(&self) -> &'static str {
         records::release(self.version).unwrap_or("an unknown release")
@@ -697,7 +715,7 @@ impl fmt::Display for Absent {
     }
 }
 
-/// A `CUptiResult` in words. From a table of our own: asking CUPTI fails where CUPTI does.
+/// A `CUptiResult` in words. From our own table: asking CUPTI for it fails whenever CUPTI does.
 fn error_name(code: u32) -> String {
     let name = match code {
         cupti::CUPTI_ERROR_INVALID_PARAMETER => "INVALID_PARAMETER",
@@ -724,7 +742,7 @@ fn error_name(code: u32) -> String {
     format!("{name} ({code})")
 }
 
-/// What a person can do about an answer.
+/// What the user can do about a result code.
 fn advice(code: u32) -> &'static str {
     match code {
         cupti::CUPTI_ERROR_NOT_INITIALIZED | cupti::CUPTI_ERROR_UNKNOWN => {

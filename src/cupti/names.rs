@@ -1,26 +1,28 @@
-//! Names of kernels: which are NCCL's, and each kept once.
+//! Names of kernels: which of them are NCCL's, and one copy of each.
 
 use std::ffi::c_char;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-/// How the names of NCCL's kernels begin, and how they go on: from 2.19 on, before, and symmetric ones.
+/// The beginning of the names of NCCL's kernels, and how they continue: from 2.19 on, before 2.19,
+/// and symmetric kernels.
 const NCCL: &[u8] = b"nccl";
 const KERNELS: [&[u8]; 4] = [b"DevKernel", b"Kernel", b"SymkDevKernel", b"SymDevKernel"];
-/// Digits at most of the length that stands in a mangled name: `_Z41ncclDevKernel_...`.
+/// Most digits of the length in a mangled name: `_Z41ncclDevKernel_...`.
 const DIGITS: usize = 5;
 
-/// Longest name that is kept, in bytes. Templates make names of thousands.
+/// Longest name kept, in bytes. Templates have names of thousands of bytes.
 const MAX_NAME: usize = 16 << 10;
-/// Names known at a time, and bytes of them; a program that compiles kernels while it runs may make more.
+/// Names kept at a time, and their bytes; a program that compiles kernels while it runs may make
+/// more.
 const MAX_NAMES: usize = 1 << 13;
 const MAX_BYTES: usize = 1 << 20;
-/// Addresses of names remembered.
+/// Addresses of names that are remembered.
 const RECENT: usize = 256;
 
-/// Whether the kernel with this name in the symbol table is one of NCCL's. Reads no more of it than it takes to know: this is
-/// asked at every launch of the application's.
+/// Whether the kernel with this symbol name is one of NCCL's. Reads no more of the name than
+/// necessary: this is called at every launch of the application's.
 ///
 /// # Safety
 ///
@@ -30,9 +32,9 @@ pub(super) unsafe fn is_nccl_kernel(name: *const c_char) -> bool {
     if name.is_null() {
         return false;
     }
-    // SAFETY: called for a place only when all bytes before it were seen, and none was the string's end.
+    // SAFETY: called for a position only after all bytes before it were read, and none was the NUL.
     let byte = |at: usize| unsafe { name.cast::<u8>().add(at).read() };
-    // Stops at the first difference, and the string's end is one.
+    // Stops at the first difference, and the NUL is one.
     let goes_on = |at: usize, text: &[u8]| text.iter().enumerate().all(|(n, &expected)| byte(at + n) == expected);
     let mut at = 0;
     if byte(0) == b'_' {
@@ -47,11 +49,12 @@ pub(super) unsafe fn is_nccl_kernel(name: *const c_char) -> bool {
     goes_on(at, NCCL) && KERNELS.iter().any(|kernel| goes_on(at + NCCL.len(), kernel))
 }
 
-/// Names that were seen, each kept once.
+/// All names seen, each kept once.
 pub(super) struct Names {
     known: FxHashSet<Arc<str>>,
     bytes: usize,
-    /// The names seen last at some addresses. CUPTI may put another one there, so it is compared.
+    /// The last name seen at some addresses. CUPTI may put another name there, so the text is
+    /// compared.
     recent: Box<[Option<Arc<str>>; RECENT]>,
 }
 
@@ -60,7 +63,7 @@ impl Names {
         Names { known: FxHashSet::default(), bytes: 0, recent: Box::new([const { None }; RECENT]) }
     }
 
-    /// The name at an address; `(unknown)` if there is none.
+    /// The name at an address; `(unknown)` for null.
     ///
     /// # Safety
     ///
@@ -70,7 +73,7 @@ impl Names {
         let bytes = if name.is_null() {
             b"(unknown)"
         } else {
-            // SAFETY: a C string, of which no more is read than up to its end.
+            // SAFETY: a C string; `strnlen` bytes of it are readable.
             unsafe { std::slice::from_raw_parts(name.cast::<u8>(), libc::strnlen(name, MAX_NAME)) }
         };
         if let Some(recent) = &self.recent[place % RECENT]
@@ -104,7 +107,7 @@ mod tests {
     use std::ffi::CString;
 
     #[test]
-    fn nccls_kernels_are_known_by_their_names() {
+    fn nccls_kernels_are_recognised_by_name() {
         for (name, nccl) in [
             ("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE", true),
             ("_Z21ncclDevKernel_Generic24ncclDevKernelArgsStorageILm4096EE", true),
@@ -137,7 +140,7 @@ mod tests {
         let mut buffer = *b"first_kernel\0";
         let other = CString::new("first_kernel").unwrap();
         let intern = |names: &mut Names, buffer: &[u8]| {
-            // SAFETY: ends in NUL.
+            // SAFETY: `buffer` ends in NUL.
             unsafe { names.intern(buffer.as_ptr().cast()) }
         };
         let first = intern(&mut names, &buffer);

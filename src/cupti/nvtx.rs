@@ -1,5 +1,6 @@
-//! Having NVTX report to CUPTI: at its first call in a program NVTX loads the library that `NVTX_INJECTION64_PATH` names, and libcupti can
-//! be that library. What made its first call before is not heard; setting the variable before the program starts helps.
+//! Makes NVTX report to CUPTI. At its first call in a program NVTX loads the library that
+//! `NVTX_INJECTION64_PATH` names, and libcupti can be that library. A library whose first NVTX call
+//! came earlier is not heard; setting the variable before the program starts helps.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +10,7 @@ use crate::sys;
 
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 
-/// Whether another tool has NVTX: the objection, if so. Ours is the library at `path`, under whatever name.
+/// Why NVTX cannot be used, if another tool has it. Ours is the library at `path`, under any name.
 pub(super) fn objection(path: &str) -> Option<String> {
     objection_to(std::env::var_os(VARIABLE).as_deref(), path)
 }
@@ -23,7 +24,7 @@ fn objection_to(value: Option<&OsStr>, path: &str) -> Option<String> {
     })
 }
 
-/// Names the library at `path` to NVTX, where nothing is named yet.
+/// Names the library at `path` to NVTX, if none is named yet.
 pub(super) fn inject(path: &str) {
     if std::env::var_os(VARIABLE).is_none_or(|value| value.is_empty()) {
         sys::add_variable(VARIABLE, path);
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_file_is_no_other_tool_s() {
+    fn only_the_same_file_does_not_count_as_another_tool() {
         let folder = std::env::temp_dir().join(format!("ncclscope-nvtx-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let [ours, link, other] = ["libcupti.so.13", "libcupti.so", "other.so"].map(|name| folder.join(name));

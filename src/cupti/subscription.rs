@@ -1,4 +1,4 @@
-//! The process's one subscription to CUPTI: what is asked for, and in which order it is given back.
+//! The process's one subscription to CUPTI: what is requested, and in which order it is given back.
 
 use std::ffi::c_char;
 use std::ptr;
@@ -14,12 +14,12 @@ use crate::record::recorder;
 use crate::releases::{self, FaultId};
 use crate::sys;
 
-/// The release that brought CUPTI's reports of its own failures.
+/// The release that added CUPTI's reports of its own failures.
 const STATE_DOMAIN: u32 = 20;
-/// The release that brought records of the host functions of graphs.
+/// The release that added records of host functions in graphs.
 const HOST_NODES: u32 = 130_100;
 
-/// Objects that exist already are listed too.
+/// Kinds whose existing objects are listed as well.
 const OBJECTS: [u32; 3] =
     [cupti::CUPTI_ACTIVITY_KIND_DEVICE, cupti::CUPTI_ACTIVITY_KIND_CONTEXT, cupti::CUPTI_ACTIVITY_KIND_STREAM];
 const COPIES: [u32; 3] =
@@ -27,31 +27,32 @@ const COPIES: [u32; 3] =
 const CALLS: [u32; 2] = [cupti::CUPTI_ACTIVITY_KIND_DRIVER, cupti::CUPTI_ACTIVITY_KIND_RUNTIME];
 const KERNELS: u32 = cupti::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
 
-/// A subscription, with its callbacks and kinds. Dropped, it leaves CUPTI as it was found.
+/// A subscription, with its callbacks and kinds. When dropped, it leaves CUPTI as it was found.
 pub(super) struct Subscription {
     shared: &'static Shared,
     handle: cupti::CUpti_SubscriberHandle,
     version: u32,
     kinds: Vec<u32>,
-    /// What was set for the whole process before.
+    /// Settings of the whole process, as they were before.
     before: Before,
-    /// Another tool had registered functions for buffers, which are ours now.
+    /// Another tool had registered functions for buffers; ours have replaced them.
     had_buffers: bool,
 }
 
-/// Settings of the whole process, which the next owner of CUPTI must find as they were.
+/// Settings of the whole process that the next owner of CUPTI must find as they were.
 #[derive(Default)]
 struct Before {
     thread_ids: Option<u32>,
-    /// CUPTI told the wall clock's time, and tells another's.
+    /// CUPTI's clock was the wall clock, and we replaced it.
     wall_clock: bool,
 }
 
-// SAFETY: the handle is a name that CUPTI takes on any thread.
+// SAFETY: the handle is an opaque value that CUPTI accepts on any thread.
 unsafe impl Send for Subscription {}
 
 impl Subscription {
-    /// Subscribes, and asks for what the options say. What was refused but is not needed goes to `refused`.
+    /// Subscribes and enables what the options request. Optional parts that CUPTI refuses are added
+    /// to `refused`.
     pub(super) fn start(
         shared: &'static Shared,
         version: u32,
@@ -60,7 +61,8 @@ impl Subscription {
     ) -> Result<Subscription, Absent> {
         let api = &shared.api;
         let mut handle = ptr::null_mut();
-        // Before anything that is the whole process's: whoever holds CUPTI keeps it as it is.
+        // Before anything that affects the whole process: if another tool holds CUPTI, nothing of
+        // its is changed.
         // SAFETY: the handle is writable, the function lives as long as the process.
         let result = unsafe { (api.cuptiSubscribe)(&raw mut handle, Some(callbacks::on_event), ptr::null_mut()) };
         match result {
@@ -70,10 +72,11 @@ impl Subscription {
             }
             code => return Err(Absent::Refused { call: "cuptiSubscribe", code }),
         }
-        // By its header this fails where nobody has registered functions for buffers; not seen on a GPU yet. In `cuInit` nobody can have.
+        // By its header this flush fails if nobody has registered functions for buffers; not seen
+        // on a GPU yet. In `cuInit` nobody can have.
         let had_buffers = !shared.was_registered.load(Ordering::Relaxed)
             && !options.driver_starts
-            // SAFETY: subscribed, and on a thread that is nobody's callback.
+            // SAFETY: subscribed, and this thread is in no callback.
             && unsafe { (api.cuptiActivityFlushAll)(0) } == cupti::CUPTI_SUCCESS;
         let before = Before::default();
         let mut subscription = Subscription { shared, handle, version, kinds: Vec::new(), before, had_buffers };
@@ -90,7 +93,7 @@ impl Subscription {
             result == cupti::CUPTI_SUCCESS
         };
         self.before = Before { thread_ids: thread_ids(api), wall_clock: false };
-        // Before the first kind: records that are under way keep the clock they had.
+        // Before the first kind is enabled: records under way keep the clock they had.
         self.before.wall_clock = options.boottime && note("a clock of our own", set_clock(api, boottime));
         note("thread ids of the system", set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
         let result = self.register();
@@ -116,7 +119,7 @@ impl Subscription {
         }
         let changes = GRAPH_CHANGES.into_iter().filter(|_| options.matching != Matching::Timer);
         for id in changes.chain(COPYING.into_iter().filter(|_| options.copies)) {
-            // Releases that lack a function refuse it, and nothing is missed there.
+            // Releases without a function refuse it, and lose nothing.
             // SAFETY: the handle is that of this subscription.
             unsafe { (api.cuptiEnableCallback)(1, self.handle, cupti::CUPTI_CB_DOMAIN_DRIVER_API, id) };
         }
@@ -157,8 +160,9 @@ impl Subscription {
         Ok(())
     }
 
-    /// Has launches known by external ids, since there are no callbacks. Such an id comes with the record of a call, so calls have to be
-    /// recorded too. That of single functions (CUDA 12.5) would be less, but nobody has seen ids come with it.
+    /// Identifies launches by external ids, since there are no callbacks. Such an id comes with the
+    /// record of a call, so calls must be recorded as well. Recording single functions (CUDA 12.5)
+    /// would be cheaper, but ids have not been seen to come with them.
     fn know_launches_by_id(&mut self, note: &mut dyn FnMut(&str, u32) -> bool) {
         let mut enable = |what: &str, kind: u32| {
             if self.kinds.contains(&kind) {
@@ -178,18 +182,18 @@ impl Subscription {
         }
     }
 
-    /// Has CUPTI ask us for its buffers. The last who registers gets all of them.
+    /// Makes CUPTI request buffers from us. The last tool that registers gets all records.
     fn register(&self) -> u32 {
         self.shared.was_registered.store(true, Ordering::Relaxed);
-        // What was launched before may be anybody's.
+        // Records of earlier launches may go to another tool.
         self.shared.contact.begin_anew(sys::boottime_ns());
         let (request, complete) = (Some(callbacks::on_request as _), Some(callbacks::on_complete as _));
         // SAFETY: both functions live as long as the process.
         unsafe { (self.shared.api.cuptiActivityRegisterCallbacks)(request, complete) }
     }
 
-    /// Takes back what another tool may have taken without subscribing: CUPTI's buffers, and the kinds that are recorded. The first answer that is
-    /// no success.
+    /// Takes back what another tool may have taken without subscribing: CUPTI's buffers, and the
+    /// recorded kinds. Returns the first answer that is not success.
     pub(super) fn again(&self) -> u32 {
         let api = &self.shared.api;
         set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
@@ -198,12 +202,13 @@ impl Subscription {
         std::iter::once(self.register()).chain(enabled).find(|&code| code != cupti::CUPTI_SUCCESS).unwrap_or_default()
     }
 
-    /// Whether another tool has used CUPTI in this process before, and may use it still, without a subscription.
+    /// Whether another tool used CUPTI in this process before, and may still use it without a
+    /// subscription.
     pub(super) fn took_buffers(&self) -> bool {
         self.had_buffers
     }
 
-    /// Whether CUPTI asks us for the time.
+    /// Whether CUPTI uses the clock that we gave it.
     pub(super) fn has_our_clock(&self) -> bool {
         self.before.wall_clock
     }
@@ -212,10 +217,11 @@ impl Subscription {
         self.shared
     }
 
-    /// Ends everything: kinds, what CUPTI still holds, the subscription. The result of the flush.
+    /// Ends the recording of all kinds, flushes what CUPTI still holds, and unsubscribes. Returns
+    /// the result of the flush.
     pub(super) fn end(mut self) -> u32 {
         self.disable();
-        // SAFETY: subscribed, and on a thread that is nobody's callback.
+        // SAFETY: subscribed, and this thread is in no callback.
         unsafe { (self.shared.api.cuptiActivityFlushAll)(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) }
     }
 
@@ -238,18 +244,18 @@ impl Drop for Subscription {
         if let Some(before) = self.before.thread_ids {
             set_thread_ids(api, before);
         }
-        // There is no way back to CUPTI's own clock, but it is this one.
+        // CUPTI's own clock cannot be restored, but it is the wall clock.
         if self.before.wall_clock {
             set_clock(api, wall_clock);
         }
-        // SAFETY: the handle is that of this subscription, and it is gone after this.
+        // SAFETY: the handle is that of this subscription, and is not used again.
         unsafe { (api.cuptiUnsubscribe)(self.handle) };
     }
 }
 
 fn thread_ids(api: &cupti_sys::Cupti) -> Option<u32> {
     let mut kind = 0;
-    // SAFETY: the place is writable.
+    // SAFETY: `kind` is writable.
     let result = unsafe { (api.cuptiGetThreadIdType)(&raw mut kind) };
     (result == cupti::CUPTI_SUCCESS).then_some(kind)
 }
@@ -259,9 +265,10 @@ fn set_thread_ids(api: &cupti_sys::Cupti, kind: u32) -> u32 {
     unsafe { (api.cuptiSetThreadIdType)(kind) }
 }
 
-/// Has CUPTI ask a function for the time. The library stays mapped, so that it can be asked for ever.
+/// Makes CUPTI call a function for the time. The library stays mapped, so CUPTI can call it
+/// forever.
 fn set_clock(api: &cupti_sys::Cupti, clock: unsafe extern "C" fn() -> u64) -> u32 {
-    // SAFETY: the function needs nothing and lives as long as the process.
+    // SAFETY: the function has no preconditions and lives as long as the process.
     unsafe { (api.cuptiActivityRegisterTimestampCallback)(Some(clock)) }
 }
 
@@ -273,7 +280,8 @@ extern "C" fn wall_clock() -> u64 {
     sys::realtime_ns()
 }
 
-/// Who holds CUPTI, where the release tells: from CUDA 13.0 on a second subscriber is told the first one's name.
+/// The tool that holds CUPTI, if the release tells: from CUDA 13.0 on, a second subscriber is given
+/// the first one's name.
 fn owner(api: &cupti_sys::Cupti, version: u32) -> Option<String> {
     let subscribe = api.cuptiSubscribe_v2?;
     let size = records::subscriber_params_size(version)?;
@@ -287,10 +295,10 @@ fn owner(api: &cupti_sys::Cupti, version: u32) -> Option<String> {
         padding: [0; 7],
     };
     let mut handle = ptr::null_mut();
-    // SAFETY: the structure is at least as long as it says, and the name has the room that it says.
+    // SAFETY: the structure and the name buffer are at least as long as their stated sizes.
     let result = unsafe { subscribe(&raw mut handle, Some(callbacks::on_event), ptr::null_mut(), &raw mut parameters) };
     if result == cupti::CUPTI_SUCCESS {
-        // It was given up in this very moment; the next attempt will have it.
+        // CUPTI was given up at this very moment; the next attempt will succeed.
         // SAFETY: the handle is that of the subscription just made.
         unsafe { (api.cuptiUnsubscribe)(handle) };
         return None;

@@ -1,4 +1,4 @@
-//! The whole module against a made-up CUPTI in this process, which writes down how it is called.
+//! Tests of the whole module against a fake CUPTI in this process, which logs how it is called.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
@@ -18,11 +18,11 @@ use crate::model::ids::{Handle, ProcessTag};
 use crate::record::recorder;
 use crate::record::ring::{self, Rings};
 
-/// How the made-up CUPTI behaves, and what it saw.
+/// How the fake CUPTI behaves, and what it saw.
 #[derive(Default)]
 struct Fake {
     calls: Vec<String>,
-    /// What functions answer, where not success; with an argument, where it matters.
+    /// The results of functions that do not succeed; the key includes an argument if it matters.
     answers: HashMap<String, u32>,
     version: u32,
     /// What the next flush returns.
@@ -44,7 +44,7 @@ fn fake<T>(with: impl FnOnce(&mut Fake) -> T) -> T {
     with(FAKE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Notes a call and says what to answer.
+/// Logs a call and returns its result.
 fn called(call: String) -> u32 {
     fake(|fake| {
         let name = call.split('(').next().unwrap_or_default().to_owned();
@@ -54,7 +54,7 @@ fn called(call: String) -> u32 {
     })
 }
 
-/// The functions, of which most only note that they were called.
+/// The functions; most of them only log the call.
 mod functions {
     use super::*;
     use cupti_sys::bindings::{
@@ -107,7 +107,7 @@ mod functions {
 
     pub(super) unsafe extern "C" fn get_timestamp(stamp: *mut u64) -> CUptiResult {
         let now = match fake(|fake| fake.clock) {
-            // SAFETY: its registrar's promise.
+            // SAFETY: whoever registered the clock promised that.
             Some(clock) => unsafe { clock() },
             None => sys::realtime_ns(),
         };
@@ -188,7 +188,7 @@ mod functions {
     }
 
     pub(super) unsafe extern "C" fn get_attribute(_: u32, _: *mut usize, value: *mut c_void) -> CUptiResult {
-        // SAFETY: the caller's promise: only an attribute of one byte is asked for.
+        // SAFETY: the caller's promise: only an attribute of one byte is requested.
         unsafe { value.cast::<u8>().write(0) };
         0
     }
@@ -313,17 +313,17 @@ fn fresh(version: u32, answers: &[(&str, u32)]) -> MutexGuard<'static, ()> {
 }
 
 fn options() -> Options {
-    // No flush but those asked for.
+    // Flushes only on request.
     Options { flush_period: Duration::from_secs(3600), pool_bytes: 2 << 20, ..Options::new(config::Cupti::Auto) }
 }
 
-/// A reader, and what becomes of what it hands over.
+/// A reader, and the result of what it hands over.
 struct Drained {
     reader: Reader,
     intake: Intake,
 }
 
-/// What an intake makes of it.
+/// Feeds an intake.
 struct Into<'i>(&'i mut Intake, &'i mut Vec<Activity>);
 
 impl Taker for Into<'_> {
@@ -376,7 +376,7 @@ fn refused(options: &Options) -> Absent {
     start(options).err().expect("refused")
 }
 
-/// What is asked of a CUPTI that is ours when it is to be ours, whatever another tool did.
+/// The calls by which a CUPTI that is ours is taken again, whatever another tool did.
 const AGAIN: [&str; 8] =
     ["flush(0)", "thread ids(1)", "register", "enable(8)", "enable(9)", "enable(37)", "enable(10)", "enable(17)"];
 
@@ -426,7 +426,7 @@ fn drain(reader: &mut Drained) -> Vec<Activity> {
 }
 
 #[test]
-fn cupti_has_our_clock_once_and_then_the_wall_clock() {
+fn cupti_gets_our_clock_once_and_then_the_wall_clock() {
     let _one = fresh(28, &[]);
     let (mut cupti, mut reader) = start(&Options { boottime: true, ..options() }).unwrap();
     assert!(cupti.facts().to_string().ends_with("; its clock is CLOCK_BOOTTIME"), "{}", cupti.facts());
@@ -437,7 +437,7 @@ fn cupti_has_our_clock_once_and_then_the_wall_clock() {
     assert!(cupti.release(Duration::from_secs(10)));
     let ended = calls();
     assert!(ended.ends_with(&["clock".into(), "unsubscribe".into()]), "{ended:?}");
-    // Who comes next finds the wall clock, and so do we.
+    // The next owner finds the wall clock, and so do we.
     assert_eq!(cupti.acquire(Duration::ZERO), Ok(Acquired::Again(None)));
     assert!(!calls().contains(&"clock".to_owned()));
     reader.drain();
@@ -459,7 +459,7 @@ fn a_clock_that_cupti_refuses_costs_nothing_else() {
 }
 
 #[test]
-fn cupti_is_asked_in_the_right_order_and_given_back_in_the_right_order() {
+fn cupti_is_taken_and_given_back_in_the_right_order() {
     let _one = fresh(28, &[]);
     let (cupti, _reader) = start(&Options { copies: true, ..options() }).unwrap();
     assert_eq!(cupti.facts().to_string(), "CUPTI of CUDA 12.9 (version 28) from libcupti.so.13");
@@ -528,14 +528,14 @@ fn cupti_is_asked_in_the_right_order_and_given_back_in_the_right_order() {
             "unsubscribe",
         ]
     );
-    // What is over is over; and it can be taken again.
+    // Released for good; but it can be taken again.
     assert!(cupti.sync(Duration::ZERO) && cupti.release(Duration::ZERO));
     let (again, _reader) = start(&options()).unwrap();
     assert!(again.release(Duration::from_secs(10)));
 }
 
 #[test]
-fn cupti_is_lent_and_taken_again_as_often_as_anybody_wants() {
+fn cupti_can_be_lent_and_taken_again_repeatedly() {
     let _one = fresh(28, &[]);
     let (mut cupti, mut reader) = start(&options()).unwrap();
     let first = calls();
@@ -548,17 +548,17 @@ fn cupti_is_lent_and_taken_again_as_often_as_anybody_wants() {
         assert_eq!(calls(), AGAIN, "nobody else has its buffers from here on");
         let wall = sys::realtime_ns();
         fake(|fake| fake.records = kernel(28, 1, wall - 2000, wall - 1000, &name));
-        // The kernel is returned by the last flush, and the next owner finds the settings as they were.
+        // The last flush returns the kernel, and the next owner finds the settings as they were.
         assert!(cupti.release(Duration::from_secs(10)));
         assert!(!cupti.is_held());
         assert_eq!(fake(|fake| fake.thread_ids), 0);
         let given_back = calls();
         assert_eq!(given_back[given_back.len() - 3..], ["flush(1)", "thread ids(0)", "unsubscribe"]);
         kernels += drain(&mut reader).len();
-        // Nothing of ours is done while it is lent.
+        // While CUPTI is lent out, none of our functions does anything.
         assert!(cupti.sync(Duration::ZERO) && cupti.release(Duration::ZERO));
         assert_eq!(calls(), [""; 0]);
-        // Whoever has it may keep it; that can be asked again.
+        // The other tool may keep it; it can be requested again.
         fake(|fake| fake.answers.insert("subscribe".into(), 39));
         assert_eq!(cupti.acquire(Duration::ZERO), Err(Absent::Taken { owner: None }));
         assert_eq!(calls(), ["subscribe"]);
@@ -592,7 +592,7 @@ fn cupti_is_not_taken_again_before_it_was_given_up() {
 }
 
 #[test]
-fn what_is_not_needed_may_be_refused() {
+fn optional_parts_may_be_refused() {
     let _one = fresh(130_100, &[("callback(1 1/652)", 1), ("enable(17)", 14), ("dump", 27)]);
     let (cupti, _reader) = start(&options()).unwrap();
     assert_eq!(
@@ -654,7 +654,7 @@ fn kernels_are_not_disabled_where_that_deadlocks() {
 }
 
 #[test]
-fn what_cupti_returns_is_decoded_in_every_release() {
+fn records_of_every_release_are_decoded() {
     for version in [18, 28, 130_000, 130_100, 130_300, 130_500] {
         let _one = fresh(version, &[]);
         let (cupti, mut reader) = start(&options()).unwrap();
@@ -674,7 +674,7 @@ fn what_cupti_returns_is_decoded_in_every_release() {
                 .with(table::MemcpyPtoP::CORRELATION_ID, &78_u32.to_ne_bytes())
                 .bytes,
         );
-        // Kinds that nobody here asked for, and records that cannot be.
+        // Kinds that were not requested here, and impossible records.
         records.extend(Written::new(version, cupti::CUPTI_ACTIVITY_KIND_RUNTIME).bytes);
         records.extend(kernel(version, 79, 0, end, &name));
         records.extend(kernel(version, 80, end, start, &name));
@@ -760,7 +760,7 @@ fn what_cupti_returns_is_decoded_in_every_release() {
 }
 
 #[test]
-fn host_functions_of_graphs_are_decoded_where_there_are_any() {
+fn host_functions_of_graphs_are_decoded_since_cuda_13_1() {
     type Of = table::GraphHostNode;
     const KIND: u32 = cupti::CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE;
     for (version, asked) in [(28, false), (130_000, false), (130_100, true), (130_500, true)] {
@@ -798,7 +798,7 @@ fn host_functions_of_graphs_are_decoded_where_there_are_any() {
 }
 
 #[test]
-fn calls_into_cuda_are_decoded_where_asked_for() {
+fn calls_into_cuda_are_decoded_on_request() {
     type Of = table::Api;
     let wall = sys::realtime_ns();
     let record = |kind: u32, id: u32, tid: i32, length: u64| {
@@ -854,7 +854,7 @@ fn calls_into_cuda_are_decoded_where_asked_for() {
 }
 
 #[test]
-fn markers_are_decoded_where_asked_for() {
+fn markers_are_decoded_on_request() {
     type Of = table::Marker;
     let at = sys::realtime_ns() - 1000;
     let [text, domain] = ["forward", "PyTorch"].map(|text| CString::new(text).unwrap());
@@ -875,7 +875,7 @@ fn markers_are_decoded_where_asked_for() {
         record(2, 2, tid as u32, Some(&text), at),
         record(4, 2, tid as u32, None, at + 100),
         record(1, 1, 4711, Some(&text), at),
-        // The attempt to take a lock of the program's, and what has no time.
+        // An attempt to take a lock of the program's, and a record without a time.
         record(8, 2, 0, Some(&text), at),
         record(2, 2, 0, Some(&text), 0),
     ];
@@ -912,14 +912,14 @@ fn markers_are_decoded_where_asked_for() {
 }
 
 #[test]
-fn a_buffer_that_makes_no_sense_is_counted_and_survived() {
+fn a_meaningless_buffer_is_counted_and_harmless() {
     let _one = fresh(28, &[]);
     let (cupti, mut reader) = start(&options()).unwrap();
     drain(&mut reader);
     let name = CString::new("kernel").unwrap();
     let wall = sys::realtime_ns();
     let mut records = kernel(28, 1, wall - 2000, wall - 1000, &name);
-    // From a newer library than it says it is.
+    // From a newer library than it claims to be.
     records.extend([0xee; 64]);
     fake(|fake| fake.records = records);
     assert!(cupti.sync(Duration::from_secs(10)));
@@ -932,7 +932,7 @@ fn a_buffer_that_makes_no_sense_is_counted_and_survived() {
     };
     for _ in 0..200 {
         let mut bytes: Vec<u8> = (0..random() % 600).map(|_| random() as u8).collect();
-        // Names are believed, so no records that have one.
+        // Names are trusted, so no records with names.
         if let Some(kind) = bytes.first_chunk_mut::<4>() {
             *kind = [1_u32, 2, 4, 5, 9, 17, 22, 37, 99][random() as usize % 9].to_ne_bytes();
         }
@@ -944,12 +944,12 @@ fn a_buffer_that_makes_no_sense_is_counted_and_survived() {
 }
 
 #[test]
-fn a_flush_that_hangs_keeps_nobody() {
+fn a_flush_that_hangs_blocks_nobody() {
     let _one = fresh(28, &[]);
     let (cupti, mut reader) = start(&options()).unwrap();
     calls();
     HANG.store(true, Ordering::Relaxed);
-    // They come back while it hangs.
+    // They return while the flush hangs.
     assert!(!cupti.sync(Duration::from_millis(50)));
     assert!(!cupti.release(Duration::from_millis(50)));
     drain(&mut reader);
@@ -978,7 +978,7 @@ fn cupti_is_flushed_every_period() {
 
 /// Calls the callback as CUPTI does.
 fn event<T>(domain: u32, id: u32, data: &T) {
-    // SAFETY: the structure that goes with the domain and the id.
+    // SAFETY: the structure that belongs to the domain and the id.
     unsafe { callbacks::on_event(std::ptr::null_mut(), domain, id, std::ptr::from_ref(data).cast()) };
 }
 
@@ -1021,12 +1021,13 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
     let (cupti, mut reader) = start(&options()).unwrap();
     let nccl = CString::new("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgs").unwrap();
     let other = CString::new("_Z6vecAddPKfS0_Pfi").unwrap();
-    // The recorder stays on, and its rings may be another test's: a thread of its own has one of its own.
+    // The recorder stays on, and its rings may be from another test. A thread of its own gets its
+    // own ring.
     let rings = recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
     let (opened, launches, nodes) = std::thread::spawn(move || {
         launch(0, 652, 2, &other);
         launch(0, 652, 3, &nccl);
-        // Not the end of a call, not another function, not a node outside of a launch.
+        // Not recorded: the end of a call, another function, a node outside a launch.
         launch(1, 652, 3, &nccl);
         launch(0, 514, 4, &nccl);
         node(13, 0x100, 0);
@@ -1047,7 +1048,7 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
                 resourceDescriptor: std::ptr::null_mut(),
             },
         );
-        // SAFETY: null is looked at first.
+        // SAFETY: the pointer is checked for null first.
         unsafe { callbacks::on_event(std::ptr::null_mut(), 1, 307, std::ptr::null()) };
         let is_ours = |reader: &mut ring::Reader| {
             // A thread's first record names it.
@@ -1059,7 +1060,7 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
             .unwrap();
         let (mut launches, mut nodes) = (Vec::new(), Vec::new());
         let mut buffer = [0; MAX_WORDS];
-        // So few records fill one segment, and nothing is given back.
+        // The few records fit into one segment, so nothing is given back.
         while ours.peek(rings).is_some() {
             match Record::decode(ours.read(rings, &mut buffer)).unwrap().body {
                 Body::Launch { correlation, nccl, launch, .. } => launches.push((correlation, nccl, launch)),
@@ -1074,7 +1075,7 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
     assert_eq!(launches, [(3, true, Handle::NONE), (5, true, Handle::NONE), (6, false, opened)]);
     assert_eq!(nodes, [(0x300, 0, opened), (0x400, 0x300, Handle::NONE)]);
 
-    // CUPTI's own failure is told once, as CUPTI told it.
+    // CUPTI's own failure is reported once, as CUPTI reported it.
     let notification = cupti::CUpti_StateData__bindgen_ty_1__bindgen_ty_1 { result: 35, message: std::ptr::null() };
     let state = cupti::CUpti_StateData { __bindgen_anon_1: cupti::CUpti_StateData__bindgen_ty_1 { notification } };
     let before = reader.losses().failures;
@@ -1094,11 +1095,11 @@ fn start_launch() -> Handle {
 }
 
 #[test]
-fn where_launches_are_not_called_back_an_id_is_pushed_around_them() {
+fn without_launch_callbacks_an_id_is_pushed_around_launches() {
     const REFUSED: [(&str, u32); 4] =
         [("callback(1 1/307)", 14), ("callback(1 1/442)", 14), ("callback(1 1/652)", 14), ("callback(1 1/653)", 14)];
     recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
-    // With callbacks, even one of them, nothing is called at a launch.
+    // With callbacks, even only one of them, a launch calls nothing.
     for answers in [&[][..], &REFUSED[1..]] {
         let _one = fresh(28, answers);
         let (cupti, _reader) = start(&options()).unwrap();
@@ -1111,7 +1112,7 @@ fn where_launches_are_not_called_back_an_id_is_pushed_around_them() {
     let (cupti, mut reader) = start(&options()).unwrap();
     assert!(calls().ends_with(&["enable(17)", "enable(39)", "enable(4)"].map(str::to_owned)));
     let (push, pop) = (|launch: Handle| format!("push(5 {})", launch.0), "pop(5)");
-    // Once for each launch, also when it is stopped twice, or on another thread, or never.
+    // Once per launch, also if it is stopped twice, on another thread, or never.
     let first = start_launch();
     assert!(recorder::is_ours(first));
     assert_eq!(calls(), [push(first)]);
@@ -1125,14 +1126,14 @@ fn where_launches_are_not_called_back_an_id_is_pushed_around_them() {
     let next = start_launch();
     recorder::stop(next);
     assert_eq!(calls(), [push(never), pop.to_owned(), push(next), pop.to_owned()]);
-    // What was not pushed is not popped, and is counted.
+    // An id that was not pushed is not popped, and is counted.
     let lost = recorder::lost_launches();
     fake(|fake| fake.answers.insert("push".into(), 7));
     let refused = start_launch();
     recorder::stop(refused);
     assert_eq!((calls(), recorder::lost_launches()), (vec![push(refused)], lost + 1));
     fake(|fake| fake.answers.remove("push"));
-    // Ids come back as what they were pushed for; others are another tool's.
+    // Ids come back as they were pushed; others belong to another tool.
     let id = |kind: u32, id: u64, correlation: u32| {
         type Of = table::ExternalCorrelation;
         let record = Written::new(28, cupti::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION);
@@ -1146,14 +1147,14 @@ fn where_launches_are_not_called_back_an_id_is_pushed_around_them() {
     assert_eq!(drain(&mut reader), [Activity::ExternalId { id: next, correlation: 77 }]);
     let losses = reader.losses();
     assert_eq!((losses.other_kinds - before.other_kinds, losses.implausible - before.implausible), (1, 0));
-    // Given up in the middle of a launch, nothing stays behind; from then on nothing is called.
+    // Given up during a launch, CUPTI keeps no id; from then on nothing is called.
     let open = start_launch();
     assert!(cupti.release(Duration::from_secs(10)));
     calls();
     recorder::stop(open);
     recorder::stop(start_launch());
     assert_eq!(calls(), [pop]);
-    // Nor where the recording has ended in the middle of it.
+    // The same if the recording ends during a launch.
     let (cupti, _reader) = start(&options()).unwrap();
     let open = start_launch();
     calls();
@@ -1165,7 +1166,7 @@ fn where_launches_are_not_called_back_an_id_is_pushed_around_them() {
 }
 
 #[test]
-fn without_callbacks_and_ids_kernels_are_recorded_all_the_same() {
+fn kernels_are_recorded_without_callbacks_and_ids() {
     let _one = fresh(28, &[("callback", 14), ("enable(4)", 14)]);
     let (cupti, _reader) = start(&options()).unwrap();
     assert!(cupti.facts().refused.ends_with(&["calls of the driver: NOT_COMPATIBLE (14)".to_owned()]));
@@ -1204,11 +1205,11 @@ fn every_reason_is_a_sentence() {
     }
 }
 
-/// A launch on this thread, as CUPTI tells of it; and whether it succeeds.
+/// A whole launch on this thread, as CUPTI reports it, that succeeds or not.
 fn whole_launch(succeeds: bool) {
     let mut result = u32::from(!succeeds);
     for site in [cupti::CUPTI_API_ENTER, cupti::CUPTI_API_EXIT] {
-        // SAFETY: a structure of C with numbers and pointers.
+        // SAFETY: a C structure of numbers and pointers.
         let mut data: cupti::CUpti_CallbackData = unsafe { std::mem::zeroed() };
         data.callbackSite = site;
         data.functionReturnValue = (&raw mut result).cast();
@@ -1217,7 +1218,7 @@ fn whole_launch(succeeds: bool) {
 }
 
 #[test]
-fn a_cupti_that_gives_its_records_to_another_is_found_silent() {
+fn a_cupti_that_gives_its_records_to_another_tool_counts_as_silent() {
     recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
     let _one = fresh(28, &[]);
     let (mut cupti, mut reader) = start(&options()).unwrap();
@@ -1236,7 +1237,8 @@ fn a_cupti_that_gives_its_records_to_another_is_found_silent() {
         reader.drain();
         reader.reader.take_change()
     };
-    // What is returned on request proves nothing, nor what failed; and where something came, all is well.
+    // Neither an ordinary flush nor a failed launch proves anything; and if any record came, all is
+    // well.
     whole_launch(true);
     assert!(cupti.sync(Duration::from_secs(10)));
     assert_eq!(reader.reader.take_change(), None);
@@ -1244,27 +1246,28 @@ fn a_cupti_that_gives_its_records_to_another_is_found_silent() {
     assert_eq!(force(&cupti, &mut reader), None);
     whole_launch(false);
     assert_eq!(force(&cupti, &mut reader), None);
-    // A launch of which a flush by force returns nothing; said once, also when it is found again.
+    // A launch of which a forced flush returns nothing; reported once, also if it is found again.
     whole_launch(true);
     assert_eq!(silent(force(&cupti, &mut reader)), 1);
     assert_eq!(force(&cupti, &mut reader), None);
-    // It comes again by itself.
+    // The records resume by themselves.
     record();
     assert_eq!(force(&cupti, &mut reader), Some(Change::Heard));
-    // Records that CUPTI has dropped are missing for that reason.
+    // Records that CUPTI dropped are missing for that reason.
     whole_launch(true);
     fake(|fake| fake.dropped = 1);
     assert_eq!(force(&cupti, &mut reader), None);
     record();
     force(&cupti, &mut reader);
-    // More than its buffers hold; asked for again it is ours, and that was told.
+    // More launches than its buffers hold; when taken again it is ours, and the silence was already
+    // reported.
     (0..4096).for_each(|_| whole_launch(true));
     assert_eq!(reader.reader.take_change(), None);
     whole_launch(true);
     assert_eq!(silent(reader.reader.take_change()), 4097);
     assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
     assert_eq!(reader.reader.take_change(), None);
-    // Missed only when it is asked for again.
+    // Only noticed when it is taken again.
     whole_launch(true);
     calls();
     let again = cupti.acquire(Duration::from_secs(10));

@@ -1,9 +1,10 @@
-//! What a kernel's name says. Tools spell the same kernel differently: CUPTI mangled, Kineto demangled, Nsight Systems both.
+//! What a kernel's name says. Tools spell the same kernel differently: CUPTI mangled, Kineto
+//! demangled, Nsight Systems both.
 
 use crate::trace::names::demangled;
 
-/// A name that is the same for the same kernel, whichever tool wrote it down: demangled, without return type, parameters and the
-/// casts and suffixes by which demanglers differ.
+/// A name that is the same for the same kernel, whichever tool wrote it: demangled, without the
+/// return type, the parameters, and the casts and suffixes in which demanglers differ.
 #[must_use]
 pub fn common(name: &str) -> String {
     let mut plain = demangled(name).replace("<unnamed>", "(anonymous namespace)");
@@ -23,7 +24,8 @@ pub fn base(name: &str) -> String {
     common[..end].to_owned()
 }
 
-/// The function in the name of one of NCCL's kernels: `AllReduce`, `SendRecv`. `None` for the generic kernels, which may run any.
+/// The function in the name of one of NCCL's kernels: `AllReduce`, `SendRecv`. `None` for the
+/// generic kernels, which may run any.
 #[must_use]
 pub fn function(name: &str) -> Option<String> {
     let base = base(name);
@@ -31,14 +33,15 @@ pub fn function(name: &str) -> Option<String> {
     (function != "Generic").then(|| function.to_owned())
 }
 
-/// Whether a kernel of NCCL's with this function in its name may carry an operation.
+/// Whether an NCCL kernel with this function in its name may carry an operation.
 #[must_use]
 pub fn carries(kernel: &str, operation: &str) -> bool {
     kernel == operation
         || kernel == "SendRecv" && matches!(operation, "Send" | "Recv" | "AlltoAll" | "Gather" | "Scatter")
 }
 
-/// Collectives that frameworks wrote as kernels of their own, over memory that the GPUs share: PyTorch's symmetric memory, and vLLM's.
+/// Collectives that frameworks implement as kernels of their own, over memory shared by the GPUs:
+/// PyTorch's symmetric memory, and vLLM's.
 const WITHOUT_NCCL: [(&str, &str); 9] = [
     ("multimem_all_reduce_kernel", "AllReduce"),
     ("multimem_one_shot_all_reduce_kernel", "AllReduce"),
@@ -51,10 +54,10 @@ const WITHOUT_NCCL: [(&str, &str); 9] = [
     ("cross_device_reduce_2stage", "AllReduce"),
 ];
 
-/// The collective that a kernel is which is none of NCCL's.
+/// The collective that a kernel performs without NCCL, if any.
 #[must_use]
 pub fn collective_without_nccl(name: &str) -> Option<&'static str> {
-    // Asked of every kernel, so a look before the name is taken apart.
+    // This is called for every kernel, so check quickly before the name is parsed.
     if !WITHOUT_NCCL.iter().any(|(kernel, _)| name.contains(kernel)) {
         return None;
     }
@@ -64,7 +67,8 @@ pub fn collective_without_nccl(name: &str) -> Option<&'static str> {
     WITHOUT_NCCL.iter().find(|(kernel, _)| *kernel == last).map(|(_, function)| *function)
 }
 
-/// Where the list of parameters begins: the `(` outside of all brackets, unless it is that of `(anonymous namespace)`.
+/// Where the list of parameters begins: at the `(` outside all brackets, unless that belongs to
+/// `(anonymous namespace)`.
 fn parameters(plain: &str) -> Option<usize> {
     let mut depth = 0_i32;
     for (at, letter) in plain.char_indices() {
@@ -78,7 +82,8 @@ fn parameters(plain: &str) -> Option<usize> {
     None
 }
 
-/// Drops what demanglers add to numbers among template arguments: `(int)4`, `4ul` and `4` are one.
+/// Drops what demanglers add to numbers in template arguments: `(int)4`, `4ul` and `4` become
+/// equal.
 fn literals(plain: &str) -> String {
     let letters: Vec<char> = plain.chars().collect();
     let mut out = String::with_capacity(plain.len());
@@ -113,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_one_kernel_are_one_name() {
+    fn all_spellings_of_a_kernel_give_one_name() {
         for (one, other) in [
             (
                 "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
@@ -133,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_function_is_in_the_name_of_a_kernel_of_nccl() {
+    fn the_function_is_read_from_the_name_of_an_nccl_kernel() {
         let name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)";
         assert_eq!(function(name).as_deref(), Some("SendRecv"));
         assert_eq!(function("_Z21ncclDevKernel_Generic24ncclDevKernelArgsStorageILm4096EE"), None);
@@ -143,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collective_of_a_framework_is_known_by_its_name() {
+    fn a_framework_s_own_collective_is_recognised_by_name() {
         for (name, function) in [
             ("void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)", Some("AllReduce")),
             ("_Z26multimem_all_gather_kernelIfLi16EEvPT_m", Some("AllGather")),
@@ -159,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_demangled_keeps_its_name() {
+    fn names_that_cannot_be_demangled_are_kept() {
         assert_eq!(common("_Z41ncclDevKernel_AllReduce_Sum_f32_RI"), "ncclDevKernel_AllReduce_Sum_f32_RI");
         assert_eq!(common(""), "");
         assert_eq!(common("<<<("), "<<<(");

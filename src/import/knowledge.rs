@@ -1,10 +1,11 @@
-//! What a profile knows about NCCL's kernels, fact by fact, with how many of them it knows it of.
+//! What a profile knows about NCCL's kernels, fact by fact, and for how many of them.
 
 use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
 use super::{How, Kernel, Operation, Profile, Tool, kernel_name};
+use crate::model::time::FileNs;
 use crate::trace::names;
 pub use crate::trace::names::duration;
 
@@ -13,16 +14,18 @@ pub use crate::trace::names::duration;
 pub struct Fact {
     /// What it is about.
     pub what: &'static str,
-    /// Of how many kernels it is known; for `peers` of how many sends and receives, for `transfers and waits` of how many transfers.
+    /// For how many kernels it is known; for `peers` it is sends and receives, for
+    /// `transfers and waits` transfers.
     pub known: u64,
-    /// Of how many there are.
+    /// The total number of these.
     pub of: u64,
     /// What is known, or why nothing is.
     pub remark: String,
 }
 
-/// Everything a profile knows about the kernels of collectives, NCCL's and others; where it has none, about the operations that it saw on the host. The same facts in the
-/// same order for every profile.
+/// Everything a profile knows about the kernels of collectives, NCCL's and others. If it has no
+/// such kernels, the facts are about the operations seen on the host. Every profile gives the same
+/// facts in the same order.
 #[must_use]
 pub fn facts(profile: &Profile) -> Vec<Fact> {
     let kernels: Vec<&Kernel> = profile.collective_kernels().collect();
@@ -60,13 +63,13 @@ pub fn facts(profile: &Profile) -> Vec<Fact> {
     ]
 }
 
-/// What facts are counted of: a kernel with its operations, or an operation alone.
+/// What facts are counted over: kernels with their operations, or single operations.
 struct Units<'a> {
     all: Vec<Unit<'a>>,
 }
 
 struct Unit<'a> {
-    /// How many there are; some may not be in the list.
+    /// How many there are; some may be missing from the list.
     count: u32,
     operations: Vec<&'a Operation>,
     is_point_to_point: bool,
@@ -91,9 +94,9 @@ impl<'a> Units<'a> {
         Units { all }
     }
 
-    /// Of how many something is known: of all of the operations of each.
+    /// The number of units of which something is known for all operations.
     fn count(&self, knows: &dyn Fn(&Operation) -> bool) -> u64 {
-        // A trace of ours draws sixteen operations of a kernel and counts the others.
+        // Our traces draw sixteen operations of a kernel and only count the rest.
         let complete = |unit: &&Unit<'_>| {
             !unit.operations.is_empty()
                 && unit.operations.len() >= unit.count.min(16) as usize
@@ -111,7 +114,7 @@ impl<'a> Units<'a> {
     }
 }
 
-/// Point-to-point operations that the kernels carry between them, and kernels that carry some.
+/// The number of point-to-point operations that kernels carry, and of kernels that carry any.
 #[must_use]
 pub fn point_to_point(profile: &Profile) -> (u64, u64) {
     let carrying: Vec<_> = profile.collective_kernels().filter(|kernel| is_send_recv(profile, kernel)).collect();
@@ -186,7 +189,7 @@ fn sizes(profile: &Profile, units: &Units<'_>) -> String {
     }
 }
 
-/// What the reader noted about something that is not in the file.
+/// The reader's remark about something missing from the file.
 fn missing(profile: &Profile, begins: &str) -> Option<String> {
     let note = profile.notes.iter().find(|note| note.starts_with(begins))?;
     note.split_once("; ").map(|(_, why)| why.to_owned())
@@ -220,7 +223,7 @@ fn algorithm(units: &Units<'_>, kernels: &[&Kernel], collectives: u64) -> String
     }
     let said = units.words(|it| Some(format!("{} {}", it.algorithm.as_ref()?, it.protocol.as_ref()?)));
     let names_one = kernels.iter().any(|kernel| kernel.name.contains("_RING_") || kernel.name.contains("_TREE_"));
-    // NCCL builds kernels for a few combinations only and runs the others inside of these.
+    // NCCL builds kernels only for a few combinations, and runs the others inside those.
     if said.is_empty() && names_one {
         "the kernel's name has those it was built for, not those that ran in it".into()
     } else {
@@ -231,7 +234,7 @@ fn algorithm(units: &Units<'_>, kernels: &[&Kernel], collectives: u64) -> String
 fn peers(profile: &Profile, units: &Units<'_>) -> Fact {
     let of = units.operations().filter(|it| it.is_point_to_point()).count() as u64;
     let known = units.operations().filter(|it| it.is_point_to_point() && it.peer.is_some()).count() as u64;
-    // Those that are concluded, or beyond the drawn ones, are in no list.
+    // Concluded operations, and those beyond the drawn ones, are in no list.
     let unlisted = point_to_point(profile).0.saturating_sub(of);
     let remark = if known == 0 && of > 0 {
         missing(profile, "NCCL attached to its ranges").unwrap_or_default()
@@ -257,11 +260,11 @@ fn waits(profile: &Profile) -> Fact {
     Fact { what: "transfers and waits", known, of, remark }
 }
 
-/// Nanoseconds since 1970 as a date: `2026-05-26 07:59:22.034 UTC`.
-pub(crate) fn utc(ns: i64) -> String {
+/// A time since 1970 as a date: `2026-05-26 07:59:22.034 UTC`.
+pub(crate) fn utc(FileNs(ns): FileNs) -> String {
     let (seconds, millis) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) / 1_000_000);
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days to a date by the proleptic Gregorian calendar, in years that begin in March.
+    // Days to a date in the proleptic Gregorian calendar, with years that begin in March.
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
@@ -277,7 +280,7 @@ pub(crate) fn utc(ns: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{duration, utc};
+    use super::{FileNs, duration, utc};
 
     #[test]
     fn durations_read_well() {
@@ -302,7 +305,7 @@ mod tests {
             (951_782_399_999_000_000, "2000-02-28 23:59:59.999 UTC"),
             (951_868_800_000_000_000, "2000-03-01 00:00:00.000 UTC"),
         ] {
-            assert_eq!(utc(ns), text);
+            assert_eq!(utc(FileNs(ns)), text);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Profiles of whichever tool, as one plain model: Nsight Systems' SQLite exports, Kineto's JSON, and our own traces.
+//! Profiles from any supported tool in one plain model: Nsight Systems' SQLite exports, Kineto's
+//! JSON, and our own traces.
 //!
 //! ```text
 //!   report.sqlite -> nsight --\
@@ -6,17 +7,17 @@
 //!   *.perfetto-trace -> ours -/
 //! ```
 //!
-//! A [`Profile`] holds what its file says and nothing more: what a tool does not know is absent, or the zero that nothing real has there, which
-//! each such field says of itself.
+//! A [`Profile`] holds what its file says and nothing more. What a tool does not know is absent, or
+//! 0 where 0 has no other meaning; each such field says so.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::activity::{Api, is_nccl};
-use crate::model::time::Shift;
+use crate::model::time::{FileNs, Shift};
 
 pub mod kernel_name;
 mod kineto;
@@ -27,56 +28,57 @@ pub(crate) mod ours;
 /// Everything a file says about one or more processes. Times are nanoseconds on [`Clock`].
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// Who wrote it.
+    /// The tool and file it comes from.
     pub source: Source,
-    /// The host, where the file names one.
+    /// The host, if the file names one.
     pub host: Option<String>,
-    /// The times' clock.
+    /// The clock of all times.
     pub clock: Clock,
-    /// The processes that something is known of.
+    /// The processes that the file knows about.
     pub processes: Vec<Process>,
     /// The GPUs, by number.
     pub devices: BTreeMap<u32, String>,
     /// NCCL's communicators, or the process groups above them.
     pub communicators: Vec<Communicator>,
-    /// NCCL's version, `2.30.7`; several where processes differ.
+    /// NCCL's version, `2.30.7`; several if processes differ.
     pub nccl_versions: Vec<String>,
-    /// Ranks of the whole job.
+    /// The number of ranks in the whole job.
     pub world: Option<i32>,
-    /// Kernels, by their start.
+    /// Kernels, ordered by start.
     pub kernels: Vec<Kernel>,
-    /// Copies and memsets, by their start.
+    /// Copies and memsets, ordered by start.
     pub copies: Vec<Copy>,
-    /// Calls into CUDA, by their start.
+    /// Calls into CUDA, ordered by start.
     pub cuda_calls: Vec<CudaCall>,
-    /// Ranges of NVTX, or of PyTorch's, by their start.
+    /// NVTX or PyTorch ranges, ordered by start.
     pub ranges: Vec<Range>,
     /// What NCCL was asked to do.
     pub operations: Vec<Operation>,
-    /// When NCCL launched kernels, by their start: what ours calls KernelLaunch.
+    /// NCCL's kernel launches, ordered by start: KernelLaunch in our traces.
     pub launches: Vec<Launch>,
-    /// Hand-overs of plans, by their start: what ours calls Group.
+    /// Hand-overs of plans, ordered by start: Group in our traces.
     pub plans: Vec<Launch>,
-    /// Groups of calls, or lone ones, by their start: what ours calls GroupApi.
+    /// Groups of calls, or single calls, ordered by start: GroupApi in our traces.
     pub groups: Vec<Launch>,
-    /// Calls of the application into NCCL as ours records them, by their start.
+    /// The application's calls into NCCL, as our traces record them, ordered by start.
     pub nccl_calls: Vec<NcclCall>,
-    /// Operations each time that NCCL handed them over, by their start; those of graphs come with every replay.
+    /// Each hand-over of an operation by NCCL, ordered by start; operations of a graph appear at
+    /// every replay.
     pub handovers: Vec<Handover>,
     /// Transfers over the network.
     pub transfers: Vec<Transfer>,
-    /// What the reader has to say about the file: what was left out, and what could not be read.
+    /// The reader's remarks about the file: what was left out, and what could not be read.
     pub notes: Vec<String>,
 }
 
-/// Who wrote a file.
+/// Where a profile comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     /// The tool that recorded it.
     pub tool: Tool,
-    /// It is the trace that `ncclscope import` made of the tool's file.
+    /// The file is a trace that `ncclscope import` made from the tool's file.
     pub imported: bool,
-    /// Its version, and its format's.
+    /// The tool's version, and the version of its format.
     pub version: String,
     /// The file.
     pub path: PathBuf,
@@ -104,47 +106,48 @@ impl fmt::Display for Tool {
     }
 }
 
-/// What the times of a profile count from.
+/// The clock of a profile's times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// In words.
+    /// Its origin, in words.
     pub name: String,
-    /// To the time since 1970; `None` where the file does not relate them.
+    /// The shift to the time since 1970; `None` if the file does not relate the two.
     pub to_utc: Option<Shift>,
-    /// How far all times may be off for having been shifted to it, ns. How far each was off before is not in it.
+    /// How far the conversion to this clock may put all times off, in ns. Their error before that
+    /// is not included.
     pub error_ns: u64,
 }
 
 impl Clock {
-    /// A clock as a file has it; `to_utc_ns` is added for the time since 1970.
+    /// A file's own clock. Adding `to_utc_ns` gives the time since 1970.
     #[must_use]
     pub fn of_file(name: impl Into<String>, to_utc_ns: Option<i64>) -> Clock {
         let to_utc = to_utc_ns.map(|ns| Shift { ns, error_ns: WALL_CLOCKS_NS / 2 });
         Clock { name: name.into(), to_utc, error_ns: 0 }
     }
 
-    /// To another file's clock, by the wall clock of both.
+    /// The shift to another file's clock, by the wall clock of both.
     #[must_use]
     pub fn to(&self, other: &Clock) -> Option<Shift> {
         Some(self.to_utc?.then(other.to_utc?.back()))
     }
 }
 
-/// How far the wall clocks that two tools read on one host may lie apart, ns.
+/// How far apart the wall clocks that two tools read on one host may be, in ns.
 pub(crate) const WALL_CLOCKS_NS: u64 = 2_000_000_000;
 
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its id, as it sees itself.
+    /// Its id, as the process itself sees it.
     pub pid: i64,
     /// Its name.
     pub name: String,
-    /// Its rank in the job, where that is said.
+    /// Its rank in the job, if the file says it.
     pub rank: Option<i32>,
     /// Names of its threads.
     pub threads: BTreeMap<i64, String>,
-    /// Calls of NCCL's that its recording lost or left out, by its own account.
+    /// NCCL's calls that its recording lost or left out, by its own account.
     pub lost: u64,
 }
 
@@ -152,31 +155,37 @@ pub struct Process {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     /// When it began.
-    pub start: i64,
+    pub start: FileNs,
     /// When it ended.
-    pub end: i64,
+    pub end: FileNs,
 }
 
 impl Span {
-    /// Nanoseconds; 0 where the end lies before the start.
+    /// A span between two times as a file has them, in ns.
     #[must_use]
-    pub fn duration(self) -> u64 {
-        u64::try_from(self.end.saturating_sub(self.start)).unwrap_or(0)
+    pub fn of(start: i64, end: i64) -> Span {
+        Span { start: FileNs(start), end: FileNs(end) }
     }
 
-    /// The same on another clock. How far off that may be is for the clock to say.
+    /// Its length in ns; 0 if the end is before the start.
+    #[must_use]
+    pub fn duration(self) -> u64 {
+        u64::try_from(self.end.since(self.start)).unwrap_or(0)
+    }
+
+    /// The same span on another clock. The error of the shift belongs to the clock.
     #[must_use]
     pub fn shifted(self, by: Shift) -> Span {
         Span { start: self.start.saturating_add(by.ns), end: self.end.saturating_add(by.ns) }
     }
 
-    /// Whether they have a moment in common.
+    /// Whether the two have a moment in common.
     #[must_use]
     pub fn overlaps(self, other: Span) -> bool {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// Whether `inner` lies in it.
+    /// Whether `inner` lies within it.
     #[must_use]
     pub fn contains(self, inner: Span) -> bool {
         self.start <= inner.start && inner.end <= self.end
@@ -188,7 +197,7 @@ impl Span {
 pub struct Place {
     /// The device.
     pub device: u32,
-    /// The context; 0 where the tool does not say, as of AMD's GPUs, which have none.
+    /// The context; 0 if the tool does not say, as for AMD's GPUs, which have none.
     pub context: u32,
     /// The stream in it.
     pub stream: u32,
@@ -197,34 +206,35 @@ pub struct Place {
 /// A kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Kernel {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
     /// When.
     pub span: Span,
     /// Where.
     pub place: Place,
-    /// The number of the call that launched it, by CUPTI or what AMD has for it; 0 where the tool does not say.
+    /// The correlation id of the call that launched it, from CUPTI or AMD's equivalent; 0 if the
+    /// tool does not say.
     pub correlation: u32,
-    /// Its name as the tool has it.
+    /// Its name as the tool writes it.
     pub name: Arc<str>,
-    /// Blocks; zeros where the tool does not say.
+    /// Blocks; zeros if the tool does not say.
     pub grid: [u32; 3],
-    /// Threads of a block; zeros where the tool does not say.
+    /// Threads per block; zeros if the tool does not say.
     pub block: [u32; 3],
     /// The node of the graph that it ran from, or 0.
     pub graph_node: u64,
-    /// What it carried, for NCCL's.
+    /// What it carried, for NCCL's kernels.
     pub carried: Carried,
 }
 
 impl Kernel {
-    /// Whether NCCL made it.
+    /// Whether it is one of NCCL's kernels.
     #[must_use]
     pub fn is_nccl(&self) -> bool {
         is_nccl(&self.name)
     }
 
-    /// Whether it is a collective's, NCCL's or a framework's own.
+    /// Whether it belongs to a collective, of NCCL's or of a framework's own.
     #[must_use]
     pub fn is_collective(&self) -> bool {
         self.is_nccl() || kernel_name::collective_without_nccl(&self.name).is_some()
@@ -234,9 +244,9 @@ impl Kernel {
 /// The operations that a kernel carried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// How many; some may not be in the list.
+    /// How many; some may be missing from the list.
     pub count: u32,
-    /// Which, by their places in [`Profile::operations`].
+    /// Which ones, as indices into [`Profile::operations`].
     pub operations: Vec<usize>,
     /// How that is known.
     pub how: How,
@@ -245,7 +255,7 @@ pub struct Carried {
 /// How the operations of a kernel are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
-    /// They are not.
+    /// They are not known.
     #[default]
     Unknown,
     /// The file says so: our match, exact.
@@ -254,16 +264,17 @@ pub enum How {
     Inferred,
     /// The tool attached them to the kernel itself.
     Told,
-    /// Its launch, or it itself, lies in the range of their call or group.
+    /// Its launch, or the kernel itself, lies within the range of their call or group.
     Launched,
-    /// Its launch is not in the file, but every group of its process that is asks for the same operations.
+    /// Its launch is not in the file, but all groups of its process in the file ask for the same
+    /// operations.
     Concluded,
-    /// Its own name says so: a collective of a framework's.
+    /// Its own name says so: it is a collective of a framework's own.
     Named,
 }
 
 impl How {
-    /// As reports say it.
+    /// The wording in reports.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -281,15 +292,15 @@ impl How {
 /// A copy or a memset.
 #[derive(Clone, Debug)]
 pub struct Copy {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
     /// When.
     pub span: Span,
     /// Where.
     pub place: Place,
-    /// The number of the call; 0 where the tool does not say.
+    /// The correlation id of the call; 0 if the tool does not say.
     pub correlation: u32,
-    /// Bytes, where the tool says.
+    /// Bytes, if the tool says.
     pub bytes: Option<u64>,
     /// What was done.
     pub kind: crate::model::activity::CopyKind,
@@ -298,43 +309,43 @@ pub struct Copy {
 /// A call into CUDA, or into AMD's HIP.
 #[derive(Clone, Debug)]
 pub struct CudaCall {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
-    /// The thread, by the system's number.
+    /// The thread, as the system's thread id.
     pub tid: i64,
     /// When.
     pub span: Span,
     /// The function.
     pub name: Arc<str>,
-    /// Whose function it is.
+    /// The API it belongs to.
     pub api: Api,
-    /// Its number; 0 where the tool does not say.
+    /// Its correlation id; 0 if the tool does not say.
     pub correlation: u32,
 }
 
 /// A range that a program marked.
 #[derive(Clone, Debug)]
 pub struct Range {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
-    /// The thread, by the system's number; `None` where it is the process's.
+    /// The thread, as the system's thread id; `None` for a range of the process.
     pub tid: Option<i64>,
     /// When.
     pub span: Span,
     /// Its text.
     pub name: Arc<str>,
-    /// What it was marked by, or its domain; `None` is NVTX's default domain.
+    /// What marked it, or its domain; `None` is NVTX's default domain.
     pub domain: Option<Arc<str>>,
 }
 
 /// A communicator, or a process group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Communicator {
-    /// The process that is a member, by its place in [`Profile::processes`].
+    /// The process that is a member, as an index into [`Profile::processes`].
     pub process: usize,
     /// Its name or description.
     pub name: Option<String>,
-    /// NCCL's hash; the same on all ranks of one run, and another in the next.
+    /// NCCL's hash: the same on all ranks of a run, and different in the next run.
     pub hash: Option<u64>,
     /// Ranks.
     pub ranks: Option<i32>,
@@ -348,32 +359,32 @@ pub struct Communicator {
     pub version: Option<u32>,
     /// Its GPU.
     pub device: Option<u32>,
-    /// World ranks of its members, as the tool has them.
+    /// World ranks of its members, as the tool writes them.
     pub members: Option<String>,
 }
 
-/// What NCCL was asked to do: one collective, one send, one receive.
+/// What NCCL was asked to do: one collective, one send or one receive.
 #[derive(Clone, Debug, Default)]
 pub struct Operation {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
-    /// The call, where that is known.
+    /// The call, if it is known.
     pub call: Option<Span>,
     /// The thread of the call.
     pub tid: Option<i64>,
     /// `AllReduce`, `Send`.
     pub function: String,
-    /// The communicator, by its place in [`Profile::communicators`].
+    /// The communicator, as an index into [`Profile::communicators`].
     pub communicator: Option<usize>,
     /// Elements.
     pub count: Option<u64>,
-    /// Bytes, as NCCL counts them for the call: its count times the size of its type.
+    /// Bytes as NCCL counts them for the call: its count times the size of its type.
     pub bytes: Option<u64>,
-    /// The datatype in NCCL's words, `ncclFloat32`, or the tool's own.
+    /// The datatype in NCCL's words, `ncclFloat32`, or in the tool's own.
     pub datatype: Option<String>,
-    /// The algorithm that ran.
+    /// The algorithm that was used.
     pub algorithm: Option<String>,
-    /// The protocol that ran.
+    /// The protocol that was used.
     pub protocol: Option<String>,
     /// Channels.
     pub channels: Option<u32>,
@@ -381,9 +392,9 @@ pub struct Operation {
     pub peer: Option<i32>,
     /// The root.
     pub root: Option<i32>,
-    /// The reduction, as `ncclRedOp_t` has it without its prefix: `Sum`, `Prod`.
+    /// The reduction, as in `ncclRedOp_t` without the prefix: `Sum`, `Prod`.
     pub reduction: Option<String>,
-    /// NCCL's sequence number, or the process group's.
+    /// NCCL's or the process group's sequence number.
     pub seq: Option<u64>,
     /// The number that the operation has on every rank of the run.
     pub correlation: Option<u64>,
@@ -397,16 +408,16 @@ impl Operation {
     }
 }
 
-/// A launch of NCCL's, or what surrounds or follows it on its thread.
+/// A launch of NCCL's, or what encloses or follows it on its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
-    /// The thread, by the system's number.
+    /// The thread, as the system's thread id.
     pub tid: i64,
     /// From its start to its stop.
     pub span: Span,
-    /// The communicator, by its place in [`Profile::communicators`].
+    /// The communicator, as an index into [`Profile::communicators`].
     pub communicator: Option<usize>,
     /// The `cudaStream_t`, or 0.
     pub stream: u64,
@@ -415,54 +426,54 @@ pub struct Launch {
 /// A call of the application into NCCL.
 #[derive(Clone, Debug)]
 pub struct NcclCall {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
-    /// The thread, by the system's number.
+    /// The thread, as the system's thread id.
     pub tid: i64,
     /// When.
     pub span: Span,
-    /// What was asked for. What ran of it has an entry of its own.
+    /// What was asked for. Its run on the GPU has an entry of its own.
     pub operation: Operation,
     /// It was captured into a graph.
     pub captured: bool,
-    /// The arrows that lead from it to its hand-overs, by number.
+    /// The ids of the arrows from it to its hand-overs.
     pub arrows: Vec<u64>,
 }
 
-/// An operation that NCCL handed over, once.
+/// One hand-over of an operation by NCCL.
 #[derive(Clone, Debug)]
 pub struct Handover {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
-    /// The thread, by the system's number.
+    /// The thread, as the system's thread id.
     pub tid: i64,
     /// When.
     pub span: Span,
     /// What was handed over.
     pub operation: Operation,
-    /// The arrows that it is part of: the one that comes from its call has a number of that call's.
+    /// The ids of the arrows through it. The arrow from its call has one of the call's ids.
     pub arrows: Vec<u64>,
 }
 
 /// One transfer over the network.
 #[derive(Clone, Debug, Default)]
 pub struct Transfer {
-    /// The process, by its place in [`Profile::processes`].
+    /// The process, as an index into [`Profile::processes`].
     pub process: usize,
     /// When.
     pub span: Span,
-    /// Bytes, where NCCL said.
+    /// Bytes, if NCCL reported them.
     pub bytes: Option<u64>,
     /// The other rank.
     pub peer: Option<i32>,
     /// It goes to the other rank; otherwise it comes from there.
     pub is_send: bool,
-    /// What it waited for, in the order of time, and how long in ns.
+    /// What it waited for, in order of time, and for how many ns.
     pub waits: Vec<(String, u64)>,
 }
 
 impl Profile {
-    /// Kernels of NCCL.
+    /// NCCL's kernels.
     pub fn nccl_kernels(&self) -> impl Iterator<Item = &Kernel> {
         self.kernels.iter().filter(|kernel| kernel.is_nccl())
     }
@@ -472,12 +483,12 @@ impl Profile {
         self.kernels.iter().filter(|kernel| kernel.is_collective())
     }
 
-    /// The calls that may have launched something: their process and number.
+    /// The calls that may have launched something: their process and correlation id.
     pub fn launching(&self) -> impl Iterator<Item = (usize, u32)> {
         self.cuda_calls.iter().filter(|it| it.correlation != 0).map(|it| (it.process, it.correlation))
     }
 
-    /// The same on another clock, with times that may be off by as much more as the way there.
+    /// The same profile on another clock. The error of the shift is added to that of its times.
     #[must_use]
     pub(crate) fn shifted(mut self, by: Shift, to: &Clock) -> Profile {
         let spans = (self.kernels.iter_mut().map(|it| &mut it.span))
@@ -496,7 +507,7 @@ impl Profile {
         self
     }
 
-    /// From the first to the last thing in it; `None` where there is none.
+    /// From the first to the last time in it; `None` if it is empty.
     #[must_use]
     pub fn extent(&self) -> Option<Span> {
         let spans = (self.kernels.iter().map(|it| it.span))
@@ -509,7 +520,7 @@ impl Profile {
         spans.reduce(|all, it| Span { start: all.start.min(it.start), end: all.end.max(it.end) })
     }
 
-    /// Puts everything into the order of time.
+    /// Sorts everything by time.
     pub(crate) fn sort(&mut self) {
         self.kernels.sort_by_key(|it| it.span);
         self.copies.sort_by_key(|it| it.span);
@@ -525,24 +536,24 @@ impl Profile {
 }
 
 /// Why a file cannot be read.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Error {
-    /// The operating system says so.
-    Io(String),
-    /// It has no bytes.
+    /// The operating system reports an error.
+    Io(io::Error),
+    /// The file has no bytes.
     Empty,
-    /// It is none of the formats that are known; with what it seems to be.
+    /// It is in none of the known formats; with what it seems to be.
     Foreign(String),
-    /// It begins as one and is damaged: what is wrong, and where.
+    /// It is in a known format but damaged: what is wrong, and where.
     Damaged(String),
-    /// It is of a version that is not known, or lacks what is needed; with what to do.
+    /// Its version is not known, or it lacks something required; with what to do.
     Unsupported(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Io(reason) => write!(f, "failed to read it: {reason}"),
+            Error::Io(error) => write!(f, "failed to read it: {error}"),
             Error::Empty => {
                 write!(f, "the file is empty: the tool that should have written it did not finish, or ran out of disk")
             }
@@ -556,18 +567,22 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
-
-impl From<std::io::Error> for Error {
-    fn from(error: std::io::Error) -> Error {
-        Error::Io(error.to_string())
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Error::Io(error) = self { Some(error) } else { None }
     }
 }
 
-/// What a file is, by its first bytes.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Io(error)
+    }
+}
+
+/// The format of a file, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A trace of ours, or another of Perfetto's.
+    /// One of our traces, or another Perfetto trace.
     Perfetto,
     /// An SQLite database.
     Sqlite,
@@ -575,16 +590,17 @@ pub enum Format {
     Json,
 }
 
-/// Times beyond this, in ns, are since 1970: no clock that counts from a boot or a session's begin has run for thirty years.
-const SINCE_1970: i64 = 1_000_000_000_000_000_000;
-/// What some editors and scripts put before a text in UTF-8.
+/// Times above this, in ns, are since 1970: no clock that starts at a boot or a session has run for
+/// thirty years.
+const SINCE_1970: FileNs = FileNs(1_000_000_000_000_000_000);
+/// Some editors and scripts put this before UTF-8 text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Says what a file is, by its first bytes.
+/// Determines the format of a file by its first bytes.
 ///
 /// # Errors
 ///
-/// When it cannot be read, is empty, or is none of them.
+/// If the file cannot be read, is empty, or has none of the formats.
 pub fn format(path: &Path) -> Result<Format, Error> {
     let mut head = [0; 64];
     let mut file = std::fs::File::open(path)?;
@@ -600,7 +616,7 @@ pub fn format(path: &Path) -> Result<Format, Error> {
     }
     let head = &head[..length];
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
-    // A packet of Perfetto's begins with a line feed too, and its length may be that of a brace.
+    // A Perfetto packet begins with a line feed, too, and its length may be the code of a brace.
     let is_text = head.iter().all(|byte| *byte >= b' ' || byte.is_ascii_whitespace());
     let text = if is_text { head.trim_ascii_start() } else { &[] };
     Ok(match head {
@@ -630,7 +646,7 @@ pub fn format(path: &Path) -> Result<Format, Error> {
     })
 }
 
-/// Reads a file of whichever tool.
+/// Reads a file of any supported tool.
 ///
 /// # Errors
 ///
@@ -646,7 +662,7 @@ pub fn open(path: &Path) -> Result<Profile, Error> {
     Ok(profile)
 }
 
-/// Reads traces of ours as one, as far as they can be read.
+/// Reads several of our traces as one profile, as far as they can be read.
 ///
 /// # Errors
 ///

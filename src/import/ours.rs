@@ -10,6 +10,7 @@ use super::{
 };
 use crate::model::activity::{Api, CopyKind};
 use crate::model::event::Kind;
+use crate::model::time::FileNs;
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
@@ -18,7 +19,7 @@ use crate::trace::reader::{self, Event, Nccl, Packet, TracePacket};
 use crate::trace::words::{Category, instant, track};
 use crate::trace::writer::{TRACK_BITS, attribute};
 
-/// Categories of slices of which something is made.
+/// The categories of slices that are read.
 const CATEGORIES: [Category; 8] = [
     Category::Kernel,
     Category::Carried,
@@ -29,10 +30,10 @@ const CATEGORIES: [Category; 8] = [
     Category::Nvtx,
     Category::PyTorch,
 ];
-/// What stands before a communicator's members in the remark about it.
+/// The prefix of a communicator's members in the remark about it.
 pub(crate) const WORLD_RANKS: &str = "world ranks ";
 
-/// Reads traces as one.
+/// Reads traces as one profile.
 pub(super) fn read(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
     let mut reader = Reader::default();
     for path in paths {
@@ -48,14 +49,15 @@ struct Reader {
     /// Processes by their tag.
     processes: HashMap<u64, usize>,
     hosts: BTreeSet<String>,
-    /// By process, hash, and the name of those without one.
+    /// By process, hash, and the name of those without a hash.
     communicators: HashMap<(usize, u64, String), usize>,
-    /// Operations by process, the number that every rank has for them, and the function: what a rank sends itself has one number twice.
+    /// Operations by process, correlation number (the same on every rank) and function: a rank's
+    /// send to itself and the matching receive share a number.
     operations: HashMap<(usize, u64, Option<i32>), usize>,
     /// Kernels with several operations, by where and when they ran.
     several: HashMap<(usize, String, Span), usize>,
     carried: Vec<(usize, String, Span, usize)>,
-    /// What has ended inside of an open step, by the track.
+    /// By track: what has ended inside an open step.
     waits: HashMap<u64, Vec<(String, u64)>>,
     versions: BTreeSet<String>,
     /// The tool whose file it was imported from.
@@ -74,9 +76,9 @@ struct Track {
 }
 
 struct Open {
-    begin: i64,
+    begin: FileNs,
     name: Arc<str>,
-    /// `None` where nothing is made of it.
+    /// `None` if such slices are not read.
     category: Option<Category>,
     nccl: Nccl,
     correlation: Option<u64>,
@@ -90,7 +92,7 @@ impl Reader {
             Ok(())
         });
         match extent {
-            // A killed process leaves an unfinished packet: everything before is good.
+            // A killed process leaves an unfinished packet: everything before it is valid.
             Ok(extent) => self.profile.notes.extend(extent.remark()),
             Err(reader::Error::Io(error)) => return Err(error.into()),
             Err(error @ reader::Error::NotATrace) => return Err(Error::Foreign(error.to_string())),
@@ -101,7 +103,7 @@ impl Reader {
 
     fn take(&mut self, packet: &Packet<'_>) {
         if let Some(event) = &packet.event {
-            self.event(event, packet.time.unwrap_or_default() as i64);
+            self.event(event, packet.time.unwrap_or_default().into());
         } else if let Some(descriptor) = packet.track_descriptor() {
             self.track(&descriptor);
         } else if let Ok(packet) = packet.decode() {
@@ -131,7 +133,7 @@ impl Reader {
         track.thread = thread;
     }
 
-    /// What an imported trace says of where it came from.
+    /// What an imported trace says about its origin.
     fn attribute(&mut self, key: &str, value: &str) {
         let text = || value.to_owned();
         match key {
@@ -157,7 +159,7 @@ impl Reader {
         self.profile.processes.push(Process { pid, name: name.to_owned(), rank, threads: BTreeMap::new(), lost: 0 });
     }
 
-    fn event(&mut self, event: &Event<'_>, time: i64) {
+    fn event(&mut self, event: &Event<'_>, time: FileNs) {
         let uuid = event.track;
         match event.r#type() {
             Type::SliceBegin => {
@@ -179,7 +181,7 @@ impl Reader {
         }
     }
 
-    fn instant(&mut self, uuid: u64, name: &str, time: i64, category: &str, nccl: Nccl) {
+    fn instant(&mut self, uuid: u64, name: &str, time: FileNs, category: &str, nccl: Nccl) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         match name {
             instant::COMM_INIT | instant::COMM | instant::PROCESS_GROUP => {
@@ -194,7 +196,7 @@ impl Reader {
                 communicator.nodes = nccl.nodes;
                 communicator.interface = nccl.interface;
                 communicator.version = nccl.nccl_version;
-                // Of several ranks in one process none is the communicator's.
+                // With several ranks in one process, none of them is the communicator's.
                 let is_other = communicator.device.is_some() && communicator.device != nccl.device;
                 communicator.device = nccl.device.filter(|_| !is_other);
                 let version = nccl.nccl_version();
@@ -225,7 +227,7 @@ impl Reader {
         }
     }
 
-    fn slice(&mut self, uuid: u64, open: Open, end: i64, depth: usize) {
+    fn slice(&mut self, uuid: u64, open: Open, end: FileNs, depth: usize) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         let span = Span { start: open.begin, end: end.max(open.begin) };
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str()).to_owned();
@@ -268,10 +270,10 @@ impl Reader {
         }
     }
 
-    /// The number of the thread that a track belongs to.
+    /// The id of the thread that a track belongs to.
     fn thread(&self, uuid: u64) -> Option<i64> {
         let mut at = self.tracks.get(&uuid)?;
-        // A cycle would be the file's mistake.
+        // A cycle would be a fault of the file.
         for _ in 0..64 {
             if let Some((tid, _)) = &at.thread {
                 return Some(*tid);
@@ -352,7 +354,7 @@ impl Reader {
         if let Some(list) = list {
             list.push(launch);
         } else if open.nccl.count.is_some() {
-            // The call's operation: what runs of it has an entry of its own.
+            // The operation of the call; its run has an entry of its own.
             let operation = describe(process, &open.nccl, None, None);
             let operation = Operation { call: Some(span), tid: Some(tid), ..operation };
             self.profile.nccl_calls.push(NcclCall {
@@ -366,7 +368,8 @@ impl Reader {
         }
     }
 
-    /// Replays of a graph have one number for all runs of an operation, so its entry among the operations does not tell of each.
+    /// All replays of an operation in a graph share one number, so its entry among the operations
+    /// does not show each of them.
     fn handover(&mut self, process: usize, span: Span, open: &Open) {
         let Some(tid) = open.nccl.tid.map(i64::from) else { return };
         let communicator = self.communicator_of(process, &open.nccl);
@@ -403,7 +406,8 @@ impl Reader {
         new
     }
 
-    /// The communicator that something names: by its hash, or, as other tools' process groups, by its name.
+    /// The communicator that something names: by hash, or by name for process groups of other
+    /// tools.
     fn communicator_of(&mut self, process: usize, nccl: &Nccl) -> Option<usize> {
         (nccl.comm() != 0 || nccl.comm_name.is_some())
             .then(|| self.communicator(process, nccl.comm(), nccl.comm_name()))
@@ -449,7 +453,7 @@ fn place(nccl: &Nccl) -> Place {
     Place { device: nccl.device(), context: nccl.context(), stream: nccl.stream_id() }
 }
 
-/// An operation, from the arguments of a slice.
+/// The operation described by the arguments of a slice.
 fn describe(process: usize, nccl: &Nccl, correlation: Option<u64>, communicator: Option<usize>) -> Operation {
     let word = |known: Option<&str>, text: &Option<String>| known.map(str::to_owned).or_else(|| text.clone());
     let function = Some(nccl.function()).filter(|it| *it != Function::Absent);
@@ -470,7 +474,7 @@ fn describe(process: usize, nccl: &Nccl, correlation: Option<u64>, communicator:
         channels: nccl.channels,
         peer: nccl.peer,
         root: nccl.root,
-        // The interface had it up to NCCL 2.23 only, and as the number of a device function.
+        // The interface had it only up to NCCL 2.23, as the number of a device function.
         reduction: None,
         seq: nccl.seq,
         correlation,
@@ -488,7 +492,7 @@ mod tests {
     use crate::trace::reader::{Trace, TrackEvent};
 
     #[test]
-    fn tracks_that_lie_in_each_other_belong_to_no_thread() {
+    fn tracks_that_contain_each_other_belong_to_no_thread() {
         let track = |number, parent: Option<u64>, process| TracePacket {
             track_descriptor: Some(TrackDescriptor {
                 uuid: Some(7_u64 << TRACK_BITS | number),

@@ -1,4 +1,4 @@
-//! The GPU's side: what CUPTI reports, as plain values with their times already on the host's clock.
+//! The GPU's side: what CUPTI reports, as plain values whose times are already on the host's clock.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ pub enum Activity {
     Copy(Copy),
     /// A call into CUDA.
     CudaCall(CudaCall),
-    /// The begin or the end of a range of NVTX, or a mark.
+    /// The begin or end of an NVTX range, or a mark.
     Marker(Marker),
-    /// A graph had the host run a function.
+    /// The host ran a function for a graph.
     HostFunction(HostFunction),
     /// A GPU of the process.
     Device(Device),
@@ -26,25 +26,26 @@ pub enum Activity {
     Stream(Stream),
     /// A call into CUDA that was made while an external id was pushed on its thread.
     ExternalId {
-        /// The id, which is the KernelLaunch that was open there if it is ours.
+        /// The id. If it is ours, it is the KernelLaunch that was open there.
         id: Handle,
         /// CUPTI's id of the call.
         correlation: u32,
     },
     /// Time that CUPTI itself took.
     Overhead(Overhead),
-    /// Records that CUPTI dropped since the last time.
+    /// Records that CUPTI dropped since the last report.
     Dropped(u64),
     /// A kernel without an end.
     Unfinished(Unfinished),
-    /// A kernel that has ended, and whose times cannot be true.
+    /// A kernel that has ended, but whose times cannot be true.
     Untimed(Unfinished),
-    /// Another record that cannot be true: no time, an end before its start, or of a kind that is not known.
+    /// Another record that cannot be true: without a time, with an end before its start, or of an
+    /// unknown kind.
     Implausible,
 }
 
-/// How far CUPTI's own conversion of the GPU's clock to the processor's may be off, in ns. NVIDIA states no figure; it
-/// is good to about a microsecond.
+/// The error of CUPTI's own conversion from the GPU's clock to the processor's, in ns. NVIDIA
+/// states no figure; it is good to about a microsecond.
 pub const GPU_STAMP_ERROR_NS: u32 = 1_000;
 
 /// When something ran on a GPU.
@@ -54,12 +55,12 @@ pub struct Span {
     pub start: HostNs,
     /// When it ended, at or after the start.
     pub end: HostNs,
-    /// How far both may be off, in ns.
+    /// The error of both, in ns.
     pub error_ns: u32,
 }
 
 impl Span {
-    /// The error of times of which nothing is known: those of other tools.
+    /// The error of times whose error is unknown: those of other tools.
     pub const UNKNOWN_ERROR: u32 = u32::MAX;
 }
 
@@ -81,21 +82,22 @@ pub struct Kernel {
     pub span: Span,
     /// Where.
     pub place: Place,
-    /// The id of the call that launched it; for one of a graph, of the graph's launch.
+    /// The id of the call that launched it. For a kernel of a graph that is the graph's launch.
     pub correlation: u32,
-    /// The node of the executable graph that it ran from, or 0.
+    /// The node of the executable graph it ran from, or 0.
     pub graph_node: u64,
     /// The executable graph, or 0.
     pub graph: u32,
-    /// Blocks. For a kernel of NCCL the first is its number of channels.
+    /// Blocks. For NCCL's kernels the first number is the number of channels.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub block: [u32; 3],
     /// Its name as in the symbol table.
     pub name: Arc<str>,
 }
 
-/// Whether a kernel is one of NCCL's or of its sister's for AMD's GPUs, RCCL, by its name: mangled, plain, or demangled with its return type.
+/// Whether a kernel belongs to NCCL or to RCCL, its counterpart for AMD's GPUs, by its name:
+/// mangled, plain, or demangled with the return type.
 #[must_use]
 pub fn is_nccl(name: &str) -> bool {
     let plain = match name.strip_prefix("_Z") {
@@ -107,8 +109,9 @@ pub fn is_nccl(name: &str) -> bool {
         .any(|it| plain.starts_with(it))
 }
 
-/// A kernel whose record has no end: CUPTI was made to return it before the kernel had ended, and will not return it
-/// again. Where CUPTI was not made to, the kernel has ended, and the record is damaged.
+/// A kernel whose record has no end. CUPTI was forced to return the record before the kernel had
+/// ended, and will not return it again. If CUPTI was not forced, the kernel has ended and the
+/// record is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
     /// Where it was launched.
@@ -128,9 +131,9 @@ pub struct Copy {
     pub span: Span,
     /// Where.
     pub place: Place,
-    /// The id of the call it follows from.
+    /// The id of the call that caused it.
     pub correlation: u32,
-    /// The node of the executable graph that it ran from, or 0.
+    /// The node of the executable graph it ran from, or 0.
     pub graph_node: u64,
     /// Bytes.
     pub bytes: u64,
@@ -151,7 +154,7 @@ pub enum CopyKind {
     PeerToPeer,
     /// Memory was set to a value.
     Set,
-    /// Anything else, by `CUpti_ActivityMemcpyKind`.
+    /// Anything else, as a `CUpti_ActivityMemcpyKind`.
     Other(u8),
 }
 
@@ -164,34 +167,35 @@ pub struct CudaCall {
     pub api: Api,
     /// The function, as CUPTI spells it.
     pub name: Arc<str>,
-    /// The thread, by the system's number.
+    /// The thread, as the system's thread id.
     pub tid: i32,
-    /// The thread's name when the call became known; empty where it had ended.
+    /// The thread's name when the call became known; empty if the thread had ended.
     pub thread: Arc<str>,
-    /// CUPTI's id of the call, which what it asked of the GPU has too. A call of the driver that one of the runtime makes has that one's.
+    /// CUPTI's id of the call, shared by the GPU work that it caused. A driver call made inside a
+    /// runtime call has the runtime call's id.
     pub correlation: u32,
     /// What it returned: a `CUresult` or a `cudaError_t`.
     pub result: u32,
 }
 
-/// The begin or the end of a range that a program marks by NVTX, or a mark.
+/// The begin or end of an NVTX range of the program, or a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     /// When.
     pub time: HostNs,
-    /// How far that may be off, in ns.
+    /// The error of that, in ns.
     pub error_ns: u32,
-    /// CUPTI's number of the range; both its markers have it.
+    /// CUPTI's id of the range, shared by both of its markers.
     pub id: u32,
     /// What it marks.
     pub edge: Edge,
-    /// The thread, by the system's number; `None` where the range is the process's.
+    /// The thread, as the system's thread id; `None` for a range of the process.
     pub tid: Option<i32>,
-    /// The thread's name when the marker became known; empty where it had ended.
+    /// The thread's name when the marker became known; empty if the thread had ended.
     pub thread: Arc<str>,
-    /// The message; of no meaning at an end.
+    /// The message; meaningless at an end.
     pub name: Arc<str>,
-    /// The domain; `None` is NVTX's default.
+    /// The domain; `None` is NVTX's default domain.
     pub domain: Option<Arc<str>>,
 }
 
@@ -206,14 +210,14 @@ pub enum Edge {
     Mark,
 }
 
-/// Whose a function is that asks something of a GPU.
+/// The API that a call belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
-    /// CUDA's driver's.
+    /// CUDA's driver API.
     Driver,
-    /// CUDA's runtime's.
+    /// CUDA's runtime API.
     Runtime,
-    /// AMD's HIP; in files of other tools only.
+    /// AMD's HIP; only in files of other tools.
     Hip,
 }
 
@@ -234,13 +238,13 @@ impl Api {
 pub struct HostFunction {
     /// When.
     pub span: Span,
-    /// The stream that it was part of.
+    /// The stream that it belonged to.
     pub place: Place,
     /// The id of the graph's launch.
     pub correlation: u32,
     /// The executable graph.
     pub graph: u32,
-    /// The node of it.
+    /// Its node in that graph.
     pub graph_node: u64,
     /// The thread that ran it, or 0.
     pub tid: i32,
@@ -258,7 +262,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Stands for a UUID that is not known: other tools do not tell it.
+    /// Stands for an unknown UUID: other tools do not report it.
     pub const NO_UUID: [u8; 16] = [0; 16];
 }
 
@@ -291,6 +295,6 @@ pub struct Overhead {
     pub span: Span,
     /// `CUpti_ActivityOverheadKind`.
     pub kind: u32,
-    /// The thread it was taken from, where CUPTI says.
+    /// The thread that lost the time, if CUPTI says which.
     pub tid: Option<i32>,
 }

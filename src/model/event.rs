@@ -1,7 +1,8 @@
 //! NCCL's side: every event of the profiler interface, v1 to v7, in one shape.
 //!
-//! Each event is a plain struct without padding, so that a callback can copy it into a ring word by word and the
-//! collector can read it back. Fields that an interface version lacks hold the value their comment names.
+//! Each event is a plain struct without padding, so that a callback can copy it into a ring word by
+//! word and the collector can read it back. A field that an interface version lacks holds the value
+//! that its comment names.
 //!
 //! A record in a ring is a run of 64-bit words:
 //!
@@ -11,7 +12,7 @@
 //! then     | what the kind says, see `Body`                  |
 //! ```
 //!
-//! Captures hold these words: another layout of a kind is another `capture::FORMAT`.
+//! Captures hold these words: a change to the layout of a kind is a new `capture::FORMAT`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -50,7 +51,8 @@ macro_rules! events {
             }
         )*
 
-        /// Which event starts. The numbers are ours and appear in raw captures; they never change meaning.
+        /// Which event starts. The numbers are ours and appear in raw captures; they never change
+        /// meaning.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Kind { $( #[doc = concat!("[`", stringify!($name), "`]")] $name = $kind, )* }
@@ -93,9 +95,11 @@ pub trait Payload: Pod {
 }
 
 events! {
-    /// A group of operations, or one lone operation: from the first call to the end of the outermost group.
+    /// A group of operations, or a single operation: from the first call to the end of the
+    /// outermost group.
     ///
-    /// A hint only: it lies in the first operation's communicator and can stop early in nested groups.
+    /// A hint only: it belongs to the communicator of the first operation, and may stop early in
+    /// nested groups.
     GroupApi = 1 {
         /// NCCL's nesting depth: 1 is an operation outside any group of the user's.
         depth: i32,
@@ -104,7 +108,7 @@ events! {
         #[doc(hidden)] _pad: [u8; 3],
     }
 
-    /// The call of a collective, with the numbers that the user passed.
+    /// The call of a collective, with the arguments the user passed.
     CollApi = 2 {
         /// Elements.
         count: u64,
@@ -123,7 +127,7 @@ events! {
         #[doc(hidden)] _pad: [u8; 7],
     }
 
-    /// The call of a send or a receive. The peer is in [`P2p`] only.
+    /// The call of a send or a receive. Only [`P2p`] has the peer.
     P2pApi = 3 {
         /// Elements.
         count: u64,
@@ -146,14 +150,15 @@ events! {
         stream: u64,
     }
 
-    /// The hand-over of one plan, which is one kernel with all operations it carries.
+    /// The hand-over of one plan: one kernel with all the operations it carries.
     Group = 5 {
         #[doc(hidden)] _pad: u64,
     }
 
-    /// One collective of a plan, while NCCL hands it over on the host. Says nothing about its run time.
+    /// One collective of a plan, while NCCL hands it over on the host. It does not say when the
+    /// collective runs.
     Coll = 6 {
-        /// Number of this function's call on this communicator, the same on all ranks.
+        /// The number of this call of the function on this communicator, the same on all ranks.
         seq: u64,
         /// Address of the send buffer.
         send_buffer: u64,
@@ -163,7 +168,7 @@ events! {
         count: u64,
         /// The [`Group`] it is part of (v5 and up; below, its parent).
         group: Handle,
-        /// NCCL's estimate of the traffic in bytes; 0 above v2.
+        /// NCCL's estimate of the traffic in bytes; 0 from v3 on.
         traffic: u64,
         /// The user's tag; 0 before v7.
         user_tag: u64,
@@ -181,15 +186,15 @@ events! {
         protocol: Word,
         /// The kernel's variant (v7).
         variant: Word,
-        /// Channels (v1 to v3: at most so many); RCCL's 256 arrives as 0.
+        /// Channels (v1 to v3: an upper limit); RCCL's 256 arrives as 0.
         channels: u8,
         /// Warps.
         warps: u8,
         /// A symmetric-memory kernel (v7).
         symmetric: Flag,
-        /// Over CollNet (v1 only).
+        /// It uses CollNet (v1 only).
         collnet: Flag,
-        /// Over NVLS (v1 only).
+        /// It uses NVLS (v1 only).
         nvls: Flag,
         #[doc(hidden)] _pad: u8,
     }
@@ -215,9 +220,10 @@ events! {
         #[doc(hidden)] _pad: [u8; 7],
     }
 
-    /// One operation in the hands of the proxy's progress thread: one channel, one peer, one direction.
+    /// One operation of the proxy's progress thread: one channel, one peer, one direction.
     ProxyOp = 8 {
-        /// Process that queued it. With PXN not always this one; then context and parent are foreign.
+        /// The process that queued it. With PXN it may be another process; then context and parent
+        /// are foreign.
         pid: i32,
         /// The remote rank.
         peer: i32,
@@ -227,7 +233,7 @@ events! {
         chunk_bytes: i32,
         /// NCCL's channel.
         channel: u8,
-        /// Sent by the NET transport; false for receives and for every other transport.
+        /// It is a send of the NET transport; false for receives and for all other transports.
         send: Flag,
         #[doc(hidden)] _pad: [u8; 6],
     }
@@ -239,7 +245,7 @@ events! {
         #[doc(hidden)] _pad: u32,
     }
 
-    /// What the progress thread does; the state says what.
+    /// What the progress thread is doing; the state says what.
     ProxyCtrl = 10 {
         #[doc(hidden)] _pad: u64,
     }
@@ -255,7 +261,7 @@ events! {
 
     /// An event of the network code below a proxy step.
     NetPlugin = 12 {
-        /// What it said.
+        /// What it reported.
         net: Net,
     }
 
@@ -307,7 +313,7 @@ events! {
         bytes: u64,
         /// Copies.
         ops: i32,
-        /// Synchronised inside.
+        /// Synchronised inside the batch.
         intra_sync: Flag,
         #[doc(hidden)] _pad: [u8; 3],
     }
@@ -332,11 +338,12 @@ events! {
     }
 }
 
-/// What a network plugin told about one event (InfiniBand and socket payloads, version 1).
+/// What a network plugin reported about one event (InfiniBand and socket payloads, version 1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Net {
-    /// The plugin's identification: version of the payload in the low 16 bits, kind of network in the next 16.
+    /// The plugin's identification: the version of the payload in the low 16 bits, the kind of
+    /// network in the next 16.
     pub id: i64,
     /// InfiniBand: the work request.
     pub work_request: u64,
@@ -380,13 +387,14 @@ impl Network {
     }
 }
 
-/// A communicator's birth, as `init` tells it.
+/// The start of a communicator, as `init` reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C, align(8))]
 pub struct CommInit {
     /// The context that its events carry.
     pub context: Handle,
-    /// NCCL's communicator hash, the same on all ranks; 0 in v1 to v3, where [`Body::CommIdentity`] follows.
+    /// NCCL's communicator hash, the same on all ranks; 0 in v1 to v3, where [`Body::CommIdentity`]
+    /// follows.
     pub hash: u64,
     /// Our rank in it; -1 where `init` does not say (v1 to v3).
     pub rank: i32,
@@ -394,15 +402,15 @@ pub struct CommInit {
     pub ranks: i32,
     /// Hosts, as NCCL counts them; -1 likewise.
     pub nodes: i32,
-    /// The name from its configuration; absent for most.
+    /// The name from its configuration; usually absent.
     pub name: Word,
     /// The interface NCCL chose: 1 to 7.
     pub interface: u8,
     #[doc(hidden)]
     pub _pad: u8,
-    /// NCCL's version number, as `ncclGetVersion` gives it; 0 where it could not be asked (v1 to v3).
+    /// NCCL's version number, as from `ncclGetVersion`; 0 where it could not be queried (v1 to v3).
     pub version: u32,
-    /// Its device's number plus one; 0 where the driver did not say.
+    /// Its device's number plus one; 0 if the driver did not say.
     pub device_plus_one: u32,
 }
 
@@ -426,7 +434,8 @@ pub enum Body<'a> {
         parent: Handle,
         /// The communicator's context as NCCL passed it; foreign with PXN.
         context: Handle,
-        /// `rank` of the descriptor; only meaningful for Coll, P2p, proxy, network and copy-engine events.
+        /// `rank` of the descriptor; only meaningful for Coll, P2p, proxy, network and copy-engine
+        /// events.
         rank: i32,
         /// The event.
         event: Event,
@@ -451,7 +460,7 @@ pub enum Body<'a> {
     NetUpdate {
         /// The handle that NCCL passed.
         handle: Handle,
-        /// What the network said.
+        /// What the network reported.
         net: Net,
     },
     /// A communicator was initialised.
@@ -474,39 +483,40 @@ pub enum Body<'a> {
     Thread {
         /// The kernel's thread id.
         tid: i32,
-        /// The name it has, 15 bytes and NULs.
+        /// Its name: up to 15 bytes, padded with NULs.
         name: [u8; 16],
     },
     /// The thread that owned this ring has ended.
     ThreadEnd,
-    /// A kernel is being launched on this thread, by NCCL or inside a call of NCCL's.
+    /// A kernel is being launched on this thread, by NCCL or inside one of NCCL's calls.
     Launch {
         /// CUPTI's correlation id of the launching call.
         correlation: u32,
         /// Whether the kernel's name is one of NCCL's.
         nccl: bool,
-        /// The KernelLaunch that is open on this thread, if there is one: it surrounds exactly this launch.
+        /// The KernelLaunch that is open on this thread, if any: it encloses exactly this launch.
         launch: Handle,
-        /// The GroupApi that is open on this thread, if there is one.
+        /// The GroupApi that is open on this thread, if any.
         group: Handle,
     },
-    /// A node of a graph came to be.
+    /// A node of a graph was created.
     GraphNode {
         /// CUPTI's id of the node.
         node: u64,
         /// The node that it was cloned from, or 0.
         original: u64,
-        /// The KernelLaunch that is open on this thread, if there is one: the node is what it recorded.
+        /// The KernelLaunch that is open on this thread, if any: it recorded this node.
         launch: Handle,
     },
     /// An executable graph was launched, or made.
     GraphLaunch {
-        /// The graph, as the driver names it. The name of one that was destroyed comes again.
+        /// The graph, as the driver names it. The driver reuses the names of destroyed graphs.
         graph: u64,
-        /// CUPTI's id of the launching call; 0: it was made.
+        /// CUPTI's id of the launching call; 0 if the graph was made.
         correlation: u32,
     },
-    /// An executable graph is changed: its nodes do not do any more what those did that they were cloned from.
+    /// An executable graph is changed: its nodes may no longer do what the nodes they were cloned
+    /// from did.
     GraphChange {
         /// The graph, as the driver names it.
         graph: u64,
@@ -521,16 +531,17 @@ pub enum Body<'a> {
 }
 
 impl Coll {
-    /// The sequence number of one that may be any of several.
+    /// The sequence number of a collective that may be any of several.
     pub const UNNUMBERED: u64 = u64::MAX;
 }
 
-/// Longest text kept, in bytes. NCCL's own limit for a communicator's name is larger; a cut one ends in an ellipsis.
+/// The longest text that is kept, in bytes. NCCL allows longer communicator names; a cut one ends
+/// in an ellipsis.
 pub const TEXT_BYTES: usize = 128;
-/// Longest record, in words.
+/// The longest record, in words.
 pub const MAX_WORDS: usize = 24;
 
-/// The record kinds that are not starts; they follow the event kinds.
+/// The record kinds that are not starts. Their numbers follow those of the event kinds.
 pub(crate) mod kind {
     pub(crate) const STOP: u8 = 32;
     pub(crate) const STATE: u8 = 33;
@@ -553,20 +564,21 @@ pub(crate) fn header(kind: u8, words: usize, small: u16, wide: i32) -> u64 {
     u64::from(kind) | (words as u64) << 8 | u64::from(small) << 16 | u64::from(wide as u32) << 32
 }
 
-/// Length in words that a record's first word claims.
+/// The length in words, as the first word of a record states it.
 #[must_use]
 pub fn length(header: u64) -> usize {
     (header >> 8 & 0xff) as usize
 }
 
-/// Whether the record is a call of NCCL's (start, stop, state), as opposed to a note of our own.
+/// Whether the record is a call of NCCL's (start, stop, state) rather than a note of our own.
 #[must_use]
 pub fn is_call(header: u64) -> bool {
     (header & 0xff) as u8 <= kind::NET_UPDATE
 }
 
 impl<'a> Record<'a> {
-    /// Decodes the words of one record. `None` when they are not a record of this build; never panics.
+    /// Decodes the words of one record. `None` if they are not a record of this build; never
+    /// panics.
     #[must_use]
     pub fn decode(words: &'a [u64]) -> Option<Record<'a>> {
         let (&header, rest) = words.split_first()?;

@@ -1,16 +1,18 @@
 //! Identifiers.
 //!
-//! What NCCL holds as a pointer is, on our side, a number with no memory behind it: a stale parent, a second
-//! stop or the handle of another process is a look-up that may miss, and never a read of freed memory.
+//! What NCCL holds as a pointer is, on our side, a number with no memory behind it. So a stale
+//! parent, a second stop or the handle of another process is a look-up that may miss, never a read
+//! of freed memory.
 
 use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 
-/// What NCCL holds for an event or a communicator of ours: 20 bits of process tag above a 44-bit counter.
+/// What NCCL holds for an event or a communicator of ours: 20 bits of process tag above a 44-bit
+/// counter.
 ///
-/// 0 is "none". A tag other than this process's belongs to another process (with PXN, NCCL hands one process's
-/// handles to another) or to another plugin.
+/// 0 is "none". A tag other than this process's belongs to another process (with PXN, NCCL hands
+/// one process's handles to another) or to another plugin.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Handle(pub u64);
@@ -25,7 +27,7 @@ impl Handle {
     /// Width of the counter.
     pub const COUNTER_BITS: u32 = 44;
 
-    /// Whether there is an event at all.
+    /// Whether it stands for no event.
     #[must_use]
     pub fn is_none(self) -> bool {
         self.0 == 0
@@ -54,7 +56,8 @@ impl fmt::Debug for Handle {
 impl ProcessTag {
     /// Width of a tag.
     pub const BITS: u32 = 20;
-    /// Tags below this look like the upper bits of a user-space pointer (bits 47 to 63 of those are clear).
+    /// Tags below this look like the upper bits of a user-space pointer (bits 47 to 63 of those are
+    /// clear).
     const FIRST: u32 = 8;
 
     /// Makes a tag of random bits.
@@ -84,7 +87,8 @@ impl ProcessTag {
     }
 }
 
-/// A host thread as the recorder numbers them: the index of its ring, which a later thread may take over.
+/// A host thread's number in the recorder: the index of its ring, which a later thread may take
+/// over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RingId(pub u32);
 
@@ -93,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_never_that_of_a_pointer() {
+    fn a_tag_never_looks_like_a_pointer() {
         for bits in [0, 1, u64::MAX, 1 << 20, (1 << 20) - 8] {
             let tag = ProcessTag::from_random(bits);
             assert!(tag.bits() >= 8 && tag.bits() < 1 << 20);

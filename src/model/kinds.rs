@@ -1,4 +1,4 @@
-//! NCCL's kinds of events, as its mask and its descriptors number them.
+//! NCCL's event kinds, as its mask and its descriptors number them.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign, Sub};
@@ -24,7 +24,7 @@ pub mod bit {
     pub const KERNEL_PHASE: u64 = 1 << 15;
 }
 
-/// What NCCL calls them, without its `ncclProfile` in front.
+/// NCCL's names, without the leading `ncclProfile`.
 pub const NAMES: [(&str, Kinds); 16] = [
     ("Group", Kinds(bit::GROUP)),
     ("Coll", Kinds(bit::COLL)),
@@ -44,7 +44,7 @@ pub const NAMES: [(&str, Kinds); 16] = [
     ("KernelPhase", Kinds(bit::KERNEL_PHASE)),
 ];
 
-/// A set of kinds, as NCCL's mask has it.
+/// A set of kinds, as in NCCL's mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds(pub u64);
 
@@ -54,7 +54,7 @@ impl Kinds {
     /// The application's calls, launches and operations.
     pub const LIGHT: Kinds =
         Kinds(bit::GROUP_API | bit::COLL_API | bit::P2P_API | bit::KERNEL_LAUNCH | bit::GROUP | bit::COLL | bit::P2P);
-    /// The proxy's operations and steps too.
+    /// The same, with the proxy's operations and steps.
     pub const STANDARD: Kinds = Kinds(Kinds::LIGHT.0 | bit::PROXY_OP | bit::PROXY_STEP);
     /// Everything.
     pub const FULL: Kinds = Kinds(
@@ -66,10 +66,11 @@ impl Kinds {
             | bit::CE_BATCH
             | Kinds::CHANNELS.0,
     );
-    /// What needs the GPU's own stamps. Phases of kernels are measured by the same means as channels, and switch them on in NCCL.
+    /// Kinds that need the GPU's own stamps. NCCL measures phases of kernels by the same means as
+    /// channels, and enables channels with them.
     pub const CHANNELS: Kinds = Kinds(bit::KERNEL_CH | bit::KERNEL_PHASE);
 
-    /// The kind of this name, in any case, with or without NCCL's `ncclProfile` in front.
+    /// The kind of this name, in any case, with or without the leading `ncclProfile`.
     #[must_use]
     pub fn named(name: &str) -> Option<Kinds> {
         const PREFIX: &str = "ncclProfile";
@@ -78,7 +79,7 @@ impl Kinds {
         NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|&(_, kind)| kind)
     }
 
-    /// Whether all of these are among them.
+    /// Whether this set contains all of `kinds`.
     #[must_use]
     pub fn has(self, kinds: Kinds) -> bool {
         self.0 & kinds.0 == kinds.0

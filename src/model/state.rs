@@ -43,7 +43,7 @@ states! {
     // NCCL 2.28 and newer
     GROUP_START_API_STOP = 23,
     GROUP_END_API_START = 24,
-    // declared by NCCL 2.29, never sent so far
+    // declared by NCCL 2.29, but never sent so far
     CE_COLL_START = 25,
     CE_COLL_COMPLETE = 26,
     CE_SYNC_START = 27,

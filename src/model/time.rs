@@ -15,10 +15,54 @@ pub struct HostNs(pub u64);
 
 /// An instant on one GPU: nanoseconds of its `%globaltimer`, as NCCL's kernels write it.
 ///
-/// Its offset to the host is unknown (minutes are possible) until it was measured.
+/// Its offset to the host's clock is unknown until it is measured; it may be minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct GpuNs(pub u64);
+
+/// An instant on the clock of a file: nanoseconds, negative before the clock's zero.
+///
+/// Which clock that is, and how far off its times may be, is in `import::Clock`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileNs(pub i64);
+
+impl FileNs {
+    /// Before all others.
+    pub const MIN: FileNs = FileNs(i64::MIN);
+    /// After all others.
+    pub const MAX: FileNs = FileNs(i64::MAX);
+
+    /// Nanoseconds since `earlier`; negative when `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: FileNs) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// This many nanoseconds later.
+    #[must_use]
+    pub fn saturating_add(self, ns: i64) -> FileNs {
+        FileNs(self.0.saturating_add(ns))
+    }
+
+    /// This many nanoseconds earlier.
+    #[must_use]
+    pub fn saturating_sub(self, ns: i64) -> FileNs {
+        FileNs(self.0.saturating_sub(ns))
+    }
+
+    /// The same instant in a trace whose times are on the file's clock. Before the clock's zero it is that zero.
+    #[must_use]
+    pub fn in_trace(self) -> HostNs {
+        HostNs(u64::try_from(self.0).unwrap_or(0))
+    }
+}
+
+impl From<HostNs> for FileNs {
+    /// The same instant, for a file on the host's clock.
+    fn from(time: HostNs) -> FileNs {
+        FileNs(i64::try_from(time.0).unwrap_or(i64::MAX))
+    }
+}
 
 impl HostNs {
     /// Nanoseconds since `earlier`; 0 when `earlier` is later.
@@ -26,31 +70,43 @@ impl HostNs {
     pub fn since(self, earlier: HostNs) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// This many nanoseconds later.
+    #[must_use]
+    pub fn saturating_add(self, ns: u64) -> HostNs {
+        HostNs(self.0.saturating_add(ns))
+    }
+
+    /// This many nanoseconds earlier.
+    #[must_use]
+    pub fn saturating_sub(self, ns: u64) -> HostNs {
+        HostNs(self.0.saturating_sub(ns))
+    }
 }
 
-/// An instant on a host, and how far off it may be.
+/// An instant on a host, with its error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounded {
-    /// As it is stated.
+    /// The instant as stated.
     pub time: HostNs,
-    /// By how much it may be earlier or later, ns.
+    /// How much earlier or later it may be, in ns.
     pub error_ns: u64,
 }
 
 impl Bounded {
-    /// It was not before this.
+    /// The earliest instant it may be.
     #[must_use]
     pub fn earliest(self) -> HostNs {
-        HostNs(self.time.0.saturating_sub(self.error_ns))
+        self.time.saturating_sub(self.error_ns)
     }
 
-    /// It was not after this.
+    /// The latest instant it may be.
     #[must_use]
     pub fn latest(self) -> HostNs {
-        HostNs(self.time.0.saturating_add(self.error_ns))
+        self.time.saturating_add(self.error_ns)
     }
 
-    /// The same instant on another host's clock: no better known than the shift is.
+    /// The same instant on another host's clock; the error of the shift is added.
     #[must_use]
     pub fn shifted(self, by: Shift) -> Bounded {
         Bounded {
@@ -60,36 +116,37 @@ impl Bounded {
     }
 }
 
-/// From one clock to another: what is added to the times of the one for those of the other, and how far off that may be.
+/// The way from one clock to another: what to add to the times of the first to get times of the
+/// second, with its error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shift {
-    /// To be added, ns.
+    /// What to add, in ns.
     pub ns: i64,
-    /// By how much it may be more or less, ns.
+    /// How much more or less it may be, in ns.
     pub error_ns: u64,
 }
 
 impl Shift {
-    /// What two bounds leave.
+    /// The shift between two bounds.
     #[must_use]
     pub fn between(low: i64, high: i64) -> Shift {
         let between = high.saturating_sub(low).max(0);
         Shift { ns: low.saturating_add(between / 2), error_ns: between.unsigned_abs().div_ceil(2) }
     }
 
-    /// Whether it may be one of those from `low` to `high`.
+    /// Whether it may lie between `low` and `high`.
     #[must_use]
     pub fn meets(self, low: i64, high: i64) -> bool {
         high >= self.ns.saturating_sub_unsigned(self.error_ns) && low <= self.ns.saturating_add_unsigned(self.error_ns)
     }
 
-    /// The way back.
+    /// The opposite shift.
     #[must_use]
     pub fn back(self) -> Shift {
         Shift { ns: self.ns.saturating_neg(), ..self }
     }
 
-    /// On to a third clock: the errors add up.
+    /// This shift followed by another one, to a third clock: the errors add up.
     #[must_use]
     pub fn then(self, next: Shift) -> Shift {
         Shift { ns: self.ns.saturating_add(next.ns), error_ns: self.error_ns.saturating_add(next.error_ns) }
@@ -101,7 +158,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shifted_is_known_no_better_than_before() {
+    fn times_in_a_file_may_be_negative_and_those_in_a_trace_are_not() {
+        let (before, after) = (FileNs(-5), FileNs(7));
+        assert_eq!((before.since(after), after.since(before)), (-12, 12));
+        assert_eq!((before.in_trace(), after.in_trace()), (HostNs(0), HostNs(7)));
+        assert_eq!(FileNs::from(HostNs(7)), after);
+        assert_eq!((FileNs::MIN.saturating_sub(1), FileNs::MAX.since(FileNs::MIN)), (FileNs::MIN, i64::MAX));
+    }
+
+    #[test]
+    fn a_shift_never_reduces_the_error() {
         let shift = Shift::between(-7, 4);
         assert_eq!(shift, Shift { ns: -2, error_ns: 6 });
         assert!(shift.meets(4, 9) && !shift.meets(5, 9) && shift.meets(-20, -8) && !shift.meets(-20, -9));

@@ -1,16 +1,17 @@
 //! NCCL's vocabulary: functions, datatypes, algorithms, protocols and the like, two bytes each.
 //!
-//! NCCL sends them as C strings (as numbers in v1). The callback turns a string into a [`Word`]; a string that
-//! this table does not know is recorded once as text and gets a number above [`Word::FIRST_TEXT`].
+//! NCCL sends them as C strings (as numbers in v1). The callback turns a string into a [`Word`]. A
+//! string that this table does not contain is recorded once as text, and gets a number from
+//! [`Word::FIRST_TEXT`] on.
 
 use bytemuck::{Pod, Zeroable};
 
-/// One word of NCCL's, or a reference to recorded text.
+/// One of NCCL's words, or a reference to recorded text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Word(pub u16);
 
-/// The tables of words that are enums of the trace.
+/// The tables of words that are enums in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     /// Functions.
@@ -33,7 +34,7 @@ macro_rules! words {
             $(pub const $name: Word = Word(Index::$name as u16);)*
         }
 
-        /// The words that have a number of their own, at that index.
+        /// The words with a fixed number, each at the index of its number.
         const KNOWN: &[&str] = &["", $($text),*];
     };
 }
@@ -56,7 +57,7 @@ words! {
     WAIT_SIGNAL = "WaitSignal",
     ALL_GATHER_V = "AllGatherV",
     INVALID = "Invalid",
-    // ncclDataType_t; NCCL prints ncclUint8, and whatever is newer than its table, as "Unknown"
+    // ncclDataType_t; NCCL prints ncclUint8, and types newer than its table, as "Unknown"
     INT8 = "ncclInt8",
     UINT8 = "ncclUint8",
     INT32 = "ncclInt32",
@@ -92,25 +93,27 @@ impl Word {
     pub const ABSENT: Word = Word(Index::Absent as u16);
     /// The first number of recorded text.
     pub const FIRST_TEXT: Word = Word(0x100);
-    /// No datatype is known, and the count is one of bytes: files of other tools. NCCL has no such word.
+    /// The datatype is unknown and the count is in bytes: files of other tools. NCCL has no such
+    /// word.
     pub const BYTES: Word = Word(0xff);
     /// A string that could not be recorded: no room in the ring, or no number left.
     pub const LOST: Word = Word(u16::MAX);
 
-    /// The word with this spelling, if it has a number of its own.
+    /// The word with this spelling, if it has a fixed number.
     #[must_use]
     pub fn known(text: &[u8]) -> Option<Word> {
         let index = KNOWN.iter().skip(1).position(|known| known.as_bytes() == text)?;
         Some(Word(index as u16 + 1))
     }
 
-    /// NCCL's spelling; `None` for absent words and for text, which only the trace's reader of texts knows.
+    /// NCCL's spelling; `None` for absent words and for text, which only the reader of recorded
+    /// texts knows.
     #[must_use]
     pub fn spelling(self) -> Option<&'static str> {
         KNOWN.get(usize::from(self.0)).copied().filter(|text| !text.is_empty())
     }
 
-    /// Which of NCCL's tables has this word; each is an enum of the trace.
+    /// The table of NCCL's that contains this word; each is an enum in the trace.
     #[must_use]
     pub fn table(self) -> Option<Table> {
         Some(match self {
@@ -122,13 +125,13 @@ impl Word {
         })
     }
 
-    /// Whether this is text that was recorded on the way.
+    /// Whether this is text recorded at run time.
     #[must_use]
     pub fn is_text(self) -> bool {
         self >= Self::FIRST_TEXT && self != Self::LOST
     }
 
-    /// Bytes of one element of this datatype; `None` when that cannot be known.
+    /// The size of an element of this datatype in bytes; `None` if that cannot be known.
     #[must_use]
     pub fn element_bytes(self) -> Option<u64> {
         Some(match self {
@@ -140,7 +143,7 @@ impl Word {
         })
     }
 
-    /// A datatype as people write it: `f32`, `bf16`.
+    /// The short form of a datatype: `f32`, `bf16`.
     #[must_use]
     pub fn short_datatype(self) -> Option<&'static str> {
         Some(match self {

@@ -1,16 +1,17 @@
-//! Holds what CUPTI reported until the records of its time have been taken (pure).
+//! Holds what CUPTI reported until NCCL's records up to that time have been taken (pure).
 //!
-//! CUPTI's buffers come late, and in no order. A kernel finds its operations only when NCCL's records up to its end have been
-//! pushed, so it waits here for that, and leaves in the order in which kernels ended.
+//! CUPTI's buffers arrive late and in no order. A kernel finds its operations only when NCCL's
+//! records up to its end have been pushed. So it waits here until then, and kernels leave in the
+//! order of their ends.
 
 use std::collections::VecDeque;
 
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 
-/// Activities that may wait: about 3 MiB of them. Beyond that the oldest go on before their time.
+/// How many activities may wait: about 3 MiB. Beyond that the oldest leave early.
 const WAITING: usize = 20_000;
-/// How many more may gather before room is made: it is made for many at once.
+/// How many more may gather before room is made, for many at once.
 const SPARE: usize = 2_000;
 
 /// Activities in the order of their ends.
@@ -18,14 +19,14 @@ const SPARE: usize = 2_000;
 pub struct Activities {
     /// By their ends.
     waiting: VecDeque<(HostNs, Activity)>,
-    /// Those that came since; CUPTI's buffers hold long runs that are in order, which sort in no time.
+    /// Those that arrived since. CUPTI's buffers contain long ordered runs, which sort quickly.
     fresh: Vec<(HostNs, Activity)>,
-    /// How many of the oldest make room.
+    /// How many of the oldest still have to leave to make room.
     excess: usize,
 }
 
 impl Activities {
-    /// Takes one in. What has no time of its own is `Some`: it does not wait.
+    /// Takes an activity. One without a time does not wait: it is returned.
     #[must_use]
     pub fn push(&mut self, activity: Activity) -> Option<Activity> {
         let end = match &activity {
@@ -48,7 +49,8 @@ impl Activities {
         None
     }
 
-    /// Whether there is one to be popped: one that cannot wait for want of room, or, where it is said until when, one that ended by then.
+    /// Whether one is ready: because there is no room to wait, or because it ended by `until`, if
+    /// that is given.
     #[must_use]
     pub fn has_due(&mut self, until: Option<HostNs>) -> bool {
         if self.excess > 0 || self.waiting.len() + self.fresh.len() > WAITING + SPARE {
@@ -69,7 +71,8 @@ impl Activities {
         self.waiting.pop_front().map(|(_, activity)| activity)
     }
 
-    /// The next one that cannot wait for want of room. To be asked until there is none, as often as some were pushed.
+    /// The next one that must leave to make room. Call it after every run of pushes, until it
+    /// returns `None`.
     pub fn pop_excess(&mut self) -> Option<Activity> {
         if self.excess == 0 {
             if self.waiting.len() + self.fresh.len() <= WAITING + SPARE {
@@ -82,7 +85,8 @@ impl Activities {
         self.waiting.pop_front().map(|(_, activity)| activity)
     }
 
-    /// Brings what came since into order. Those with equal ends stay in the order in which they came.
+    /// Sorts in what arrived since. Activities with equal ends keep the order in which they
+    /// arrived.
     fn settle(&mut self) {
         if self.fresh.is_empty() {
             return;
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn they_leave_in_the_order_of_their_ends_and_not_too_early() {
+    fn activities_leave_in_the_order_of_their_ends_and_not_early() {
         let mut activities = Activities::default();
         for end in [30, 10, 20, 10] {
             assert_eq!(activities.push(ends(end)), None);
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn late_ones_find_their_place() {
+    fn late_activities_are_sorted_in() {
         let mut activities = Activities::default();
         for round in [[50, 70, 90], [10, 60, 80], [20, 30, 95]] {
             for end in round {

@@ -1,4 +1,5 @@
-//! All that the pipeline is told by the world, as plain values: what a capture holds, and what a replay tells it again.
+//! Everything that the pipeline is told from outside, as plain values: a capture holds these, and a
+//! replay passes them in again.
 
 use crate::clock::align::Pair;
 use crate::cupti::clock::Reading;
@@ -9,75 +10,78 @@ use crate::trace::tracks::{ProcessInfo, Stages};
 pub use crate::trace::words::remark;
 use crate::trace::writer::Clocks;
 
-/// What a recording knows when it begins.
+/// What is known when a recording begins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Begin {
-    /// The process's mark.
+    /// The process's tag.
     pub tag: ProcessTag,
     /// Its clocks.
     pub clocks: Clocks,
     /// Its names.
     pub process: ProcessInfo,
-    /// How kernels are drawn as render stages, where they are.
+    /// How kernels are drawn as render stages, if at all.
     pub stages: Option<Stages>,
     /// What was wrong with the settings, one sentence each.
     pub complaints: Vec<String>,
     /// Facts for the viewer's overview page: names and values.
     pub attributes: Vec<(String, String)>,
-    /// The first words: versions, settings, and what became of CUPTI.
+    /// The text of the first remark: versions, settings, and the state of CUPTI.
     pub first_words: String,
-    /// Where a capture is made, its file's name.
+    /// The name of the capture file, if one is made.
     pub capture: Option<String>,
     /// The first reading of the recorder's clock and the host's.
     pub first: Pair,
 }
 
-/// One thing that the pipeline is told. CUPTI's buffers have a call of their own, [`super::Pipeline::buffer`].
+/// One input of the pipeline. CUPTI's buffers have a call of their own,
+/// [`super::Pipeline::buffer`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Input<'a> {
     /// A remark, at its time.
     Note {
         /// When.
         time: HostNs,
-        /// What about, in two or three words.
+        /// Its subject, in two or three words.
         name: &'a str,
         /// The sentence.
         text: &'a str,
     },
-    /// CUPTI is ours, and kernels will come from there.
+    /// We hold CUPTI, and it will report kernels.
     Kernels(Source),
-    /// Launches are named by external ids from now on.
+    /// From now on external ids name the launches.
     ExternalIds,
-    /// A pass begins: a reading of both clocks, and how long records wait for earlier ones in it, in ns.
+    /// A pass begins: a reading of both clocks, and how long records wait for earlier ones in this
+    /// pass, in ns.
     Pass {
         /// The reading.
         pair: Pair,
         /// The waiting time.
         window_ns: u64,
     },
-    /// The next record of all rings, by time.
+    /// The next record of all rings, in order of time.
     Record {
-        /// Whose it is.
+        /// The ring it comes from.
         ring: RingId,
         /// Its words.
         words: &'a [u64],
     },
     /// A reading of CUPTI's clock, or only of the host's two.
     Reading(Reading),
-    /// What CUPTI lost so far.
+    /// What CUPTI has lost so far.
     Standing(Standing),
-    /// All that CUPTI has returned is decoded: what is old enough may be drawn, or, at the end, everything.
+    /// Everything that CUPTI has returned is decoded. Activities that are old enough may be drawn;
+    /// at the end, all of them.
     Due {
         /// Whether it is the end.
         all: bool,
     },
-    /// As much is drawn of that as makes a chunk.
+    /// Draw some of these, at most one chunk.
     Draw,
-    /// Nothing more comes of the time up to this pass's.
+    /// No further record up to the time of this pass will come.
     Advance,
-    /// What threads took of a processor.
+    /// The processor time of threads.
     Shares(&'a [Share]),
-    /// Records that found no room so far, of all threads.
+    /// How many records of all threads found no room so far.
     Dropped(u64),
     /// The file is nearly full, or full: less is drawn from now on.
     Level {
@@ -86,20 +90,20 @@ pub enum Input<'a> {
         /// Why, in a sentence.
         why: &'a str,
     },
-    /// It is time to write what is there.
+    /// It is time to write what is pending.
     Flush,
     /// The recording ends.
     End(Ending),
 }
 
-/// What a thread took.
+/// The processor time of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The system's id.
     pub tid: i32,
     /// Its name.
     pub name: Box<str>,
-    /// Of one processor, since the reading before.
+    /// Percent of one processor since the previous reading.
     pub percent: i64,
 }
 
@@ -110,7 +114,7 @@ pub enum Level {
     All,
     /// The file is nearly full: the proxy's steps are left out.
     NoSteps,
-    /// Only what is open is ended.
+    /// Only open slices are ended.
     Ends,
 }
 

@@ -1,12 +1,13 @@
-//! From what the world tells to packets (pure): the recording without its threads, clocks and files.
+//! From inputs to packets (pure): a recording without its threads, clocks and files.
 //!
 //! ```text
-//!  Input, buffers of CUPTI's  ==>  clocks, correlator, tracks  ==>  chunks of packets
+//!  Input, CUPTI's buffers  ==>  clocks, correlator, tracks  ==>  chunks of packets
 //! ```
 //!
-//! The collector tells it what it reads as it reads it, and writes the chunks that come out. `ncclscope replay` tells it the
-//! same again, from a capture. Equal inputs make equal chunks, byte for byte: who drives it takes a chunk after each input
-//! that leaves it [full](Pipeline::is_full), and after [`Input::Flush`] and [`Input::End`].
+//! The collector passes in everything as it reads it, and writes the chunks that come out.
+//! `ncclscope replay` passes in the same again, from a capture. Equal inputs make equal chunks,
+//! byte for byte, as long as the caller takes a chunk after each input that leaves the pipeline
+//! [full](Pipeline::is_full), and after [`Input::Flush`] and [`Input::End`].
 
 pub mod activities;
 pub mod input;
@@ -32,15 +33,16 @@ use crate::trace::not_done::Evidence;
 use crate::trace::tracks::{Figures, Tracks};
 use crate::trace::words::instant;
 
-/// Bytes of packets that make a chunk; Perfetto wants compressed packets below 512 KiB.
+/// The size of a chunk, in bytes of packets; Perfetto wants compressed packets below 512 KiB.
 pub const CHUNK: usize = 192 << 10;
 
-/// How much later than kernels of its time a marker may come: CUPTI is flushed every second.
+/// How much later than kernels of the same time a marker may arrive: CUPTI is flushed every second.
 const MARKERS_LATE_NS: u64 = 1_500_000_000;
 
-/// The recording's own state.
+/// The state of the recording itself.
 ///
-/// It has more than twenty fields because it keeps what the last word of the recording says, one figure each, beside the stages.
+/// It has more than twenty fields because, beside the stages, it keeps the figures of the
+/// recording's final event, one each.
 pub struct Pipeline {
     clock: HostClock,
     correlator: Correlator,
@@ -51,25 +53,26 @@ pub struct Pipeline {
     /// Up to when records are taken in this pass, and how long they wait, in ns.
     limit: Ticks,
     window_ns: u64,
-    /// Up to when activities may be drawn; none while they are still coming in.
+    /// Up to when activities may be drawn; `None` while they are still arriving.
     due: Option<HostNs>,
     has_markers: bool,
     recorded: u64,
     discarded: u64,
     dropped: u64,
     clock_error_ns: u32,
-    /// Activities that came when the file was full.
+    /// Activities that arrived when the file was full.
     undrawn: u64,
-    /// Failures after which CUPTI has nothing more to say.
+    /// Failures after which CUPTI reports nothing more.
     fatal: u64,
-    /// CUPTI is ours and gives us its records; it is being given up, so that kernels may come without an end.
+    /// We hold CUPTI and get its records; and it is about to be released, so that kernels may
+    /// arrive without an end.
     has_kernels: bool,
     gives_up: bool,
     spoilt: Spoilt,
     said_spoilt: bool,
-    /// What CUPTI's `cuptiGetVersion` answers.
+    /// What `cuptiGetVersion` returned.
     version: u32,
-    /// CUPTI is to be made to return everything.
+    /// CUPTI must be forced to return everything.
     wants_force: bool,
     /// When a kernel or a copy last ended, as far as CUPTI has returned them.
     gpu_moved: HostNs,
@@ -77,7 +80,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// A recording that begins.
+    /// Starts a recording.
     #[must_use]
     pub fn new(begin: &Begin) -> Pipeline {
         let Begin { tag, clocks, process, .. } = begin;
@@ -122,7 +125,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes what the world says.
+    /// Takes an input.
     #[inline]
     pub fn take(&mut self, input: &Input<'_>) {
         match *input {
@@ -131,14 +134,14 @@ impl Pipeline {
         }
     }
 
-    /// Whether there is as much to be written as makes a chunk.
+    /// Whether a whole chunk is ready to be written.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.tracks.pending_bytes() >= CHUNK
     }
 
-    /// What there is to be written: whole packets.
+    /// Takes what is ready to be written: whole packets.
     #[must_use]
     pub fn chunk(&mut self) -> Vec<u8> {
         self.tracks.take()
@@ -162,60 +165,62 @@ impl Pipeline {
         self.level
     }
 
-    /// Calls of NCCL's that were taken so far, drawn or left out.
+    /// NCCL's calls taken so far, drawn or not.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.recorded + self.discarded
     }
 
-    /// Whether times of CUPTI's up to this can be converted as well as they ever will be.
+    /// Whether CUPTI's times up to this one can be converted as accurately as they ever will be.
     #[must_use]
     pub fn covers(&self, until: HostNs) -> bool {
         self.intake.as_ref().is_some_and(|intake| intake.covers(until))
     }
 
-    /// Whether there is something to draw by [`Input::Draw`].
+    /// Whether [`Input::Draw`] has something to draw.
     #[must_use]
     pub fn has_due(&mut self) -> bool {
         self.activities.has_due(self.due)
     }
 
-    /// The system's ids of NCCL's progress threads, as far as they did anything.
+    /// The system's ids of NCCL's progress threads that did anything.
     #[must_use]
     pub fn progress_threads(&self) -> Vec<i32> {
         self.tracks.progress_threads()
     }
 
-    /// What the person at the terminal should hear since the last time this was asked.
+    /// Messages for the user since the last call.
     #[must_use]
     pub fn take_said(&mut self) -> Vec<String> {
         std::mem::take(&mut self.said)
     }
 
-    /// Whether CUPTI has to be made to return everything, since the last time this was asked.
+    /// Whether CUPTI must be forced to return everything; each wish is returned once.
     #[must_use]
     pub fn take_wish_for_force(&mut self) -> bool {
         std::mem::take(&mut self.wants_force)
     }
 
-    /// From here on the correlator's decisions about the kernels of the call with this correlation id are kept.
+    /// From here on, keeps the correlator's decisions about the kernels of the call with this
+    /// correlation id.
     #[cfg(feature = "cli")]
     pub fn explain(&mut self, correlation: u32) {
         self.correlator.explain(correlation);
     }
 
-    /// These decisions since the last time this was asked, one a line.
+    /// These decisions since the last call, one per line.
     #[cfg(feature = "cli")]
     pub fn take_explained(&mut self) -> Vec<String> {
         self.correlator.take_explained()
     }
 
-    /// Draws a remark about now, however full the file is. For what is said once.
+    /// Draws a remark at the current time, however full the file is. For remarks that are made
+    /// once.
     pub fn remark(&mut self, name: &str, text: &str) {
         self.tracks.note(self.now(), name, text);
     }
 
-    /// Takes a buffer of CUPTI's, in which nothing is later than `now`.
+    /// Takes a buffer of CUPTI's. Nothing in it is later than `now`.
     pub fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
         let Some(mut intake) = self.intake.take() else { return };
         intake.decode(now, bytes, walker, outside, &mut |activity| self.activity(activity));
@@ -303,12 +308,12 @@ impl Pipeline {
         self.expect_kernels(true, self.now());
     }
 
-    /// CUPTI is ours and gives us its records, or not, from this time on.
+    /// Whether we hold CUPTI and get its records from this time on.
     fn expect_kernels(&mut self, has_kernels: bool, time: HostNs) {
         self.has_kernels = has_kernels;
         if has_kernels {
             self.gives_up = false;
-            // Of what was launched before, nothing is to be expected.
+            // No kernels are expected of earlier launches.
             self.correlator.all_seen(time);
         }
         self.say_expected(time);
@@ -318,35 +323,38 @@ impl Pipeline {
         self.tracks.expect_kernels(self.has_kernels && !self.spoilt.is_spoilt(), time);
     }
 
-    /// Takes a reading of both clocks, which closes a piece of the host's clock, and so says up to when records are taken.
+    /// Takes a reading of both clocks. It closes a piece of the host's clock, and so determines up
+    /// to when records are taken.
     fn pass(&mut self, pair: Pair, window_ns: u64) {
         let before = self.clock.last();
         self.clock.add(pair);
         self.window_ns = window_ns;
         self.due = None;
-        // Ticks of the window at the rate of the last piece: near enough for a waiting time.
+        // The window in ticks, at the rate of the last piece: accurate enough for a waiting time.
         let host_ns = pair.host.since(before.host).max(1);
         let ticks = pair.ticks.0.saturating_sub(before.ticks.0);
         let window = (u128::from(ticks) * u128::from(window_ns) / u128::from(host_ns)) as u64;
         self.limit = Ticks(pair.ticks.0.saturating_sub(window));
     }
 
-    /// Up to when the correlator has all records, and may be told of activities.
+    /// Up to when the correlator has all records, and may be given activities.
     fn until(&self) -> HostNs {
         let (until, _) = self.clock.to_host(self.limit);
-        // Once more the window: a thread that was stopped after a launch hands its plan over when the kernel has long ended.
+        // One more window: a thread that was stopped after a launch hands its plan over long after
+        // the kernel has ended.
         HostNs(until.0.saturating_sub(self.window_ns))
     }
 
     /// Up to when activities are drawn.
     fn activities_until(&self) -> HostNs {
-        // A kernel is drawn with the range that it was asked for in.
+        // A kernel is drawn with the range in which it was asked for.
         let late = if self.has_markers { MARKERS_LATE_NS } else { 0 };
         HostNs(self.until().0.saturating_sub(late))
     }
 
     fn record(&mut self, ring: RingId, words: &[u64]) {
-        // A record of another layout, or of a later time, cannot be in a ring of this process; if it is, it is counted.
+        // A ring of this process cannot contain a record of another layout or of a later time. If
+        // it does, the record is counted.
         let Some(record) = Record::decode(words).filter(|record| record.ticks <= self.limit) else {
             self.discarded += 1;
             return;
@@ -364,7 +372,7 @@ impl Pipeline {
         correlator.push(ring, time, &record, &mut |entry| tracks.draw(entry));
     }
 
-    /// Whether a call still goes into a file that is nearly or quite full.
+    /// Whether a call is still drawn when the file is nearly or completely full.
     fn wanted(&self, record: &Record<'_>) -> bool {
         match record.body {
             Body::Start { event, .. } => {
@@ -392,12 +400,12 @@ impl Pipeline {
         self.intake = Some(intake);
     }
 
-    /// What has a time waits for the records of that time.
+    /// An activity with a time waits for the records of that time.
     fn activity(&mut self, activity: Activity) {
         let activity = match activity {
-            // Nobody asked for it: it has ended, and what is damaged is its record.
+            // CUPTI was not forced, so the kernel has ended and its record is damaged.
             Activity::Unfinished(kernel) if !self.tracks.is_forcing() && !self.gives_up => Activity::Untimed(kernel),
-            // Which of the two it is, nobody can tell.
+            // It cannot be known whether the kernel had not ended or its record is damaged.
             Activity::Unfinished(_) if self.gives_up || self.spoilt.is_spoilt() => {
                 self.tracks.kernels_lost();
                 Activity::Implausible
@@ -420,7 +428,7 @@ impl Pipeline {
         }
     }
 
-    /// A kernel has times that can be, or cannot.
+    /// A kernel arrived with times that are plausible, or not.
     #[inline]
     fn times_changed(&mut self, change: impl FnOnce(&mut Spoilt) -> Option<spoilt::Change>) {
         if let Some(change) = change(&mut self.spoilt) {
@@ -454,7 +462,7 @@ impl Pipeline {
         self.say_expected(now);
     }
 
-    /// Draws the next activity whose time has come; false if there is none.
+    /// Draws the next activity that is due. Returns false if there is none.
     fn draw_next(&mut self) -> bool {
         let next = self.activities.pop_excess().or_else(|| self.activities.pop(self.due?));
         next.is_some_and(|activity| {
@@ -472,7 +480,7 @@ impl Pipeline {
         correlator.push_activity(activity, &mut |entry| tracks.draw(entry));
     }
 
-    /// Draws what is still due, and what there is to say of CUPTI.
+    /// Draws what is still due, and remarks about CUPTI.
     fn settle(&mut self) {
         while self.draw_next() {}
         let (now, notes) = (self.now(), self.intake.as_mut().map(Intake::take_notes).unwrap_or_default());
@@ -485,7 +493,7 @@ impl Pipeline {
     }
 
     fn lost(&mut self, total: u64) {
-        // After the end nobody misses them, and the recording is not slow.
+        // After the end lost records do not matter, and do not mean that the recording is slow.
         if self.dropped == 0 && self.level != Level::Ends {
             let text = "records are being dropped: NCCL's threads are faster than the recording. The trace says how many \
                         and when; NCCLSCOPE_BUFFER_SIZE gives it more room, NCCLSCOPE_PRESET=light less to do";
@@ -500,7 +508,7 @@ impl Pipeline {
         self.settle();
         let now = self.now();
         let Pipeline { correlator, tracks, intake, .. } = self;
-        // What is only now certain is counted, whether or not there is room to draw it.
+        // What only becomes certain now is counted, even if there is no room to draw it.
         let draws = self.level == Level::All;
         correlator.finish(&mut |entry| {
             if draws {
@@ -538,7 +546,7 @@ mod tests {
     use crate::trace::tracks::ProcessInfo;
     use crate::trace::writer::Clocks;
 
-    /// A recording with the kernels of a CUPTI of this version.
+    /// A recording with kernels from a CUPTI of this version.
     fn with_kernels(version: u32) -> Pipeline {
         let pair = Pair { ticks: Ticks(0), host: HostNs(0), error_ns: 0 };
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
@@ -558,7 +566,7 @@ mod tests {
         pipeline
     }
 
-    /// A launch is captured as a node, and its graph launched at 20 ns.
+    /// A launch is captured as a node, and its graph is launched at 20 ns.
     fn launch_a_graph(mut pipeline: Pipeline) -> Pipeline {
         let mut player = Player::new();
         player.correlator = pipeline.correlator;
@@ -570,7 +578,8 @@ mod tests {
         pipeline
     }
 
-    /// When a launch of a graph was made of which no kernel has been seen, where CUPTI of this version was lent before.
+    /// When the first graph launch without a known kernel was made, after a CUPTI of this version
+    /// was lent.
     fn unseen_after_cupti_was_lent(version: u32) -> Option<HostNs> {
         let mut pipeline = with_kernels(version);
         for name in [remark::RELEASED, remark::TAKEN_AGAIN] {
@@ -580,13 +589,13 @@ mod tests {
     }
 
     #[test]
-    fn launches_of_graphs_are_waited_for_unless_their_kernels_may_name_others() {
+    fn graph_launches_are_waited_for_unless_kernels_may_name_other_launches() {
         assert_eq!(unseen_after_cupti_was_lent(130_100), None);
         assert_eq!(unseen_after_cupti_was_lent(130_101), Some(HostNs(20)));
     }
 
-    /// Kernels that are said not to have ended, and records that say nothing, after so many bad
-    /// ones while CUPTI is made to return everything.
+    /// How many kernels are said not to have ended, and how many records are implausible, after
+    /// `bad` bad ones during a forced flush.
     fn not_ended_after(bad: u32) -> (u64, u64) {
         let mut pipeline = launch_a_graph(with_kernels(130_000));
         let pair = Pair { ticks: Ticks(10_000_000_000), host: HostNs(10_000_000_000), error_ns: 0 };
@@ -608,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn no_kernel_is_said_to_hang_where_times_are_spoilt() {
+    fn no_kernel_is_said_to_hang_while_times_are_bad() {
         assert_eq!(not_ended_after(0), (1, 0));
         assert_eq!(not_ended_after(7), (1, 0), "single bad records are no stretch");
         assert_eq!(not_ended_after(8), (0, 1), "it may have ended without a time");

@@ -1,22 +1,23 @@
-//! Stretches in which CUPTI's times of kernels cannot be true (pure).
+//! Periods in which CUPTI's times of kernels cannot be true (pure).
 //!
-//! A single record without times is nothing: some tools have seen such, and they are counted. But CUPTI 13.0 was seen to give none but such from
-//! some number of kernels on (parca-dev/parcagpu#23). Then nothing can be concluded from kernels any more, until they have times again.
+//! A single record without times is harmless: some tools have seen such records, and they are
+//! counted. But CUPTI 13.0 was seen to return only such records from some kernel on
+//! (parca-dev/parcagpu#23). Then nothing can be concluded from kernels until they have times again.
 
-/// What a bad record weighs more than a good one, and with what weight a stretch begins.
+/// The weight of a bad record, where a good one has 1; and the weight at which a period begins.
 const BAD: u32 = 8;
 const BEGIN: u32 = 64;
 
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Times cannot be believed from here on.
+    /// Times cannot be trusted from here on.
     Begins,
-    /// They can again.
+    /// They can be trusted again.
     Ends,
 }
 
-/// Follows the records of kernels in the order in which they come.
+/// Follows the records of kernels in the order in which they arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spoilt {
     weight: u32,
@@ -25,7 +26,7 @@ pub struct Spoilt {
 }
 
 impl Spoilt {
-    /// A kernel with times that can be.
+    /// A kernel with plausible times.
     #[inline]
     pub fn good(&mut self) -> Option<Change> {
         if self.weight == 0 {
@@ -35,14 +36,14 @@ impl Spoilt {
         (self.weight == 0 && std::mem::take(&mut self.is_spoilt)).then_some(Change::Ends)
     }
 
-    /// A kernel with times that cannot.
+    /// A kernel with implausible times.
     pub fn bad(&mut self) -> Option<Change> {
         self.bad += 1;
         self.weight = (self.weight + BAD).min(BEGIN);
         (self.weight == BEGIN && !std::mem::replace(&mut self.is_spoilt, true)).then_some(Change::Begins)
     }
 
-    /// Whether it is in such a stretch.
+    /// Whether such a period is under way.
     #[must_use]
     pub fn is_spoilt(&self) -> bool {
         self.is_spoilt
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_make_a_stretch_and_single_ones_do_not() {
+    fn many_bad_records_make_a_period_and_single_ones_do_not() {
         let mut spoilt = Spoilt::default();
         for number in 0..10_000 {
             assert_eq!(if number % 20 == 0 { spoilt.bad() } else { spoilt.good() }, None, "one of twenty");
@@ -69,7 +70,7 @@ mod tests {
         let changes: Vec<_> = (0..20).map(|_| spoilt.bad()).collect();
         assert_eq!(changes.iter().position(|it| *it == Some(Change::Begins)), Some(7));
         assert_eq!((changes.iter().flatten().count(), spoilt.is_spoilt()), (1, true));
-        // A good one in between ends nothing.
+        // A single good one ends nothing.
         assert_eq!((spoilt.good(), spoilt.bad()), (None, None));
         let changes: Vec<_> = (0..1000).map(|_| spoilt.good()).collect();
         assert_eq!(changes.iter().position(|it| *it == Some(Change::Ends)), Some(63));

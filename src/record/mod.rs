@@ -1,8 +1,9 @@
 //! The hot-path recorder, on NCCL's own threads.
 //!
-//! In a callback: a time, a record, this thread's own ring. No lock, allocation, system call, formatting or wait;
-//! what does not fit is dropped and counted. A thread's first call is the exception: it takes a ring from the
-//! pool, notes the thread's id and name, and may allocate its thread-local storage.
+//! A callback reads the clock and writes one record into its thread's own ring. No lock,
+//! allocation, system call, formatting or wait; a record that does not fit is dropped and counted.
+//! A thread's first call is the exception: it takes a ring from the pool, records the thread's id
+//! and name, and may allocate its thread-local storage.
 
 #[cfg(not(loom))]
 pub mod recorder;

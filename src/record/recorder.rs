@@ -13,9 +13,9 @@ use crate::model::word::Word;
 use crate::{process, sys};
 
 static RINGS: OnceLock<Rings> = OnceLock::new();
-/// The process tag, in place for a handle.
+/// The process tag, in the high bits of every handle.
 static TAG_BASE: AtomicU64 = AtomicU64::new(0);
-/// The counter of the next block of handles.
+/// The counter value at which the next block of handles begins.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(HANDLE_BLOCK);
 /// The number of the next recorded text.
 static NEXT_TEXT: AtomicU32 = AtomicU32::new(Word::FIRST_TEXT.0 as u32);
@@ -23,53 +23,56 @@ static NEXT_TEXT: AtomicU32 = AtomicU32::new(Word::FIRST_TEXT.0 as u32);
 /// Panics caught in callbacks, each one a bug of ours that the trace reports.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// What surrounds launches where CUPTI does not call back at them, and whether it is in use.
+/// What is opened around launches if CUPTI offers no callback for them. [`BRACKETS`] says whether
+/// it is in use.
 static BRACKET: OnceLock<Bracket> = OnceLock::new();
 static BRACKETS: AtomicBool = AtomicBool::new(false);
 
-/// Launches and graph nodes for which there was no room, or whose bracket could not be opened: their kernels will have no owner.
+/// Launches and graph nodes dropped for lack of room, and launches whose bracket could not be
+/// opened: their kernels will have no owner.
 static LOST_LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
-/// Which graph nodes may be NCCL's: a set of hashed ids, in which others may be found too. Graphs of the application have
-/// nodes by the thousand, and most of their clones need no record.
+/// Graph nodes that may be NCCL's: a set of hashed ids, with false positives. An application's
+/// graphs have nodes by the thousand, and most of their clones need no record.
 static NODES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-/// Whether there is any such node.
+/// Whether the set has any node.
 static HAS_NODES: AtomicBool = AtomicBool::new(false);
 
-/// Handles a thread takes at a time, so that the shared counter is touched rarely.
+/// Handles that a thread takes at a time, so that the shared counter is rarely touched.
 const HANDLE_BLOCK: u64 = 4096;
-/// Calls after which a thread that found no ring tries again.
+/// Calls after which a thread without a ring tries again to get one.
 const RETRY_CALLS: u32 = 1024;
 /// How long `init` and `finalize` may wait for room, in milliseconds.
 const PATIENCE_MS: u32 = 500;
 
-/// What one thread needs to record.
+/// What a thread needs to record.
 struct Local {
-    /// A record is being made: see [`Local::enter`].
+    /// A record is being written: see [`Local::enter`].
     busy: AtomicBool,
     writer: OnceCell<Writer<'static>>,
-    /// The thread is past its thread-local destructors, its ring is given up.
+    /// The thread is past its thread-local destructors and has given up its ring.
     gone: Cell<bool>,
     next_handle: Cell<u64>,
     end_of_block: Cell<u64>,
     retry_in: Cell<u32>,
-    /// The KernelLaunch or CeColl that is open on this thread, and the GroupApi.
+    /// The open KernelLaunch or CeColl of this thread, and its open GroupApi.
     launch: Cell<Handle>,
     group: Cell<Handle>,
-    /// A [`Bracket`] is open on it.
+    /// A [`Bracket`] is open on this thread.
     bracket: Cell<bool>,
 }
 
-/// What is done around a launch to know it again. Called on NCCL's threads, while a KernelLaunch is being recorded.
+/// A mark around a launch by which its kernels are recognised. Called on NCCL's threads, while a
+/// KernelLaunch is being recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Bracket {
-    /// Opens it for this KernelLaunch; whether there is something to close then.
+    /// Opens it for this KernelLaunch. True if it must be closed later.
     pub open: fn(Handle) -> bool,
     /// Closes it.
     pub close: fn(),
 }
 
-/// Held while a thread makes a record.
+/// Held while a thread writes a record.
 struct Busy<'l>(&'l AtomicBool);
 
 impl Drop for Busy<'_> {
@@ -80,7 +83,8 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Runs when the thread ends. Apart from [`Local`], whose access must stay free of any registration.
+/// Runs when the thread ends. Separate from [`Local`], whose access must never register a
+/// destructor.
 struct Exit;
 
 thread_local! {
@@ -100,15 +104,15 @@ thread_local! {
     static EXIT: Exit = const { Exit };
 }
 
-/// Whether a callback should do anything at all. Not in a child of the process that records: the threads that would drain the rings
-/// stayed with the parent.
+/// Whether callbacks record. False in a child of the recording process: the threads that drain the
+/// rings stayed with the parent.
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
     process::is_on()
 }
 
-/// Counts a panic that was caught in a callback.
+/// Counts a panic caught in a callback.
 pub fn count_panic() {
     PANICS.fetch_add(1, Ordering::Relaxed);
 }
@@ -119,17 +123,18 @@ pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Whether this process made a handle.
+/// Whether the handle was made by this process.
 #[inline]
 #[must_use]
 pub fn is_ours(handle: Handle) -> bool {
     handle.0 >> Handle::COUNTER_BITS == TAG_BASE.load(Ordering::Relaxed) >> Handle::COUNTER_BITS
 }
 
-/// Begins recording with `rings`; those of an earlier life stay in use. Not in a forked child.
+/// Starts recording with `rings`; if an earlier recording of the process made rings, those are used
+/// again. `None` in a forked child, or if there are no rings.
 pub fn switch_on(rings: impl FnOnce() -> Option<Rings>, tag: ProcessTag) -> Option<&'static Rings> {
     if RINGS.get().is_none() {
-        // A second thread that made rings at the same time loses its own, unused.
+        // If two threads make rings at the same time, the loser's are discarded unused.
         if RINGS.set(rings()?).is_ok() {
             TAG_BASE.store(tag.base(), Ordering::Relaxed);
         }
@@ -138,18 +143,18 @@ pub fn switch_on(rings: impl FnOnce() -> Option<Rings>, tag: ProcessTag) -> Opti
     process::switch_on().then(|| RINGS.get()).flatten()
 }
 
-/// Ends recording; calls that are under way may still publish.
+/// Ends recording; calls already under way may still publish.
 pub fn switch_off() {
     process::switch_off();
 }
 
-/// Opens this bracket in every KernelLaunch from now on. A process has one: a second one is ignored for the first.
+/// Opens this bracket in every KernelLaunch from now on. A process has one: later ones are ignored.
 pub fn bracket_launches(bracket: Bracket) {
     let _ = BRACKET.set(bracket);
     BRACKETS.store(true, Ordering::Release);
 }
 
-/// Opens no bracket any more; those that are open are still closed.
+/// Opens no more brackets; open ones are still closed.
 pub fn end_brackets() {
     BRACKETS.store(false, Ordering::Relaxed);
 }
@@ -163,7 +168,7 @@ pub fn has_brackets() -> bool {
 
 /// Closes the bracket of a KernelLaunch that stops after the recording has ended.
 pub fn stop_unrecorded(handle: Handle) {
-    // What the parent opened, a forked child must not close: it may call nothing in CUPTI.
+    // A forked child must not close what its parent opened: it may call nothing in CUPTI.
     if BRACKET.get().is_some() && !process::is_child() {
         let _ = LOCAL.try_with(|local| {
             if local.launch.get() == handle {
@@ -174,8 +179,8 @@ pub fn stop_unrecorded(handle: Handle) {
     }
 }
 
-/// Records the start of an event and returns its handle. The handle is valid even when the record found no room:
-/// what follows on it stays linked, and the loss is counted.
+/// Records the start of an event and returns its handle. The handle is valid even if the record was
+/// dropped: later records on it stay linked, and the loss is counted.
 #[inline]
 pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P) -> Handle {
     LOCAL.with(|local| {
@@ -194,8 +199,8 @@ pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P
     })
 }
 
-/// [`start`] for a network event: the two lowest bits of its handle say which payload its updates carry, because
-/// an update does not.
+/// [`start`] for a network event: the two lowest bits of its handle say which payload its updates
+/// carry, because the updates do not.
 #[inline]
 pub fn start_net(parent: Handle, context: Handle, rank: i32, payload: &crate::model::event::NetPlugin) -> Handle {
     LOCAL.with(|local| {
@@ -224,9 +229,9 @@ pub fn stop(handle: Handle) {
     });
 }
 
-/// Records that a kernel is being launched or a copy queued on this thread, if it concerns NCCL: when a KernelLaunch or a CeColl is
-/// open here, or when the kernel is one of NCCL's. `correlation` is CUPTI's id of the launching call. For a callback of CUPTI's, at the call's
-/// begin.
+/// Records that a kernel is being launched or a copy queued on this thread, if it concerns NCCL: a
+/// KernelLaunch or a CeColl is open here, or the kernel is one of NCCL's. `correlation` is CUPTI's
+/// id of the launching call. For CUPTI's callback at the start of the call.
 #[inline]
 pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
     if !is_on() {
@@ -244,7 +249,8 @@ pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
     });
 }
 
-/// Records a node that was made while a KernelLaunch or a CeColl is open on this thread; others do not concern NCCL.
+/// Records a graph node created while a KernelLaunch or a CeColl is open on this thread; other
+/// nodes do not concern NCCL.
 pub fn graph_node_created(node: u64) {
     if !is_on() {
         return;
@@ -263,7 +269,7 @@ pub fn graph_node_created(node: u64) {
     });
 }
 
-/// Records that a node was cloned, on whatever thread, if it may be one that concerns NCCL.
+/// Records that a node was cloned, on any thread, if the original may concern NCCL.
 pub fn graph_node_cloned(node: u64, original: u64) {
     if !is_on() {
         return;
@@ -281,8 +287,8 @@ pub fn graph_node_cloned(node: u64, original: u64) {
     });
 }
 
-/// Records that an executable graph is launched by the call with this correlation id; or, with 0, that it was made. Only once a node
-/// that concerns NCCL was seen.
+/// Records that the call with this correlation id launches an executable graph or, with 0, that the
+/// graph was instantiated. Does nothing until a node that concerns NCCL has been seen.
 pub fn graph_launch(graph: u64, correlation: u32) {
     if !is_on() || !HAS_NODES.load(Ordering::Relaxed) {
         return;
@@ -294,7 +300,8 @@ pub fn graph_launch(graph: u64, correlation: u32) {
     });
 }
 
-/// Records that an executable graph is changed. Only once a node that concerns NCCL was seen.
+/// Records that an executable graph is changed. Does nothing until a node that concerns NCCL has
+/// been seen.
 pub fn graph_change(graph: u64) {
     if !is_on() || !HAS_NODES.load(Ordering::Relaxed) {
         return;
@@ -306,13 +313,13 @@ pub fn graph_change(graph: u64) {
     });
 }
 
-/// The place of a node in [`NODES`].
+/// A node's place in [`NODES`].
 fn node_bit(node: u64) -> (&'static AtomicU64, u64) {
     let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (&NODES[hash as usize / 64], 1 << (hash % 64))
 }
 
-/// Launches and graph nodes for which there was no room so far, and launches without their bracket.
+/// Launches and graph nodes dropped so far for lack of room, and launches without a bracket.
 #[must_use]
 pub fn lost_launches() -> u64 {
     LOST_LAUNCHES.load(Ordering::Relaxed)
@@ -324,7 +331,7 @@ pub fn state(handle: Handle, state: u16, argument: u64, steps: i32) {
     LOCAL.with(|local| local.call(kind::STATE, state, steps, &[handle.0, argument]));
 }
 
-/// Records a network event's update.
+/// Records the update of a network event.
 #[inline]
 pub fn net_update(handle: Handle, net: &Net) {
     let mut words = [0; 1 + size_of::<Net>() / 8];
@@ -333,7 +340,7 @@ pub fn net_update(handle: Handle, net: &Net) {
     LOCAL.with(|local| local.call(kind::NET_UPDATE, 0, 0, &words));
 }
 
-/// Records a communicator's birth under a context of its own, and returns that and whether there was room.
+/// Records the start of a communicator. Returns its new context, and whether there was room.
 pub fn comm_init(mut comm: CommInit) -> (Handle, bool) {
     LOCAL.with(|local| {
         let Some(_busy) = local.enter() else { return (Handle::NONE, false) };
@@ -343,12 +350,13 @@ pub fn comm_init(mut comm: CommInit) -> (Handle, bool) {
     })
 }
 
-/// Records a communicator's end. Whether there was room.
+/// Records the end of a communicator. False if there was no room.
 pub fn comm_finalize(context: Handle) -> bool {
     LOCAL.with(|local| local.enter().is_some_and(|_busy| local.push_patiently(kind::COMM_FINALIZE, &[context.0])))
 }
 
-/// Records name and hash of a communicator whose `init` did not tell them. Whether there was room.
+/// Records name and hash of a communicator whose `init` did not pass them. False if there was no
+/// room.
 pub fn comm_identity(context: Handle, hash: u64, name: Word) -> bool {
     LOCAL.with(|local| local.note(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash]))
 }
@@ -371,7 +379,7 @@ pub fn text(text: &[u8]) -> Word {
     let recorded =
         LOCAL.with(|local| local.note(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)]));
     if !recorded {
-        // The number may be given to another text, unless another thread has taken the next already.
+        // Give the number back, unless another thread has already taken the next one.
         let _ = NEXT_TEXT.compare_exchange(number + 1, number, Ordering::Relaxed, Ordering::Relaxed);
         return Word::LOST;
     }
@@ -379,20 +387,21 @@ pub fn text(text: &[u8]) -> Word {
 }
 
 impl Local {
-    /// To be held while a record is made. `None` where one is being made already: a signal has interrupted it, and its handler calls as
-    /// NCCL does. Whatever the thread holds for itself is in the middle of a change then.
+    /// Held while a record is written. `None` if one is already being written: a signal interrupted
+    /// it, and the handler made a call like NCCL's. The thread's own state may be half changed
+    /// then.
     #[inline]
     fn enter(&self) -> Option<Busy<'_>> {
         if self.busy.load(Ordering::Relaxed) {
             return None;
         }
         self.busy.store(true, Ordering::Relaxed);
-        // Only this thread and what interrupts it look at it, in the order of the program.
+        // Only this thread and its signal handlers look at the flag, so program order is enough.
         compiler_fence(Ordering::SeqCst);
         Some(Busy(&self.busy))
     }
 
-    /// `step` consecutive handles that nobody else gets; the first, which is a multiple of `step`.
+    /// Reserves `step` consecutive handles and returns the first, a multiple of `step`.
     #[inline]
     fn handle(&self, step: u64) -> Handle {
         let next = self.next_handle.get().next_multiple_of(step);
@@ -411,10 +420,10 @@ impl Local {
         Handle(first)
     }
 
-    /// Opens the bracket of a KernelLaunch that gets this handle, so that a stop will close it.
+    /// Opens the bracket of the KernelLaunch with this handle; its stop closes it.
     #[cold]
     fn open_bracket(&self, handle: Handle) {
-        // One whose stop never came would give the next launch its own id.
+        // A bracket whose stop never came would give the next launch its id.
         self.close_bracket();
         if let Some(bracket) = BRACKET.get() {
             let open = (bracket.open)(handle);
@@ -444,14 +453,14 @@ impl Local {
         }
     }
 
-    /// Publishes a call of NCCL's, or counts it.
+    /// Publishes one of NCCL's calls, or counts it as dropped.
     #[inline]
     fn call(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
         let Some(_busy) = self.enter() else { return count_homeless() };
         self.push(kind, small, wide, words);
     }
 
-    /// [`Local::call`], where a record is being made already.
+    /// [`Local::call`] while [`Busy`] is held.
     #[inline]
     fn push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
         let Some(writer) = self.writer() else { return count_homeless() };
@@ -460,19 +469,19 @@ impl Local {
         }
     }
 
-    /// Publishes a note of our own, if there is room.
+    /// Publishes a note of our own. False if there was no room.
     fn note(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
         self.enter().is_some_and(|_busy| self.try_push(kind, small, wide, words))
     }
 
-    /// [`Local::note`], where a record is being made already.
+    /// [`Local::note`] while [`Busy`] is held.
     fn try_push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
         let Some(writer) = self.writer() else { return false };
         writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words)
     }
 
-    /// Publishes what everything else hangs on. In `init` and `finalize` only: it may wait for the collector to make
-    /// room. False when that took too long.
+    /// Publishes a record that everything else depends on. In `init` and `finalize` only: it may
+    /// wait for the collector to make room. False if that took too long.
     fn push_patiently(&self, kind: u8, words: &[u64]) -> bool {
         for _ in 0..PATIENCE_MS {
             self.retry_in.set(0);
@@ -484,8 +493,8 @@ impl Local {
         false
     }
 
-    /// This thread's ring, if it has one. Asked for before the clock is read: on a thread's first call it publishes
-    /// a record of its own.
+    /// This thread's ring, if it has one. Call it before the clock is read: on a thread's first
+    /// call it publishes a record of its own.
     #[inline]
     fn writer(&self) -> Option<&Writer<'static>> {
         match self.writer.get() {
@@ -494,8 +503,8 @@ impl Local {
         }
     }
 
-    /// A thread's first call: claims a ring and notes whose it is. The only place where a callback may make
-    /// system calls or allocate.
+    /// A thread's first call: claims a ring and records whose it is. The only place where a
+    /// callback may make system calls or allocate.
     #[cold]
     fn first_writer(&self) -> Option<&Writer<'static>> {
         let rings = RINGS.get()?;
@@ -507,7 +516,8 @@ impl Local {
         let claimed = rings.claim().filter(|writer| {
             let watched = EXIT.try_with(|_| ()).is_ok();
             if !watched {
-                // Called from another destructor at the thread's very end: no second chance to leave.
+                // Called from another destructor at the very end of the thread: nothing would
+                // release the ring later.
                 self.gone.set(true);
                 writer.leave();
             }
@@ -523,14 +533,16 @@ impl Local {
     }
 }
 
-/// A start in the handler of a signal that has interrupted another record: dropped, with a handle of its own.
+/// The start of an event in a signal handler that interrupted another record: dropped, but with a
+/// handle of its own.
 #[cold]
 fn interrupted_start() -> Handle {
     count_homeless();
     Handle(TAG_BASE.load(Ordering::Relaxed) + NEXT_BLOCK.fetch_add(HANDLE_BLOCK, Ordering::Relaxed))
 }
 
-/// Counts a call on a thread without a ring, or that interrupts another one.
+/// Counts a call that has no ring to go to: on a thread without one, or interrupting another
+/// record.
 #[cold]
 fn count_homeless() {
     if let Some(rings) = RINGS.get() {

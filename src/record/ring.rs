@@ -1,24 +1,25 @@
 //! Rings: one producer, one consumer, drops counted, memory from one fixed pool.
 //!
 //! ```text
-//!  slot 3 ──► segment 17 ──► segment 4 ──► segment 90        pool: 5, 6, 8, ...
-//!             ▲ reader                     ▲ writer
+//! slot 3 ──► segment 17 ──► segment 4 ──► segment 90        pool: 5, 6, 8, ...
+//!            ▲ reader                     ▲ writer
 //! ```
 //!
-//! A thread's ring is a chain of segments. The writer fills the last one and takes the next from the pool; the
-//! reader follows and gives each drained segment back. So a busy thread can hold much of the pool and a quiet one
-//! holds a single segment. Nothing blocks: an empty pool is a dropped and counted record.
+//! A thread's ring is a chain of segments. The writer fills the last one and takes the next from
+//! the pool; the reader follows and gives each drained segment back. So a busy thread can hold much
+//! of the pool while a quiet one holds a single segment. Nothing blocks: if the pool is empty, the
+//! record is dropped and counted.
 //!
 //! Memory ordering, in four hand-overs:
 //!
-//! - words to the reader: the writer stores words relaxed, then `committed` with release; the reader loads
-//!   `committed` with acquire before it reads words below it.
-//! - a segment to the reader: linked with a release store to `next` after its header was reset; followed with
-//!   acquire. A writer never commits to a segment after linking its successor, so a reader that sees `next` and
-//!   then `committed` sees the final value.
-//! - a segment back to the pool, and out again: release and acquire on the head of the free list, which
-//!   also counts its changes, so that a segment that came back meanwhile (ABA) fails the exchange.
-//! - a slot back to the next thread: release on `state`, acquire by the thread that claims it.
+//! - words to the reader: the writer stores words relaxed, then `committed` with release; the
+//!   reader loads `committed` with acquire before it reads words below it.
+//! - a segment to the reader: its header is reset, then it is linked with a release store to
+//!   `next`; the reader follows with acquire. A writer never commits to a segment after linking its
+//!   successor, so a reader that sees `next` and then `committed` sees the final value.
+//! - a segment to the pool and out again: release and acquire on the head of the free list. The
+//!   head also counts its changes, so the exchange fails if a segment came back meanwhile (ABA).
+//! - a slot to the next thread: release on `state`, acquire by the thread that claims it.
 
 use std::ops::Deref;
 
@@ -31,17 +32,18 @@ const SEGMENT_WORDS: usize = 2040;
 #[cfg(loom)]
 const SEGMENT_WORDS: usize = 4;
 
-/// Words of a segment after which its writer has the next one's first lines fetched. They were last in the reader's
-/// cache, and a callback would wait for them.
+/// The word of a segment at which its writer prefetches the first cache lines of the next segment.
+/// The reader used them last, and a callback would otherwise wait for them.
 const LOOK_AHEAD: u32 = SEGMENT_WORDS as u32 / 2;
 
-/// Most segments of a pool: what 20 bits can number, with one number left for "none".
+/// Most segments of a pool: 20 bits number them, and one number means "none".
 const MAX_SEGMENTS: usize = (1 << FreeList::BITS) - 1;
 
-/// Most threads that have a ring at a time.
+/// Most threads that can have a ring at the same time.
 const MAX_SLOTS: usize = 8192;
 
-/// How often a writer tries to take a segment from a contended pool before it calls it empty: no call ever waits.
+/// How often a writer tries to take a segment from a contended pool before it treats the pool as
+/// empty: no call ever waits.
 const POOL_TRIES: u32 = 64;
 
 const NONE: u32 = u32::MAX;
@@ -51,7 +53,7 @@ mod state {
     pub(super) const FREE: u32 = 0;
     /// A thread writes to it.
     pub(super) const OWNED: u32 = 1;
-    /// Its thread is gone; the reader drains it and makes it free.
+    /// Its thread has ended; the reader drains it and frees it.
     pub(super) const LEFT: u32 = 2;
 }
 
@@ -69,9 +71,9 @@ struct Slot {
     state: AtomicU32,
     /// The ring's first segment, for the reader to begin at.
     head: AtomicU32,
-    /// Segments the reader gave back since the slot was claimed.
+    /// Segments that the reader has given back since the slot was claimed.
     returned: AtomicU32,
-    /// Records this ring had no room for, over all its threads.
+    /// Records dropped by this slot's threads for lack of room.
     dropped: AtomicU64,
 }
 
@@ -81,17 +83,17 @@ pub struct Rings {
     slots: Box<[Slot]>,
     /// The free list: see [`FreeList`].
     free: AtomicU64,
-    /// Where the search for a free slot begins.
+    /// Where the search for a free slot starts.
     next_slot: AtomicU32,
     /// One past the highest slot ever claimed.
     used_slots: AtomicU32,
-    /// Records of threads that found no slot or no segment to begin with.
+    /// Records of threads that got no slot or no first segment.
     homeless: AtomicU64,
     /// Most segments one ring may hold.
     share: u32,
 }
 
-/// The head of the free list, one word so that one exchange changes all of it.
+/// The head of the free list: a single word, so that one exchange changes all of it.
 ///
 /// ```text
 /// | changes so far 24 | segments in the list 20 | first segment 20 |
@@ -99,14 +101,15 @@ pub struct Rings {
 #[derive(Clone, Copy)]
 struct FreeList(u64);
 
-/// The writing end of one ring. It stays on the thread that claimed it: its cells make it `!Sync`, and the
-/// recorder keeps it in a thread-local.
+/// The writing end of one ring. It stays on the thread that claimed it: its cells make it `!Sync`,
+/// and the recorder keeps it in a thread-local.
 pub struct Writer<'r> {
     rings: &'r Rings,
     slot: u32,
     segment: std::cell::Cell<u32>,
     at: std::cell::Cell<u32>,
-    /// Where the writer has to stop and think: at [`LOOK_AHEAD`] first, then at the segment's end.
+    /// The position at which the writer leaves the fast path: first [`LOOK_AHEAD`], then the
+    /// segment's end.
     limit: std::cell::Cell<u32>,
     taken: std::cell::Cell<u32>,
 }
@@ -119,8 +122,8 @@ pub struct Reader {
 }
 
 impl Rings {
-    /// Rings over a pool of about `bytes` bytes, every page of it touched, so that no callback meets a page fault.
-    /// `None` when there is no such memory.
+    /// Rings over a pool of about `bytes` bytes. Every page is touched, so that no callback takes a
+    /// page fault. `None` if there is no such memory.
     #[must_use]
     pub fn new(bytes: usize) -> Option<Rings> {
         let count = (bytes / size_of::<Segment>()).clamp(4, MAX_SEGMENTS);
@@ -137,7 +140,7 @@ impl Rings {
         for (index, segment) in segments.iter().enumerate() {
             let next = if index + 1 < count { index as u32 + 1 } else { NONE };
             segment.next.store(next, Ordering::Relaxed);
-            // Every page is touched now, and not in a callback.
+            // Touch every page now rather than in a callback.
             for word in segment.words.iter().step_by(256) {
                 word.store(0, Ordering::Relaxed);
             }
@@ -161,7 +164,7 @@ impl Rings {
         }
     }
 
-    /// A ring for the calling thread; `None` when there is no slot or no segment left.
+    /// A ring for the calling thread; `None` if no slot or no segment is left.
     #[must_use]
     pub fn claim(&self) -> Option<Writer<'_>> {
         let count = self.slots.len() as u32;
@@ -196,7 +199,7 @@ impl Rings {
         self.homeless.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Slots that were ever used: readers exist for 0 up to this.
+    /// Number of slots ever used; readers exist for slots 0 up to this.
     #[must_use]
     pub fn used_slots(&self) -> u32 {
         self.used_slots.load(Ordering::Acquire)
@@ -217,7 +220,7 @@ impl Rings {
         (free * 100 / self.segments.len() as u64) as u32
     }
 
-    /// Has the lines that [`Rings::take`] will need fetched, without waiting for them.
+    /// Prefetches the cache lines that [`Rings::take`] will need.
     fn look_ahead(&self) {
         if let Some(next) = FreeList(self.free.load(Ordering::Relaxed)).first() {
             let segment = &self.segments[next as usize];
@@ -226,13 +229,14 @@ impl Rings {
         }
     }
 
-    /// A segment off the free list.
+    /// Takes a segment off the free list.
     fn take(&self) -> Option<u32> {
         let mut head = FreeList(self.free.load(Ordering::Acquire));
         for _ in 0..POOL_TRIES {
             let index = head.first()?;
             let segment = &self.segments[index as usize];
-            // Another thread may have taken it already and be writing this field; then the exchange fails.
+            // Another thread may already have taken it and be writing this field; the exchange
+            // fails then.
             let next = segment.next.load(Ordering::Relaxed);
             match self.free.compare_exchange_weak(
                 head.0,
@@ -251,7 +255,8 @@ impl Rings {
         None
     }
 
-    /// Puts a drained segment on the free list. Only the reader does this; it may retry as long as it takes.
+    /// Puts a drained segment on the free list. Only the reader calls this; it may retry as often
+    /// as it must.
     fn give_back(&self, index: u32) {
         let segment = &self.segments[index as usize];
         let mut head = FreeList(self.free.load(Ordering::Relaxed));
@@ -269,7 +274,7 @@ impl FreeList {
     const BITS: u32 = 20;
     const MASK: u64 = (1 << Self::BITS) - 1;
 
-    /// A list of the segments 0 to `count`, in this order.
+    /// A list of the segments 0 to `count`, in order.
     fn of(count: usize) -> FreeList {
         FreeList((count as u64) << Self::BITS)
     }
@@ -304,8 +309,8 @@ impl Writer<'_> {
         self.slot
     }
 
-    /// Publishes one record: its head and the words after it. False when it was dropped; the caller decides
-    /// whether that counts ([`Writer::count_drop`]).
+    /// Publishes one record: its head and the words after it. False if it was dropped; the caller
+    /// decides whether to count that ([`Writer::count_drop`]).
     #[inline]
     pub fn push(&self, head: &[u64], tail: &[u64]) -> bool {
         let length = head.len() + tail.len();
@@ -381,11 +386,11 @@ impl Reader {
         self.slot
     }
 
-    /// The first words of the oldest record: its header and its time. Gives drained segments, and in the end a
-    /// ring whose thread has left, back to the pool.
+    /// The first two words of the oldest record: its header and its time. Also gives drained
+    /// segments back to the pool and, once its thread has left, the ring.
     pub fn peek(&mut self, rings: &Rings) -> Option<(u64, u64)> {
         let slot = &rings.slots[self.slot as usize];
-        // Before the words: a thread that has left published everything it ever will.
+        // Loaded before the words: a thread that has left has published everything it ever will.
         let left = slot.state.load(Ordering::Acquire) == state::LEFT;
         if self.segment == NONE {
             self.segment = slot.head.load(Ordering::Acquire);
@@ -408,7 +413,7 @@ impl Reader {
                 break;
             }
             rings.give_back(self.segment);
-            // One writer of this counter: the reader.
+            // Only the reader writes this counter.
             slot.returned.store(slot.returned.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             self.segment = next;
             self.at = 0;
@@ -436,11 +441,11 @@ impl Reader {
     }
 }
 
-/// Asks the processor for a line of memory, and does not wait for it.
+/// Prefetches a cache line for writing. Does nothing except on x86-64.
 #[inline]
 fn prefetch<T>(what: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no effect but on caches, whatever the address.
+    // SAFETY: a prefetch affects only caches, whatever the address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(what).cast());
@@ -449,7 +454,7 @@ fn prefetch<T>(what: &T) {
     let _ = what;
 }
 
-/// The pool's memory: pages of the kernel, or plain memory when the ring is model-checked.
+/// The pool's memory: mapped pages, or plain memory when the ring is model-checked.
 struct Pool {
     #[cfg(not(loom))]
     pages: crate::sys::Pages,
@@ -471,9 +476,9 @@ impl Deref for Pool {
     #[inline]
     fn deref(&self) -> &[Segment] {
         let count = self.pages.length() / size_of::<Segment>();
-        // SAFETY: the pages are that long, page-aligned, and ours as long as `self` lives. They were zeroed, and
-        // all-zero bytes are a valid `Segment`: it is made of atomic integers, which may change behind a shared
-        // reference.
+        // SAFETY: the pages have that length, are page-aligned, and belong to `self`. They were
+        // zeroed, and all-zero bytes are a valid `Segment`: it consists of atomic integers, which
+        // may change behind a shared reference.
         unsafe { std::slice::from_raw_parts(self.pages.address().cast(), count) }
     }
 }
@@ -518,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out_in_order() {
+    fn records_come_out_in_order() {
         let rings = Rings::new(1 << 20).unwrap();
         let writer = rings.claim().unwrap();
         let mut reader = Reader::new(writer.slot());
@@ -574,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_lose_nothing_uncounted() {
+    fn many_threads_lose_no_record_uncounted() {
         const EACH: u64 = if cfg!(miri) { 500 } else { 200_000 };
         const THREADS: u64 = 3;
         let rings = &Rings::with_segments(16);
@@ -617,7 +622,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
-    //! Every interleaving of one writer or two with the reader, with segments of four words and records of two.
+    //! Every interleaving of one or two writers with the reader, with segments of four words and
+    //! records of two.
 
     use super::*;
     use crate::model::event::header;

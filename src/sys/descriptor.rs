@@ -1,55 +1,55 @@
-//! Descriptors of ours in a process that is not ours.
+//! Our own descriptors in a process that belongs to somebody else.
 //!
-//! A descriptor is only a number. A program that closes all of them closes ours too, and its next
-//! file gets the number. So ours lie high up, where a program hardly ever comes, and each is known
-//! by device and inode: it is looked at right before each write and before it is closed. What
-//! remains is the moment between that look and the write, less than a microsecond, in which the
-//! program would have to close our number and open another file under the very same.
+//! A descriptor is only a number. A program that closes all its descriptors closes ours too, and
+//! the next file it opens gets the number. So ours have high numbers, which programs rarely reach,
+//! and each is identified by device and inode: it is checked right before each write and before it
+//! is closed. A gap of less than a microsecond remains between check and write, in which the
+//! program would have to close our number and open another file under the same number.
 //!
-//! A thread with a table of descriptors of its own (`CLONE_FILES`) would close that gap, and open a
-//! worse one: libraries that are put between programs and files know a file by its number, and
-//! would take ours for the program's.
+//! A thread with its own descriptor table (`CLONE_FILES`) would close that gap and open a worse
+//! one: libraries that intercept file calls identify a file by its number, and would take ours for
+//! the program's.
 
 use std::ffi::{CString, c_int};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// A file that is open, by us.
+/// A file that we have opened.
 #[derive(Debug)]
 pub struct Descriptor {
     number: c_int,
     identity: Identity,
-    /// Whether the file had a name when it was opened. Some file systems always say that there is
+    /// Whether the file had a name when it was opened. Some file systems always say that it has
     /// none.
     had_name: bool,
 }
 
-/// Which file it is.
+/// The identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: u64,
     inode: u64,
 }
 
-/// How a descriptor of ours stands.
+/// The state of one of our descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It is our file.
     Ours,
-    /// It is our file, and that was removed: what is written is gone with the descriptor.
+    /// It is our file, but the file was removed: what is written is lost with the descriptor.
     Removed,
-    /// The number is closed, or another file has it.
+    /// The number is closed, or belongs to another file.
     Lost,
 }
 
 impl Descriptor {
-    /// Opens a file, at a path that begins in `folder`; a new one is readable by its owner only.
-    /// Never under a number below 3, and closed by `exec`.
+    /// Opens a file at a path relative to `folder`; a new one is readable by its owner only. The
+    /// number is never below 3, and `exec` closes it.
     ///
     /// # Errors
     ///
-    /// What the operating system says against it.
+    /// The operating system's error.
     pub fn open(folder: Option<&Descriptor>, path: impl AsRef<Path>, flags: c_int) -> io::Result<Descriptor> {
         let path = CString::new(path.as_ref().as_os_str().as_bytes())?;
         let folder = folder.map_or(libc::AT_FDCWD, |folder| folder.number);
@@ -60,7 +60,7 @@ impl Descriptor {
         Descriptor::raised(number)
     }
 
-    /// Moves a descriptor that is ours from now on to a high number.
+    /// Takes over a descriptor and moves it to a high number.
     fn raised(low: c_int) -> io::Result<Descriptor> {
         let Some(stat) = stat(low) else { return Err(io::Error::last_os_error()) };
         let (identity, had_name) = (Identity::of(&stat), stat.st_nlink > 0);
@@ -68,7 +68,7 @@ impl Descriptor {
         let low = Descriptor { number: low, identity, had_name };
         match high {
             Ok(number) => {
-                // It may have changed hands since it was opened.
+                // The number may belong to another file since it was opened.
                 let there = Identity::of_number(number);
                 let high = Descriptor { number, identity: there.unwrap_or(identity), had_name };
                 if there == Some(identity) { Ok(high) } else { Err(io::Error::from_raw_os_error(libc::EBADF)) }
@@ -86,7 +86,7 @@ impl Descriptor {
         stat(self.number)
     }
 
-    /// Whether it still is the file that was opened.
+    /// Whether the descriptor still refers to the file that was opened.
     #[must_use]
     pub fn standing(&self) -> Standing {
         match stat(self.number) {
@@ -104,26 +104,26 @@ impl Descriptor {
         self.identity == other.identity
     }
 
-    /// Writes some of these bytes, and says how many.
+    /// Writes a part of `bytes`, and returns its length.
     ///
     /// # Errors
     ///
-    /// What the operating system says against it.
+    /// The operating system's error.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         // SAFETY: the pointer and the length are those of `bytes`.
         again(|| unsafe { libc::write(self.number, bytes.as_ptr().cast(), bytes.len()) }).map(|count| count as usize)
     }
 
-    /// All that can be read.
+    /// Reads everything up to the end of the file.
     ///
     /// # Errors
     ///
-    /// What the operating system says against it.
+    /// The operating system's error.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         let mut part = [0_u8; 4096];
         loop {
-            // SAFETY: `part` is as long as we say.
+            // SAFETY: `part` has the stated length.
             match again(|| unsafe { libc::read(self.number, part.as_mut_ptr().cast(), part.len()) })? {
                 0 => return Ok(all),
                 count => all.extend(&part[..count as usize]),
@@ -135,14 +135,14 @@ impl Descriptor {
     /// the descriptor meanwhile.
     #[must_use]
     pub fn names(&self) -> Vec<Vec<u8>> {
-        /// Where `struct linux_dirent64` has the length of an entry, and its name.
+        /// Offsets of the entry's length and of its name in `struct linux_dirent64`.
         const LENGTH_AT: usize = 16;
         const NAME_AT: usize = 19;
         let mut names = Vec::new();
         let mut part = [0_u64; 512];
         loop {
             // By number: glibc has no function for it before 2.30.
-            // SAFETY: `part` is as long as we say.
+            // SAFETY: `part` has the stated length.
             let size =
                 unsafe { libc::syscall(libc::SYS_getdents64, self.number, part.as_mut_ptr(), size_of_val(&part)) };
             let Some(size) = usize::try_from(size).ok().filter(|&size| size > 0) else { return names };
@@ -160,9 +160,9 @@ impl Descriptor {
     ///
     /// # Errors
     ///
-    /// What the operating system says against it.
+    /// The operating system's error.
     pub fn permit(&self, mode: u32) -> io::Result<()> {
-        // What only names a folder (`O_PATH`) can be changed through its link alone.
+        // A descriptor opened with `O_PATH` can only be changed through its link.
         let link = CString::new(format!("/proc/self/fd/{}", self.number))?;
         // SAFETY: a C string.
         again(|| unsafe { libc::chmod(link.as_ptr(), mode) }).map(drop)
@@ -172,9 +172,9 @@ impl Descriptor {
     ///
     /// # Errors
     ///
-    /// What the operating system says against it.
+    /// The operating system's error.
     pub fn free_bytes(&self) -> io::Result<u64> {
-        // SAFETY: `stats` is writable and read only when the call filled it.
+        // SAFETY: `stats` is writable, and read only if the call filled it.
         unsafe {
             let mut stats: libc::statvfs64 = std::mem::zeroed();
             again(|| libc::fstatvfs64(self.number, &raw mut stats))?;
@@ -182,22 +182,22 @@ impl Descriptor {
         }
     }
 
-    /// Has the disk keep room for this part of the file, which does not grow by it.
+    /// Reserves space for this part of the file without changing the file's length.
     ///
     /// # Errors
     ///
-    /// What the operating system says against it.
+    /// The operating system's error.
     pub fn reserve(&self, from: u64, until: u64) -> io::Result<()> {
         let (from, length) = (from as libc::off_t, until.saturating_sub(from) as libc::off_t);
         // SAFETY: no pointers.
         again(|| unsafe { libc::fallocate(self.number, libc::FALLOC_FL_KEEP_SIZE, from, length) }).map(drop)
     }
 
-    /// Cuts the file, and gives back what is reserved behind it.
+    /// Truncates the file, and frees what is reserved beyond that length.
     ///
     /// # Errors
     ///
-    /// What the operating system says against it.
+    /// The operating system's error.
     pub fn cut(&self, length: u64) -> io::Result<()> {
         // SAFETY: no pointers.
         again(|| unsafe { libc::ftruncate(self.number, length as libc::off_t) }).map(drop)
@@ -207,7 +207,7 @@ impl Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if self.standing() != Standing::Lost {
-            // SAFETY: it is ours, and nobody uses it any more.
+            // SAFETY: it is ours, and no longer used.
             unsafe { libc::close(self.number) };
         }
     }
@@ -218,29 +218,29 @@ impl Identity {
         Identity { device: stat.st_dev, inode: stat.st_ino }
     }
 
-    /// Of the file behind a number, if there is one.
+    /// The identity of the file with this number, if there is one.
     pub(crate) fn of_number(number: c_int) -> Option<Identity> {
         stat(number).as_ref().map(Identity::of)
     }
 }
 
 fn stat(number: c_int) -> Option<libc::stat64> {
-    // SAFETY: `stat` is writable, and read only when the call filled it.
+    // SAFETY: `stat` is writable, and read only if the call filled it.
     unsafe {
         let mut stat: libc::stat64 = std::mem::zeroed();
         (libc::fstat64(number, &raw mut stat) == 0).then_some(stat)
     }
 }
 
-/// Another number for the same file, high up where there is one; closed by `exec`.
+/// Another number for the same file, a high one if possible; `exec` closes it.
 pub(crate) fn duplicate(number: c_int) -> io::Result<c_int> {
     // SAFETY: no pointers.
     let from = |lowest: c_int| again(|| unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, lowest) });
     from(lowest_number()).or_else(|_| from(3))
 }
 
-/// From which number on descriptors are ours: where a program with few files never comes, and the
-/// kernel's table, which is as long as the highest, stays small.
+/// The lowest number for our descriptors: high enough that a program with few files never reaches
+/// it, low enough that the kernel's table, which is as long as the highest number, stays small.
 fn lowest_number() -> c_int {
     const HIGHEST: u64 = 4096;
     const ROOM: u64 = 64;
@@ -250,8 +250,8 @@ fn lowest_number() -> c_int {
     limit.rlim_cur.min(HIGHEST).saturating_sub(ROOM).max(3) as c_int
 }
 
-/// Holds the numbers 0 to 2, where the program has closed them: what it writes to them must not go
-/// to a file that we are opening, and fails now as it did before.
+/// Holds the numbers 0 to 2 if the program has closed them. What the program writes to them must
+/// not go to a file that we are opening; it fails, as it did before.
 struct Low([Option<c_int>; 3]);
 
 impl Low {
@@ -281,7 +281,7 @@ impl Drop for Low {
     }
 }
 
-/// Calls until it is not a signal that stops it.
+/// Repeats a call that a signal interrupts.
 fn again<T: Default + PartialOrd>(mut call: impl FnMut() -> T) -> io::Result<T> {
     loop {
         let result = call();
@@ -300,12 +300,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_has_become_another_file_is_neither_ours_nor_closed() {
+    fn a_number_reused_for_another_file_is_not_ours_and_stays_open() {
         let ours = Descriptor::open(None, "/proc/self/stat", libc::O_RDONLY).unwrap();
         assert_eq!(ours.standing(), Standing::Ours);
         assert!(ours.number > 2);
         let other = Descriptor::open(None, "/proc/self/maps", libc::O_RDONLY).unwrap();
-        // SAFETY: two numbers that are open.
+        // SAFETY: both numbers are open.
         let taken = unsafe { libc::dup2(other.number, ours.number) };
         assert_eq!((taken, ours.standing()), (ours.number, Standing::Lost));
         drop(ours);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_in_a_folder_are_told() {
+    fn all_names_in_a_folder_are_listed() {
         let folder = std::env::temp_dir().join(format!("ncclscope-names-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let mut expected: Vec<_> = (0..500).map(|n| format!("a name of some length {n}").into_bytes()).collect();

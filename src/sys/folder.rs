@@ -1,10 +1,10 @@
-//! Folders, opened step by step, so that nobody can lead us astray.
+//! Folders, opened step by step, so that a planted symbolic link cannot redirect our files.
 //!
-//! In a folder where everybody may write, as `/tmp`, anybody can put a symbolic link in the place
-//! of the folder that is about to be made, and have files written to where it leads. Kernels refuse
-//! to follow such links with `fs.protected_symlinks`, which not every machine has on. So each step
-//! of the path is opened as what it is, and a link is followed only after a look at whose it is,
-//! and where.
+//! In a folder that everybody may write to, such as `/tmp`, anybody can put a symbolic link in the
+//! place of a folder that is about to be made, and so redirect the files written there. Kernels
+//! refuse to follow such links with `fs.protected_symlinks`, which is not on everywhere. So each
+//! step of the path is opened without following links, and a link is followed only after a check of
+//! its owner and its folder.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr, OsString};
@@ -14,15 +14,16 @@ use std::path::{Component, Path};
 
 use super::descriptor::Descriptor;
 
-/// Links on the way before it counts as an error, as in the kernel.
+/// Most symbolic links in a path, as in the kernel.
 const LINKS: u32 = 40;
 
-/// Opens a folder, to make files in it. What of it does not exist is made: with these permissions, whatever the umask says, or as it says.
-/// Where a folder cannot have the permissions, `refused` is told why.
+/// Opens a folder to make files in it. Missing parts of the path are made: with these permissions,
+/// whatever the umask says, or, without `mode`, as the umask says. If a new folder cannot have the
+/// permissions, `refused` gets the reason.
 ///
 /// # Errors
 ///
-/// What the operating system says against it, or that somebody else's link is in the way.
+/// The operating system's error, or another user's link in the path.
 pub fn open(path: &Path, mode: Option<u32>, mut refused: impl FnMut(io::Error)) -> io::Result<Descriptor> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let mut folder = Descriptor::open(None, if path.is_absolute() { "/" } else { "." }, flags)?;
@@ -54,7 +55,7 @@ pub fn open(path: &Path, mode: Option<u32>, mut refused: impl FnMut(io::Error)) 
                 if links > LINKS {
                     return Err(io::Error::from_raw_os_error(libc::ELOOP));
                 }
-                // From the folder that the link lies in, or from the root.
+                // Relative to the link's folder, or from the root.
                 self::steps(Path::new(&target)).rev().for_each(|step| steps.push_front(step));
                 folder
             }
@@ -69,7 +70,8 @@ fn steps(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
 }
 
 impl Descriptor {
-    /// Makes a folder in this one, and says whether it did: that there is one by now is no error.
+    /// Makes a folder in this one, and returns whether it did: if it already exists, that is no
+    /// error.
     fn make(&self, name: &OsStr, mode: u32) -> io::Result<bool> {
         let name = CString::new(name.as_bytes())?;
         // SAFETY: a C string.
@@ -82,18 +84,17 @@ impl Descriptor {
         }
     }
 
-    /// Where it leads, if it is a symbolic link.
+    /// The target, if this is a symbolic link.
     fn target(&self) -> Option<OsString> {
         let mut target = vec![0_u8; libc::PATH_MAX as usize];
-        // SAFETY: an empty C string, which stands for the link itself; `target` is as long as we
-        // say.
+        // SAFETY: an empty C string, which means the link itself; `target` has the stated length.
         let length = unsafe { libc::readlinkat(self.number(), c"".as_ptr(), target.as_mut_ptr().cast(), target.len()) };
         target.truncate(usize::try_from(length).ok()?);
         Some(OsString::from_vec(target))
     }
 
-    /// Whether this link was made by neither us nor the owner of its folder, to which all may
-    /// write: the kernel's rule.
+    /// Whether this link was made neither by us nor by the owner of its folder, and everybody may
+    /// write to the folder: the kernel's rule.
     fn is_planted_in(&self, folder: &Descriptor) -> bool {
         const EVERYBODYS: libc::mode_t = libc::S_ISVTX | libc::S_IWOTH;
         let (Some(link), Some(folder)) = (self.stat(), folder.stat()) else { return true };
@@ -109,7 +110,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_folder_is_where_the_system_finds_it() {
+    fn a_folder_is_opened_where_the_system_finds_it() {
         let base = std::env::temp_dir().join(format!("ncclscope-folders-{}", std::process::id()));
         std::fs::create_dir_all(base.join("real/deep")).unwrap();
         symlink("real/deep", base.join("relative")).unwrap();

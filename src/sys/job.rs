@@ -1,13 +1,15 @@
-//! What `ncclscope run` asks of the system: a job that ends with us, and an end like the job's.
+//! System calls of `ncclscope run`: a job that ends with us, and an exit status like the job's.
 
+use std::error::Error;
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// Starts a command that is killed when the calling thread ends, however that comes about.
+/// Starts a command that is killed when the calling thread ends, for any reason.
 ///
 /// # Errors
 ///
@@ -20,7 +22,7 @@ pub fn spawn_bound(command: &mut Command) -> io::Result<Child> {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // It may have ended before this took hold.
+            // The parent may have ended before this took effect.
             if libc::getppid() as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -32,13 +34,13 @@ pub fn spawn_bound(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Sends a signal to a process; one that is gone gets none.
+/// Sends a signal to a process, if it still exists.
 pub fn signal(pid: u32, signal: i32) {
     // SAFETY: no pointers.
     unsafe { libc::kill(pid as libc::pid_t, signal) };
 }
 
-/// Waits for the end of a child that stays there, as a zombie, until it is waited for again.
+/// Waits for the end of a child, and leaves it as a zombie that can be waited for again.
 pub fn wait_for_end(pid: u32) {
     loop {
         // SAFETY: plain memory that the call fills.
@@ -52,9 +54,10 @@ pub fn wait_for_end(pid: u32) {
     }
 }
 
-/// Ends this process by a signal, as its child ended, without a second memory image.
+/// Ends this process by the signal that ended its child, without a second core dump.
 pub fn end_by_signal(signal: i32) -> ! {
-    // SAFETY: calls with numbers, and a signal set that is filled before it is used. Whatever handler there was is not needed any more.
+    // SAFETY: calls with numbers, and a signal set that is filled before use. The replaced handler
+    // is no longer needed.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0);
         libc::signal(signal, libc::SIG_DFL);
@@ -63,29 +66,48 @@ pub fn end_by_signal(signal: i32) -> ! {
         libc::sigaddset(&raw mut set, signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
         libc::kill(libc::getpid(), signal);
-        // The first process of a container cannot be ended so.
+        // The first process of a container cannot be ended by a signal.
         libc::_exit(128 + signal)
     }
 }
 
-/// Loads our own library, to see whether that can be done here.
+/// Why a library cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotLoadable {
+    /// Its path has a zero byte.
+    ZeroByte,
+    /// The loader refuses it, with its message if there is one.
+    Loader(Option<String>),
+}
+
+impl fmt::Display for NotLoadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotLoadable::ZeroByte => "its path has a zero byte",
+            NotLoadable::Loader(Some(words)) => words,
+            NotLoadable::Loader(None) => "the loader does not say why",
+        })
+    }
+}
+
+impl Error for NotLoadable {}
+
+/// Loads our own library, to check whether that works here.
 ///
 /// # Errors
 ///
-/// What the loader says against it.
-pub fn try_load(library: &Path) -> Result<(), String> {
-    let name = CString::new(library.as_os_str().as_bytes()).map_err(|_| "its path has a zero byte".to_owned())?;
-    // SAFETY: a C string. Nothing of ours runs when the library is loaded.
+/// The loader's message.
+pub fn try_load(library: &Path) -> Result<(), NotLoadable> {
+    let name = CString::new(library.as_os_str().as_bytes()).map_err(|_| NotLoadable::ZeroByte)?;
+    // SAFETY: a C string. The library runs no code of ours when it is loaded.
     if !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }.is_null() {
         return Ok(());
     }
-    // SAFETY: after a failure dlerror gives a C string, which is copied before the next call.
+    // SAFETY: after a failure dlerror returns a C string, which is copied before the next call.
     let error = unsafe { libc::dlerror() };
-    if error.is_null() {
-        return Err("the loader does not say why".into());
-    }
     // SAFETY: as above.
-    Err(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned())
+    let words = (!error.is_null()).then(|| unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned());
+    Err(NotLoadable::Loader(words))
 }
 
 /// Whether a signal is ignored in this process.
@@ -97,22 +119,39 @@ pub fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Whether a folder can be written, or made and written, as far as the system says without a try.
+/// A folder that cannot be written to, and the operating system's error.
+#[derive(Debug)]
+pub struct NotWritable(PathBuf, io::Error);
+
+impl fmt::Display for NotWritable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.display(), self.1)
+    }
+}
+
+impl Error for NotWritable {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.1)
+    }
+}
+
+/// Whether a folder can be written to, or can be made first, as far as the system tells without
+/// trying.
 ///
 /// # Errors
 ///
-/// What it says against the nearest folder that is there.
-pub fn may_write(folder: &Path) -> Result<(), String> {
-    // A name with a placeholder stands for names that are not there.
+/// The operating system's error for the nearest existing folder.
+pub fn may_write(folder: &Path) -> Result<(), NotWritable> {
+    // A name with a placeholder stands for names that do not exist yet.
     let there = folder.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
-    let say = |error: io::Error| Err(format!("{}: {error}", there.display()));
+    let refused = |error| Err(NotWritable(there.to_owned(), error));
     if !there.is_dir() {
-        return say(io::Error::from_raw_os_error(libc::ENOTDIR));
+        return refused(io::Error::from_raw_os_error(libc::ENOTDIR));
     }
     let Ok(name) = CString::new(there.as_os_str().as_bytes()) else { return Ok(()) };
     // SAFETY: a C string.
     match unsafe { libc::access(name.as_ptr(), libc::W_OK | libc::X_OK) } {
         0 => Ok(()),
-        _ => say(io::Error::last_os_error()),
+        _ => refused(io::Error::last_os_error()),
     }
 }

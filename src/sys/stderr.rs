@@ -1,4 +1,4 @@
-//! Standard error, which is the program's, and what we may do with it.
+//! Standard error, which belongs to the program, and what we may do with it.
 
 use std::ffi::c_int;
 use std::io;
@@ -7,28 +7,28 @@ use std::ptr;
 use super::descriptor::{Identity, duplicate};
 use super::without_signals;
 
-/// What stood behind descriptor 2 when this was asked. A program may close it and open a file,
-/// which then has that number: not for us to write to.
+/// The file that descriptor 2 referred to when this was made. A program may close it and open a
+/// file of its own, which then has that number: we must not write to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stderr(Identity);
 
 impl Stderr {
-    /// What is behind it now; `None` where it is closed.
+    /// The file that descriptor 2 refers to now; `None` if it is closed.
     #[must_use]
     pub fn now() -> Option<Stderr> {
         Identity::of_number(libc::STDERR_FILENO).map(Stderr)
     }
 
-    /// Writes a line of at most `PIPE_BUF` bytes, waits for room at most this long, and says
-    /// whether it was taken. No signal comes of it.
+    /// Writes a line of at most `PIPE_BUF` bytes, waits for room at most this long, and returns
+    /// whether the line was taken. It raises no signal.
     ///
-    /// The program's flags of descriptor 2 stay as they are, for they are those of everybody who
-    /// shares it. So a pipe or terminal is asked for room, which may be gone a moment later: then
-    /// the line waits until somebody reads. For that it is sent by a thread of its own.
+    /// The program's flags of descriptor 2 stay unchanged, because everybody who has the file
+    /// shares them. So a pipe or terminal is asked for room, which may be gone a moment later: then
+    /// the write blocks until somebody reads. For this reason a separate thread sends the lines.
     #[must_use]
     pub fn write(&self, line: &[u8], limit_ms: c_int) -> bool {
-        // A number of our own for what is behind 2 now: what is looked at here is what is written
-        // to, whatever the program does meanwhile.
+        // Our own number for what is behind 2 now: the file checked here is the file written to,
+        // whatever the program does meanwhile.
         let Ok(number) = duplicate(libc::STDERR_FILENO) else { return false };
         let written = Identity::of_number(number) == Some(self.0) && has_room(number, limit_ms) && {
             without_its_signals(|| send(number, line).is_ok())
@@ -41,10 +41,10 @@ impl Stderr {
     }
 }
 
-/// Whether something may be written, in this time.
+/// Whether the descriptor can be written to within this time.
 fn has_room(number: c_int, limit_ms: c_int) -> bool {
     let mut poll = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry, as we say.
+    // SAFETY: one entry, as stated.
     unsafe { libc::poll(&raw mut poll, 1, limit_ms) == 1 && poll.revents & (libc::POLLERR | libc::POLLNVAL) == 0 }
 }
 
@@ -61,8 +61,8 @@ fn send(number: c_int, line: &[u8]) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Runs `write` with signals blocked, and takes those that it raised in this thread: that nobody
-/// reads, or that a file is too large. By default both end the process.
+/// Runs `write` with signals blocked, and consumes those that it raised in this thread: that nobody
+/// reads, or that a file is too large. By default either one ends the process.
 fn without_its_signals<T>(write: impl FnOnce() -> T) -> T {
     without_signals(|| {
         // SAFETY: the sets are plain memory that the calls fill before they are read.

@@ -1,4 +1,4 @@
-//! Typed arguments: what an event tells in fields, as `proto/ncclscope.proto` defines them.
+//! Typed arguments: an event's facts as fields, defined in `proto/ncclscope.proto`.
 
 use super::fields::{matched_by, nccl, transport};
 use super::wire::Buf;
@@ -10,7 +10,7 @@ use crate::model::timeline::{
 };
 use crate::model::word::{Table, Word};
 
-/// The arguments of one event, encoded. Made once and used for every event in turn.
+/// The encoded arguments of one event. Made once and reused for every event.
 #[derive(Debug, Default)]
 pub struct Args(Buf);
 
@@ -21,7 +21,7 @@ impl Args {
         Args(Buf::new())
     }
 
-    /// Begins anew.
+    /// Starts over, without arguments.
     pub fn clear(&mut self) -> &mut Args {
         self.0.clear();
         self
@@ -39,7 +39,7 @@ impl Args {
         self
     }
 
-    /// An unsigned field that is left out when it is 0.
+    /// An unsigned field, omitted if it is 0.
     pub fn nonzero(&mut self, field: u32, value: u64) -> &mut Args {
         if value != 0 {
             self.0.uint(field, value);
@@ -59,7 +59,7 @@ impl Args {
         self
     }
 
-    /// A flag, left out when it is not set.
+    /// A flag, omitted if it is not set.
     fn flag(&mut self, field: u32, value: bool) -> &mut Args {
         self.nonzero(field, u64::from(value))
     }
@@ -70,7 +70,7 @@ impl Args {
         self
     }
 
-    /// A word of a table as that enum's value, anything else as text; nothing where NCCL said nothing.
+    /// A word as a value of its table's enum, any other word as text; nothing for an absent word.
     fn word(&mut self, table: Table, word: Word, text: Option<&str>) -> &mut Args {
         let (number, spelled) = match table {
             Table::Function => (nccl::FUNCTION, nccl::FUNCTION_TEXT),
@@ -95,7 +95,7 @@ impl Args {
         self
     }
 
-    /// Everything known of an operation.
+    /// Everything known about an operation.
     pub fn operation(&mut self, operation: &Operation) -> &mut Args {
         match &operation.event {
             Event::Coll(coll) => self.coll(coll),
@@ -178,20 +178,20 @@ impl Args {
             .flag(nccl::INTRA_BATCH_SYNC, coll.intra_batch_sync.is_set())
     }
 
-    /// Addresses of buffers, 0 where there is none, and how they are aligned.
+    /// Addresses of buffers (0 if there is none), and their alignment.
     fn buffers(&mut self, send: u64, receive: u64) -> &mut Args {
         self.nonzero(nccl::SEND_BUFFER, send)
             .nonzero(nccl::RECV_BUFFER, receive)
             .nonzero(nccl::BUFFER_ALIGNMENT, alignment(send | receive))
     }
 
-    /// The root, for the functions that have one: NCCL fills the field for all.
+    /// The root, only for functions that have one: NCCL fills the field for all.
     fn root(&mut self, func: Word, root: i32) -> &mut Args {
         let rooted = matches!(func, Word::BROADCAST | Word::REDUCE | Word::GATHER | Word::SCATTER) || func.is_text();
         if rooted && root >= 0 { self.int(nccl::ROOT, root) } else { self }
     }
 
-    /// A call on a host thread, beyond the operation it asks for.
+    /// A call on a host thread, besides the operation it asks for.
     pub fn call(&mut self, event: &Event) -> &mut Args {
         match event {
             Event::GroupApi(group) => self.int(nccl::DEPTH, group.depth).flag(nccl::CAPTURED, group.captured.is_set()),
@@ -205,7 +205,7 @@ impl Args {
         }
     }
 
-    /// The end of a group call: when its start had returned and its end was called.
+    /// The end of a group call: when its start returned and when its end was called.
     pub fn group_marks(&mut self, begin: HostNs, marks: [Option<HostNs>; 2]) -> &mut Args {
         for (field, mark) in [nccl::GROUP_START_RETURNED_NS, nccl::GROUP_END_CALLED_NS].into_iter().zip(marks) {
             if let Some(mark) = mark {
@@ -237,10 +237,10 @@ impl Args {
         self
     }
 
-    /// Which communicator, as a part of another event.
+    /// The communicator that another event belongs to.
     pub fn of_comm(&mut self, comm: Option<&Comm>) -> &mut Args {
         match comm {
-            // Process groups of other tools have a name and no hash.
+            // Process groups of other tools have a name but no hash.
             Some(Comm { hash: 0, name: Some(name), .. }) => self.text(nccl::COMM_NAME, name),
             Some(comm) => self.nonzero(nccl::COMM, comm.hash),
             None => self,
@@ -270,12 +270,12 @@ impl Args {
         self
     }
 
-    /// Its transfers are reported: NCCL does that for the network only.
+    /// Its transfers are reported: NCCL reports them only for the network.
     pub fn by_network(&mut self) -> &mut Args {
         self.uint(nccl::TRANSPORT, transport::net)
     }
 
-    /// A kernel channel or phase at its start.
+    /// A kernel channel or a phase, at its start.
     pub fn channel(&mut self, channel: &Channel<'_>, timing: Timing) -> &mut Args {
         self.uint(nccl::CHANNEL, u64::from(channel.channel)).nonzero(nccl::GPU_START_NS, channel.start.0);
         if let Some((number, _)) = channel.phase {
@@ -317,7 +317,7 @@ impl Args {
         self
     }
 
-    /// What the network said.
+    /// What the network reported.
     pub fn net(&mut self, net: &event::Net) -> &mut Args {
         if net.id != 0 {
             self.uint(nccl::NET_ID, net.id as u64);
@@ -339,7 +339,7 @@ impl Args {
         }
     }
 
-    /// Where something ran on a GPU, and how far its times may be off.
+    /// Where something ran on a GPU, and the error of its times.
     pub fn ran(&mut self, place: Place, span: Span) -> &mut Args {
         self.uint(nccl::DEVICE, u64::from(place.device))
             .nonzero(nccl::CONTEXT, u64::from(place.context))
@@ -347,7 +347,7 @@ impl Args {
             .time_error(span.error_ns)
     }
 
-    /// How far times may be off, in ns; nothing where that is not known.
+    /// The error of times, in ns; nothing if it is unknown.
     pub fn time_error(&mut self, error_ns: u32) -> &mut Args {
         if error_ns == Span::UNKNOWN_ERROR { self } else { self.uint(nccl::TIME_ERROR_NS, u64::from(error_ns)) }
     }
@@ -370,7 +370,7 @@ impl Args {
         self.uint(nccl::MATCH, number)
     }
 
-    /// What the program said that it was doing when it asked for something.
+    /// What the program said it was doing when it asked for something.
     pub fn around(&mut self, around: Option<&Around>) -> &mut Args {
         if let Some(range) = around.and_then(|around| around.range.as_ref()) {
             self.text(nccl::NVTX_RANGE, range);
@@ -381,9 +381,9 @@ impl Args {
         self
     }
 
-    /// A kernel, and whose it is.
+    /// A kernel and its owner.
     pub fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) -> &mut Args {
-        // Of these 0 is none: what a file of another tool does not say.
+        // For these, 0 means none: a file of another tool does not have them.
         self.text(nccl::KERNEL, &kernel.name)
             .nonzero(nccl::CORRELATION, u64::from(kernel.correlation))
             .nonzero(nccl::GRID, u64::from(kernel.grid[0]))
@@ -413,7 +413,7 @@ impl Args {
         }
     }
 
-    /// What became of the kernels of a recording.
+    /// How the kernels of a recording were matched.
     pub fn matches(&mut self, matches: &Matches, launches_lost: u64) -> &mut Args {
         let Matches {
             matched,
@@ -462,7 +462,7 @@ impl Args {
         self
     }
 
-    /// What was found of the kernel channels of a recording.
+    /// What was found about the kernel channels of a recording.
     pub fn channel_checks(&mut self, channels: &ChannelChecks) -> &mut Args {
         let ChannelChecks {
             inside_kernel,
@@ -517,7 +517,8 @@ impl Args {
     }
 }
 
-/// The argument that counts the kernels matched so, where a recording can have any.
+/// The argument that counts the kernels matched by this method; `None` for methods that a recording
+/// never uses.
 fn count_of(method: Method) -> Option<u32> {
     match method {
         Method::Bracket => Some(nccl::KERNELS_LAUNCH_BRACKET),
@@ -532,7 +533,8 @@ fn count_of(method: Method) -> Option<u32> {
     }
 }
 
-/// The largest power of two that divides the addresses whose bits these are, up to 4096; 0 where there is none.
+/// The largest power of two, up to 4096, that divides the addresses with these bits; 0 if there are
+/// none.
 fn alignment(addresses: u64) -> u64 {
     if addresses == 0 { 0 } else { 1 << addresses.trailing_zeros().min(12) }
 }
@@ -542,7 +544,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_as_the_worse_of_both() {
+    fn the_alignment_of_two_buffers_is_the_smaller_one() {
         for (addresses, expected) in [
             ([0x7f00_0000_0000, 0x7f00_0020_0000], 4096),
             ([0x7f00_0000_0100, 0x7f00_0000_0040], 64),

@@ -1,4 +1,5 @@
-//! What everything is drawn with: the lanes, the arguments of one event at a time, and the processes of the picture.
+//! What everything is drawn with: the lanes, the arguments of the current event, and the processes
+//! of the trace.
 
 use super::args::Args;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
@@ -8,14 +9,15 @@ use super::writer::{Clocks, Name, Track, Writer};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
 
-/// Lanes of what overlaps in no great number.
+/// Lanes for slices that rarely overlap.
 pub(super) const LANES: usize = 32;
-/// Things of one kind that get tracks of their own; the rest share one family, so that the viewer stays usable.
+/// How many things of one kind get tracks of their own. The rest share one family, so that the
+/// viewer stays usable.
 pub(super) const FAMILIES: usize = 1024;
 
 pub(super) struct Canvas {
     pub(super) lanes: Lanes,
-    /// Of the event that is drawn next.
+    /// The arguments of the event that is drawn next.
     pub(super) args: Args,
     pub(super) processes: Processes,
 }
@@ -31,7 +33,8 @@ impl Canvas {
         &mut self.lanes.writer
     }
 
-    /// The group of a GPU's communicators; in the process, where the GPU is not known.
+    /// The group of a GPU's communicators. Where the GPU is unknown, the group is in the process
+    /// itself.
     pub(super) fn comms_group(&mut self, device: Option<u32>) -> Option<Track> {
         self.processes.comms(&mut self.lanes.writer, device)
     }
@@ -46,7 +49,8 @@ impl Canvas {
         self.processes.group(&mut self.lanes.writer, name, rank, description)
     }
 
-    /// A family for one of many: `lanes` of its own, or those that it shares where there are too many.
+    /// A family for one of many things: with `own` lanes, or, without a number, one that many
+    /// share.
     pub(super) fn family(&mut self, name: String, place: Placing, own: Option<usize>) -> FamilyId {
         match own {
             Some(lanes) => self.lanes.family(name, place, lanes),

@@ -1,4 +1,5 @@
-//! Kernel channels: on their kernel's stream (`gpu`), or, where that is not known, on tracks by communicator.
+//! Kernel channels: on their kernel's stream (`gpu`), or, if their kernel is not known, on tracks
+//! by communicator.
 
 use rustc_hash::FxHashMap;
 

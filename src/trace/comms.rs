@@ -1,5 +1,5 @@
-//! Communicators: the tracks of their operations while they are handed over and while they run, their bandwidth, and how many are
-//! outstanding.
+//! Communicators: the tracks of their operations while they are handed over and while they run,
+//! their bandwidth, and how many operations are outstanding.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,44 +25,45 @@ use crate::model::timeline::{Around, Comm, Method, Operation};
 const LANES: usize = 16;
 /// Communicators that get tracks of their own.
 const OWN: usize = 256;
-/// Finalized communicators that are remembered, for what comes late: more than the correlator remembers.
+/// Finalized communicators that are remembered for late events: more than the correlator remembers.
 const ENDED: usize = 512;
-/// Operations of all communicators that are remembered while they are under way, about: with their facts, and at all where no kernel is
-/// known.
+/// Roughly how many operations under way are remembered over all communicators: those whose facts
+/// are kept, and all of a communicator without known kernels.
 const REMEMBERED: usize = 16 << 10;
 
 /// The communicators of a trace.
 #[derive(Default)]
 pub(super) struct Comms {
     pub(super) drawn: FxHashMap<Handle, DrawnComm>,
-    /// Those that were finalized, oldest first.
+    /// The finalized ones, oldest first.
     ended: VecDeque<Handle>,
-    /// Short names of communicators with tracks.
+    /// Short names of communicators that have tracks.
     labels: FxHashSet<String>,
-    /// How many have no tracks of their own, and the tracks of these: while they run, and while they are handed over.
+    /// How many have no tracks of their own, and the two families they share: while operations run,
+    /// and while they are handed over.
     pub(super) sharing: u64,
     others: [Option<FamilyId>; 2],
-    /// As the overview page has it.
+    /// As shown on the overview page.
     nccl_version: u32,
 }
 
 pub(super) struct DrawnComm {
     init: HostNs,
-    /// Who it is, once an operation was handed over.
+    /// Its identity, once an operation was handed over.
     pub(super) comm: Option<Arc<Comm>>,
     /// Its tracks, once something is drawn on them.
     family: Option<FamilyId>,
-    /// Its short name, which no other communicator of this process has: equal names would be drawn as one track.
+    /// Its short name, unique within the process: the viewer would merge tracks with equal names.
     label: String,
-    /// Its tracks for what is handed over, likewise.
+    /// Its tracks for operations being handed over, made in the same way.
     handed_over: Option<FamilyId>,
-    /// Its tracks for what is overdue, likewise.
+    /// Its tracks for overdue operations, made in the same way.
     pub(super) not_done: Option<FamilyId>,
     speed: Option<Speed>,
     pub(super) outstanding: Outstanding,
 }
 
-/// The tracks of a communicator, in their order.
+/// The tracks of a communicator, in display order.
 #[derive(Clone, Copy)]
 enum Slot {
     Run,
@@ -102,7 +103,8 @@ impl Comms {
             canvas.writer().attributes(&[(attribute::NCCL_VERSION, &version)]);
         }
         self.drawn.entry(comm.context).or_insert(DrawnComm::new(time));
-        // Up to interface v3 the identity comes with the first operation: the track waits for its name.
+        // Up to interface v3 the identity comes with the first operation: the track waits for its
+        // name.
         if comm.hash != 0 || comm.interface > 3 {
             self.family(canvas, time, comm);
         }
@@ -114,7 +116,8 @@ impl Comms {
         canvas.instant(family, time, Category::Operation, &Fixed(instant::COMM_FINALIZE));
     }
 
-    /// The one that was finalized longest ago is forgotten, so that a job may make as many as it likes.
+    /// A communicator was finalized. The one that was finalized longest ago is forgotten, so that a
+    /// job may make as many as it likes.
     pub(super) fn ended(&mut self, canvas: &mut Canvas, context: Handle) {
         self.ended.push_back(context);
         if self.ended.len() > ENDED
@@ -130,7 +133,8 @@ impl Comms {
         self.drawn.values_mut().for_each(|drawn| drawn.flush(canvas.writer()));
     }
 
-    /// A communicator's short name, of one whose track need not be there yet; none where it has no tracks of its own.
+    /// A communicator's short name, even before its track exists; `None` if it has no tracks of its
+    /// own.
     pub(super) fn label(&mut self, canvas: &mut Canvas, comm: &Comm) -> Option<String> {
         let init = self.drawn.get(&comm.context).map_or(HostNs(0), |drawn| drawn.init);
         let family = self.family(canvas, init, comm);
@@ -138,7 +142,7 @@ impl Comms {
         Some(drawn.label.clone())
     }
 
-    /// The communicator's tracks, with its birth as the first event.
+    /// The communicator's tracks; its initialisation is their first event.
     pub(super) fn family(&mut self, canvas: &mut Canvas, time: HostNs, comm: &Comm) -> FamilyId {
         let drawn = self.drawn.entry(comm.context).or_insert(DrawnComm::new(time));
         if let Some(family) = drawn.family {
@@ -161,7 +165,7 @@ impl Comms {
         family
     }
 
-    /// New tracks of a communicator, and its short name.
+    /// New tracks for a communicator, and its short name.
     fn own_family(&mut self, canvas: &mut Canvas, comm: &Comm) -> (FamilyId, String) {
         let place = Placing {
             parent: canvas.comms_group(comm.device),
@@ -176,7 +180,8 @@ impl Comms {
         (canvas.lanes.family(names::comm(&label, comm), place, LANES), label)
     }
 
-    /// The tracks of communicators that have none of their own: of their operations while they run, or while they are handed over.
+    /// The tracks that communicators without tracks of their own share: for running operations, or
+    /// for those being handed over.
     fn others(&mut self, canvas: &mut Canvas, which: usize) -> FamilyId {
         let parent = canvas.comms_group(None);
         let (name, description) = [
@@ -215,7 +220,7 @@ impl Comms {
         })
     }
 
-    /// The tracks of operations whose communicator is unknown or another process's.
+    /// The tracks of operations whose communicator is unknown or belongs to another process.
     pub(super) fn unknown(&mut self, canvas: &mut Canvas) -> FamilyId {
         let parent = canvas.comms_group(None);
         let drawn = self.drawn.entry(Handle::NONE).or_insert(DrawnComm::new(HostNs(0)));
@@ -225,7 +230,7 @@ impl Comms {
         })
     }
 
-    /// A communicator's tracks for what is overdue, made with the first.
+    /// A communicator's tracks for overdue operations, made with the first one.
     pub(super) fn not_done(
         &mut self,
         canvas: &mut Canvas,
@@ -243,7 +248,8 @@ impl Comms {
         drawn.not_done
     }
 
-    /// An operation was handed over: it is outstanding until its kernel has ended. `may_hang`: it may have to be shown.
+    /// An operation was handed over. It is outstanding until its kernel has ended. With `may_hang`
+    /// it is remembered, since it may have to be shown as overdue.
     pub(super) fn handed(
         &mut self,
         canvas: &mut Canvas,
@@ -264,7 +270,7 @@ impl Comms {
         }
     }
 
-    /// An operation's kernel has ended. Whether its communicator has tracks of its own.
+    /// An operation's kernel has ended. Returns whether its communicator has tracks of its own.
     pub(super) fn done(&mut self, canvas: &mut Canvas, end: HostNs, comm: &Comm, operation: Handle) -> bool {
         let parent = canvas.comms_group(comm.device);
         let Some(drawn) = self.drawn.get_mut(&comm.context) else { return false };
@@ -284,11 +290,11 @@ impl Comms {
         true
     }
 
-    /// A kernel of this communicator ran so fast.
+    /// A kernel of this communicator ran with this bandwidth.
     pub(super) fn sped(&mut self, canvas: &mut Canvas, span: Span, comm: &Comm, bandwidth: Bandwidth) {
         let family = self.family(canvas, span.start, comm);
         if canvas.lanes.is_shared(family) {
-            // What its kernels reach is in their arguments.
+            // The arguments of its kernels still have the bandwidth.
             return;
         }
         let parent = canvas.comms_group(comm.device);
@@ -314,7 +320,8 @@ impl Comms {
     }
 }
 
-/// Operations of a communicator while their kernel ran. All of them: who asks for an operation asks for its run.
+/// Draws operations of a communicator while their kernel ran. All of them are drawn, because a
+/// query for an operation expects its run.
 pub(super) fn ran(
     canvas: &mut Canvas,
     family: FamilyId,
@@ -328,9 +335,9 @@ pub(super) fn ran(
         canvas.args.clear().operation(operation).of_comm(Some(comm)).matched_by(method).around(around.get(place));
         match replay {
             Some(replay) => canvas.args.uint(nccl::REPLAY, replay),
-            // Of an operation in another tool's file this may not be known.
+            // A file of another tool may not say since when an operation was queued.
             None if operation.since == HostNs(0) => &mut canvas.args,
-            // What NCCL says of a replay may be of another one.
+            // NCCL's report may be of another replay.
             None => canvas.args.uint(nccl::QUEUED_NS, span.start.since(operation.since)),
         };
         canvas.args.time_error(span.error_ns);
@@ -341,7 +348,7 @@ pub(super) fn ran(
     }
 }
 
-/// The place of one of a communicator's tracks among all of them.
+/// The rank of one of a communicator's tracks among those of all communicators.
 fn rank(comm: &Comm, slot: Slot) -> u32 {
     comm.number.min(u32::MAX >> 5) << 3 | slot as u32
 }

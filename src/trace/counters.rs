@@ -1,4 +1,5 @@
-//! Counters: how fast a communicator's kernels are, what a progress thread has under way, what threads cost.
+//! Counters: the bandwidth of a communicator's kernels, what a progress thread has under way, the
+//! processor time of threads.
 
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, Operation};
 use crate::model::word::Word;
 
-/// A counter that changes more often than this is not written each time, in ns: what it was in between is left out, and the
-/// value that it kept is written at the time from which it had it.
+/// The shortest time between two values of a counter, in ns. Values in between are left out. The
+/// last of them is written with the time from which it held.
 const GAP_NS: u64 = 10_000;
-/// Kernels of one communicator that overlap without a gap, until they are drawn all the same.
+/// How many kernels of one communicator may overlap without a gap before they are drawn anyway.
 const OVERLAPPING: usize = 256;
 
 /// A counter's track.
@@ -19,7 +20,7 @@ const OVERLAPPING: usize = 256;
 pub(super) struct Counter(Sequence, Track);
 
 impl Counter {
-    /// A new one, which is 0 from `time` on.
+    /// A new counter, with value 0 from `time` on.
     pub(super) fn new(writer: &mut Writer, name: &str, unit: Unit, place: Place<'_>, time: HostNs) -> Option<Counter> {
         let track = writer.track(Form::Counter { name, unit }, place)?;
         Some(Counter(writer.sequence(track, time), track))
@@ -36,7 +37,7 @@ pub(super) struct Gauge {
     counter: Option<Counter>,
     value: i64,
     since: HostNs,
-    /// What was written last, and when.
+    /// The last value that was written, and its time.
     written: (i64, HostNs),
 }
 
@@ -51,14 +52,15 @@ impl Gauge {
         if time.since(self.written.1) >= GAP_NS {
             self.flush(writer);
         }
-        // Sizes are NCCL's word: a nonsensical one is taken away again as it was added.
+        // Sizes come from NCCL and may be nonsense; wrapping lets them cancel out when they are
+        // subtracted.
         (self.value, self.since) = (self.value.wrapping_add(change), time);
         if time.since(self.written.1) >= GAP_NS {
             self.flush(writer);
         }
     }
 
-    /// Writes the value if it is not what was written.
+    /// Writes the value if it differs from the last one written.
     pub(super) fn flush(&mut self, writer: &mut Writer) {
         if self.value != self.written.0 {
             self.written = (self.value, self.since);
@@ -69,7 +71,7 @@ impl Gauge {
     }
 }
 
-/// Bytes a second, by algorithm and on the bus: the words and formulas of nccl-tests.
+/// Algorithm and bus bandwidth in bytes per second: the terms and formulas of nccl-tests.
 pub(super) type Bandwidth = [u64; 2];
 
 /// The bandwidth of a communicator's kernels over time.
@@ -86,7 +88,7 @@ impl Speed {
         Speed { counters, pending: Vec::new(), until: HostNs(0) }
     }
 
-    /// A kernel ran. They come roughly in the order of their ends.
+    /// A kernel ran. Kernels arrive roughly in order of their ends.
     pub(super) fn ran(&mut self, writer: &mut Writer, start: HostNs, end: HostNs, bandwidth: Bandwidth) {
         if start >= self.until || self.pending.len() >= OVERLAPPING {
             self.flush(writer);
@@ -95,7 +97,7 @@ impl Speed {
         self.until = self.until.max(end);
     }
 
-    /// Writes what is pending: kernels that run at a time add up.
+    /// Writes what is pending. The bandwidths of kernels that run at the same time add up.
     pub(super) fn flush(&mut self, writer: &mut Writer) {
         let signed = |bandwidth: Bandwidth| bandwidth.map(|rate| i64::try_from(rate).unwrap_or(i64::MAX));
         let mut changes = Vec::with_capacity(2 * self.pending.len());
@@ -116,10 +118,10 @@ impl Speed {
     }
 }
 
-/// How fast a kernel of this length moved what it carried. `None` where NCCL does not say how much that was.
+/// The bandwidth of a kernel that took `ns`. `None` if NCCL does not say how much data it moved.
 pub(super) fn bandwidth(comm: &Comm, operations: &[Arc<Operation>], ns: u64) -> Option<Bandwidth> {
     let ranks = u128::try_from(comm.ranks).ok().filter(|ranks| *ranks > 0)?;
-    // In bytes by algorithm, and in bytes on the bus times the number of ranks.
+    // Bytes by algorithm, and bytes on the bus times the number of ranks.
     let (mut moved, mut bus) = (0_u128, 0_u128);
     let (mut sent, mut received) = (0_u128, 0_u128);
     for operation in operations {
@@ -130,7 +132,7 @@ pub(super) fn bandwidth(comm: &Comm, operations: &[Arc<Operation>], ns: u64) -> 
             Word::SEND => sent += bytes,
             Word::RECV => received += bytes,
             Word::ALL_REDUCE => (moved, bus) = (moved + bytes, bus + 2 * bytes * (ranks - 1)),
-            // What one rank gives, or gets.
+            // The data that one rank gives, or gets.
             Word::ALL_GATHER | Word::REDUCE_SCATTER => {
                 (moved, bus) = (moved + bytes * ranks, bus + bytes * ranks * (ranks - 1));
             }

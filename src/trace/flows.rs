@@ -1,22 +1,24 @@
-//! Arrows. Perfetto draws one from each slice that has a number to the next one in time that has it, and none where a number occurs
-//! once. So each arrow has a number of its own, made of the handle of the event that it comes from, which both ends know:
+//! Arrows. Perfetto draws an arrow from each slice with a number to the next slice in time with the
+//! same number, and none if a number occurs once. So each arrow has a number of its own, made from
+//! the handle of the event it starts at, which both ends know:
 //!
 //! ```text
 //! ncclAllReduce --> KernelLaunch --> AllReduce, handed over --> AllReduce, run
 //!                        `--> kernel --> its channels --> proxy operations
 //! ```
 //!
-//! A captured call or launch has one arrow through all of its replays. A handle begins with its process's tag, so that the arrows
-//! of joined files do not mix.
+//! A captured call or launch has one arrow through all of its replays. A handle begins with the tag
+//! of its process, so that the arrows of merged files do not mix.
 
 use crate::model::ids::Handle;
 
-/// Bits of a handle's counter that are kept: beyond so many events in one process, an arrow may lead astray.
+/// Bits of a handle's counter that are kept. With more events than that in a process, an arrow may
+/// lead to the wrong slice.
 const COUNTER_BITS: u32 = Handle::COUNTER_BITS - 8;
-/// Most channels of NCCL.
+/// The most channels that NCCL uses.
 const CHANNELS: u8 = 64;
 
-/// The arrow from an event to what follows from it.
+/// The arrow from an event to what it causes.
 pub(super) fn from(event: Handle) -> u64 {
     numbered(event, 0)
 }
@@ -26,7 +28,7 @@ pub(super) fn to_channel(operation: Handle, channel: u8) -> u64 {
     numbered(operation, 1 + channel % CHANNELS)
 }
 
-/// The arrow between a channel of an operation and what the proxy does for it.
+/// The arrow between a channel of an operation and the proxy's work for it.
 pub(super) fn to_proxy(operation: Handle, channel: u8) -> u64 {
     numbered(operation, 1 + CHANNELS + channel % CHANNELS)
 }
@@ -42,7 +44,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_two_arrows_have_one_number() {
+    fn no_two_arrows_share_a_number() {
         let mut numbers = HashSet::new();
         for event in [0x8_0000_0000_0001, 0x8_0000_0000_0002, 0xfff_f000_0000_0001].map(Handle) {
             assert!(numbers.insert(from(event)));

@@ -1,4 +1,5 @@
-//! What ran on the GPUs: one family of tracks a stream, and one for the operations of kernels that carry several.
+//! What ran on the GPUs: one family of tracks per stream, and one for the operations of kernels
+//! that carry several.
 
 use rustc_hash::FxHashMap;
 
@@ -14,17 +15,18 @@ use super::writer::Track;
 use crate::model::activity::{Copy, HostFunction, Kernel, Overhead, Place};
 use crate::model::timeline::{CopyOf, Owner};
 
-/// Kernels of one stream that may overlap, as programmatic launches do, and those that arrive late.
+/// Lanes for kernels of one stream that overlap, as programmatic launches do, or that arrive late.
 const LANES: usize = 16;
-/// Streams that get tracks of their own; the rest share one family, so that the viewer stays usable.
+/// Streams that get tracks of their own; the rest share one family, so that the viewer stays
+/// usable.
 const STREAMS: usize = 512;
-/// Channels of streams that get tracks of their own; the rest of a GPU's share one family.
+/// Channels of streams that get tracks of their own; the rest of a GPU's channels share one family.
 const CHANNELS: usize = 2048;
-/// Operations of one kernel that are drawn below it; a kernel of an all-to-all may carry thousands. There are lanes for four such kernels, because late ones
-/// find the first lanes taken.
+/// How many operations of one kernel are drawn below it; a kernel of an all-to-all may carry
+/// thousands. There are lanes for four such kernels, because late ones find the first lanes taken.
 const OPERATIONS: usize = 16;
 
-/// The number of the stream that streams without tracks of their own share.
+/// The stream number shared by streams that have no tracks of their own.
 const OTHERS: u32 = u32::MAX;
 
 /// The GPUs of a trace.
@@ -40,12 +42,13 @@ pub(super) struct Gpu {
 struct Families {
     kernels: FamilyId,
     operations: FamilyId,
-    /// The group of its channels; made with the first.
+    /// The group of its channels, made with the first one.
     channels: Option<Track>,
 }
 
 impl Gpu {
-    /// A kernel: NCCL's by what it carries, with how fast that went; any other by its own name.
+    /// A kernel. NCCL's are named by what they carry and get their bandwidth; all others have their
+    /// own name.
     pub(super) fn kernel(&mut self, canvas: &mut Canvas, kernel: &Kernel, owner: &Owner<'_>, speed: Option<Bandwidth>) {
         let families = self.stream(canvas, kernel.place);
         let span = (kernel.span.start, kernel.span.end);
@@ -62,7 +65,7 @@ impl Gpu {
                 let arrows = launch.iter().map(|launch| flows::from(*launch));
                 let arrows: Vec<u64> =
                     arrows.chain(channels.iter().map(|(of, channel)| flows::to_channel(*of, *channel))).collect();
-                // A kernel that carries one operation has that one's colour.
+                // A kernel that carries one operation has the colour of that operation.
                 let correlation = operations.first().and_then(|operation| operation.correlation(*comm));
                 let name = CarriedName { operations };
                 let look = Look::new(Category::Kernel, &name).of(correlation).with(&arrows);
@@ -83,7 +86,7 @@ impl Gpu {
         }
     }
 
-    /// A copy or a memset; one that a collective queued is named by it.
+    /// A copy or a memset. One that a collective queued is named after the collective.
     pub(super) fn copy(&mut self, canvas: &mut Canvas, copy: &Copy, of: Option<CopyOf<'_>>) {
         let families = self.stream(canvas, copy.place);
         let name = names::copy(copy.kind);
@@ -107,7 +110,7 @@ impl Gpu {
         canvas.whole(families.kernels, span, &look);
     }
 
-    /// A function that a graph had the host run: the stream waited for it.
+    /// A function that the host ran for a graph: the stream waited for it.
     pub(super) fn host_function(&mut self, canvas: &mut Canvas, function: &HostFunction) {
         let families = self.stream(canvas, function.place);
         canvas
@@ -153,7 +156,7 @@ impl Gpu {
         canvas.whole(family, span, &Look::new(Category::Ncclscope, &Fixed(name)));
     }
 
-    /// The tracks of a channel of the kernels of a stream.
+    /// The tracks of a channel of a stream's kernels.
     pub(super) fn channel(&mut self, canvas: &mut Canvas, place: Place, channel: u8) -> FamilyId {
         let place = self.place_of(canvas, place);
         let full = self.channels.len() >= CHANNELS || !canvas.lanes.is_roomy();
@@ -180,7 +183,7 @@ impl Gpu {
         family
     }
 
-    /// Where a stream is drawn: beyond so many, together with others.
+    /// Where a stream is drawn: beyond the limit, together with others.
     fn place_of(&self, canvas: &Canvas, place: Place) -> Place {
         let full = self.streams.len() >= STREAMS || !canvas.lanes.is_roomy();
         let crowded = full && !self.streams.contains_key(&place);
@@ -193,7 +196,8 @@ impl Gpu {
             return format!("GPU {} · other streams", place.device);
         }
         let name = format!("GPU {} · stream {}", place.device, place.stream);
-        // Streams are numbered per context, and two tracks of one name would be drawn as one.
+        // CUPTI numbers streams per context, and the viewer would merge two tracks with the same
+        // name.
         let twin = |other: &Place| {
             other.device == place.device && other.stream == place.stream && other.context != place.context
         };
@@ -221,7 +225,7 @@ impl Gpu {
     }
 }
 
-/// The place of a stream's tracks among those of all GPUs.
+/// The rank of a stream's tracks among those of all GPUs.
 fn stream_rank(place: Place) -> u32 {
     (place.device.min(0xff) << 20 | place.stream.min(0x7_ffff)) << 2
 }

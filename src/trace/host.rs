@@ -1,5 +1,5 @@
-//! What host threads did, by CUPTI. It comes later than what NCCL says of them and may lie inside of it or across, so it is not drawn among
-//! NCCL's calls but on tracks below the thread's own.
+//! What host threads did, according to CUPTI. This arrives later than NCCL's calls and may nest in
+//! them or cross them. So it is not drawn among NCCL's calls, but on tracks below the thread's own.
 
 use std::sync::Arc;
 
@@ -15,37 +15,40 @@ use super::writer::Track;
 use crate::model::activity::{Api, CudaCall, Marker};
 use crate::model::time::HostNs;
 
-/// Calls of one thread that seem to overlap, because some came late.
+/// Lanes for calls of one thread that seem to overlap, because some arrived late.
 const LANES: usize = 8;
-/// Threads that get tracks of their own; the rest share one family each, so that the viewer stays usable.
+/// Threads that get tracks of their own; the rest share one family of each kind, so that the viewer
+/// stays usable.
 const THREADS: usize = 512;
-/// Where these are found.
+/// The key of the threads that share.
 const OTHERS: i32 = i32::MIN;
-/// Domains of NVTX's that get tracks of their own, over all threads; the rest share those of the default one.
+/// NVTX domains that get tracks of their own, over all threads; the rest share those of the default
+/// domain.
 const DOMAINS: usize = 256;
-/// Ranges that overlap without nesting, which those with a handle may.
+/// Lanes for ranges that overlap without nesting, which ranges with a handle may do.
 const RANGE_LANES: usize = 16;
-/// Where the ranges of the process are found.
+/// The key of the ranges of the process.
 const PROCESS: i32 = 0;
 
-/// The host threads of CUPTI's records, by the system's number.
+/// The host threads of CUPTI's records, by the system's thread id.
 #[derive(Default)]
 pub(super) struct Host {
     threads: FxHashMap<i32, Families>,
     ranges: FxHashMap<(i32, Option<Arc<str>>), FamilyId>,
-    /// The ranges are those of PyTorch's profiler, not NVTX's.
+    /// The ranges come from PyTorch's profiler, not from NVTX.
     by_pytorch: bool,
 }
 
-/// The tracks of a thread, each made with the first thing drawn on it.
+/// The tracks of a thread, each made when something is first drawn on it.
 struct Families {
     parent: Option<Track>,
-    /// Calls, by whose functions they are.
+    /// Calls, by API.
     calls: FxHashMap<Api, FamilyId>,
 }
 
 impl Host {
-    /// By what ranges were marked: their category, how their tracks begin, and what these show.
+    /// For the source of the ranges: their category, the start of their track names, and a
+    /// description.
     fn marked(&self) -> (Category, &'static str, &'static str) {
         match self.by_pytorch {
             false => (Category::Nvtx, "NVTX", "Ranges that the program marks by NVTX, by CUPTI."),
@@ -80,12 +83,13 @@ impl Host {
         canvas.whole(family, (call.span.start, call.span.end), &Look::new(Category::Cuda, &Text(&call.name)));
     }
 
-    /// From here on ranges are those that PyTorch's profiler recorded: its operators, and what the program marked with it.
+    /// From here on ranges come from PyTorch's profiler: its operators, and what the program marked
+    /// with it.
     pub(super) fn ranges_by_pytorch(&mut self) {
         self.by_pytorch = true;
     }
 
-    /// A range of NVTX, or a mark. Ranges are drawn when they have ended, inner ones first.
+    /// An NVTX range or mark. Ranges are drawn when they have ended, inner ones first.
     pub(super) fn range(
         &mut self,
         canvas: &mut Canvas,
@@ -132,7 +136,7 @@ impl Host {
         })
     }
 
-    /// Where the tracks of a thread are found.
+    /// The key of a thread's tracks.
     fn key(&self, canvas: &Canvas, tid: i32) -> i32 {
         let full = self.threads.len() >= THREADS || !canvas.lanes.is_roomy();
         if full && !self.threads.contains_key(&tid) { OTHERS } else { tid }

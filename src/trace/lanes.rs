@@ -1,8 +1,9 @@
-//! Slices that may overlap, spread over lanes: tracks of one name, which the viewer draws as one.
+//! Slices that may overlap, spread over lanes: tracks with the same name, which the viewer draws as
+//! one.
 //!
-//! On a lane, slices come one after the other, and nothing of them overlaps: Perfetto would draw wrong durations
-//! without a word. A slice may hold phases, one after the other. Every end lies at or after its begin, and every
-//! begin at or after the end before it.
+//! On a lane, slices follow each other and never overlap: Perfetto would silently draw wrong
+//! durations. A slice may hold phases, one after the other. Every end lies at or after its begin,
+//! and every begin at or after the previous end.
 
 use std::collections::VecDeque;
 
@@ -24,13 +25,13 @@ pub(super) struct Lanes {
     open: FxHashMap<Handle, Placed>,
     /// Slices for which there was no lane.
     pub(super) missing: u64,
-    /// Slices on tracks that things share which have none of their own.
+    /// Slices on shared tracks, of things that have no tracks of their own.
     pub(super) sharing: u64,
     /// Records were dropped: a slice may wait for an end that is lost.
     pub(super) lossy: bool,
 }
 
-/// Tracks of one name.
+/// Tracks with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FamilyId(usize);
 
@@ -41,24 +42,26 @@ struct Family {
     sequence: Option<Sequence>,
     lanes: Vec<Lane>,
     max: usize,
-    /// Further lanes, for slices that found none of the others free.
+    /// Additional lanes, for slices that found none of the others free.
     further: Vec<Further>,
-    /// It is of things that have no tracks of their own.
+    /// It is shared by things that have no tracks of their own.
     shared: bool,
 }
 
-/// A lane on which slices that are of one time lie in each other. What nests by accident nowhere else is drawn so, rather than not at all:
-/// a group may hand over hundreds of operations at once, and its kernel carries them all for as long as it runs.
+/// A lane on which slices with equal times nest. Elsewhere unrelated slices never nest; here they
+/// do, because otherwise they would not be drawn at all: a group may hand over hundreds of
+/// operations at once, and its kernel carries all of them for as long as it runs.
 struct Further {
     track: Track,
-    /// From when to when the last ones on it last, and how many these are.
+    /// The begin and end of the last slices on it, and how many there are.
     span: (HostNs, HostNs),
     depth: u32,
 }
 
-/// Slices that lie in each other: Perfetto drops those that are deeper than 512.
+/// How deep slices may nest. Perfetto drops slices deeper than 512.
 const DEPTH: u32 = 256;
-/// Further lanes of a family: with these a kernel of 4096 operations, the most that are remembered, is whole.
+/// Additional lanes per family. They hold a kernel of 4096 operations, the most that are
+/// remembered.
 const FURTHER: usize = 16;
 
 /// Where a family's tracks belong.
@@ -69,12 +72,12 @@ pub(super) struct Placing {
     pub(super) description: &'static str,
 }
 
-/// How a slice looks, beside its arguments.
+/// How a slice looks, apart from its arguments.
 #[derive(Clone, Copy)]
 pub(super) struct Look<'a> {
     pub(super) category: Category,
     pub(super) name: &'a dyn Name,
-    /// Slices of one operation have the same number, and the same colour.
+    /// A number that all slices of one operation share, and with it their colour.
     pub(super) correlation: Option<u64>,
     /// Its arrows: see [`super::flows`].
     pub(super) flows: &'a [u64],
@@ -104,25 +107,27 @@ struct Lane {
     last: HostNs,
     /// The slice that is open on it.
     open: Option<Handle>,
-    /// Of slices that nest: what was drawn. Few lanes have such.
+    /// What was drawn on it, for slices that nest. Few lanes have any.
     nested: Option<Box<Nested>>,
 }
 
-/// Slices that were drawn on a lane in the order of their ends.
+/// Slices that were drawn on a lane in order of their ends.
 #[derive(Default)]
 struct Nested {
     /// The outermost so far.
     outermost: VecDeque<(HostNs, HostNs)>,
-    /// The end of those that are not remembered.
+    /// The end of the slices that are no longer remembered.
     closed: HostNs,
 }
 
-/// Outermost slices of a lane that are remembered; nothing is drawn any more that begins before the others.
+/// How many outermost slices of a lane are remembered. Nothing is drawn before the older ones'
+/// ends.
 const OUTERMOST: usize = 64;
 
 impl Lane {
-    /// Whether a slice lies across none that was drawn. Perfetto takes events of one time in the order of their writing, so one that begins
-    /// with another, and was written after it, would be taken for the inner one.
+    /// Whether a slice crosses none that was drawn. Perfetto orders events of equal time as they
+    /// were written. So a slice that begins together with an inner one, but was written after it,
+    /// would be drawn inside it.
     fn has_room_around(&self, start: HostNs, end: HostNs) -> bool {
         let Some(nested) = &self.nested else { return true };
         let before = nested.outermost.iter().rfind(|(begin, _)| *begin <= start);
@@ -152,11 +157,12 @@ struct Placed {
     phase: bool,
 }
 
-/// Tracks of a file, from which on what is new shares some: the viewer gets slow with more than a few thousand.
+/// From this many tracks in a file on, new things share tracks: the viewer gets slow with more than
+/// a few thousand.
 const OWN_TRACKS: u32 = 3_000;
-/// From so many on there are no further lanes either, but for what is shared.
+/// From this many tracks on there are no further lanes either, except for shared families.
 const LANES_UNTIL: u32 = 4_000;
-/// Lanes of a family that many share.
+/// Lanes of a shared family.
 const SHARED_LANES: usize = 64;
 
 impl Lanes {
@@ -164,7 +170,7 @@ impl Lanes {
         Lanes { writer, families: Vec::new(), open: FxHashMap::default(), missing: 0, sharing: 0, lossy: false }
     }
 
-    /// Whether what is new may have tracks of its own.
+    /// Whether new things may have tracks of their own.
     pub(super) fn is_roomy(&self) -> bool {
         self.writer.tracks() < OWN_TRACKS
     }
@@ -183,19 +189,20 @@ impl Lanes {
         FamilyId(self.families.len() - 1)
     }
 
-    /// A family of things that have none of their own; what is drawn on it is counted.
+    /// A family shared by things that have none of their own; slices on it are counted.
     pub(super) fn shared_family(&mut self, name: String, place: Placing) -> FamilyId {
         let family = self.family(name, place, SHARED_LANES);
         self.families[family.0].shared = true;
         family
     }
 
-    /// Whether a family is of things that have none of their own.
+    /// Whether a family is shared.
     pub(super) fn is_shared(&self, family: FamilyId) -> bool {
         self.families[family.0].shared
     }
 
-    /// Begins a slice in a free lane. Without one it is drawn without its length, which it says, and its end is ignored.
+    /// Begins a slice in a free lane. Without one it becomes an instant, which says so, and its end
+    /// is ignored.
     pub(super) fn begin(&mut self, family: FamilyId, id: Handle, time: HostNs, look: &Look<'_>, args: &mut Args) {
         self.sharing += u64::from(self.is_shared(family));
         let Some(lane) = self.free_lane(family, time) else {
@@ -213,7 +220,8 @@ impl Lanes {
         }
     }
 
-    /// A slice whose end is known, in a lane that is free there. Without one it lies in others of its time; else it becomes an instant, which says so.
+    /// A slice whose end is known, in a lane that is free then. Without one it is nested in slices
+    /// with equal times. Failing that too, it becomes an instant, which says so.
     pub(super) fn whole(&mut self, family: FamilyId, start: HostNs, end: HostNs, look: &Look<'_>, args: &mut Args) {
         self.sharing += u64::from(self.is_shared(family));
         let Some(lane) = self.free_lane(family, start) else {
@@ -232,8 +240,8 @@ impl Lanes {
         }
     }
 
-    /// A slice for which no lane is free: on a further lane, where it follows on all others or is of the time of the last ones. Whether
-    /// there is such a lane.
+    /// Draws a slice that found no free lane on an additional one: after all slices there, or
+    /// nested in the last ones if their times are equal. Returns false if there is no such lane.
     fn further(&mut self, family: FamilyId, span: (HostNs, HostNs), look: &Look<'_>, args: &Args) -> bool {
         let fits = |lane: &Further| lane.span.1 < span.0 || lane.span == span && lane.depth < DEPTH;
         let found = self.families[family.0].further.iter().position(fits);
@@ -265,8 +273,9 @@ impl Lanes {
         Some(family.further.len() - 1)
     }
 
-    /// A slice whose end is known and that may contain others which were drawn before, in a lane where it does not lie across any.
-    /// Without one it becomes an instant, which says so. A family has either these or others.
+    /// A slice whose end is known and which may contain slices drawn before it, in a lane where it
+    /// crosses none. Without one it becomes an instant, which says so. All slices of a family are
+    /// drawn this way, or none.
     pub(super) fn nested(&mut self, family: FamilyId, start: HostNs, end: HostNs, look: &Look<'_>, args: &mut Args) {
         self.sharing += u64::from(self.is_shared(family));
         let lanes = &self.families[family.0].lanes;
@@ -311,7 +320,8 @@ impl Lanes {
         self.writer.begin(sequence, track, time, Category::Proxy, &Fixed(name), &extra);
     }
 
-    /// An instant on a family's first lane. It takes no room: it may lie anywhere, and is drawn at its own time.
+    /// An instant on a family's first lane. It takes no room, so it may lie anywhere and keeps its
+    /// own time.
     pub(super) fn instant(&mut self, family: FamilyId, time: HostNs, category: Category, name: &dyn Name, args: &Args) {
         if !self.families[family.0].lanes.is_empty() || self.new_lane(family, time) {
             self.instant_on(family, 0, time, category, name, args);
@@ -363,7 +373,7 @@ impl Lanes {
         }
     }
 
-    /// A lane that has nothing open and nothing after `time`.
+    /// A lane with nothing open and nothing after `time`.
     fn free_lane(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
         let lanes = &self.families[family.0].lanes;
         if let Some(lane) = lanes.iter().position(|lane| lane.open.is_none() && lane.last <= time) {
@@ -376,8 +386,8 @@ impl Lanes {
         self.lossy.then(|| self.free_by_force(family, time)).flatten()
     }
 
-    /// Where records were dropped, a slice may wait for a stop that is among them, and would hold its lane for
-    /// ever: the one that has been quiet longest is given up.
+    /// Where records were dropped, a slice may wait for a stop that is lost, and would hold its
+    /// lane for ever. The slice that has been quiet longest is given up.
     fn free_by_force(&mut self, family: FamilyId, time: HostNs) -> Option<usize> {
         let lanes = &self.families[family.0].lanes;
         let (lane, quiet) = lanes.iter().enumerate().min_by_key(|(_, lane)| lane.last)?;
@@ -404,7 +414,7 @@ impl Lanes {
         true
     }
 
-    /// The lane for an event at `time`, or as soon after it as the lane's order allows.
+    /// The lane for an event at `time`, or as soon after as the order of the lane allows.
     fn lane_at(&mut self, id: FamilyId, lane: usize, time: HostNs) -> Option<(Sequence, Track, HostNs)> {
         if self.families[id.0].lanes.is_empty() && !self.new_lane(id, time) {
             return None;

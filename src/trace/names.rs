@@ -15,7 +15,8 @@ use crate::model::state;
 use crate::model::timeline::{Comm, Operation};
 use crate::model::word::Word;
 
-/// The label of a process that has another number in a trace of several hosts than on its own: `pid 7 on its host`.
+/// The label of a process that has another number in a trace of several hosts than on its own:
+/// `pid 7 on its host`.
 #[cfg(feature = "cli")]
 pub fn pid_on_its_host(pid: u64) -> String {
     format!("pid {pid} on its host")
@@ -33,17 +34,18 @@ pub struct Fixed<'a>(pub &'a str);
 /// A text made for one event.
 pub struct Text<'a>(pub &'a str);
 
-/// An operation: `AllReduce 16 MiB f32`, `Send 1 MiB f32 → 3`; a call of it has NCCL's prefix.
+/// An operation: `AllReduce 16 MiB f32`, `Send 1 MiB f32 → 3`. The name of a call has NCCL's
+/// prefix.
 pub struct OperationName<'a> {
     /// The operation.
     pub operation: &'a Operation,
-    /// What stands in front.
+    /// What precedes it.
     pub prefix: &'static str,
 }
 
-/// A proxy operation: what it is part of, else what is known.
+/// A proxy operation: named by its operation if that is known, else by what is known.
 pub struct ProxyOpName<'a> {
-    /// The operation it is part of.
+    /// The operation it belongs to.
     pub operation: Option<&'a Operation>,
     /// NCCL's channel.
     pub channel: u8,
@@ -53,7 +55,7 @@ pub struct ProxyOpName<'a> {
 pub struct QueuedName<'a> {
     /// The first.
     pub first: ProxyOpName<'a>,
-    /// The number of the others.
+    /// How many others there are.
     pub more: u64,
 }
 
@@ -67,11 +69,11 @@ pub struct CarriedName<'a> {
 pub struct StepName<'a> {
     /// Its number.
     pub step: i64,
-    /// The operation, where that is known.
+    /// The operation, if it is known.
     pub operation: Option<&'a Operation>,
 }
 
-/// A kernel by its name in the symbol table.
+/// A kernel, by its name in the symbol table.
 pub struct KernelName<'a>(pub &'a str);
 
 impl Name for Fixed<'_> {
@@ -119,15 +121,16 @@ impl Name for KernelName<'_> {
     }
 }
 
-/// The name of a function as a person writes it, without parameters and return type, where it is mangled.
+/// The name of a function as written in source code, without parameters and return type, if it is
+/// mangled.
 #[must_use]
 pub fn demangled(name: &str) -> Cow<'_, str> {
     let Some(rest) = name.strip_prefix("_Z") else { return name.into() };
-    // Parameters of a function template's instance would drag its return type along.
+    // With its parameters, an instance of a function template would show its return type, too.
     let options = DemangleOptions::default().no_params().no_return_type();
     match Symbol::new(name).ok().and_then(|symbol| symbol.demangle_with_options(&options).ok()) {
         Some(plain) => plain.into(),
-        // Cut-off or foreign manglings: the first identifier, as `_Z41ncclDevKernel_...` has it.
+        // Truncated or foreign manglings: the first identifier, as in `_Z41ncclDevKernel_...`.
         None => rest.trim_start_matches(|it: char| it.is_ascii_digit()).into(),
     }
 }
@@ -254,8 +257,10 @@ pub fn write_size(bytes: u64, text: &mut String) {
 /// What a communicator without a name is called that has every rank of the job.
 pub const ALL: &str = "all";
 
-/// A communicator in a word: by its name, `dp`; one without is `all` if it has every rank of the job, each by its number there, and else
-/// has its short hash, `1f2e3d4c`, and whether it stays on this host. `world` is this process's rank in the job and the job's size.
+/// A short name for a communicator: its own name, like `dp`. Without one it is `all`, if it
+/// contains every rank of the job under its number there. Otherwise it is the short hash, like
+/// `1f2e3d4c`, and whether the communicator stays on this host. `world` is this process's rank in
+/// the job and the size of the job.
 #[must_use]
 pub fn short_comm(comm: &Comm, world: Option<(u32, u32)>) -> String {
     let is_all =
@@ -268,19 +273,20 @@ pub fn short_comm(comm: &Comm, world: Option<(u32, u32)>) -> String {
     }
 }
 
-/// A communicator that has a hash only, and so many hosts.
+/// A communicator with only a hash, on this many hosts.
 #[must_use]
 pub fn unnamed_comm(hash: u64, hosts: i32) -> String {
     if hosts == 1 { format!("this host {}", short_hash(hash)) } else { short_hash(hash) }
 }
 
-/// NCCL's hash of a communicator as people may remember it: `1f2e3d4c`.
+/// A short form of NCCL's hash of a communicator: `1f2e3d4c`.
 #[must_use]
 pub fn short_hash(hash: u64) -> String {
     format!("{:08x}", (hash ^ hash >> 32) as u32)
 }
 
-/// The part of a name that tells people most: PyTorch's are `description:name`, and `undefined` where nobody described the group.
+/// The part of a name that is most useful to people. PyTorch's names are `description:name`, with
+/// `undefined` where the group has no description.
 #[must_use]
 pub fn group_name(name: &str) -> &str {
     match name.split_once(':') {
@@ -299,13 +305,13 @@ pub fn comm(short: &str, comm: &Comm) -> String {
     }
 }
 
-/// `2.28.9`, from NCCL's number for it.
+/// `2.28.9`, from NCCL's version number.
 #[must_use]
 pub fn nccl_version(number: u32) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
-/// What stands between a process and its GPU.
+/// The separator between a process and its GPU.
 const ON_GPU: &str = " · GPU ";
 
 /// A process by its GPU: `rank 3 · node17 · GPU 3 (H200)`.
@@ -317,7 +323,7 @@ pub fn on_gpu(process: &str, device: u32, model: Option<&str>) -> String {
     }
 }
 
-/// A process's name without its GPU, and the number of that, where the name says it.
+/// A process's name without its GPU, and the GPU's number if the name has one.
 #[must_use]
 pub fn without_gpu(name: &str) -> (&str, Option<u32>) {
     let Some((process, gpu)) = name.rsplit_once(ON_GPU) else { return (name, None) };
@@ -327,7 +333,7 @@ pub fn without_gpu(name: &str) -> (&str, Option<u32>) {
     }
 }
 
-/// What a copy is called.
+/// The name of a copy.
 #[must_use]
 pub fn copy(kind: CopyKind) -> &'static str {
     match kind {
@@ -340,7 +346,7 @@ pub fn copy(kind: CopyKind) -> &'static str {
     }
 }
 
-/// What a step waits for in a state.
+/// What a step waits for in this state.
 #[must_use]
 pub fn step_phase(number: u16) -> &'static str {
     match number {
@@ -352,7 +358,7 @@ pub fn step_phase(number: u16) -> &'static str {
     }
 }
 
-/// What a proxy operation does in a state of NCCL up to 2.26.
+/// What a proxy operation does in this state of NCCL up to 2.26.
 #[must_use]
 pub fn proxy_op_phase(number: u16) -> &'static str {
     match number {
@@ -385,7 +391,7 @@ pub fn size(bytes: u64) -> String {
     text
 }
 
-/// A collision would give an event another event's name, so the hash is a good one.
+/// A collision would give an event the name of another, so the hash must be a good one.
 fn hash(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -416,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_named_with_their_gpu_and_known_without_it() {
+    fn processes_are_named_with_their_gpu_and_recognised_without_it() {
         for (model, name) in [
             (Some("NVIDIA H200"), "rank 3 · node17 · GPU 3 (H200)"),
             (Some("GRID V100 (8 GB)"), "rank 3 · node17 · GPU 3 (GRID V100 (8 GB))"),
@@ -431,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn pytorch_s_names_are_told_by_their_description() {
+    fn pytorch_groups_are_named_by_their_description() {
         for (name, told) in [
             ("dp", "dp"),
             ("DATA_PARALLEL_GROUP:4", "DATA_PARALLEL_GROUP"),

@@ -1,11 +1,14 @@
-//! Overdue operations: a track of its own shows those of a communicator that should have ended. In a job that hangs they stay
-//! open, also where no proxy is at work that would show it: between the GPUs of one host.
+//! Overdue operations: those of a communicator that should have ended are shown on a track of their
+//! own. In a hanging job they stay open, even between GPUs of one host, where no proxy could show
+//! the hang.
 //!
-//! An operation is done when its kernel has ended, or that of a later one of its communicator; or when all has ended that
-//! NCCL's proxy and channels were doing for it. CUPTI holds back the record of a kernel that still runs, and with it the
-//! records of kernels that ended before it. So where a communicator stands still, CUPTI is made to return everything, once:
-//! what had ended is known then, and so is what had not. That costs the records of the kernels that are under way, which a
-//! job that hangs does not miss. One that only paused does; so each pause doubles the time until the next flush.
+//! An operation is done when its kernel, or that of a later operation of the communicator, has
+//! ended; or when everything has ended that NCCL's proxy and channels were doing for it. CUPTI
+//! holds back the record of a kernel that still runs, and with it the records of kernels that ended
+//! before. So when a communicator stands still, CUPTI is forced to return everything, once: then it
+//! is known which kernels had ended and which had not. The price is the records of kernels under
+//! way. A hanging job does not miss them, but a job that only paused does. So each pause doubles
+//! the time until the next flush.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,72 +27,77 @@ use crate::model::timeline::{Comm, Operation, Owner};
 
 const DESCRIPTION: &str = "Operations that should have ended and are not known to have, from their hand-over on; those of a \
                            graph from its launch on. The first one is what the others wait for.";
-/// How long a communicator may stand still with an operation under way, ns.
+/// How long a communicator may stand still with an operation under way, in ns.
 const PATIENCE_NS: u64 = 3_000_000_000;
-/// It is doubled so often at most: three minutes.
+/// How often that time is doubled: up to three minutes.
 const DOUBLINGS: u32 = 6;
-/// What ended on the GPU so shortly before a flush shows that it goes on, ns.
+/// If something ended on the GPU this shortly before a flush, the job is not standing still; in ns.
 const RECENT_NS: u64 = 1_500_000_000;
-/// How long a flush by force is waited for, ns.
+/// How long to wait for a forced flush, in ns.
 const FLUSH_NS: u64 = 2_000_000_000;
-/// Operations that were not handed over and are shown at a time.
+/// How many operations without a reported hand-over are shown at a time.
 const UNTOLD: usize = 64;
 const NOT_ENDED: &str = "its kernel had not ended when CUPTI was flushed by force";
 const NOT_SEEN: &str = "its kernel has not been seen to end: it may be done";
 const MAY_BE_DONE: &str = "its kernel has not been seen to end, but kernels were lost or could not be matched in this process: it may be done";
 
-/// What is known elsewhere of what is under way.
+/// Evidence from elsewhere about operations under way.
 pub struct Evidence<'a> {
-    /// When all that NCCL's proxy and channels did for an operation had ended.
+    /// When everything that NCCL's proxy and channels did for an operation had ended.
     pub done: &'a dyn Fn(Handle) -> Option<HostNs>,
-    /// When the proxy or a channel last moved in a communicator.
+    /// When the proxy or a channel last made progress in a communicator.
     pub moved: &'a dyn Fn(Handle) -> Option<HostNs>,
-    /// The first launch of which no kernel has been seen, and NCCL tells nothing else: of a graph, or of a broadcast.
+    /// The first launch without a known kernel that NCCL reports nothing else about: of a graph, or
+    /// of a broadcast.
     pub launch: Option<HostNs>,
 }
 
-/// What is overdue, and what is known of a standstill.
+/// The overdue operations, and what is known about a standstill.
 #[derive(Debug, Default)]
 pub(super) struct NotDone {
-    /// What is handed over will be known to be done, and whether that of some was lost.
+    /// Whether the ends of operations handed over from now on will be known, and whether the
+    /// kernels of some are missing.
     expects_kernels: bool,
     kernels_missing: bool,
     state: State,
-    /// How often what stood still went on.
+    /// How often a standstill turned out to be a pause.
     pauses: u32,
-    /// By device: the first kernel that had not ended, by the id of its launch; its name, where it is not NCCL's.
+    /// By device: the first kernel that had not ended, by the id of its launch, and its name if it
+    /// is not NCCL's.
     first: BTreeMap<u32, (u32, Option<Arc<str>>)>,
     unfinished: u64,
-    /// Operations that had not ended and were not handed over: not shown yet; and shown, with their communicator.
+    /// Operations that had not ended and whose hand-over was not reported: those not yet shown, and
+    /// those shown, with their communicator.
     untold: Vec<Untold>,
     shown: Vec<(Handle, Handle)>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 enum State {
-    /// All moves, as far as is known.
+    /// As far as is known, everything makes progress.
     #[default]
     Moving,
-    /// CUPTI's buffers were asked for then.
+    /// CUPTI's buffers were requested at this time.
     Asked(HostNs),
-    /// They came, as they were then; or they did not come.
+    /// The buffers arrived, with the content they had at that time; or they did not arrive.
     Flushed(HostNs),
     Silent(HostNs),
 }
 
-/// An operation of which NCCL did not say that it was handed over: of a graph's replay, or a broadcast from 2.29 on.
+/// An operation whose hand-over NCCL did not report: of a graph's replay, or a broadcast from 2.29
+/// on.
 #[derive(Debug)]
 struct Untold {
     context: Handle,
     /// Which run of its graph, counted from 1.
     number: Option<u64>,
-    /// When its graph was launched, or it was asked for.
+    /// When its graph was launched, or when it was called.
     begin: HostNs,
     operation: Arc<Operation>,
 }
 
 impl NotDone {
-    /// Whether the GPU's side of what is handed over from now on will be known.
+    /// Sets whether the GPU's side will be known for operations handed over from now on.
     pub(super) fn expect_kernels(&mut self, canvas: &mut Canvas, comms: &mut Comms, expected: bool, now: HostNs) {
         self.expects_kernels = expected;
         if !expected {
@@ -104,7 +112,8 @@ impl NotDone {
         self.kernels_missing = true;
     }
 
-    /// Whose a kernel was. Of an operation whose hand-over is not known nobody will tell that it ended.
+    /// Notes a kernel's owner. The end of an operation without a known hand-over will not be
+    /// reported.
     pub(super) fn kernel(&mut self, owner: &Owner<'_>) {
         self.kernels_missing |= match owner {
             Owner::Operations { operations, .. } => operations.iter().any(|operation| operation.id.is_none()),
@@ -113,13 +122,13 @@ impl NotDone {
         };
     }
 
-    /// Whether CUPTI was asked for what has not ended, and has not answered.
+    /// Whether CUPTI was asked for unfinished kernels and has not answered yet.
     pub(super) fn is_forcing(&self) -> bool {
         matches!(self.state, State::Asked(_) | State::Silent(_))
     }
 
-    /// Comes once a second, in whatever state the job is; kernels are drawn up to `drawn`, as far as CUPTI has returned them.
-    /// Answers whether CUPTI has to be made to return everything.
+    /// Called once a second, whatever the job is doing. Kernels are drawn up to `drawn`, as far as
+    /// CUPTI has returned them. Returns whether CUPTI must be forced to return everything.
     pub(super) fn tick(
         &mut self,
         canvas: &mut Canvas,
@@ -135,7 +144,8 @@ impl NotDone {
         for (context, comm) in &mut comms.drawn {
             comm.outstanding.settle(canvas.writer(), now);
             let last = comm.outstanding.moved().max((evidence.moved)(*context).unwrap_or(HostNs(0)));
-            // Where none of its kernels is known, and others are not matched, its own may be among those.
+            // If none of its kernels is known while others are unmatched, its own may be among
+            // those.
             let is_known = comm.outstanding.is_drawn() || !self.kernels_missing;
             all_still &= last <= since;
             if is_known && last <= since && comm.outstanding.stands(since, evidence.done) {
@@ -154,12 +164,12 @@ impl NotDone {
         wish
     }
 
-    /// CUPTI was made to return its buffers, as they were at `time`, and they have been taken; something last ended on the
-    /// GPU at `moved`.
+    /// CUPTI was forced to return its buffers, and they have been processed. Their content is that
+    /// of `time`. The last thing to end on the GPU ended at `moved`.
     ///
-    /// Where that was just before, nothing stood: the host had only handed over enough for long, and CUPTI held back what
-    /// had ended. What was under way has lost its record, and is not followed any more.
-    /// Answers how many kernels had not ended.
+    /// If that was just before, the job was not standing still: the host had only handed over a lot
+    /// of work, and CUPTI held back what had ended. Operations that were under way have lost their
+    /// record, and are no longer followed. Returns how many kernels had not ended.
     pub(super) fn flushed_by_force(&mut self, comms: &mut Comms, time: HostNs, moved: HostNs) -> u64 {
         self.state = State::Flushed(time);
         if moved.0 + RECENT_NS >= time.0 {
@@ -169,7 +179,7 @@ impl NotDone {
         std::mem::take(&mut self.unfinished)
     }
 
-    /// A kernel had not ended when CUPTI was made to return its record.
+    /// A kernel had not ended when CUPTI was forced to return its record.
     pub(super) fn unfinished(
         &mut self,
         comms: &mut Comms,
@@ -193,7 +203,7 @@ impl NotDone {
             drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
             let (number, begin) = replay.unzip();
             let begin = begin.unwrap_or(operation.since);
-            // Records come in no order. Of a graph's replays the first is the one that stands.
+            // Records come in any order. The first replay of a graph is the one that stands still.
             if let Some(known) = self.untold.iter_mut().find(|it| it.operation.id == operation.id) {
                 if number < known.number {
                     (known.number, known.begin) = (number, begin);
@@ -205,7 +215,7 @@ impl NotDone {
         }
     }
 
-    /// A kernel has ended by `now`, and nobody knows when. What it carried is not under way any more.
+    /// A kernel ended by `now`, at an unknown time. What it carried is no longer under way.
     pub(super) fn untimed(
         &mut self,
         canvas: &mut Canvas,
@@ -228,7 +238,7 @@ impl NotDone {
             let Some(comm) = comms.drawn.get_mut(context) else { continue };
             overdue.extend(comm.outstanding.overdue(since).map(|it| (*context, it)));
         }
-        // In one order, whatever that of the map.
+        // A fixed order, whatever the order of the map.
         overdue.sort_by_key(|(_, it)| (it.begin, it.operation.id));
         for (context, Overdue { begin, operation, is_unfinished }) in overdue {
             let doubt = match (is_unfinished, self.kernels_missing) {
@@ -261,7 +271,8 @@ impl NotDone {
         canvas.begin(family, shown(operation.id), *begin, &look);
     }
 
-    /// A kernel of a communicator has ended: what was shown of it before and was not handed over has ended, too.
+    /// A kernel of a communicator has ended. Shown operations whose hand-over was not reported have
+    /// then ended, too.
     pub(super) fn untold_done(&mut self, canvas: &mut Canvas, context: Handle, end: HostNs) {
         let State::Flushed(flushed) = self.state else { return };
         if end < flushed || self.shown.is_empty() {
@@ -273,7 +284,7 @@ impl NotDone {
         }
     }
 
-    /// What is under way in a communicator will not be known to end.
+    /// The ends of what is under way in a communicator will never be known.
     pub(super) fn give_up(&mut self, canvas: &mut Canvas, comms: &mut Comms, context: Handle, now: HostNs, why: &str) {
         let Some(drawn) = comms.drawn.get_mut(&context) else { return };
         let mut given_up = drawn.outstanding.give_up();
@@ -285,13 +296,15 @@ impl NotDone {
         }
     }
 
-    /// Whether an operation of `comm` that was handed over may have to be shown.
+    /// Whether an operation handed over in `comm` may have to be shown.
     pub(super) fn may_hang(&self, comm: &Comm) -> bool {
-        // Up to interface v4 NCCL does not tell what is captured into a graph, and so runs later or never.
+        // Up to interface v4 NCCL does not report which operations are captured into a graph, and
+        // those run later or never.
         self.expects_kernels && comm.interface >= 5
     }
 
-    /// Something `stands` still, or nothing does; what stands last moved then. Whether CUPTI has to be flushed by force.
+    /// `stands` is whether something stands still, and `moved` when that last made progress.
+    /// Returns whether CUPTI must be flushed by force.
     fn next_state(&mut self, now: HostNs, stands: bool, moved: HostNs) -> bool {
         self.state = match self.state {
             State::Moving if stands => State::Asked(now),
@@ -300,7 +313,7 @@ impl NotDone {
                 self.pauses += 1;
                 State::Moving
             }
-            // Something else came to stand, of which the flush told nothing.
+            // Something new stands still, which the flush could not show.
             State::Flushed(flushed) | State::Silent(flushed) if moved > flushed => State::Asked(now),
             _ => return false,
         };
@@ -312,7 +325,7 @@ impl NotDone {
     }
 }
 
-/// Ends the slices of those whose end is known by now.
+/// Ends the slices of operations whose end is now known.
 pub(super) fn end_what_is_done(canvas: &mut Canvas, comms: &mut Comms) {
     let mut ended: Vec<_> = comms.drawn.values_mut().flat_map(|drawn| drawn.outstanding.take_ended()).collect();
     ended.sort_unstable();
@@ -322,7 +335,8 @@ pub(super) fn end_what_is_done(canvas: &mut Canvas, comms: &mut Comms) {
     }
 }
 
-/// The number of an operation's slice: the operation's, with a bit that no counter of events reaches, because its hand-over has that one.
+/// The id of an operation's overdue slice: the operation's handle with a bit that no event counter
+/// reaches, because the handle itself is the id of its hand-over slice.
 fn shown(operation: Handle) -> Handle {
     Handle(operation.0 | 1 << (Handle::COUNTER_BITS - 1))
 }

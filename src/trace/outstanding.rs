@@ -1,8 +1,9 @@
-//! How many operations of a communicator NCCL has been handed and the GPU has not finished.
+//! How many operations of a communicator have been handed over and not finished by the GPU.
 //!
-//! Kernels are known late, and some never: their record was lost, or nothing says what they carried. An operation whose own end is not
-//! known has ended when one that was handed over after it has, because NCCL lets the operations of a communicator run in their order.
-//! Where CUPTI is silent, what NCCL's proxy and channels did for an operation may say that it has ended.
+//! Kernels are known late, and some never: their record was lost, or nothing says what they
+//! carried. An operation whose own end is not known has ended when one that was handed over after
+//! it has, because NCCL runs the operations of a communicator in order. Where CUPTI is silent,
+//! NCCL's proxy and channels may show that an operation has ended.
 //!
 //! ```text
 //!   A   |--handed over--------- kernel ====|
@@ -21,26 +22,26 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::Operation;
 
-/// How long the end of an operation is waited for, ns: CUPTI's records come a second late.
+/// How long to wait for the end of an operation, in ns: CUPTI's records arrive a second late.
 const HOLD_NS: u64 = 1_500_000_000;
-/// Operations of one communicator that are followed; of more, the oldest are taken for done.
+/// How many operations of one communicator are followed; beyond that the oldest are taken for done.
 const OPERATIONS: usize = 4096;
-/// Operations that are shown at a time: what is behind them waits for them.
+/// How many operations are shown at a time: those behind them wait for them.
 const SHOWN: usize = 8;
-/// Operations of which is asked at a time whether NCCL's own reports say that they are done.
+/// How many operations are checked at a time for being done by NCCL's own reports.
 const ASKED: usize = 64;
 
 /// The operations of a communicator that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
-    /// In the order of their hand-over.
+    /// In order of their hand-over.
     operations: VecDeque<UnderWay>,
-    /// Made with the first kernel: without any, nothing says when operations end.
+    /// Made with the first kernel: without kernels, nothing says when operations end.
     gauge: Option<Gauge>,
     settled: HostNs,
-    /// When one was last handed over, or known to end.
+    /// When an operation was last handed over, or is known to have ended.
     moved: HostNs,
-    /// When what was shown has ended.
+    /// When shown operations ended.
     ended: Vec<(HostNs, Handle)>,
 }
 
@@ -50,11 +51,11 @@ struct UnderWay {
     begin: HostNs,
     end: Option<HostNs>,
     is_counted: bool,
-    /// CUPTI said that its kernel had not ended, and will say no more of it.
+    /// CUPTI reported that its kernel had not ended, and will report nothing more about it.
     is_unfinished: bool,
-    /// It may have ended since, and nobody will say so.
+    /// It may have ended since, and nothing will report that.
     is_lost: bool,
-    /// What it is, while it may have to be shown.
+    /// The operation, as long as it may have to be shown.
     facts: Option<Arc<Operation>>,
     is_shown: bool,
 }
@@ -64,16 +65,16 @@ struct UnderWay {
 pub(super) struct Overdue {
     pub(super) begin: HostNs,
     pub(super) operation: Arc<Operation>,
-    /// CUPTI said that its kernel had not ended.
+    /// CUPTI reported that its kernel had not ended.
     pub(super) is_unfinished: bool,
 }
 
 impl Outstanding {
-    /// An operation is handed over; with what it is where it may have to be shown. `most` is this communicator's share of what
-    /// all may remember.
+    /// An operation is handed over. `facts` are given if it may have to be shown. `most` is this
+    /// communicator's share of the operations that are remembered.
     pub(super) fn begin(&mut self, id: Handle, begin: HostNs, facts: Option<&Arc<Operation>>, most: usize) {
         let most = most.clamp(ASKED, OPERATIONS);
-        // Without a gauge nobody counts. The first stay: they may hang.
+        // Without a gauge nothing is counted. The first operations stay: they may hang.
         if self.operations.len() >= most && self.gauge.is_none() {
             self.operations.remove(SHOWN);
         }
@@ -92,19 +93,20 @@ impl Outstanding {
         });
     }
 
-    /// The place of the first of those that are not known to have ended, and whose end somebody will tell.
+    /// The index of the first operation that is not known to have ended, and whose end will be
+    /// reported.
     fn first(&self) -> usize {
         let first = self.operations.iter().rposition(|it| it.end.is_some()).map_or(0, |last| last + 1);
         first + self.operations.range(first..).take_while(|it| it.is_lost).count()
     }
 
-    /// When one was last handed over, or known to end.
+    /// When an operation was last handed over, or is known to have ended.
     pub(super) fn moved(&self) -> HostNs {
         self.moved
     }
 
-    /// Whether one that was handed over by `since`, and might have to be shown, is not known to have ended: not by its own
-    /// kernel, not by that of a later one, and not by what `done` says of it.
+    /// Whether an operation that was handed over by `since`, and may have to be shown, is not known
+    /// to have ended: neither by its own kernel, nor by that of a later one, nor by `done`.
     pub(super) fn stands(&mut self, since: HostNs, done: impl Fn(Handle) -> Option<HostNs>) -> bool {
         let first = self.first();
         if !self.operations.get(first).is_some_and(|it| it.begin <= since && (it.facts.is_some() || it.is_shown)) {
@@ -118,20 +120,23 @@ impl Outstanding {
         self.operations.get(self.first()).is_some_and(|it| it.begin <= since)
     }
 
-    /// CUPTI said that the kernel of an operation had not ended. Whether that was handed over.
+    /// CUPTI reported that the kernel of an operation had not ended. Returns whether that operation
+    /// had been handed over.
     pub(super) fn unfinished(&mut self, id: Handle) -> bool {
         let found = self.operations.iter_mut().find(|operation| operation.id == id);
         found.map(|operation| operation.is_unfinished = true).is_some()
     }
 
-    /// Of those whose kernel had not ended nothing more will be known: they count until a later one has ended.
+    /// Nothing more will be known of operations whose kernel had not ended. They count until a
+    /// later one has ended.
     pub(super) fn forget_unfinished(&mut self) {
         for operation in self.operations.iter_mut().filter(|operation| operation.is_unfinished) {
             (operation.is_lost, operation.facts) = (true, None);
         }
     }
 
-    /// The first of those that are not known to have ended, if they began before `since` and were not told before.
+    /// The first operations that are not known to have ended, if they began by `since` and were not
+    /// reported before.
     pub(super) fn overdue(&mut self, since: HostNs) -> impl Iterator<Item = Overdue> {
         let first = self.first();
         self.operations.range_mut(first..).take(SHOWN).filter(move |it| it.begin <= since).filter_map(|it| {
@@ -141,12 +146,13 @@ impl Outstanding {
         })
     }
 
-    /// When those ended that were told to be overdue, each once.
+    /// When the operations reported as overdue ended, each once.
     pub(super) fn take_ended(&mut self) -> Vec<(HostNs, Handle)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Nothing will be known of those that are under way; answers those of them that were told to be overdue.
+    /// Nothing will be known of the operations under way. Returns those that were reported as
+    /// overdue.
     pub(super) fn give_up(&mut self) -> Vec<Handle> {
         let of = |it: &mut UnderWay| {
             (it.facts, it.is_lost) = (None, true);
@@ -160,12 +166,12 @@ impl Outstanding {
         self.gauge.is_some()
     }
 
-    /// From here on its counter is drawn, what is under way included.
+    /// From here on its counter is drawn, including the operations under way.
     pub(super) fn draw(&mut self, counter: Option<Counter>) {
         self.gauge = Some(Gauge::new(counter));
     }
 
-    /// The kernel of an operation has ended. Of one that has several, the last counts.
+    /// The kernel of an operation has ended. If the operation has several, the last one counts.
     pub(super) fn end(&mut self, id: Handle, end: HostNs) {
         self.moved = self.moved.max(end);
         if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
@@ -174,7 +180,7 @@ impl Outstanding {
         }
     }
 
-    /// Writes what will not change any more.
+    /// Writes what can no longer change.
     pub(super) fn settle(&mut self, writer: &mut Writer, now: HostNs) {
         let until = HostNs(now.0.saturating_sub(HOLD_NS));
         let few = HOLD_NS / 16;
@@ -183,13 +189,13 @@ impl Outstanding {
         }
     }
 
-    /// Writes everything: what has not ended has not.
+    /// Writes everything. What has not ended by now stays open.
     pub(super) fn flush(&mut self, writer: &mut Writer) {
         self.write(writer, HostNs(u64::MAX));
     }
 
     fn write(&mut self, writer: &mut Writer, until: HostNs) {
-        // Before there is a counter, nothing may count as told.
+        // Before there is a counter, nothing may be marked as counted.
         if self.gauge.is_none() {
             return;
         }
@@ -200,14 +206,14 @@ impl Outstanding {
         }
     }
 
-    /// What changed before `until` and was not told yet, in the order of time.
+    /// What changed before `until` and was not written yet, in order of time.
     fn changes(&mut self, until: HostNs) -> Vec<(HostNs, i64)> {
         self.settled = until;
-        // Several at a time, because each time all are looked at.
+        // Several at a time, because each pass looks at all of them.
         let full = self.operations.len() >= OPERATIONS;
         let too_many = if full { self.operations.len() - OPERATIONS * 3 / 4 } else { 0 };
         let mut changes = Vec::new();
-        // The first end among the operations behind this one.
+        // The earliest end among the later operations.
         let mut overtaken: Option<HostNs> = None;
         for (index, operation) in self.operations.iter_mut().enumerate().rev() {
             if index < too_many {
@@ -220,7 +226,7 @@ impl Outstanding {
                 changes.push((operation.begin, 1));
             }
             if let Some(end) = own.filter(|end| operation.is_counted && (*end < until || index < too_many)) {
-                // A mark that it is done: nothing begins at the end of time.
+                // Marks it as done: nothing begins at the end of time.
                 operation.begin = HostNs(u64::MAX);
                 changes.push((end, -1));
                 if operation.is_shown {
@@ -251,7 +257,7 @@ mod tests {
         Arc::new(Operation { id, since: HostNs(0), asked: None, event, texts: None, p2p_number: 0 })
     }
 
-    /// The number from each time on.
+    /// The number of operations from each time on.
     fn counted(outstanding: &mut Outstanding, until: u64) -> Vec<(u64, i64)> {
         let mut now = 0;
         let changes = outstanding.changes(HostNs(until)).into_iter();
@@ -264,12 +270,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overtaken_has_ended_and_what_hangs_has_not() {
+    fn overtaken_operations_have_ended_and_hanging_ones_have_not() {
         let mut outstanding = Outstanding::default();
         for (id, begin) in [(A, 10), (B, 20), (C, 30), (D, 50)] {
             outstanding.begin(id, HostNs(begin), None, 0);
         }
-        // They come in any order.
+        // Ends arrive in any order.
         outstanding.end(C, HostNs(80));
         outstanding.end(A, HostNs(60));
         let expected = [(10, 1), (20, 2), (30, 3), (50, 4), (60, 3), (80, 2), (80, 1)];
@@ -278,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_counts_until_a_later_one_has_ended() {
+    fn a_lost_operation_counts_until_a_later_one_has_ended() {
         let mut outstanding = Outstanding::default();
         for (id, begin) in [(A, 10), (B, 20), (C, 30)] {
             outstanding.begin(id, HostNs(begin), Some(&operation(id)), 0);
@@ -292,10 +298,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_will_tell_the_end_of_hides_nothing_behind_it() {
+    fn an_operation_without_a_reported_end_hides_no_later_ones() {
         let mut outstanding = Outstanding::default();
         outstanding.begin(A, HostNs(10), Some(&operation(A)), 0);
-        // From here on there are no kernels, and then there are again.
+        // Now there are no kernels for a while.
         assert_eq!(outstanding.give_up(), []);
         outstanding.begin(B, HostNs(20), None, 0);
         let stands = |outstanding: &mut Outstanding| outstanding.stands(HostNs(100), |_| None);
@@ -306,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_twice_nor_before_its_time() {
+    fn nothing_is_written_twice_or_early() {
         let mut outstanding = Outstanding::default();
         outstanding.begin(A, HostNs(10), None, 0);
         outstanding.begin(B, HostNs(20), None, 0);
@@ -320,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_the_counter_was_drawn_counts() {
+    fn operations_begun_before_the_counter_count() {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let mut writer = Writer::new(ProcessTag::from_random(42), clocks);
         let mut outstanding = Outstanding::default();

@@ -22,16 +22,16 @@ impl Packer {
     /// For a new file.
     #[must_use]
     pub fn new() -> Packer {
-        // With zlib's header: Perfetto refuses a bare deflate stream.
+        // With zlib's header: Perfetto rejects a bare deflate stream.
         Packer { zlib: Compress::new(Compression::fast(), true), deflated: Vec::new(), packet: Buf::new() }
     }
 
-    /// One packet with these in it; they themselves where they cannot be compressed.
+    /// One packet that contains these packets; the packets themselves if they cannot be compressed.
     #[must_use]
     pub fn pack<'p>(&'p mut self, chunk: &'p [u8]) -> &'p [u8] {
         self.zlib.reset();
         self.deflated.clear();
-        // More than deflate ever adds: 5 bytes a block of 16 KiB and a frame.
+        // More than deflate ever adds, which is 5 bytes per block of 16 KiB and a frame.
         self.deflated.reserve(chunk.len() + chunk.len() / 1000 + 64);
         let status = self.zlib.compress_vec(chunk, &mut self.deflated, FlushCompress::Finish);
         if !matches!(status, Ok(Status::StreamEnd)) {

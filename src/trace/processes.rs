@@ -1,4 +1,4 @@
-//! The processes of the picture: the one that is recorded, with its first GPU, and one for each further GPU.
+//! The processes in the trace: the recorded one, with its first GPU, and one for each further GPU.
 
 use rustc_hash::FxHashMap;
 
@@ -6,23 +6,24 @@ use super::names;
 use super::writer::{Form, Place, Track, Writer};
 use crate::model::activity::Device;
 
-/// GPUs of a process that have one of their own in the picture.
+/// GPUs of a process that get a process of their own in the trace.
 const SEATS: usize = 63;
-/// Most GPUs of a process.
+/// The most GPUs of a process.
 const DEVICES: usize = 64;
-/// The places of a process's groups.
+/// The display ranks of a process's groups.
 const COMMS_RANK: u32 = 1;
 const GPU_RANK: u32 = 2;
 
 const COMMS: &str = "One track a communicator, in the order of their creation.";
 const GPU: &str = "What ran on the GPU, by CUPTI: one track a stream.";
 
-/// What names a process in the picture.
+/// What names a process in the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Its id.
     pub pid: i32,
-    /// `rank 3 · node17 · GPU 3 (H200)`; without the GPU where it is not known when the recording starts.
+    /// `rank 3 · node17 · GPU 3 (H200)`; without the GPU if it is not known when the recording
+    /// starts.
     pub name: String,
     /// Further facts, shown beside the name.
     pub labels: Vec<String>,
@@ -32,7 +33,7 @@ pub struct ProcessInfo {
     pub world_size: Option<u32>,
 }
 
-/// The process that is recorded, and its GPUs.
+/// The recorded process and its GPUs.
 pub(super) struct Processes {
     pub(super) pid: i32,
     /// The process's name without its GPU: `rank 3 · node17`.
@@ -42,18 +43,19 @@ pub(super) struct Processes {
     /// The process itself, and the GPU whose tracks are in it.
     first: Seat,
     first_device: Option<u32>,
-    /// Those of further GPUs.
+    /// The seats of further GPUs.
     seats: FxHashMap<u32, Seat>,
-    /// By their number: name and uuid; an empty name for one that is not known.
+    /// Name and UUID by device number; the name is empty if it is not known.
     devices: Vec<(String, [u8; 16])>,
 }
 
-/// The tracks of one GPU: those of the first are in the process, those of each further one in a process of its own.
+/// The tracks of one GPU. Those of the first GPU are in the process itself, those of each further
+/// GPU in a process of its own.
 #[derive(Clone, Copy)]
 struct Seat {
     process: Option<Track>,
     comms: Option<Track>,
-    /// Made with the first thing drawn in it: many recordings have no CUPTI.
+    /// Made when something is first drawn in it: many recordings have no CUPTI.
     gpu: Option<Track>,
 }
 
@@ -85,17 +87,17 @@ impl Processes {
         self.first.process
     }
 
-    /// The group of what belongs to no GPU: `rank` is its place in the process.
+    /// A group for what belongs to no GPU. `rank` is its place in the process.
     pub(super) fn group(&self, writer: &mut Writer, name: &str, rank: u32, description: &str) -> Option<Track> {
         group(writer, self.first.process, name, rank, description)
     }
 
-    /// This process's rank in its job and the ranks of that, if they are known.
+    /// This process's rank in its job and the size of the job, if they are known.
     pub(super) fn world(&self) -> Option<(u32, u32)> {
         self.rank.zip(self.world_size)
     }
 
-    /// The group of the communicators of a GPU; of one that is not known, in the process.
+    /// The group of a GPU's communicators; that of an unknown GPU is in the process itself.
     pub(super) fn comms(&mut self, writer: &mut Writer, device: Option<u32>) -> Option<Track> {
         self.seat(writer, device).comms
     }
@@ -109,7 +111,7 @@ impl Processes {
         seat.gpu
     }
 
-    /// A GPU's name and number are known from here on. Whether they were not before.
+    /// From here on a GPU's name and number are known. Returns whether they were unknown before.
     pub(super) fn found(&mut self, writer: &mut Writer, device: &Device) -> bool {
         let number = device.device as usize;
         if number >= DEVICES || self.model(device.device).is_some() {
@@ -122,12 +124,12 @@ impl Processes {
         true
     }
 
-    /// What a GPU calls itself, where that is known.
+    /// A GPU's model name, if it is known.
     fn model(&self, device: u32) -> Option<&str> {
         self.devices.get(device as usize).map(|(name, _)| &**name).filter(|name| !name.is_empty())
     }
 
-    /// Where the tracks of a GPU are: of one that is not known, in the process.
+    /// Where the tracks of a GPU are; those of an unknown GPU are in the process itself.
     fn seat(&mut self, writer: &mut Writer, device: Option<u32>) -> &mut Seat {
         let Some(device) = device else { return &mut self.first };
         if *self.first_device.get_or_insert(device) == device {
@@ -137,7 +139,7 @@ impl Processes {
             if self.seats.len() >= SEATS {
                 return &mut self.first;
             }
-            // No process of a Linux has a number of more than 22 bits.
+            // A Linux process id has at most 22 bits.
             let made_up = (device as i32 + 1) << 22 | self.pid;
             let name = names::on_gpu(&self.who, device, self.model(device));
             let form = Form::Process { pid: made_up, name: &name, labels: &[format!("of process {}", self.pid)] };
@@ -148,7 +150,7 @@ impl Processes {
     }
 }
 
-/// A group of tracks, which orders them.
+/// A group of tracks, which keeps them in order.
 pub(super) fn group(
     writer: &mut Writer,
     parent: Option<Track>,
@@ -160,7 +162,8 @@ pub(super) fn group(
     writer.track(Form::Plain { name }, place)
 }
 
-/// The place of a process among those of a file: by rank, those without one last; and of its further GPUs behind it.
+/// The display rank of a process in a file: by the job's ranks, processes without one last, and a
+/// process's further GPUs right after it.
 fn process_rank(rank: Option<u32>, seat: u32) -> u32 {
     const SEAT_BITS: u32 = 7;
     let last = u32::MAX >> 1 >> SEAT_BITS;

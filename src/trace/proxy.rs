@@ -1,4 +1,5 @@
-//! The network proxy: a group of tracks a progress thread, with its state, its counters, and its operations and transfers by peer.
+//! The network proxy: a group of tracks per progress thread, with its state, its counters, and its
+//! operations and transfers by peer.
 
 use rustc_hash::FxHashMap;
 
@@ -19,7 +20,8 @@ use crate::model::state;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, ProxyOp, ThreadId, What};
 
-/// Operations of one peer that are under way: one a channel, of collectives and of sends and receives.
+/// Lanes for the operations of one peer that are under way: one per channel, for collectives and
+/// for sends and receives.
 const PEER_LANES: usize = 128;
 /// Progress threads that get tracks of their own.
 const OWN_PROGRESS_THREADS: usize = 128;
@@ -34,13 +36,13 @@ pub(super) struct Proxy {
     threads: FxHashMap<ThreadId, ProxyThread>,
     /// Progress threads that got tracks of their own so far.
     own: usize,
-    /// Operations, and transfers.
+    /// Operations and transfers.
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
-    /// Transfers under way: their thread, and the bytes that are in flight.
+    /// Transfers under way: their thread, and their bytes in flight.
     steps: FxHashMap<Handle, (ThreadId, i64)>,
 }
 
-/// A moment, and what is drawn with: what the proxy does is named by its threads and its communicators.
+/// The current time, and what to draw with: names come from the threads and the communicators.
 pub(super) struct At<'a> {
     pub(super) time: HostNs,
     pub(super) canvas: &'a mut Canvas,
@@ -57,18 +59,19 @@ struct ProxyThread {
     base: Option<u16>,
     /// Asleep or taking in operations.
     inner: Option<u16>,
-    /// Transfers under way, and bytes handed to the network and not acknowledged; made with the first transfer.
+    /// Transfers under way, and bytes handed to the network but not yet acknowledged; made with the
+    /// first transfer.
     in_flight: Option<[Gauge; 2]>,
-    /// Operations that were taken and have shown no progress; made with the first.
+    /// Operations that were taken but have shown no progress; made with the first one.
     queued: Option<Gauge>,
 }
 
 impl ProxyThread {
     fn new(canvas: &mut Canvas, parent: Option<Track>, id: ThreadId, thread: Option<(i32, &str)>) -> ProxyThread {
         let (tid, name) = thread.unwrap_or((0, ""));
-        // NCCL names its threads only when NCCL_SET_THREAD_NAME=1, and then from outside, after their start: at its
-        // first event a progress thread can still have the name of the service thread that made it (seen with
-        // 2.30.7), which itself reports nothing.
+        // NCCL names its threads only if NCCL_SET_THREAD_NAME=1, and does so from outside, after
+        // their start. So at its first event a progress thread may still have the name of the
+        // service thread that created it (seen with 2.30.7), which itself reports nothing.
         let named = name.starts_with("NCCL") && !name.starts_with("NCCL Service");
         let name = if named { name } else { "proxy thread" };
         let name = if id == OTHER_THREADS { "other threads".into() } else { format!("{name} ({tid})") };
@@ -82,7 +85,7 @@ impl ProxyThread {
     }
 }
 
-/// What operations and transfers are sorted by.
+/// The key by which operations and transfers are grouped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct PeerKey {
     thread: ThreadId,
@@ -102,7 +105,7 @@ impl Proxy {
         }
     }
 
-    /// Draws an entry of the proxy's.
+    /// Draws an entry of the proxy.
     pub(super) fn draw(&mut self, at: &mut At<'_>, what: &What<'_>) {
         match *what {
             What::ProxyOpTaken { thread } => self.queued(at, thread, 1),
@@ -143,7 +146,7 @@ impl Proxy {
         self.threads.keys().copied()
     }
 
-    /// What was open on a thread that has ended, ends with it.
+    /// A thread has ended; what was open on it ends with it.
     pub(super) fn ended(&mut self, canvas: &mut Canvas, thread: ThreadId, time: HostNs) {
         if let Some(proxy) = self.threads.get_mut(&thread) {
             let open = usize::from(proxy.base.take().is_some()) + usize::from(proxy.inner.take().is_some());
@@ -153,7 +156,7 @@ impl Proxy {
         }
     }
 
-    /// A thread that ended long ago is not known any more.
+    /// A thread that ended long ago is forgotten.
     pub(super) fn forget(&mut self, thread: ThreadId) {
         self.threads.remove(&thread);
     }
@@ -169,7 +172,8 @@ impl Proxy {
         at.canvas.begin(family, id, at.time, &look);
     }
 
-    /// Operations of one connection that still queue, as an instant: the first of them, and how many more.
+    /// Draws operations of one connection that still queue as an instant: the first of them, and
+    /// how many others there are.
     fn queue(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>, queued_ns: u64, count: u64) {
         let [family, _] = self.peer(at, thread, op);
         at.canvas.args.clear().proxy_op(op).by_network();
@@ -179,7 +183,7 @@ impl Proxy {
         at.canvas.instant(family, at.time, Category::Proxy, &name);
     }
 
-    /// An operation of which NCCL reports nothing more.
+    /// An operation that NCCL reports nothing more about.
     fn silent(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>) {
         let [family, _] = self.peer(at, thread, op);
         let note =
@@ -213,7 +217,7 @@ impl Proxy {
         }
     }
 
-    /// A transfer waits for something else from here on.
+    /// From here on a transfer waits for something else.
     fn step_phase(&mut self, at: &mut At<'_>, id: Handle, state: u16, bytes: Option<u64>) {
         at.canvas.args.clear();
         if let Some(bytes) = bytes {
@@ -250,7 +254,7 @@ impl Proxy {
         gauges.for_each(|gauge| gauge.flush(canvas.writer()));
     }
 
-    /// Where a progress thread is drawn: as itself, or together with others.
+    /// Where a progress thread is drawn: on tracks of its own, or together with others.
     fn place(&self, at: &At<'_>, id: ThreadId) -> ThreadId {
         let is_roomy = self.own < OWN_PROGRESS_THREADS && at.canvas.lanes.is_roomy();
         if is_roomy || self.threads.contains_key(&id) { id } else { OTHER_THREADS }
@@ -264,7 +268,8 @@ impl Proxy {
         })
     }
 
-    /// A progress thread has so much more under way: transfers, and bytes in the hands of the network.
+    /// Changes the counts of a progress thread: transfers under way, and bytes handed to the
+    /// network.
     fn in_flight(&mut self, at: &mut At<'_>, thread: ThreadId, change: [i64; 2]) {
         let proxy = self.thread(at, thread);
         let gauges = proxy.in_flight.get_or_insert_with(|| {
@@ -280,7 +285,8 @@ impl Proxy {
         }
     }
 
-    /// A progress thread has so many more operations that were taken and have shown no progress.
+    /// Changes the count of a progress thread's operations that were taken but have shown no
+    /// progress.
     fn queued(&mut self, at: &mut At<'_>, thread: ThreadId, change: i64) {
         let proxy = self.thread(at, thread);
         let gauge = proxy.queued.get_or_insert_with(|| {
@@ -336,7 +342,7 @@ impl Proxy {
         [operations, steps]
     }
 
-    /// Steps whose operation is not known.
+    /// The track of steps whose operation is not known.
     fn orphans(&mut self, at: &mut At<'_>, thread: ThreadId) -> FamilyId {
         let thread = self.place(at, thread);
         let key = PeerKey { thread, context: Handle::NONE, peer: -2, send: false };
@@ -353,7 +359,7 @@ impl Proxy {
     /// What the progress thread does from here on.
     fn control(&mut self, at: &mut At<'_>, thread: ThreadId, comm: Option<&Comm>, now: u16, appended: Option<u32>) {
         if self.place(at, thread) == OTHER_THREADS {
-            // What several threads do at a time does not nest.
+            // The states of several threads do not nest.
             at.canvas.lanes.missing += 1;
             return;
         }
@@ -378,7 +384,7 @@ impl Proxy {
                 at.canvas.lanes.push(family, time, name, &at.canvas.args);
                 proxy.inner = Some(now);
             }
-            // The end of what began one number before.
+            // It ends the state with the number before it.
             _ if proxy.inner == Some(now - 1) => {
                 at.canvas.args.clear();
                 if let Some(appended) = appended {

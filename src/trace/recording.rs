@@ -1,4 +1,5 @@
-//! What a recording says of itself: its begin and end, remarks, losses, what threads cost.
+//! What a recording says about itself: its begin and end, remarks, losses, and what its threads
+//! cost.
 
 use rustc_hash::FxHashMap;
 
@@ -15,34 +16,34 @@ use crate::model::activity::{self, Device};
 use crate::model::time::HostNs;
 use crate::model::timeline::{ChannelChecks, Doubts, Matches};
 
-/// Threads whose time on a processor is drawn.
+/// Threads whose CPU time is drawn.
 const CPU_COUNTERS: usize = 64;
 
-/// The recording's own figures, for its last word.
+/// The recording's own figures, for its final event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     /// Calls of NCCL's that were recorded.
     pub recorded: u64,
-    /// Calls that found no room.
+    /// Calls for which there was no room.
     pub dropped: u64,
-    /// Calls that were recorded and not written, because the file had reached its size.
+    /// Calls that were recorded but not written, because the file had reached its maximum size.
     pub discarded: u64,
     /// Panics caught in callbacks.
     pub panics: u64,
-    /// Greatest error of a host time, ns.
+    /// The largest error of a host time, in ns.
     pub clock_error_ns: u32,
     /// What was doubtful.
     pub doubts: Doubts,
-    /// What became of the kernels; none where CUPTI was not in use.
+    /// How the kernels were matched; `None` if CUPTI was not in use.
     pub matches: Option<Matches>,
-    /// What was found of kernel channels, if there were any or kernels.
+    /// What was found about kernel channels; `None` without channels and kernels.
     pub channels: Option<ChannelChecks>,
     /// Launches for which there was no room.
     pub launches_lost: u64,
 }
 
 impl Figures {
-    /// All that is missing: of NCCL's calls, of launches, and of CUPTI's records.
+    /// Everything that is missing: NCCL's calls, launches, and CUPTI's records.
     fn lost(&self) -> u64 {
         let of_nccl = self.dropped + self.discarded + self.launches_lost;
         of_nccl + self.matches.map_or(0, |it| it.dropped + it.discarded + it.discarded_buffers)
@@ -54,12 +55,12 @@ pub(super) struct Recording {
     group: Option<Track>,
     own: FamilyId,
     drops: Option<Counter>,
-    /// The time that threads take, by the system's number.
+    /// The CPU time of threads, by the system's thread id.
     cpu: FxHashMap<i32, Option<Counter>>,
 }
 
 impl Recording {
-    /// With nothing dropped at `time`.
+    /// Starts at `time`, with nothing dropped.
     pub(super) fn new(canvas: &mut Canvas, time: HostNs) -> Recording {
         let group = canvas.group("ncclscope", 5, "What the recording says of itself: losses, doubts, limits.");
         let on = Place { parent: group, rank: Some(1), ..Place::default() };
@@ -79,7 +80,7 @@ impl Recording {
         }
     }
 
-    /// A thread took this share of a processor, in percent, since it was last asked.
+    /// A thread took this share of a processor, in percent, since the last call.
     pub(super) fn cpu(
         &mut self,
         canvas: &mut Canvas,
@@ -110,7 +111,7 @@ impl Recording {
         }
     }
 
-    /// A remark with the arguments that were gathered.
+    /// A remark, with the arguments in [`Canvas::args`].
     pub(super) fn remark(&self, canvas: &mut Canvas, time: HostNs, name: &str) {
         canvas.instant(self.own, time, Category::Ncclscope, &Fixed(name));
     }
@@ -148,7 +149,7 @@ impl Recording {
         self.remark(canvas, time, remark::TIMES_OFF);
     }
 
-    /// The match of a kernel that was drawn is contradicted.
+    /// The match of a kernel that was already drawn is contradicted.
     pub(super) fn contradicted(
         &self,
         canvas: &mut Canvas,
@@ -175,7 +176,7 @@ impl Recording {
         self.remark(canvas, time, remark::TIMER_SET);
     }
 
-    /// The last word, with so many communicators and threads that have no tracks of their own.
+    /// The final event. `comms` and `threads` are how many of these have no tracks of their own.
     pub(super) fn finish(&self, canvas: &mut Canvas, time: HostNs, figures: &Figures, [comms, threads]: [u64; 2]) {
         self.dropped(canvas, time, figures.dropped);
         canvas
@@ -198,7 +199,7 @@ impl Recording {
             canvas.args.channel_checks(channels);
         }
         self.remark(canvas, time, instant::ENDED);
-        // In a joined file each recording has its own.
+        // In a merged file each recording has its own key.
         let key = format!("ncclscope.lost.{} {}", canvas.processes.who, canvas.processes.pid);
         canvas.writer().attributes(&[(&key, &figures.lost().to_string())]);
     }

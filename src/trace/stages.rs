@@ -1,7 +1,7 @@
-//! Kernels as Perfetto's GPU work, one packet each, for those who want its pages about that: see docs/events.md.
+//! Kernels as Perfetto's GPU work, one packet each, for users of its GPU pages: see docs/events.md.
 //!
-//! Perfetto keeps such work in a group of its own, tells processes apart by numbers only, and takes equal ones for the same. So all
-//! numbers carry the process tag.
+//! Perfetto keeps such work in a group of its own, tells processes apart only by numbers, and
+//! merges equal numbers. So all numbers contain the process tag.
 
 use rustc_hash::FxHashMap;
 
@@ -15,15 +15,15 @@ use super::writer::{Name, Sequence};
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::timeline::Owner;
 
-/// Queues and contexts of a process with a number of their own, and its kinds of kernels; what is beyond shares one, or has its name
-/// in each packet.
+/// Queues, contexts and kinds of kernels that get a number of their own, per process. Beyond that,
+/// queues and contexts share a number, and kernels carry their name in each packet.
 const NUMBERS: u32 = 1 << 12;
-/// Kernels of a process with a number of their own.
+/// Bits for the number of a kernel within its process.
 const EVENT_BITS: u32 = 36;
-/// The kind of those that have no kind of their own.
+/// The kind of kernels that have no kind of their own.
 const OTHER_KERNELS: u32 = 1;
 
-/// Whether kernels are drawn on their streams' tracks too.
+/// Whether kernels are also drawn on their streams' tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stages {
     /// They are not.
@@ -43,7 +43,7 @@ pub(super) struct RenderStages {
 }
 
 impl RenderStages {
-    /// `None` where the file has as many sequences as it may have.
+    /// `None` if the file already has as many sequences as it may have.
     pub(super) fn new(canvas: &mut Canvas, stages: Stages) -> Option<RenderStages> {
         Some(RenderStages {
             sequence: canvas.writer().plain_sequence()?,
@@ -55,7 +55,7 @@ impl RenderStages {
         })
     }
 
-    /// A kernel as a render stage; whether that is all that is drawn of it on its stream.
+    /// Draws a kernel as a render stage. Returns whether its stream's track should not show it.
     pub(super) fn kernel(&mut self, canvas: &mut Canvas, kernel: &Kernel, owner: &Owner<'_>) -> bool {
         let carried = match owner {
             Owner::Operations { operations, .. } if !operations.is_empty() => Some(CarriedName { operations }),
@@ -157,7 +157,8 @@ impl RenderStages {
     }
 }
 
-/// What the viewer shows of a launch: its sizes, by the names that its pages look for, and what we know beside.
+/// What the viewer shows about a launch: its sizes, under the names that its pages look for, and
+/// our own facts.
 fn launch(out: &mut Buf, kernel: &Kernel, owner: &Owner<'_>) {
     let sizes =
         [(compute_kernel_launch::GRID_SIZE, kernel.grid), (compute_kernel_launch::WORKGROUP_SIZE, kernel.block)];
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// The packets that these kernels leave.
+    /// The packets written for these kernels.
     fn drawn(kernels: impl Iterator<Item = Kernel>) -> Vec<TracePacket> {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let info = ProcessInfo { pid: 4711, name: "python3".into(), labels: Vec::new(), rank: None, world_size: None };
@@ -248,8 +249,8 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_has_what_the_viewers_pages_look_for() {
-        // The second comes late, and before the first.
+    fn a_launch_has_the_arguments_that_the_viewer_expects() {
+        // The second one arrives late and ran before the first.
         let packets = drawn([kernel(5, "gemm"), kernel(2, "gemm")].into_iter());
         assert_eq!([packets[0].timestamp(), packets[1].timestamp()], [5_000, 2_000]);
         assert_eq!(packets[1].interned_data, None, "all names are known");
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_are_written_in_full_from_some_point_on() {
+    fn too_many_names_are_written_in_full() {
         let packets = drawn((0..5_000).map(|number| kernel(number, &format!("kernel {number}"))));
         let interned: usize =
             packets.iter().flat_map(|it| &it.interned_data).map(|it| it.gpu_specifications.len()).sum();

@@ -1,8 +1,10 @@
-//! What is written, as a reader understands it: decoded by another encoder's types, and by Perfetto itself.
+//! What is written, as a reader understands it: decoded by another encoder's types, and by Perfetto
+//! itself.
 //!
-//! Perfetto drops and misplaces without a word, so [`Picture::read`] refuses what it would. The lines that a
-//! [`Picture`] is compared by are: a track, deeper the deeper it lies, and on it `BEGIN..END NAME` for a slice,
-//! `BEGIN.. NAME` for one without end, `TIME NAME` for an instant, `TIME = VALUE` for a counter.
+//! Perfetto silently drops and misplaces events, so [`Picture::read`] refuses such input. A
+//! [`Picture`] is compared as lines: the tracks, indented by depth, and on each track
+//! `BEGIN..END NAME` for a slice, `BEGIN.. NAME` for one without an end, `TIME NAME` for an
+//! instant, `TIME = VALUE` for a counter.
 
 mod arguments;
 mod damage;
@@ -45,7 +47,7 @@ fn process() -> ProcessInfo {
     }
 }
 
-/// Plays a scenario, in the language of the correlator's tests, into a trace.
+/// Plays a scenario into a trace, in the language of the correlator's tests.
 fn draw(input: &str) -> Tracks {
     let mut tracks = Tracks::new(tag(), clocks(0), &process());
     Player::new().play(input, &mut |_, entry| tracks.draw(entry));
@@ -63,7 +65,7 @@ fn picture(mut tracks: Tracks) -> Picture {
     picture
 }
 
-/// Compares what is drawn of a scenario with what should be.
+/// Compares what is drawn for a scenario with what is expected.
 #[track_caller]
 fn check(input: &str, expected: &str) {
     let drawn = picture(draw(input)).lines();
@@ -80,7 +82,7 @@ fn unindent(text: &str) -> String {
 // ---- what the writer writes comes back ----
 
 #[test]
-fn every_event_comes_back_at_its_time_on_its_track() {
+fn every_event_is_read_back_at_its_time_on_its_track() {
     for seed in 0..50 {
         let mut random = Random::new(seed);
         let base = 1 + random.below(1 << 40);
@@ -110,7 +112,7 @@ fn every_event_comes_back_at_its_time_on_its_track() {
     }
 }
 
-/// Place of a track in the order of description.
+/// The index of a track in the order of description.
 fn track_number(track: Track) -> usize {
     let number: String = format!("{track:?}").chars().filter(char::is_ascii_digit).collect();
     number.parse::<usize>().expect("a number") - 1
@@ -126,7 +128,7 @@ fn write_something(
     counters: &[Track],
 ) -> (Track, Drawn) {
     let pick = |random: &mut Random, count: usize| random.below(count as u64) as usize;
-    // Forward by anything from nothing to hours; now and then back.
+    // Forward by anything from nothing to hours; now and then backwards.
     *time += [0, 1, 127, 128, random.below(1 << 44)][pick(random, 5)];
     let at = if random.below(5) == 0 { base + random.below(*time - base + 1) } else { *time };
     let sequence = sequences[pick(random, sequences.len())];
@@ -178,7 +180,7 @@ fn write_something(
 }
 
 #[test]
-fn tracks_say_what_they_are() {
+fn tracks_are_described() {
     let mut writer = Writer::new(tag(), clocks(9));
     let labels = ["first".to_owned(), "second".to_owned()];
     let process = writer.track(Form::Process { pid: 5, name: "rank 0", labels: &labels }, Place::default());
@@ -197,7 +199,7 @@ fn tracks_say_what_they_are() {
 }
 
 #[test]
-fn what_is_taken_piece_by_piece_is_one_trace() {
+fn a_trace_taken_in_pieces_is_one_trace() {
     let mut tracks = Tracks::new(tag(), clocks(0), &process());
     let mut bytes = tracks.take();
     let scenario = "1 0 start a GroupApi | 2 0 start b CollApi parent=a | 3 0 stop b | 4 0 stop a";
@@ -259,7 +261,7 @@ fn every_function_of_nccl_has_its_name() {
 const CAST: &str = "0 0 thread 100 python3 | 0 1 thread 200 NCCL | 0 0 comm C hash=7 rank=0 ranks=2";
 
 #[test]
-fn calls_whose_stop_is_missing_or_late_are_cut_at_what_contains_them() {
+fn calls_with_a_missing_or_late_stop_are_cut_at_the_enclosing_call() {
     //  g  1|--------------------|8
     //  a    2|--?                      never stopped
     //  b        4|------------------|9 stopped after what contains it
@@ -289,7 +291,7 @@ fn calls_whose_stop_is_missing_or_late_are_cut_at_what_contains_them() {
 }
 
 #[test]
-fn what_overlaps_gets_lanes_and_lanes_are_used_again() {
+fn overlapping_slices_get_lanes_and_lanes_are_reused() {
     //  a  1|---------|5
     //  b     2|-----------|6
     //  c              5|-----|7     in a's lane, from the instant on when that is free
@@ -313,7 +315,7 @@ fn what_overlaps_gets_lanes_and_lanes_are_used_again() {
 }
 
 #[test]
-fn a_proxy_operation_that_queued_is_in_the_lane_of_the_one_before_it() {
+fn a_queued_proxy_operation_takes_the_lane_of_the_one_before_it() {
     //  a     2|---|4
     //  b  1|..............9|-----|12   it queues until 9
     check(
@@ -368,7 +370,7 @@ fn the_progress_thread_s_states_end_with_it() {
 
 #[test]
 fn an_ended_thread_s_track_keeps_its_order() {
-    // A record may come late, or the next thread's own record be lost.
+    // A record may arrive late, or the next thread's own record may be lost.
     check(
         "0 0 thread 100 python3 | 1 0 start a GroupApi | 9 0 ends | 5 0 start b GroupApi | 10 0 stop b",
         "
@@ -379,9 +381,9 @@ fn an_ended_thread_s_track_keeps_its_order() {
     );
 }
 
-// ---- whatever comes ----
+// ---- arbitrary input ----
 
-/// A trace of records that no NCCL would send.
+/// A trace of records that NCCL would never send.
 fn nonsense(seed: u64, count: usize) -> Tracks {
     let mut records = Records::new(seed);
     let mut tracks = Tracks::new(tag(), clocks(Records::BEGIN), &process());
@@ -399,7 +401,7 @@ fn nonsense(seed: u64, count: usize) -> Tracks {
 }
 
 #[test]
-fn whatever_comes_slices_nest() {
+fn slices_nest_on_any_input() {
     for seed in 0..100 {
         let picture = picture(nonsense(seed, 1500));
         let last = picture.events.last().map_or(0, |event| event.time);
@@ -410,7 +412,7 @@ fn whatever_comes_slices_nest() {
 }
 
 #[test]
-fn whatever_comes_perfetto_loses_nothing() {
+fn perfetto_loses_nothing_on_any_input() {
     for seed in 1000..1003 {
         let mut tracks = nonsense(seed, 2000);
         let bytes = tracks.take();
@@ -422,14 +424,15 @@ fn whatever_comes_perfetto_loses_nothing() {
 }
 
 #[test]
-fn ranges_keep_their_times_whatever_lies_across_them() {
+fn ranges_keep_their_times_whatever_crosses_them() {
     let mut state = 7_u64;
     let mut random = |below: u64| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) % below
     };
     let mut tracks = Tracks::new(tag(), clocks(0), &process());
-    // In the order of their ends, but for a few that come late; many begin or end together, or last no time.
+    // In order of their ends, except for a few late ones. Many begin or end together, or take no
+    // time.
     let mut expected = Vec::new();
     for number in 0..3000_u64 {
         let late = if random(20) == 0 { random(30) } else { 0 };
@@ -503,7 +506,7 @@ fn sequences_beyond_the_limit_are_shared_and_nothing_is_misplaced() {
 }
 
 #[test]
-fn a_file_has_only_so_many_tracks() {
+fn the_number_of_tracks_in_a_file_is_limited() {
     let mut writer = Writer::new(tag(), clocks(0));
     let made = (0..70_000).filter(|_| writer.track(Form::Plain { name: "" }, Place::default()).is_some()).count();
     assert_eq!(made, 0xffff);
@@ -528,7 +531,7 @@ fn without_a_free_lane_the_begin_is_drawn_with_its_arrows() {
 }
 
 #[test]
-fn a_kernel_of_hundreds_of_operations_has_them_all() {
+fn a_kernel_of_hundreds_of_operations_shows_all_of_them() {
     let mut input = CAST.to_owned();
     input += "| 1 0 start g GroupApi | 2 0 start l KernelLaunch parent=g | 2 0 launch corr=7 in=l group=g | 3 0 stop l | 4 0 start p Group";
     for number in 0..700 {
@@ -547,22 +550,22 @@ fn a_kernel_of_hundreds_of_operations_has_them_all() {
             picture.events.iter().filter(move |event| event.kind == Type::SliceBegin && event.category == category);
         of.collect::<Vec<_>>()
     };
-    // Each handed over once, with its arrow; and each ran, for as long as the kernel.
+    // Each is handed over once, with its arrow, and each ran for as long as the kernel.
     for (category, time) in [(Category::Operation.name(), None), (Category::Run.name(), Some(2_000))] {
         let begins = begins(category);
         let numbers: std::collections::BTreeSet<u64> = begins.iter().map(|event| event.args.seq()).collect();
         assert_eq!((begins.len(), numbers.len()), (700, 700), "{category:?}");
         assert!(begins.iter().all(|event| time.is_none_or(|time| event.time == time) && !event.flows.is_empty()));
     }
-    // Without an end of their own are those of which only the begin is drawn.
+    // A slice without an end of its own shows only a begin.
     let ends = picture.events.iter().filter(|event| event.kind == Type::SliceEnd && event.time == 5_000).count();
     assert_eq!(ends, 700 + 1 + 16);
     assert_eq!(picture.events.last().unwrap().args.lanes_missing(), 700 - 16);
 }
 
 #[test]
-fn a_run_that_may_be_any_of_several_has_no_arrow_from_one_of_them() {
-    // Two executable graphs are of one capture, and both hand-overs are before the kernel of either.
+fn a_run_that_may_be_any_of_several_has_no_arrow() {
+    // Two executable graphs from one capture. Both hand-overs come before the kernel of either.
     let input = CAST.to_owned()
         + "| 1 0 start g GroupApi captured | 1 0 start a CollApi parent=g captured | 1 0 stop a | 2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l
            3 0 stop l | 3 0 stop g | 4 0 clone 60 of=50 | 4 0 graph 9 | 4 0 clone 61 of=50 | 4 0 graph 10
@@ -606,6 +609,6 @@ fn peers_and_channels_beyond_the_limit_share_tracks() {
     assert_eq!(lanes("00000008 · send →"), 1024);
     assert_eq!(lanes("other peers · send"), 1);
     assert_eq!((0..5).map(|comm| lanes(&format!("{:08x} · channel", 100 + comm))).sum::<usize>(), 1024);
-    // 256 kernels at the same time, and so many lanes for what shares tracks, and one for the rest.
+    // 256 kernels at the same time, 64 lanes for shared tracks, and one for the rest.
     assert_eq!(lanes("other channels"), 65);
 }

@@ -1,4 +1,5 @@
-//! Host threads: one track each, on which the application's calls, launches and hand-overs nest.
+//! Host threads: one track per thread, on which the application's calls, launches and hand-overs
+//! nest.
 
 use std::collections::VecDeque;
 
@@ -17,26 +18,26 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Thread, ThreadId};
 
-/// Threads remembered after their end, for what comes late.
+/// Threads that are remembered after their end, for late events.
 const ENDED: usize = 256;
 /// Threads that get tracks of their own.
 const OWN: usize = 512;
-/// Arrows to one launch: it may carry thousands of sends and receives.
+/// The most arrows to one launch: it may carry thousands of sends and receives.
 const ARROWS: usize = 64;
 
 /// The threads that called NCCL.
 #[derive(Default)]
 pub(super) struct Threads {
     threads: FxHashMap<ThreadId, HostThread>,
-    /// Those that have ended, oldest first.
+    /// Threads that have ended, oldest first.
     ended: VecDeque<ThreadId>,
     /// The thread of each open call.
     calls: FxHashMap<Handle, ThreadId>,
-    /// How many got tracks of their own so far, how many got none, and the tracks of these.
+    /// How many got tracks of their own so far, how many did not, and the tracks that those share.
     own: usize,
     pub(super) sharing: u64,
     others: Option<FamilyId>,
-    /// Tracks of threads that NCCL has not called yet, by the system's number.
+    /// Tracks of threads that have not called NCCL yet, by the system's thread id.
     early: FxHashMap<i32, Track>,
 }
 
@@ -54,12 +55,13 @@ struct HostThread {
     launched: Option<Launched>,
 }
 
-/// A KernelLaunch that may carry out several calls: its end is written when it is known which.
+/// A KernelLaunch that may carry out several calls. Its end is written once it is known which.
 struct Launched {
     end: HostNs,
     /// The arrows from these calls.
     calls: Vec<u64>,
-    /// The begin of the hand-over with its arguments, which waits too: on a track, what is written is in the order of time.
+    /// The begin of the hand-over with its arguments. It waits, too, because a track must be
+    /// written in order of time.
     group: Option<(HostNs, Args)>,
 }
 
@@ -67,7 +69,7 @@ struct Call {
     id: Handle,
     kind: Kind,
     begin: HostNs,
-    /// It is a launch of which the hand-over will say what it carries.
+    /// It is a launch, and a hand-over will say what it carries.
     waits: bool,
 }
 
@@ -97,17 +99,18 @@ impl Threads {
         );
     }
 
-    /// The system's number of a thread, and its name.
+    /// A thread's system id and its name.
     pub(super) fn get(&self, id: ThreadId) -> Option<(i32, &str)> {
         self.threads.get(&id).map(|thread| (thread.tid, &*thread.name))
     }
 
-    /// Those that have or had this number.
+    /// The threads that have or had this system id.
     pub(super) fn with_number(&self, tid: i32) -> impl Iterator<Item = ThreadId> {
         self.threads.iter().filter(move |(_, thread)| thread.tid == tid).map(|(id, _)| *id)
     }
 
-    /// What was open on a thread that has ended, ends with it. The one that ended longest ago is forgotten, and returned.
+    /// A thread has ended; what was open on it ends with it. The thread that ended longest ago is
+    /// forgotten and returned.
     pub(super) fn ended(&mut self, canvas: &mut Canvas, id: ThreadId, time: HostNs) -> Option<ThreadId> {
         self.end_launch(canvas, id);
         if let Some(thread) = self.threads.get_mut(&id)
@@ -160,7 +163,7 @@ impl Threads {
         thread.track
     }
 
-    /// The track of the thread that had this number last; also of one that NCCL was not called on.
+    /// The track of the thread that last had this id, even if it never called NCCL.
     pub(super) fn track_of(&mut self, canvas: &mut Canvas, tid: i32, name: &str, time: HostNs) -> Option<Track> {
         let last = self.with_number(tid).max();
         if let Some((_, track)) = last.and_then(|id| self.track(canvas, id, time)) {
@@ -172,13 +175,13 @@ impl Threads {
         Some(track)
     }
 
-    /// Begins a call with the arguments that were gathered.
+    /// Begins a call, with the arguments in [`Canvas::args`].
     pub(super) fn begin(&mut self, canvas: &mut Canvas, thread_id: ThreadId, call: &NewCall<'_>) {
         let &NewCall { id, kind, time, asked_by, name } = call;
         let Some((sequence, track)) = self.track(canvas, thread_id, time) else {
             return self.begin_elsewhere(canvas, thread_id, call);
         };
-        // Its hand-over follows on a launch at once, or comes on another thread.
+        // The hand-over follows a launch immediately, or happens on another thread.
         let hands_over = self.threads.get(&thread_id).is_some_and(|thread| {
             let waits = thread.launched.as_ref().is_some_and(|launched| launched.group.is_none());
             waits && kind == Kind::Group && thread.stack.iter().all(|call| call.kind != kind)
@@ -188,8 +191,8 @@ impl Threads {
         }
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let time = time.max(thread.last);
-        // A kind of call never contains itself, and a group of calls is never inside another call: what is still
-        // open then has lost its stop.
+        // A kind of call never contains itself, and a group of calls is never inside another call:
+        // one that is still open has lost its stop.
         let still_open =
             if kind == Kind::GroupApi { Some(0) } else { thread.stack.iter().position(|call| call.kind == kind) };
         if let Some(keep) = still_open {
@@ -198,7 +201,8 @@ impl Threads {
         thread.last = time;
         thread.stack.push(Call { id, kind, begin: time, waits: asked_by.len() > 1 });
         self.calls.insert(id, thread_id);
-        // From a call to its launch and to what it asks for, and from a launch to its kernel.
+        // From a call to its launch and to the operation it asks for, and from a launch to its
+        // kernel.
         let arrows = [flows::from(id), asked_by.first().map_or(0, |call| flows::from(*call))];
         let flows = match kind {
             Kind::KernelLaunch if asked_by.len() == 1 => &arrows[..],
@@ -228,7 +232,7 @@ impl Threads {
         canvas.begin(family, call.id, call.time, &Look::new(Category::Api, call.name));
     }
 
-    /// A hand-over on this thread says what its launch carried: a call.
+    /// A hand-over on this thread shows that its launch carried this call.
     pub(super) fn carries(&mut self, thread: ThreadId, call: Handle) {
         if let Some(launched) = self.threads.get_mut(&thread).and_then(|thread| thread.launched.as_mut())
             && !call.is_none()
@@ -238,10 +242,11 @@ impl Threads {
         }
     }
 
-    /// Ends a call; one of a group says when its start had returned and its end was called.
+    /// Ends a call. A group's end states when its start returned and when its end was called.
     pub(super) fn end(&mut self, canvas: &mut Canvas, id: Handle, time: HostNs, marks: [Option<HostNs>; 2]) {
         canvas.args.clear();
-        // Not there if it was cut already, at the end of the call around it or by a later one; or if its thread shares a track.
+        // Absent if it was already cut, by the end of the enclosing call or by a later one, or if
+        // its thread shares a track.
         let thread_id = self.calls.remove(&id).filter(|id| self.threads.contains_key(id));
         let Some(thread_id) = thread_id else { return canvas.end(id, time) };
         self.end_launch(canvas, thread_id);
@@ -275,7 +280,8 @@ impl Threads {
     }
 }
 
-/// Ends the calls above the first `keep`: their stop was lost, or comes after that of the call around them.
+/// Ends the calls above the first `keep`: their stop was lost, or came after that of the enclosing
+/// call.
 fn cut(
     writer: &mut Writer,
     calls: &mut FxHashMap<Handle, ThreadId>,

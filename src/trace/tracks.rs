@@ -2,36 +2,41 @@
 //!
 //! ```text
 //! rank 3 · node17 · GPU 3 (H200)   the process, with its first GPU
-//!   python3, ...                   one track a host thread: the application's calls, launches, hand-overs
-//!     CUDA runtime, CUDA driver    where asked for: calls into CUDA, in lanes
-//!     NVTX                         where asked for: the program's ranges, which nest
+//!   python3, ...                   one track per host thread: the application's calls, launches,
+//!                                  hand-overs
+//!     CUDA runtime, CUDA driver    if enabled: calls into CUDA, in lanes
+//!     NVTX                         if enabled: the program's ranges, which nest
 //!   Communicators
-//!     dp · rank 3 of 64            operations while the GPU works on them, in lanes; init and finalize
-//!     dp · rank 3 of 64 · handed over   operations while NCCL hands them over to the GPU and the proxy
-//!     busbw · dp · rank 3 of 64, algbw · …   bandwidth of the kernels that run, as nccl-tests counts
-//!     outstanding · dp · rank 3 of 64   operations that were handed over and whose kernel has not ended
-//!     dp · rank 3 of 64 · not done    those of them that should have ended by now
+//!     dp · rank 3 of 64            operations while the GPU works on them, in lanes; init and
+//!                                  finalize
+//!     dp · rank 3 of 64 · handed over   operations while NCCL hands them over
+//!     busbw · dp · rank 3 of 64, algbw · …   kernels' bandwidth, as in nccl-tests
+//!     outstanding · dp · rank 3 of 64   operations that were handed over, until their kernel ends
+//!     dp · rank 3 of 64 · not done   overdue operations: those that should have ended by now
 //!   Proxy
-//!     proxy thread (4711)          one group a progress thread, by NCCL's name for it where it has one
+//!     proxy thread (4711)          one group per progress thread, with NCCL's name for it, if any
 //!       state                      idle, active, sleep, append
 //!       CPU, operations queued, steps in flight, bytes in flight
 //!       dp · send → 4              proxy operations from their first progress on, in lanes
-//!       dp · send → 4 · steps      their transfers, each with what it waits for
+//!       dp · send → 4 · steps      their transfers, with what each waits for
 //!       network events
 //!   GPU
-//!     GPU 0 · stream 13            kernels, in lanes; NCCL's are named by what they carry; copies, and functions that graphs have the host run
+//!     GPU 0 · stream 13            kernels, in lanes; NCCL's are named by what they carry; copies,
+//!                                  and functions that the host ran for graphs
 //!     GPU 0 · stream 13 · operations   the operations of kernels that carry more than one
 //!   GPU channels                   kernel channels whose kernel is not known
-//!   ncclscope                      what the recording says of itself
+//!   ncclscope                      what the recording says about itself
 //! rank 3 · node17 · GPU 4          a further GPU of the process: its communicators and streams
 //! ```
 //!
-//! A file has a few thousand tracks at most. What is new when there are so many, or very many of its kind, shares tracks named so: `other communicators`,
-//! `other peers`, `other threads`, `other streams`, `other channels`.
+//! A file has a few thousand tracks at most. Past the limit, in total or for one kind, new items
+//! share a track: `other communicators`, `other peers`, `other threads`, `other streams`,
+//! `other channels`.
 //!
-//! Slices of one track must nest. Those that may overlap get lanes: tracks of one name, which the viewer stacks.
-//! Calls of one thread nest by nature; where a stop is missing or out of order, a slice is cut at the end of what
-//! contains it and says so. Every end lies at or after its begin.
+//! Slices of one track must nest. Slices that may overlap get lanes: tracks with the same name,
+//! which the viewer stacks. Calls of one thread nest by nature. Where a stop is missing or out of
+//! order, a slice is cut at the end of the enclosing one, and says so. Every end lies at or after
+//! its begin.
 
 use super::canvas::Canvas;
 use super::channels::{self, Channels};
@@ -68,14 +73,14 @@ pub struct Tracks {
     not_done: NotDone,
     proxy: Proxy,
     gpu: Gpu,
-    /// Kernels as render stages, where asked for.
+    /// Kernels as render stages, if enabled.
     stages: Option<RenderStages>,
     channels: Channels,
     recording: Recording,
 }
 
 impl Tracks {
-    /// A trace of the process with this tag, from `clocks` on.
+    /// A trace of the process with this tag, starting at `clocks`.
     #[must_use]
     pub fn new(tag: ProcessTag, clocks: Clocks, process: &ProcessInfo) -> Tracks {
         let mut canvas = Canvas::new(tag, clocks, process);
@@ -100,15 +105,16 @@ impl Tracks {
         self.stages = RenderStages::new(&mut self.canvas, stages);
     }
 
-    /// From here on ranges are those that PyTorch's profiler recorded: its operators, and what the program marked with it.
+    /// From here on ranges come from PyTorch's profiler: its operators, and what the program marked
+    /// with it.
     pub fn ranges_by_pytorch(&mut self) {
         self.host.ranges_by_pytorch();
     }
 
-    /// The packets written since the last time.
+    /// The packets written since the last call.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
-        // What a counter held back would be missing where nothing more comes.
+        // Values that counters held back would be missing if nothing more arrives.
         self.proxy.flush(&mut self.canvas);
         self.canvas.writer().take()
     }
@@ -130,12 +136,12 @@ impl Tracks {
         self.recording.dropped(&mut self.canvas, time, total);
     }
 
-    /// A thread of NCCL's or ours took this share of a processor, in percent, since it was last asked.
+    /// A thread of NCCL's or ours took this share of a processor, in percent, since the last call.
     pub fn cpu(&mut self, time: HostNs, tid: i32, name: &str, percent: i64) {
         self.recording.cpu(&mut self.canvas, &self.threads, &self.proxy, time, (tid, name), percent);
     }
 
-    /// The system's ids of NCCL's progress threads, as far as they did anything.
+    /// The system's ids of NCCL's progress threads that did anything.
     #[must_use]
     pub fn progress_threads(&self) -> Vec<i32> {
         let numbers = self.proxy.threads().filter_map(|id| Some(self.threads.get(id)?.0));
@@ -153,13 +159,13 @@ impl Tracks {
         self.recording.remark(&mut self.canvas, time, name);
     }
 
-    /// A remark about a communicator of which nothing may be drawn.
+    /// A remark about a communicator that may have nothing drawn.
     pub fn note_comm(&mut self, time: HostNs, name: &str, comm: &Comm, note: &str) {
         self.canvas.args.clear().comm(comm).text(nccl::NOTE, note);
         self.recording.remark(&mut self.canvas, time, name);
     }
 
-    /// Whether the GPU's side of what is handed over from now on will be known.
+    /// Sets whether the GPU's side will be known for operations handed over from now on.
     pub fn expect_kernels(&mut self, expected: bool, now: HostNs) {
         self.not_done.expect_kernels(&mut self.canvas, &mut self.comms, expected, now);
     }
@@ -169,25 +175,26 @@ impl Tracks {
         self.not_done.kernels_lost();
     }
 
-    /// Whether CUPTI was asked for what has not ended, and has not answered.
+    /// Whether CUPTI was asked for unfinished kernels and has not answered yet.
     #[must_use]
     pub fn is_forcing(&self) -> bool {
         self.not_done.is_forcing()
     }
 
-    /// Comes once a second, in whatever state the job is: see [`not_done`]. Whether CUPTI has to be made to return everything.
+    /// Called once a second, whatever the job is doing: see [`not_done`]. Returns whether CUPTI
+    /// must be forced to return everything.
     pub fn tick(&mut self, now: HostNs, drawn: HostNs, evidence: &Evidence<'_>) -> bool {
         self.not_done.tick(&mut self.canvas, &mut self.comms, now, drawn, evidence)
     }
 
-    /// CUPTI was made to return its buffers, as they were at `time`, and they have been taken; something last ended on the
-    /// GPU at `moved`.
+    /// CUPTI was forced to return its buffers, and they have been processed. Their content is that
+    /// of `time`. The last thing to end on the GPU ended at `moved`.
     pub fn flushed_by_force(&mut self, time: HostNs, note: &str, moved: HostNs) {
         let unfinished = self.not_done.flushed_by_force(&mut self.comms, time, moved);
         self.note(time, remark::FORCED, &format!("{note}: {unfinished}"));
     }
 
-    /// The last word of a recording.
+    /// The final event of a recording.
     pub fn finish(&mut self, time: HostNs, figures: &Figures) {
         let Tracks { canvas, threads, comms, .. } = self;
         threads.finish(canvas);
@@ -280,7 +287,7 @@ impl Tracks {
             What::ChannelEnd { id, stop, timing, doubt } => {
                 canvas.args.clear().nonzero(nccl::GPU_STOP_NS, stop.0);
                 if let Some(timing) = timing {
-                    // Of an argument that a slice has twice, the later one counts.
+                    // If a slice has an argument twice, the later one counts.
                     canvas.args.timing(timing).channel_doubt(timing, false, doubt);
                 }
                 canvas.end(id, time);
@@ -309,7 +316,8 @@ impl Tracks {
         }
     }
 
-    /// A kernel: on its stream, its operations on the track of their communicator, and their bandwidth.
+    /// A kernel: on its stream, its operations on the track of their communicator, and their
+    /// bandwidth.
     fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
         let Tracks { canvas, comms, not_done, gpu, stages, .. } = self;
         let span = kernel.span;

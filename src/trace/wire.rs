@@ -1,4 +1,4 @@
-//! Protobuf's wire format, as far as a writer needs it.
+//! The part of protobuf's wire format that a writer needs.
 
 /// A growing message.
 #[derive(Clone, Debug, Default)]
@@ -18,13 +18,13 @@ impl Buf {
         Buf { bytes: Vec::new() }
     }
 
-    /// What was written.
+    /// The bytes written so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Bytes written.
+    /// The number of bytes written.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -36,12 +36,12 @@ impl Buf {
         self.bytes.is_empty()
     }
 
-    /// Forgets what was written and keeps the memory.
+    /// Discards what was written and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Hands over what was written; the buffer begins anew with room for as much.
+    /// Returns what was written. The buffer starts over, with room for as much.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
         let capacity = self.bytes.capacity();
@@ -90,7 +90,8 @@ impl Buf {
     #[inline]
     pub fn message(&mut self, field: u32, body: impl FnOnce(&mut Buf)) {
         self.varint(u64::from(field << 3 | BYTES));
-        // Nearly every message is shorter than 128 bytes; a longer one moves up to make room for its length.
+        // Nearly every message is shorter than 128 bytes; a longer one is moved to make room for
+        // its length.
         let length_at = self.bytes.len();
         self.bytes.push(0);
         body(self);
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documentation_s_examples_come_out() {
+    fn the_examples_of_protobuf_s_documentation_are_encoded() {
         let mut buf = Buf::new();
         buf.uint(1, 150);
         assert_eq!(buf.bytes(), [0x08, 0x96, 0x01]);

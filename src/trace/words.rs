@@ -1,11 +1,13 @@
-//! The words of a trace that readers know things by: the writer writes them, and `cli`, `import` and `sql/ncclscope.sql` look for them.
+//! The words by which readers recognise things in a trace: the writer writes them, and `cli`,
+//! `import` and `sql/ncclscope.sql` look for them.
 //!
-//! Names of arguments are in `proto/ncclscope.proto`, attributes in [`super::writer::attribute`], and what a track is called after its
-//! communicator in [`super::names`]; a test holds the SQL against these and against the words here.
+//! Names of arguments are in `proto/ncclscope.proto`, attributes in [`super::writer::attribute`],
+//! and the names of tracks with a communicator in [`super::names`]. A test compares the SQL with
+//! these and with the words here.
 
 macro_rules! categories {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// A fixed word that events are filed under.
+        /// A fixed word by which events are classified.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Category {
@@ -13,7 +15,7 @@ macro_rules! categories {
         }
 
         impl Category {
-            /// As it is written.
+            /// The category as written.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -21,7 +23,7 @@ macro_rules! categories {
                 }
             }
 
-            /// The one that is written so.
+            /// The category that is written like this.
             #[must_use]
             pub fn of(text: &str) -> Option<Category> {
                 match text {
@@ -46,96 +48,123 @@ categories! {
     Net = 5, "net";
     /// The recording itself.
     Ncclscope = 6, "ncclscope";
-    /// What ran on the GPU, by CUPTI.
+    /// What ran on the GPU, from CUPTI.
     Kernel = 7, "kernel";
     /// Operations of kernels that carry more than one.
     Carried = 8, "carried";
-    /// What the host did for the GPU, by CUPTI.
+    /// What the host did for the GPU, from CUPTI.
     Host = 9, "host";
-    /// Calls into CUDA, by CUPTI.
+    /// Calls into CUDA, from CUPTI.
     Cuda = 10, "cuda";
-    /// Ranges of NVTX, by CUPTI.
+    /// NVTX ranges, from CUPTI.
     Nvtx = 11, "nvtx";
     /// Operations of a communicator while the GPU works on them.
     Run = 12, "run";
-    /// Operations that should be done and are not known to be.
+    /// Overdue operations: those that should have ended.
     NotDone = 13, "not done";
-    /// Ranges of PyTorch's, by its profiler.
+    /// PyTorch's ranges, from its profiler.
     PyTorch = 14, "pytorch";
+    /// What only the traces of all ranks know together, by `ncclscope merge`.
+    Job = 15, "job";
 }
 
 /// Instants.
 pub mod instant {
-    /// A communicator's birth, with all that is known of it.
+    /// The initialisation of a communicator, with all that is known about it.
     pub const COMM_INIT: &str = "communicator init";
     /// Its end.
     pub const COMM_FINALIZE: &str = "communicator finalize";
-    /// The first word of a recording.
+    /// The first event of a recording.
     pub const STARTED: &str = "recording started";
-    /// Its last one, with what was lost.
+    /// Its last event, with what was lost.
     pub const ENDED: &str = "recording ended";
-    /// The first word of what another tool saw.
+    /// The first event of an import from another tool.
     pub const IMPORT_STARTED: &str = "import started";
-    /// Its last one.
+    /// Its last event.
     pub const IMPORT_ENDED: &str = "import ended";
-    /// What is to be known of an import.
+    /// A remark about an import.
     pub const IMPORT_NOTE: &str = "note of the import";
-    /// A communicator of another tool's file of which nothing is drawn.
+    /// A communicator in another tool's file that has nothing drawn.
     pub const COMM: &str = "communicator";
-    /// A process group of PyTorch's of which nothing is drawn.
+    /// A process group of PyTorch's that has nothing drawn.
     pub const PROCESS_GROUP: &str = "process group";
     /// A GPU of the process.
     pub const GPU: &str = "GPU";
 }
 
-/// Remarks that say what will be known from there on.
+/// Remarks that say what will be known from that time on.
 pub mod remark {
-    /// CUPTI was given up: no kernels come of what is launched now.
+    /// CUPTI was released: kernels launched from now on are not reported.
     pub const RELEASED: &str = "CUPTI released";
-    /// CUPTI is ours, for the first time in this process.
+    /// We hold CUPTI, for the first time in this process.
     pub const TAKEN: &str = "CUPTI taken";
-    /// CUPTI is ours again.
+    /// We hold CUPTI again.
     pub const TAKEN_AGAIN: &str = "CUPTI taken again";
-    /// CUPTI tells of launches and returns nothing of them: another tool has its buffers. From the time of the remark on.
+    /// From this time on, CUPTI reports launches but returns none of their records: another tool
+    /// has its buffers.
     pub const SILENT: &str = "CUPTI silent";
-    /// It returns what it records again.
+    /// CUPTI returns records again.
     pub const HEARD: &str = "CUPTI heard again";
-    /// CUPTI is being given up: buffers that come now may hold kernels that have not ended. Not drawn.
+    /// CUPTI is about to be released: buffers that arrive now may contain kernels that have not
+    /// ended. Not drawn.
     pub const GIVES_UP: &str = "CUPTI gives up";
-    /// Its times of kernels cannot be true from here on.
+    /// CUPTI's times of kernels cannot be true from here on.
     pub const SPOILT: &str = "kernel times bad";
-    /// They can again.
+    /// They are valid again.
     pub const SOUND: &str = "kernel times good again";
-    /// CUPTI was made to return its buffers, also those with kernels that had not ended. Its buffers come before it.
+    /// CUPTI was forced to return its buffers, even with kernels that had not ended. The buffers
+    /// come before this remark.
     pub const FORCED: &str = "CUPTI flushed by force";
-    /// Its times contradict what NCCL's threads saw.
+    /// CUPTI's times contradict what NCCL's threads saw.
     pub const TIMES_OFF: &str = "CUPTI's times are off";
-    /// A kernel that was drawn did not carry what it was drawn with, or a time is wrong.
+    /// A kernel that was drawn did not carry the operations it was drawn with, or a time is wrong.
     pub const CONTRADICTED: &str = "match contradicted";
     /// A GPU's timer, or the host's clock, was set.
     pub const TIMER_SET: &str = "GPU timer was set";
 }
 
-/// Tracks, and the parts of their names that follow on what they are of.
+/// Tracks, and the endings of their names.
 pub mod track {
-    /// The counter of what was lost.
+    /// The counter of lost records.
     pub const DROPS: &str = "records dropped";
     /// A communicator's operations while they are handed over.
     pub const HANDED_OVER: &str = " · handed over";
-    /// Those that are overdue.
+    /// Its overdue operations.
     pub const NOT_DONE: &str = " · not done";
     /// The operations of a stream's kernels that carry more than one.
     pub const OPERATIONS: &str = " · operations";
-    /// What the proxy does for one peer.
+    /// What the proxy sends to one peer.
     pub const SEND: &str = " · send ";
-    /// The other way.
+    /// What it receives.
     pub const RECEIVE: &str = " · receive ";
-    /// Its transfers.
+    /// The transfers of either.
     pub const STEPS: &str = " · steps";
     /// Ranges that PyTorch's profiler recorded; their domain follows.
     pub const PYTORCH: &str = "PyTorch";
-    /// What stands before the rank in a communicator's name.
+    /// What concerns all ranks of a job.
+    pub const JOB: &str = "Job";
+    /// From the first to the last rank of a collective.
+    pub const FIRST_TO_LAST: &str = " · first to last rank";
+    /// How many ranks wait in one.
+    pub const WAITING: &str = " · ranks waiting";
+    /// What the time of one went into, on one rank.
+    pub const WAITS: &str = " · waits";
+    /// The separator before the rank in a communicator's name.
     pub const RANK: &str = " · rank ";
+}
+
+/// What `ncclscope merge` draws.
+pub mod slice {
+    /// A rank waits for the last one of a collective; its rank follows.
+    pub const WAITS_FOR: &str = "waits for rank ";
+    /// The same, where the clocks do not tell which one that was.
+    pub const WAITS: &str = "waits";
+    /// All ranks of a collective have come.
+    pub const TRANSFER: &str = "transfer";
+    /// A transfer was handed to the network.
+    pub const SENT: &str = "sent";
+    /// It had arrived.
+    pub const ARRIVED: &str = "arrived";
 }
 
 /// What a transfer waits for.
@@ -157,7 +186,7 @@ mod tests {
     const SQL: [&str; 2] = [include_str!("../../sql/ncclscope.sql"), include_str!("../cli/open/arrivals.sql")];
     const PROTO: &str = include_str!("../../proto/ncclscope.proto");
 
-    /// What the statements have between these.
+    /// The parts of the statements between these.
     fn between(begin: &str, end: char) -> Vec<String> {
         let lines = SQL.iter().flat_map(|sql| sql.lines()).filter(|line| !line.trim_start().starts_with("--"));
         let sql = lines.collect::<Vec<_>>().join("\n");
@@ -168,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn the_statements_look_for_words_that_are_written() {
+    fn the_sql_uses_words_that_are_written() {
         let several = between("category IN (", ')');
         let several = several.iter().flat_map(|list| list.split('\'').skip(1).step_by(2)).map(str::to_owned);
         for category in between("category = '", '\'').into_iter().chain(several) {
-            // The last is a place for one.
+            // The last one is a placeholder.
             assert!(Category::of(&category).is_some() || category == "CATEGORY", "{category}");
         }
         for argument in between("'nccl.", '\'') {

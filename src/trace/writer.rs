@@ -1,9 +1,9 @@
 //! Perfetto packets: sequences with delta clocks, interned names, tracks, events.
 //!
-//! A file is a run of packets and nothing else, so writing is appending. Perfetto drops or misplaces malformed
-//! events without a word; what it would do so for is made impossible here or in [`super::tracks`]: sequence ids
-//! are never 0, a time before its sequence's last is written absolute, an interned name is defined in the packet
-//! that first uses it.
+//! A file is a run of packets and nothing else, so writing is appending. Perfetto silently drops or
+//! misplaces malformed events. The causes of that are made impossible here or in [`super::tracks`]:
+//! sequence ids are never 0, a time before its sequence's last one is written absolute, and an
+//! interned name is defined in the packet that first uses it.
 
 use rustc_hash::FxHashMap;
 
@@ -18,28 +18,44 @@ use crate::model::activity::Device;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
 
-/// A track of this file.
+/// A track, by its uuid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Track(u32);
+pub struct Track(u64);
 
-/// A packet sequence of this file: it has a delta clock, interned names and a default track of its own.
+impl Track {
+    /// A track that another file describes, which this one is merged with.
+    #[must_use]
+    pub fn elsewhere(uuid: u64) -> Track {
+        Track(uuid)
+    }
+}
+
+/// A packet sequence of this file, with a delta clock, interned names and a default track of its
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence(u16);
 
-/// Uuids and sequence ids carry the process tag, so that files joined by concatenation do not mix: a track's uuid above so many bits.
+/// Uuids and sequence ids contain the process tag, so that concatenated files do not mix. In a
+/// track's uuid the tag is above this many bits.
 pub const TRACK_BITS: u32 = 16;
-/// Below 2^31 with the tag's 20 bits: Perfetto v52 takes a greater sequence id for a negative number when it looks
-/// for the sequence's clocks, and refuses every snapshot of them.
+/// With the tag's 20 bits an id stays below 2^31. Perfetto v52 takes a larger sequence id for a
+/// negative number when it looks up the sequence's clocks, and refuses every snapshot of them.
 const SEQUENCE_BITS: u32 = 11;
 
-/// Most tracks of one file. The viewer suffers long before.
+/// The most tracks of one file. The viewer becomes slow long before.
 const MAX_TRACKS: u32 = (1 << TRACK_BITS) - 1;
-/// Most sequences of one file; later tracks share the last one.
+/// The most sequences of one file; later tracks share the last one.
 const MAX_SEQUENCES: u16 = (1 << SEQUENCE_BITS) - 1;
-/// Names interned per sequence; later ones are written in full.
+/// How many names are interned per sequence; later ones are written in full.
 const MAX_NAMES: usize = 4096;
 
-/// What was written so far, to hold against what a reader finds.
+/// The tag of the process, or of what else it is, whose sequence has this id.
+#[must_use]
+pub fn tag_of_sequence(id: u64) -> u64 {
+    id >> 8 & ((1 << ProcessTag::BITS) - 1)
+}
+
+/// What was written so far, to compare with what a reader finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Slices begun.
@@ -62,7 +78,7 @@ struct State {
     categories: u32,
 }
 
-/// Writes packets into memory; [`Writer::take`] hands them on.
+/// Writes packets into memory; [`Writer::take`] returns them.
 pub struct Writer {
     out: Buf,
     tag: ProcessTag,
@@ -76,25 +92,28 @@ pub struct Writer {
 pub struct Clocks {
     /// `CLOCK_BOOTTIME`, the time of the trace.
     pub boottime: HostNs,
-    /// `CLOCK_MONOTONIC`, ns.
+    /// `CLOCK_MONOTONIC`, ns; 0 where it is not known.
     pub monotonic: u64,
-    /// `CLOCK_REALTIME`, ns since 1970; 0 where it is not known, as of some files of other tools.
+    /// `CLOCK_REALTIME`, ns since 1970; 0 if it is not known, as in some files of other tools.
     pub realtime: u64,
 }
 
 /// Attributes of a trace that readers look at.
 pub mod attribute {
-    /// The id of the kernel's boot: one clock since then.
+    /// The id of the kernel's boot; clocks are comparable within it.
     pub const BOOT: &str = "ncclscope.boot";
-    /// With a host's name behind it: how its times were put on the clock of the boot above, and how well, in words.
+    /// Followed by a host's name: how its times were converted to the clock of the boot above, and
+    /// how accurately, in words.
     pub const HOST_CLOCK: &str = "ncclscope.clock.";
-    /// What names the run, with the variable that does: `SLURM_JOB_ID=4711`.
+    /// What identifies the run, with the variable that says so: `SLURM_JOB_ID=4711`.
     pub const RUN: &str = "ncclscope.run";
+    /// The mark of the sequences that a merge drew.
+    pub const MERGED: &str = "ncclscope.merge";
     /// The tool whose file was imported.
     pub const TOOL: &str = "ncclscope.import.tool";
-    /// Its version, and its format's.
+    /// Its version and the version of its format.
     pub const TOOL_VERSION: &str = "ncclscope.import.version";
-    /// What its times count from, in words.
+    /// The origin of its times, in words.
     pub const TOOL_CLOCK: &str = "ncclscope.import.clock";
     /// Its host.
     pub const TOOL_HOST: &str = "ncclscope.import.host";
@@ -104,14 +123,14 @@ pub mod attribute {
     pub const NCCL_VERSION: &str = "nccl.version";
 }
 
-/// What a track is.
+/// The kind of a track.
 #[derive(Clone, Copy, Debug)]
 pub enum Form<'a> {
     /// A process.
     Process {
         /// Its id.
         pid: i32,
-        /// Shown in front of the id.
+        /// Shown before the id.
         name: &'a str,
         /// Shown beside it.
         labels: &'a [String],
@@ -120,21 +139,21 @@ pub enum Form<'a> {
     Thread {
         /// The process's id.
         pid: i32,
-        /// Its own.
+        /// The thread's id.
         tid: i32,
         /// Its name.
         name: &'a str,
     },
     /// A group of tracks, or a track of slices.
     Plain {
-        /// Its name. Siblings of one name are drawn as one track with lanes.
+        /// Its name. Siblings with the same name are drawn as one track with lanes.
         name: &'a str,
     },
     /// A counter.
     Counter {
         /// Its name.
         name: &'a str,
-        /// What it counts, where that is not bytes.
+        /// The unit of its values.
         unit: Unit,
     },
 }
@@ -142,7 +161,7 @@ pub enum Form<'a> {
 /// The unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Of a name of ours: `operations`, `B/s`, `%`.
+    /// A unit with a name of our own: `operations`, `B/s`, `%`.
     Named(&'static str),
     /// Bytes.
     Bytes,
@@ -153,19 +172,20 @@ pub enum Unit {
 pub struct Place<'a> {
     /// The group it is in.
     pub parent: Option<Track>,
-    /// Its place among its siblings, where their parent orders them; a process's among those of the file.
+    /// Its place among its siblings, if their parent orders them; for a process, its place in the
+    /// file.
     pub rank: Option<u32>,
     /// Its children are ordered by their rank.
     pub orders_children: bool,
-    /// It stays apart from siblings of the same name.
+    /// It stays separate from siblings with the same name.
     pub separate: bool,
     /// What the track means, shown on request.
     pub description: &'a str,
 }
 
-/// A name as an event carries it: its key stands for the text, which is made only when the key is new.
+/// The name of an event. Its key stands for the text, which is only made when the key is new.
 pub trait Name {
-    /// Equal for equal texts only.
+    /// Equal only for equal texts.
     fn key(&self) -> u64;
     /// Appends the text.
     fn write(&self, text: &mut String);
@@ -176,9 +196,9 @@ pub trait Name {
 pub struct Extra<'a> {
     /// Typed arguments, encoded.
     pub args: &'a [u8],
-    /// Slices of one operation have the same number, and the same colour.
+    /// A number that all slices of one operation share, and with it their colour.
     pub correlation: Option<u64>,
-    /// Arrows that begin or end here: each leads from a slice to the next that has its number.
+    /// Arrows that begin or end here: each leads from a slice to the next one with its number.
     pub flows: &'a [u64],
 }
 
@@ -204,7 +224,7 @@ impl Writer {
                     (clock_id::MONOTONIC, clocks.monotonic),
                     (clock_id::REALTIME, clocks.realtime),
                 ] {
-                    if id == clock_id::REALTIME && time == 0 {
+                    if matches!(id, clock_id::MONOTONIC | clock_id::REALTIME) && time == 0 {
                         continue;
                     }
                     out.message(clock_snapshot::CLOCKS, |out| {
@@ -223,7 +243,7 @@ impl Writer {
         self.out.message(trace::PACKET, |out| {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
             out.message(trace_packet::TRACK_DESCRIPTOR, |out| {
-                // A 0 is left out elsewhere, and here it is what names the root.
+                // Elsewhere a 0 is omitted, but here it identifies the root.
                 out.varint(u64::from(track_descriptor::UUID) << 3);
                 out.varint(0);
                 out.uint(
@@ -234,7 +254,8 @@ impl Writer {
         });
     }
 
-    /// Facts about the whole trace, for the viewer's overview page. In joined files the last one of a key holds.
+    /// Facts about the whole trace, for the viewer's overview page. In merged files the last value
+    /// of a key holds.
     pub fn attributes(&mut self, attributes: &[(&str, &str)]) {
         let root = self.sequence_id(0);
         self.out.message(trace::PACKET, |out| {
@@ -250,7 +271,7 @@ impl Writer {
         });
     }
 
-    /// The process's GPUs, each in the place of its number.
+    /// The process's GPUs, indexed by their number.
     pub fn gpus(&mut self, gpus: &[(&str, [u8; 16])]) {
         let root = self.sequence_id(0);
         self.out.message(trace::PACKET, |out| {
@@ -278,37 +299,36 @@ impl Writer {
         self.written
     }
 
-    /// Bytes that wait to be taken.
+    /// The number of bytes waiting to be taken.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.out.len()
     }
 
-    /// Hands over the packets written since the last time: whole packets, in order.
+    /// Returns the packets written since the last call: whole packets, in order.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
         self.out.take()
     }
 
-    /// Tracks described so far.
+    /// The number of tracks described so far.
     pub(super) fn tracks(&self) -> u32 {
         self.tracks
     }
 
-    /// Describes a new track. `None` when the file has as many as it may have.
+    /// Describes a new track. `None` if the file already has as many as it may have.
     pub fn track(&mut self, form: Form<'_>, place: Place<'_>) -> Option<Track> {
         if self.tracks >= MAX_TRACKS {
             return None;
         }
         self.tracks += 1;
-        let new = Track(self.tracks);
-        let (uuid, root) = (self.uuid(new), self.sequence_id(0));
-        let parent = place.parent.map(|parent| self.uuid(parent));
+        let uuid = u64::from(self.tag.bits()) << TRACK_BITS | u64::from(self.tracks);
+        let root = self.sequence_id(0);
         self.out.message(trace::PACKET, |out| {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
             out.message(trace_packet::TRACK_DESCRIPTOR, |out| {
                 out.uint(track_descriptor::UUID, uuid);
-                if let Some(parent) = parent {
+                if let Some(Track(parent)) = place.parent {
                     out.uint(track_descriptor::PARENT_UUID, parent);
                 }
                 form.write(out);
@@ -329,18 +349,18 @@ impl Writer {
                 }
             });
         });
-        Some(new)
+        Some(Track(uuid))
     }
 
-    /// A new sequence whose events lie on `default_track` unless they say otherwise; `base` is not after its
-    /// first event. Past the limit, the last sequence there is.
+    /// A new sequence whose events lie on `default_track` unless they say otherwise. `base` must
+    /// not be later than its first event. Past the limit, returns the last sequence.
     pub fn sequence(&mut self, default_track: Track, base: HostNs) -> Sequence {
         let number = self.sequences.len() as u16;
         if number >= MAX_SEQUENCES {
             return Sequence(MAX_SEQUENCES - 1);
         }
         self.sequences.push(State::new(base, default_track));
-        let (id, uuid) = (self.sequence_id(number), self.uuid(default_track));
+        let (id, Track(uuid)) = (self.sequence_id(number), default_track);
         self.out.message(trace::PACKET, |out| {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, id);
             out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
@@ -365,7 +385,8 @@ impl Writer {
         Sequence(number)
     }
 
-    /// A new sequence whose packets are on the trace's own clock, in any order. `None` when the file has as many as it may have.
+    /// A new sequence whose packets use the trace's own clock, in any order. `None` if the file
+    /// already has as many as it may have.
     pub(super) fn plain_sequence(&mut self) -> Option<Sequence> {
         let number = self.sequences.len() as u16;
         if number >= MAX_SEQUENCES {
@@ -382,7 +403,8 @@ impl Writer {
         Some(sequence)
     }
 
-    /// A render stage, on a sequence of [`Writer::plain_sequence`]: the rest of its packet is `body`'s.
+    /// A render stage on a sequence from [`Writer::plain_sequence`]. `body` writes the rest of its
+    /// packet.
     pub(super) fn render_stage(&mut self, sequence: Sequence, time: HostNs, body: impl FnOnce(&mut Buf)) {
         self.written.render_stages += 1;
         self.packet(sequence, |out| {
@@ -399,7 +421,7 @@ impl Writer {
         });
     }
 
-    /// Begins a slice. `category` is one of a few fixed words.
+    /// Begins a slice.
     pub fn begin(
         &mut self,
         sequence: Sequence,
@@ -489,17 +511,16 @@ impl Writer {
 
     fn head(&mut self, sequence: Sequence, on: Track, time: HostNs) -> (Timing, Head) {
         let id = self.sequence_id(sequence.0);
-        let uuid = self.uuid(on);
         let state = &mut self.sequences[usize::from(sequence.0)];
         let timing = if time >= state.last {
             let delta = time.0 - state.last.0;
             state.last = time;
             Timing { id, timestamp: delta, absolute: false }
         } else {
-            // Back in time: on a clock of its own, which does not disturb the deltas.
+            // Back in time: on a separate clock, which leaves the deltas alone.
             Timing { id, timestamp: time.0, absolute: true }
         };
-        (timing, Head { uuid: (state.default_track != on).then_some(uuid) })
+        (timing, Head { uuid: (state.default_track != on).then_some(on.0) })
     }
 
     /// The process's tag.
@@ -507,13 +528,10 @@ impl Writer {
         self.tag
     }
 
-    fn uuid(&self, track: Track) -> u64 {
-        u64::from(self.tag.bits()) << TRACK_BITS | u64::from(track.0)
-    }
-
     fn sequence_id(&self, number: u16) -> u64 {
-        // The low bits of the number, the tag, the rest of the number: an id is in every packet, and those of the first 255 sequences, where most
-        // packets are, take a byte less. What differs comes first, which compresses better.
+        // The low bits of the number, the tag, then the rest of the number. Every packet has an id;
+        // this way the ids of the first 255 sequences, which have most packets, take a byte less.
+        // What differs comes first, which compresses better.
         let number = u64::from(number + 1);
         number >> 8 << (8 + ProcessTag::BITS) | u64::from(self.tag.bits()) << 8 | number & 0xff
     }
@@ -632,7 +650,7 @@ impl Form<'_> {
             Form::Counter { name, unit } => {
                 out.bytes_field(track_descriptor::NAME, name.as_bytes());
                 out.message(track_descriptor::COUNTER, |out| match unit {
-                    // A name beside a unit, `UNIT_COUNT` included, is ignored (Perfetto v52).
+                    // Perfetto v52 ignores a name beside a unit, even beside `UNIT_COUNT`.
                     Unit::Named(name) => out.bytes_field(counter_descriptor::UNIT_NAME, name.as_bytes()),
                     Unit::Bytes => out.uint(counter_descriptor::UNIT, counter_descriptor::unit::UNIT_SIZE_BYTES),
                 });
@@ -649,7 +667,7 @@ mod tests {
     fn ids_of_sequences_are_unique_and_small_enough_for_every_viewer() {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let mut ids = std::collections::HashSet::new();
-        // Tags that differ in one bit, and in all.
+        // Tags that differ in one bit, and in all bits.
         for random in [8, 9, (1 << 19) - 8, (1 << 20) - 17] {
             let writer = Writer::new(ProcessTag::from_random(random), clocks);
             for number in 0..MAX_SEQUENCES {

@@ -1,4 +1,5 @@
-// Counts what each thread allocates and releases. To be preloaded; for glibc, whose own functions do the work.
+// Counts what each thread allocates and releases. For preloading, with glibc, whose own functions
+// do the work.
 
 #include <stddef.h>
 
@@ -8,7 +9,7 @@ extern void *__libc_realloc(void *memory, size_t size);
 extern void *__libc_memalign(size_t alignment, size_t size);
 extern void __libc_free(void *memory);
 
-// Not to be allocated itself when a thread first touches it.
+// Must not itself be allocated when a thread first touches it.
 static __thread unsigned long calls __attribute__((tls_model("initial-exec")));
 
 unsigned long ncclscope_test_allocations(void) { return calls; }

@@ -1,7 +1,9 @@
-//! A stand-in for the CUPTI side of torch.profiler since August 2026 (pytorch/kineto 7a3ba363): it never subscribes. It registers functions for
-//! buffers, of which CUPTI knows the last ones only, enables kinds, and disables kernels at its end.
+//! A stand-in for the CUPTI side of torch.profiler since August 2026 (pytorch/kineto 7a3ba363),
+//! which never subscribes. It registers buffer functions, of which CUPTI keeps only the last ones,
+//! enables kinds, and disables kernels at its end.
 //!
-//! Its buffers are not cleared, as those of `malloc` are not. A buffer that it does not know it leaves alone, and counts.
+//! Its buffers are not cleared, just as `malloc` does not clear memory. A buffer that it does not
+//! know is left alone and counted.
 
 use std::alloc::{self, Layout};
 use std::collections::HashMap;
@@ -12,7 +14,7 @@ use crate::gpu::cupti;
 
 const SIZE: usize = 64 << 10;
 const ALIGNMENT: usize = 8;
-/// What memory holds that nobody has cleared.
+/// The content of memory that nobody has cleared.
 const DIRT: u8 = 0xa5;
 const CONCURRENT_KERNEL: u32 = 10;
 const RUNTIME: u32 = 5;
@@ -26,7 +28,7 @@ type WithNumber = unsafe extern "C" fn(u32) -> c_int;
 
 #[derive(Default)]
 struct Profile {
-    /// Buffers that CUPTI has, by their addresses.
+    /// Buffers that CUPTI holds, by address.
     lent: HashMap<usize, Layout>,
     kernels: i32,
     foreign: u32,
@@ -58,7 +60,7 @@ unsafe extern "C" fn complete(_: *mut c_void, _: u32, buffer: *mut u8, _: usize,
         with(|profile| profile.foreign += 1);
         return;
     };
-    // SAFETY: a buffer of ours, which CUPTI returned with so much in it; freed once.
+    // SAFETY: a buffer of ours, which CUPTI returned with this many bytes in it; freed once.
     unsafe {
         let (found, is_dirty) = (kernels(buffer, valid), buffer.add(SIZE - 1).read() == DIRT);
         with(|profile| {
@@ -69,11 +71,11 @@ unsafe extern "C" fn complete(_: *mut c_void, _: u32, buffer: *mut u8, _: usize,
     }
 }
 
-/// How many kernels a buffer holds.
+/// The number of kernels in a buffer.
 ///
 /// # Safety
 ///
-/// CUPTI has filled so much of it.
+/// CUPTI has filled this many bytes of it.
 unsafe fn kernels(buffer: *mut u8, valid: usize) -> i32 {
     let Ok(next) = cupti("cuptiActivityGetNextRecord") else { return 0 };
     let (mut record, mut kernels) = (std::ptr::null_mut::<u8>(), 0);
@@ -87,20 +89,21 @@ unsafe fn kernels(buffer: *mut u8, valid: usize) -> i32 {
     kernels
 }
 
-/// Calls a function of CUPTI's that takes a number.
+/// Calls a CUPTI function that takes a number.
 fn call(function: &str, number: u32) -> Result<c_int, String> {
     // SAFETY: CUPTI's headers give these functions this type.
     unsafe { Ok(std::mem::transmute::<*mut c_void, WithNumber>(cupti(function)?)(number)) }
 }
 
-/// Begins a profile; CUPTI's answer.
+/// Begins a profile. Returns CUPTI's answer.
 ///
 /// # Errors
 ///
 /// If there is no CUPTI in the process.
 pub fn begin() -> Result<c_int, String> {
     with(|profile| profile.kernels = 0);
-    // SAFETY: CUPTI's headers give the function this type; both functions live as long as the process.
+    // SAFETY: CUPTI's headers give the function this type; both functions live as long as the
+    // process.
     let registered = unsafe {
         let register = std::mem::transmute::<*mut c_void, Register>(cupti("cuptiActivityRegisterCallbacks")?);
         register(request, complete)
@@ -109,8 +112,9 @@ pub fn begin() -> Result<c_int, String> {
     Ok(enabled.into_iter().fold(registered, |first, answer| if first == 0 { answer } else { first }))
 }
 
-/// Ends it; how many kernels it has. On stderr, what became of buffers: those that came and are not its own; its own that CUPTI did not clear
-/// before it used them; its own that did not come, and how many of these hold what CUPTI wrote.
+/// Ends the profile. Returns the number of its kernels. On stderr it reports what became of
+/// buffers: foreign ones that arrived; its own that CUPTI did not clear before use; its own that
+/// did not arrive, and how many of these contain what CUPTI wrote.
 ///
 /// # Errors
 ///
@@ -121,7 +125,8 @@ pub fn end() -> Result<c_int, String> {
     call("cuptiActivityFlushAll", FORCED)?;
     with(|profile| {
         let Profile { lent, kernels, foreign, dirty } = profile;
-        // SAFETY: memory of ours that was not freed; what CUPTI may still write to it is of no interest.
+        // SAFETY: memory of ours that was not freed; what CUPTI may still write to it is of no
+        // interest.
         let kind = |address: &usize| unsafe { std::ptr::with_exposed_provenance::<u32>(*address).read_volatile() };
         let written = lent.keys().filter(|address| (1..100).contains(&kind(address))).count();
         let gone = lent.len();

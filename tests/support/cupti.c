@@ -1,5 +1,5 @@
-// A CUPTI that ends the process when anything in it is called, or answers everything with ANSWER; and, with DRIVER, a
-// CUDA driver that has DEVICES GPUs or none. To be preloaded.
+// A CUPTI that ends the process when any of its functions is called, or answers every call with
+// ANSWER. With DRIVER, also a CUDA driver with DEVICES GPUs, or none. For preloading.
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -74,7 +74,7 @@ FUNCTION(cuptiActivityPopExternalCorrelationId)
 FUNCTION(cuptiGetGraphNodeId)
 #endif
 
-// Came with CUDA 13.2; that one crashes in whatever is called first where it cannot use the driver.
+// Added in CUDA 13.2, which crashes in the first call if it cannot use the driver.
 #ifdef CUDA_13_2
 FUNCTION(cuptiActivityGetStructSize)
 #endif

@@ -1,11 +1,12 @@
 // A profiler plugin that writes down every call, for the tests of the scripted host.
 //
-// It exports all seven tables. The structures below are its own account of the interface; the C compiler works out
-// where their fields lie, and `-DPRINT_LAYOUT` turns this file into a program that prints it.
+// It exports all seven tables. The structures below are its own definition of the interface. The C
+// compiler determines where their fields lie, and `-DPRINT_LAYOUT` turns this file into a program
+// that prints that.
 //
 //   $ECHO_LOG     the file that gets a line of JSON for each call
-//   $ECHO_MASK    the activation mask to ask for, everything by default
-//   $ECHO_SILENT  set: the out parameter of startEvent is left alone
+//   $ECHO_MASK    the activation mask to request, everything by default
+//   $ECHO_SILENT  set: the out parameter of startEvent is not written
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// ---------------------------------------------------------------- events that never changed, or only grew
+// ---- events that never changed, or only grew ----
 
 struct proxy_op { int pid; uint8_t channelId; int peer, nSteps, chunkSize, isSend; };
 struct proxy_step { int step; };
@@ -43,7 +44,7 @@ struct ce_sync { bool isComplete; int nRanks; };
 struct ce_batch { int numOps; size_t totalBytes; bool useIntraSync; };
 struct kernel_phase { uint8_t channelId, phaseId; const char *phaseName; uint64_t pTimer; };
 
-// ---------------------------------------------------------------- collectives and sends, version by version
+// ---- collectives and sends, version by version ----
 
 struct coll_v1 { const char *name; uint64_t commHash, seqNumber; uint8_t func; const void *sendBuff; void *recvBuff;
                  size_t count; int root; uint8_t datatype; uint32_t op; size_t trafficBytes;
@@ -69,7 +70,7 @@ struct p2p_v5 { const char *func; void *buff; const char *datatype; size_t count
 struct p2p_v7 { const char *func; void *buff; const char *datatype; size_t count; int peer; uint8_t nChannels;
                 void *parentGroup; uint64_t userTag; };
 
-// ---------------------------------------------------------------- descriptors, state arguments, payloads
+// ---- descriptors, state arguments, payloads ----
 
 struct descr1 { uint8_t type; void *parentObj; int rank; union {
     struct coll_v1 coll; struct p2p_v1 p2p; struct proxy_op proxyOp; struct proxy_step proxyStep; }; };
@@ -108,7 +109,7 @@ typedef struct {
   void *init, *startEvent, *stopEvent, *recordEventState, *finalize;
 } table;
 
-// ---------------------------------------------------------------- what the compiler made of them
+// ---- what the compiler made of them ----
 
 struct field { int version; const char *event, *name, *type; size_t offset, size; };
 
@@ -186,7 +187,7 @@ int main(void) {
 
 #else
 
-// ---------------------------------------------------------------- the plugin
+// ---- the plugin ----
 
 typedef void logger(int level, unsigned long flags, const char *origin, int line, const char *format, ...);
 
@@ -203,7 +204,7 @@ static void add(struct line *l, const char *format, ...) {
   l->length += n < room ? n : room - 1;
 }
 
-// Adds a string with what JSON cannot hold replaced.
+// Adds a string, with replacements for what JSON cannot contain.
 static void add_text(struct line *l, const char *text) {
   if (text == NULL) { add(l, "null"); return; }
   add(l, "\"");
@@ -211,7 +212,7 @@ static void add_text(struct line *l, const char *text) {
   add(l, "\"");
 }
 
-// One write for each line, so that those of several threads and processes do not mix.
+// One write per line, so that lines of several threads and processes do not mix.
 static void put(struct line *l) {
   const char *path = getenv("ECHO_LOG");
   if (path == NULL) return;

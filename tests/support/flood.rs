@@ -1,8 +1,8 @@
 //! The load test: realistic sequences of calls from many threads, at full speed or paced.
 //!
-//! It counts exactly what it sends, so that every record a trace lacks can be held against it. The sequences are
-//! those of NCCL: a collective is called, launched and enqueued on a user's thread; a proxy operation and its steps,
-//! up to eight in flight, run on a progress thread.
+//! It counts exactly what it sends, so that a trace can be checked for missing records. The
+//! sequences are those of NCCL: a collective is called, launched and enqueued on a user's thread; a
+//! proxy operation and its steps, up to eight in flight, run on a progress thread.
 
 use crate::host::{Arg, Comm, Context, Descriptor, LoadError, Plugin, RawHandle, Slot, StateCall, Value};
 use crate::player;
@@ -22,17 +22,18 @@ pub struct Flood {
     pub interface: u32,
     /// Threads that send at the same time.
     pub threads: u32,
-    /// Communicators that they share; all are initialised at the same time.
+    /// Communicators that the threads share; all are initialised at the same time.
     pub comms: u32,
-    /// Calls to make in all. Sequences are not cut short, so there may be a few more.
+    /// The total number of calls. Sequences are not cut short, so there may be a few more.
     pub events: u64,
-    /// Calls a second in all, if they are to be paced.
+    /// Calls per second in total, if they are paced.
     pub rate: Option<u64>,
     /// What to send.
     pub kind: Kind,
-    /// Instead of `events`, this many threads that send one sequence each and end, `threads` of them at a time.
+    /// Instead of `events`: this many threads that each send one sequence and end, `threads` of
+    /// them at a time.
     pub short_threads: Option<u32>,
-    /// Measure every call, which costs two readings of the clock each.
+    /// Measure every call, at the cost of two clock readings each.
     pub latency: bool,
 }
 
@@ -43,11 +44,11 @@ pub enum Kind {
     Step,
     /// Collectives, from the call to the enqueueing.
     Coll,
-    /// Both in turn.
+    /// Both, alternating.
     Mixed,
 }
 
-/// How many calls of each sort.
+/// The number of calls of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// `startEvent`.
@@ -56,7 +57,7 @@ pub struct Counts {
     pub stops: u64,
     /// `recordEventState`.
     pub states: u64,
-    /// Starts that gave no handle, and so had no stop and no states.
+    /// Starts that returned no handle, and so had no stop and no states.
     pub null_handles: u64,
     /// Calls that did not return success.
     pub errors: u64,
@@ -77,14 +78,14 @@ impl Counts {
     }
 }
 
-/// What a load did and what it took.
+/// What a load did and what it cost.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// What was sent.
     pub counts: Counts,
     /// The activation mask after the last `init`.
     pub mask: i32,
-    /// From the first call to the last, in nanoseconds.
+    /// From the first call to the last, in ns.
     pub wall_ns: u64,
     /// All of the `init` calls, which run at the same time.
     pub init_ns: u64,
@@ -92,17 +93,17 @@ pub struct Report {
     pub finalize_ns: u64,
     /// Resident memory just before the plugin is loaded, in KiB.
     pub rss_before_kib: u64,
-    /// The most that was resident at any of the samples, ten milliseconds apart.
+    /// The largest resident memory in any sample, ten milliseconds apart, in KiB.
     pub rss_peak_kib: u64,
-    /// The most that was ever resident since the load of the plugin, as the kernel counts it.
+    /// The largest resident memory since the plugin was loaded, as the kernel counts it, in KiB.
     pub rss_high_water_kib: u64,
-    /// What is resident after the last `finalize`.
+    /// Resident memory after the last `finalize`, in KiB.
     pub rss_after_kib: u64,
-    /// The time that calls took, if it was asked for.
+    /// The duration of calls, if it was measured.
     pub latency: Option<Latency>,
 }
 
-/// The time that calls took, in nanoseconds.
+/// The duration of calls, in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     /// Half of the calls were faster.
@@ -113,7 +114,7 @@ pub struct Latency {
     pub p999_ns: u64,
     /// The slowest.
     pub max_ns: u64,
-    /// What two readings of the clock take by themselves, which is part of the above.
+    /// The cost of the two clock readings, which is included above.
     pub clock_ns: u64,
 }
 
@@ -152,7 +153,7 @@ impl Report {
     }
 }
 
-/// Loads the plugin, sends the load, ends all communicators.
+/// Loads the plugin, sends the load, and ends all communicators.
 ///
 /// # Errors
 ///
@@ -245,7 +246,7 @@ fn send(flood: &Flood, plugin: &Plugin) -> Report {
     }
 }
 
-/// Every communicator is initialised by a thread of its own, all at the same time, as in a group.
+/// Every communicator is initialised by its own thread, all at the same time, as in a group.
 fn init_all(plugin: &Plugin, count: u32) -> Vec<Context> {
     let barrier = Barrier::new(count as usize);
     let init = |index: u32| {
@@ -260,7 +261,7 @@ fn init_all(plugin: &Plugin, count: u32) -> Vec<Context> {
     })
 }
 
-/// Threads that come and go. One is still ending while the next has begun.
+/// Short-lived threads. One is still ending when the next has begun.
 fn short_threads(flood: &Flood, plugin: &Plugin, context: &Context, count: u64) -> (Counts, Option<Histogram>) {
     let mut counts = Counts::default();
     let mut histogram = flood.latency.then(Histogram::new);
@@ -313,7 +314,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Sends sequences until there were so many calls, at so many a second.
+    /// Sends sequences up to `calls` calls, at `rate` calls per second if given.
     fn send(&mut self, calls: u64, rate: Option<u64>) {
         const SHORTEST_SLEEP_NS: u64 = 100_000;
         let begin = now();
@@ -472,7 +473,7 @@ impl Collective {
         sender.stop(launch);
         let group = sender.start(&mut self.group);
         if let Some(coll) = &mut self.coll {
-            // Up to v4 there is no field for the group: it is the parent.
+            // Up to v4 there is no field for the group: the group is the parent.
             match self.coll_group {
                 Some(slot) => {
                     coll.set(slot, group.0);
@@ -596,7 +597,7 @@ impl Histogram {
         }
     }
 
-    /// The largest value that a bucket holding this share of the counts can have.
+    /// The largest value in the bucket that contains this quantile.
     fn quantile(&self, share: f64) -> u64 {
         let total: u64 = self.buckets.iter().sum();
         let wanted = (total as f64 * share).ceil() as u64;
@@ -644,7 +645,7 @@ fn now() -> u64 {
     player::clock(libc::CLOCK_MONOTONIC)
 }
 
-/// What it takes to read the clock twice, at best.
+/// The smallest cost of two clock readings, in ns.
 fn clock_cost() -> u64 {
     let cost = |_| {
         let before = now();
@@ -668,7 +669,8 @@ fn status(key: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Makes the kernel's high-water mark of resident memory begin anew. Where it cannot, the mark is merely higher.
+/// Restarts the kernel's high-water mark of resident memory. Where that fails, the mark is merely
+/// higher.
 fn reset_high_water() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }

@@ -1,8 +1,8 @@
-//! What a script may ask of CUDA: one GPU that runs kernels of any name, for the emulated libcuda and libcupti, and functions of
-//! libraries.
+//! What a script can do with CUDA: one GPU that runs kernels of any name, for the emulated libcuda
+//! and libcupti, and functions of libraries.
 //!
-//! The libraries find the GPU through the symbol [`observe::ATTACH`], which only the program `scripted-host` exports. Without them
-//! a kernel takes its time and nobody hears of it.
+//! The libraries find the GPU through the symbol [`observe::ATTACH`], which only the program
+//! `scripted-host` exports. Without them a kernel takes its time and nobody is told.
 
 use observe::{Activity, ActivityKind, Call, DEFAULT_STREAM_ID, Gpu, Machine, Observer, Resource, ResourceKind};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::player::{boottime, clock};
 
-/// The one context, which nobody looks into, and its id.
+/// The only context, which nobody looks into, and its id.
 const CONTEXT: *mut c_void = std::ptr::without_provenance_mut(0xc0_0000);
 const CONTEXT_ID: u32 = 1;
 
@@ -68,7 +68,7 @@ extern "C" fn describe(ordinal: u32, gpu: *mut Gpu) -> bool {
     ordinal == 0
 }
 
-/// What the program's [`observe::ATTACH`] does.
+/// The implementation of the program's [`observe::ATTACH`].
 ///
 /// # Safety
 ///
@@ -99,27 +99,30 @@ pub unsafe extern "C" fn attach(observer: *const Observer) -> *const Machine {
     &raw const MACHINE
 }
 
-/// Launches a kernel on the default stream. It runs at once, as after a programmatic launch, until what is returned ends.
+/// Launches a kernel on the default stream. It starts immediately, as after a programmatic launch,
+/// and runs until the returned thread ends.
 pub fn kernel(name: CString, time: Duration) -> JoinHandle<()> {
-    // Its name is spoken of as long as the process lives.
+    // The name is used for as long as the process lives.
     let name = name.into_raw();
     let queued = queue(&[c"cuLaunchKernelEx"], ActivityKind::Kernel, name, 0);
     std::thread::spawn(move || queued.run(time))
 }
 
-/// Launches a graph into the default stream that has one node, in which the host runs a function for that time; waits for it.
+/// Launches a graph with one node into the default stream: a host function that takes this long.
+/// Waits for it.
 pub fn host_node(node: u64, time: Duration) {
-    // The runtime's call makes that of the driver, which has its correlation id.
+    // The runtime's call makes the driver's, which shares its correlation id.
     queue(&[c"cudaGraphLaunch", c"cuGraphLaunch"], ActivityKind::HostNode, std::ptr::null(), node).run(time);
 }
 
-/// What the GPU was asked for.
+/// Work given to the GPU.
 struct Queued(Activity);
 
 // SAFETY: its pointers name things that live as long as the process.
 unsafe impl Send for Queued {}
 
-/// Makes a call, and inside of it the next, which ask the GPU for something. A node's id has that of its graph in the upper half.
+/// Makes a call, inside it the next, and so on, and gives the GPU work. A node id contains the id
+/// of its graph in the upper half.
 fn queue(functions: &[&CStr], kind: ActivityKind, name: *const c_char, node_id: u64) -> Queued {
     // SAFETY: null or a library's static.
     let observer = unsafe { OBSERVER.load(Ordering::Acquire).as_ref() };
@@ -167,7 +170,7 @@ fn queue(functions: &[&CStr], kind: ActivityKind, name: *const c_char, node_id: 
 }
 
 impl Queued {
-    /// Does it, which takes that time.
+    /// Runs it for this long.
     fn run(self, time: Duration) {
         let Queued(mut activity) = self;
         activity.start = boottime();
@@ -181,7 +184,7 @@ impl Queued {
     }
 }
 
-/// Calls a function that takes nothing, or flags, of which there are none, and returns an `int`.
+/// Calls a function that takes nothing, or flags (0 is passed), and returns an `int`.
 ///
 /// # Errors
 ///
@@ -218,7 +221,7 @@ pub unsafe fn name_comm(library: &CStr, name: Option<&CStr>) -> Result<(), Strin
     Ok(())
 }
 
-/// A subscription of another tool than the profiler.
+/// A subscription of a tool other than the profiler.
 #[derive(Debug)]
 pub struct Tool(*mut c_void);
 
@@ -228,7 +231,7 @@ unsafe impl Send for Tool {}
 unsafe extern "C" fn ignore(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
 
 impl Tool {
-    /// Subscribes; the tool, if CUPTI lets it, and CUPTI's answer.
+    /// Subscribes. Returns the tool, if CUPTI allows it, and CUPTI's answer.
     ///
     /// # Errors
     ///
@@ -245,14 +248,15 @@ impl Tool {
         Ok(((answer == 0).then_some(Tool(handle)), answer))
     }
 
-    /// Gives the subscription up; CUPTI's answer.
+    /// Ends the subscription. Returns CUPTI's answer.
     ///
     /// # Errors
     ///
     /// If there is no CUPTI in the process.
     pub fn unsubscribe(self) -> Result<c_int, String> {
         type Unsubscribe = unsafe extern "C" fn(*mut c_void) -> c_int;
-        // SAFETY: CUPTI's headers give the function this type; the handle is that of a subscription.
+        // SAFETY: CUPTI's headers give the function this type; the handle is that of a
+        // subscription.
         unsafe {
             let unsubscribe = std::mem::transmute::<*mut c_void, Unsubscribe>(cupti("cuptiUnsubscribe")?);
             Ok(unsubscribe(self.0))
@@ -266,7 +270,7 @@ pub(crate) fn cupti(function: &str) -> Result<*mut c_void, String> {
 
 fn find(library: &CStr, function: &str) -> Result<*mut c_void, String> {
     let symbol = CString::new(function).map_err(|error| error.to_string())?;
-    // SAFETY: C strings. What runs when the library is opened is the script's purpose.
+    // SAFETY: C strings. Opening the library runs its constructors, which is what the script wants.
     let found = unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         match handle.is_null() {

@@ -1,8 +1,9 @@
-//! A profiler plugin, loaded and called as NCCL does it.
+//! Loads a profiler plugin and calls it as NCCL does.
 //!
-//! [`Plugin`] opens the library, finds the table of one interface version and calls through it. Descriptors are raw
-//! bytes laid out by [`crate::layout`]; whatever the version does not define in them is [`GARBAGE`], because NCCL
-//! leaves it uninitialised. What a version does not have is left out, so that one caller serves all seven.
+//! [`Plugin`] opens the library, finds the table of one interface version and calls through it.
+//! Descriptors are raw bytes laid out by [`crate::layout`]. Bytes that the version does not define
+//! are [`GARBAGE`], because NCCL leaves them uninitialised. What a version does not have is left
+//! out, so that one caller serves all seven.
 
 use crate::layout::{self, CType, Field, HEADER, Kind, State};
 use std::collections::HashMap;
@@ -17,10 +18,12 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 /// Fills every descriptor byte that has no meaning.
 pub const GARBAGE: u8 = 0xa5;
 
-/// What the out parameter of `startEvent` holds before the call; to see it afterwards means that nothing was written.
+/// The out parameter of `startEvent` before the call. If it is still there afterwards, nothing was
+/// written.
 pub const POISON: RawHandle = RawHandle(0x0bad_c0de_dead_beef);
 
-/// A handle or context as it passes through the interface: a value that means something to the plugin only.
+/// A handle or context as it passes through the interface: a value that only the plugin
+/// understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RawHandle(pub u64);
 
@@ -75,7 +78,7 @@ pub struct Functions {
 
 /// A loaded plugin and one of its tables.
 ///
-/// Dropping it leaves the library loaded, as a program that never destroys its communicators does.
+/// Dropping it leaves the library loaded, as in a program that never destroys its communicators.
 #[derive(Debug)]
 pub struct Plugin {
     version: u32,
@@ -87,30 +90,34 @@ pub struct Plugin {
     mask: &'static AtomicI32,
 }
 
-// SAFETY: the fields are an immutable table of functions, which NCCL too calls from all of its threads, and the
-// library's handle, which the dynamic loader lets any thread use.
+// SAFETY: the fields are an immutable table of functions, which NCCL too calls from all of its
+// threads, and the library's handle, which the dynamic loader lets any thread use.
 unsafe impl Send for Plugin {}
-// SAFETY: as above; nothing here changes after the load but the atomic mask.
+// SAFETY: as above; after loading, only the atomic mask changes.
 unsafe impl Sync for Plugin {}
 
 impl Plugin {
-    /// Opens the library and finds the table of that version, as NCCL would if it knew none newer.
+    /// Opens the library and finds the table of this version, as an NCCL would that knows none
+    /// newer.
     ///
     /// # Errors
     ///
-    /// If the library cannot be opened, lacks the version's symbol, or has an entry of its table unset.
+    /// If the library cannot be opened, lacks the version's symbol, or has a null entry in its
+    /// table.
     ///
     /// # Safety
     ///
-    /// The library is a profiler plugin: its `ncclProfiler_vN` are tables of that interface.
-    /// It takes handles and contexts as values and never follows them, unless all that it is given are its own.
-    /// Wherever [`Value::Bits`] is given for a text, it is null or the address of a C string that stays.
+    /// The library is a profiler plugin: its `ncclProfiler_vN` are tables of that interface. It
+    /// takes handles and contexts as values and never dereferences them, unless it is only given
+    /// its own. Wherever [`Value::Bits`] is given for a text, it is null or the address of a
+    /// permanent C string.
     pub unsafe fn load(path: &Path, version: u32) -> Result<Plugin, LoadError> {
         // SAFETY: the caller's promise is the same.
         unsafe { Plugin::load_with_mask(path, version, Box::leak(Box::default())) }
     }
 
-    /// The same, with a mask that outlives the plugin. NCCL has one, which it keeps when it closes and opens plugins.
+    /// The same, with a mask that outlives the plugin. NCCL has one mask, which it keeps when it
+    /// closes and opens plugins.
     ///
     /// # Errors
     ///
@@ -126,7 +133,8 @@ impl Plugin {
         let library = open(path)?;
         let symbol = format!("ncclProfiler_v{version}");
         let table = match find(library, &symbol) {
-            // SAFETY: the caller promises that the symbol is a table; it is data of a library that is loaded now.
+            // SAFETY: the caller promises that the symbol is a table; it is data of a library that
+            // is loaded now.
             Some(table) => unsafe { table.cast::<Table>().read() },
             None => {
                 close(library);
@@ -162,13 +170,13 @@ impl Plugin {
         &self.name
     }
 
-    /// The functions themselves, for loops in which even a wrapper would count.
+    /// The functions themselves, for loops in which even a wrapper would be measurable.
     #[inline]
     pub fn functions(&self) -> &Functions {
         &self.functions
     }
 
-    /// The activation mask that `init` gets the address of.
+    /// The activation mask whose address `init` gets.
     pub fn mask(&self) -> &'static AtomicI32 {
         self.mask
     }
@@ -183,8 +191,8 @@ impl Plugin {
         let Ok(path) = CString::new(self.path.as_os_str().as_bytes()) else {
             return false;
         };
-        // SAFETY: with this flag nothing is loaded; at most a library that is loaded already is counted once more,
-        // which the second call takes back.
+        // SAFETY: with this flag nothing is loaded; at most a library that is loaded already is
+        // counted once more, which the second call takes back.
         unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             !library.is_null() && libc::dlclose(library) == 0
@@ -198,8 +206,8 @@ impl Plugin {
         let mut context = std::ptr::null_mut();
         let mask = self.mask.as_ptr();
         let Comm { id, rank, nranks, nodes, .. } = *comm;
-        // SAFETY: `load` was promised a table whose `init` takes these; the out parameter lives in this frame, mask
-        // and logger for ever, and so does the name, whose memory is never freed.
+        // SAFETY: `load` was promised a table whose `init` takes these; the out parameter lives in
+        // this frame, mask and logger for ever, and so does the name, whose memory is never freed.
         let status = unsafe {
             match self.init {
                 Init::Plain(init) => init(&mut context, mask),
@@ -217,15 +225,17 @@ impl Plugin {
         }
     }
 
-    /// Starts an event. Fields are named as in C. Those that the version lacks are left out, and so is the whole
-    /// event if it lacks the kind: the handle is null then, as if the plugin had not wanted it. Three are special:
+    /// Starts an event. Fields are named as in C. Fields that the version lacks are left out. If it
+    /// lacks the kind, the whole event is left out; the handle is null then, as if the plugin did
+    /// not want the event. Three fields are special:
     ///
     /// * `parentGroup` of a Coll or P2p, which is the parent itself up to v4;
     /// * `nChannels` of a Coll, which is called `nMaxChannels` up to v3;
     /// * `net`, a [`Value::Net`], which becomes the `id` and `data` of a NetPlugin event.
     ///
-    /// Left out, a ProxyOp's `pid` is this process, a Coll's or P2p's `name` and `commHash` are those of the
-    /// context, and so is the `rank` where NCCL fills it in. Anything else is zero.
+    /// By default a ProxyOp's `pid` is this process, a Coll's or P2p's `name` and `commHash` are
+    /// those of the context, and so is the `rank` where NCCL fills it in. All other fields are
+    /// zero.
     ///
     /// # Panics
     ///
@@ -269,13 +279,13 @@ impl Plugin {
         }
     }
 
-    /// Starts the event of a descriptor: one call of the plugin and nothing else, unless it is a network event,
-    /// whose payload is overwritten on return.
+    /// Starts the event of a descriptor: one call of the plugin and nothing else, unless it is a
+    /// network event, whose payload is overwritten on return.
     #[inline]
     pub fn start_prepared(&self, context: RawHandle, descriptor: &mut Descriptor) -> Started {
         let mut out = POISON.as_ptr();
-        // SAFETY: `load` was promised a table of this version; the descriptor has that version's layout and, like the
-        // out parameter, outlives the call.
+        // SAFETY: `load` was promised a table of this version; the descriptor has that version's
+        // layout and, like the out parameter, outlives the call.
         let status = unsafe { (self.functions.start_event)(context.as_ptr(), &mut out, descriptor.as_mut_ptr()) };
         if let Some(payload) = &mut descriptor.payload {
             payload.scribble();
@@ -283,18 +293,18 @@ impl Plugin {
         Started { handle: RawHandle::from_ptr(out), status, sent: true }
     }
 
-    /// Stops an event. Even null is passed on.
+    /// Stops an event. Null is passed on, too.
     #[inline]
     pub fn stop(&self, handle: RawHandle) -> i32 {
         // SAFETY: `load` was promised a `stopEvent` that takes the handle as a value.
         unsafe { (self.functions.stop_event)(handle.as_ptr()) }
     }
 
-    /// Records a state. `None` if the version has no such state, so nothing was sent.
+    /// Records a state. `None` if the version has no such state, so that nothing was sent.
     ///
     /// # Panics
     ///
-    /// If there is no state of that name.
+    /// If there is no state with this name.
     pub fn state<'a>(&self, handle: RawHandle, state: impl Into<StateType<'a>>, arg: Arg<'_>) -> Option<i32> {
         let mut call = self.state_call(state, arg)?;
         Some(self.state_prepared(handle, &mut call))
@@ -304,7 +314,7 @@ impl Plugin {
     ///
     /// # Panics
     ///
-    /// If there is no state of that name.
+    /// If there is no state with this name.
     pub fn state_call<'a>(&self, state: impl Into<StateType<'a>>, arg: Arg<'_>) -> Option<StateCall> {
         match state.into() {
             StateType::Named(name) => {
@@ -318,13 +328,13 @@ impl Plugin {
         }
     }
 
-    /// Makes a prepared state call on a handle: one call of the plugin and nothing else, unless it is a network
-    /// event, whose payload is overwritten on return.
+    /// Makes a prepared state call on a handle: one call of the plugin and nothing else, unless it
+    /// is a network event, whose payload is overwritten on return.
     #[inline]
     pub fn state_prepared(&self, handle: RawHandle, call: &mut StateCall) -> i32 {
         let args = if call.null { std::ptr::null_mut() } else { (&raw mut call.args).cast() };
-        // SAFETY: `load` was promised a table of this version; the arguments have that version's layout and outlive
-        // the call, and the handle is taken as a value.
+        // SAFETY: `load` was promised a table of this version; the arguments have that version's
+        // layout and outlive the call, and the handle is taken as a value.
         let status = unsafe { (self.functions.record_event_state)(handle.as_ptr(), call.state, args) };
         if let Some(payload) = &mut call.payload {
             payload.scribble();
@@ -332,7 +342,8 @@ impl Plugin {
         status
     }
 
-    /// Calls `finalize`. The communicator's name, if it has one, is overwritten afterwards: its lifetime is over.
+    /// Calls `finalize`. The communicator's name, if it has one, is overwritten afterwards: its
+    /// lifetime is over.
     pub fn finalize(&self, context: &Context) -> i32 {
         // SAFETY: `load` was promised a `finalize` that takes the context as a value.
         let status = unsafe { (self.functions.finalize)(context.handle.as_ptr()) };
@@ -350,11 +361,11 @@ pub struct Comm<'a> {
     pub id: u64,
     /// Its name, if the user gave one. Bytes after a NUL are cut off.
     pub name: Option<&'a [u8]>,
-    /// Hosts that it spans.
+    /// The number of hosts it spans.
     pub nodes: i32,
-    /// Ranks that it has.
+    /// The number of its ranks.
     pub nranks: i32,
-    /// The rank that this is.
+    /// This rank.
     pub rank: i32,
 }
 
@@ -367,13 +378,13 @@ impl Default for Comm<'_> {
 /// A communicator as the plugin knows it.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// What the plugin calls it.
+    /// The plugin's handle for it.
     pub handle: RawHandle,
     /// The communicator's hash.
     pub id: u64,
     /// The rank in the communicator.
     pub rank: i32,
-    /// The communicator's name, in memory that the plugin knows too.
+    /// The communicator's name, in the memory that was passed to the plugin.
     pub name: Option<Text>,
     /// What `init` returned.
     pub status: i32,
@@ -382,20 +393,20 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context that no `init` gave: null, or one from another process.
+    /// A context that no `init` returned: null, or one from another process.
     pub fn foreign(handle: RawHandle) -> Context {
         Context { handle, id: 0, rank: 0, name: None, status: 0, mask: 0 }
     }
 }
 
-/// What came of a start.
+/// The result of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Started {
     /// The event's handle.
     pub handle: RawHandle,
     /// What the plugin returned.
     pub status: i32,
-    /// Whether there was a call at all.
+    /// Whether the plugin was called at all.
     pub sent: bool,
 }
 
@@ -441,16 +452,16 @@ impl From<i32> for StateType<'_> {
     }
 }
 
-/// What goes into a field.
+/// The value of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// A number, an address or a handle, cut to the size of the field.
     Bits(u64),
-    /// A text that has the same address whenever it has the same content, like NCCL's own.
+    /// A text that has one address per content, like NCCL's own.
     Text(&'a [u8]),
     /// A text with an address of its own.
     Cell(&'a Text),
-    /// What a network plugin says about an event.
+    /// What a network plugin reports about an event.
     Net(NetEvent),
 }
 
@@ -478,15 +489,15 @@ macro_rules! value_from_number {
 
 value_from_number!(bool, u8, i32, u32, i64, u64, usize);
 
-/// What goes with a state.
+/// The argument of a state.
 #[derive(Clone, Copy, Debug)]
 pub enum Arg<'a> {
-    /// What NCCL passes when there is nothing to say: null for the states of a GroupApi and, up to v3, of a
-    /// ProxyStep; zero otherwise.
+    /// What NCCL passes when there is nothing to report: null for the states of a GroupApi and, up
+    /// to v3, of a ProxyStep; zero otherwise.
     Default,
     /// A null pointer.
     Null,
-    /// The field that the state has. Ignored where NCCL of that version passes null.
+    /// The state's field. Ignored where NCCL of that version passes null.
     Value(u64),
     /// Both fields of the ProxyOp states that ended with v3.
     Progress {
@@ -495,11 +506,11 @@ pub enum Arg<'a> {
         /// Steps so far.
         steps: i32,
     },
-    /// What a network plugin says about the event.
+    /// What a network plugin reports about the event.
     Net(&'a NetEvent),
 }
 
-/// What a network plugin says about an event of its own.
+/// What a network plugin reports about an event of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the interface's structures")]
 pub enum NetEvent {
@@ -510,7 +521,7 @@ pub enum NetEvent {
 }
 
 impl NetEvent {
-    /// The `id` that names the structure: the kind of network, and the version of its layout.
+    /// The `id` that identifies the structure: the kind of network, and the version of its layout.
     pub fn id(&self) -> i64 {
         match self {
             NetEvent::Ib { .. } => (1 << 16) | 1,
@@ -544,7 +555,7 @@ impl NetEvent {
     }
 }
 
-/// Memory that is the plugin's to read during one call only.
+/// Memory that the plugin may read only during one call.
 #[derive(Debug)]
 #[repr(C, align(8))]
 struct Payload([u8; layout::IB_PAYLOAD_SIZE]);
@@ -581,7 +592,7 @@ impl Descriptor {
         &self.bytes[..layout::descriptor_size(self.version)]
     }
 
-    /// The place of one of its fields, if the version has it.
+    /// The position of one of its fields, if the version has it.
     pub fn slot(&self, name: &str) -> Option<Slot> {
         let find = |event| layout::field(self.version, event, name);
         find(self.event).or_else(|| find(HEADER)).map(Slot)
@@ -670,7 +681,7 @@ impl Descriptor {
     }
 }
 
-/// Where a field lies in a [`Descriptor`].
+/// The position of a field in a [`Descriptor`].
 #[derive(Clone, Copy, Debug)]
 pub struct Slot(Field);
 
@@ -753,13 +764,13 @@ impl StateCall {
     }
 }
 
-/// A C string whose content can change under its address. Its memory is never freed and always ends with a NUL, so a
-/// plugin that keeps the address too long reads wrong text and nothing worse.
+/// A C string whose content can change at the same address. Its memory is never freed and always
+/// ends with a NUL, so a plugin that keeps the address too long reads wrong text and nothing worse.
 #[derive(Clone, Debug)]
 pub struct Text(&'static [AtomicU8]);
 
 impl Text {
-    /// A text at an address that was never used before. Bytes after a NUL are cut off.
+    /// A text at an address that was never used before. It is cut off at a NUL.
     pub fn new(content: &[u8]) -> Text {
         let content = until_nul(content);
         let capacity = content.len().max(64);
@@ -767,17 +778,17 @@ impl Text {
         Text(Vec::leak(content.iter().chain(padding).map(|byte| AtomicU8::new(*byte)).collect()))
     }
 
-    /// Its address, for ever valid.
+    /// Its address, which stays valid.
     pub fn as_ptr(&self) -> *const c_char {
         self.0.as_ptr().cast()
     }
 
-    /// How long its content can be.
+    /// The largest length of its content.
     pub fn capacity(&self) -> usize {
         self.0.len() - 1
     }
 
-    /// Writes something else to the same address; what does not fit is cut off.
+    /// Writes another content to the same address; what does not fit is cut off.
     pub fn overwrite(&self, content: &[u8]) {
         let padding = std::iter::repeat(&0);
         let content = until_nul(content).iter().chain(padding);
@@ -787,7 +798,7 @@ impl Text {
     }
 }
 
-/// A C string with that content; the same content always has the same address, like a constant in NCCL.
+/// A C string with this content. Equal contents have the same address, like a constant in NCCL.
 pub fn intern(content: &[u8]) -> *const c_char {
     static KNOWN: LazyLock<Mutex<HashMap<Vec<u8>, Text>>> = LazyLock::new(Mutex::default);
     let content = until_nul(content);
@@ -805,11 +816,11 @@ pub struct LogLine {
     pub level: i32,
     /// The subsystems it belongs to, as bits.
     pub flags: u64,
-    /// The format, as given: its arguments are not filled in.
+    /// The format string as given; its arguments are not filled in.
     pub format: String,
 }
 
-/// The messages logged by any plugin of this process since the last call.
+/// The messages that plugins of this process logged since the last call.
 pub fn take_log() -> Vec<LogLine> {
     std::mem::take(&mut *lock(&LOG))
 }
@@ -823,7 +834,7 @@ pub enum LoadError {
     Open {
         /// The library.
         path: PathBuf,
-        /// What the dynamic loader says.
+        /// The dynamic loader's message.
         reason: String,
     },
     /// The library does not export the version's table.
@@ -859,7 +870,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// The table as it lies in the library. What `init` takes depends on the version.
+/// The table as it is in the library. The arguments of `init` depend on the version.
 #[repr(C)]
 struct Table {
     name: *const c_char,
@@ -870,8 +881,9 @@ struct Table {
     finalize: Option<Finalize>,
 }
 
-/// NCCL's logger is variadic. The C calling conventions of x86-64 and Arm Linux pass the named arguments of such a
-/// call like those of any other, so a function that takes only these is a good callee.
+/// NCCL's logger is variadic. The C calling conventions of x86-64 and Arm Linux pass the named
+/// arguments of such a call like those of any other, so a function that takes only these works as
+/// the callee.
 type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char);
 
 type InitPlain = unsafe extern "C" fn(*mut *mut c_void, *mut c_int) -> c_int;
@@ -883,7 +895,7 @@ type InitId =
 /// The three signatures of `init`.
 #[derive(Clone, Copy, Debug)]
 enum Init {
-    /// v1 to v3 know nothing of the communicator.
+    /// v1 to v3 know nothing about the communicator.
     Plain(InitPlain),
     /// v4 has the mask before the name, and the hash after it.
     Hash(InitHash),
@@ -917,8 +929,8 @@ unsafe extern "C" fn log(level: c_int, flags: c_ulong, _origin: *const c_char, _
 fn open(path: &Path) -> Result<NonNull<c_void>, LoadError> {
     let failure = |reason| LoadError::Open { path: path.to_owned(), reason };
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| failure("the path contains a NUL".to_owned()))?;
-    // SAFETY: loading runs the library's constructors, which is what `Plugin::load` is for; the error text belongs to
-    // this thread until its next call of the loader.
+    // SAFETY: loading runs the library's constructors, which is what `Plugin::load` is for; the
+    // error text belongs to this thread until its next call of the loader.
     unsafe {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         NonNull::new(library).ok_or_else(|| failure(text_at(libc::dlerror())))
@@ -940,12 +952,12 @@ fn text_at(address: *const c_char) -> String {
     if address.is_null() {
         return String::new();
     }
-    // SAFETY: every caller passes the address of a C string, from the plugin or from the loader, that lives during
-    // this call.
+    // SAFETY: every caller passes the address of a C string, from the plugin or the loader, that
+    // lives during this call.
     unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned()
 }
 
-/// Whether a start may name such a field, in any version.
+/// Whether any version has such a field for a start.
 pub(crate) fn has_field(kind: &Kind, name: &str) -> bool {
     let header = matches!(name, "parentObj" | "rank");
     let net = name == "net" && kind.name == "NetPlugin";
@@ -963,8 +975,8 @@ fn bits(field: &Field, value: Value<'_>) -> u64 {
     }
 }
 
-/// The value that NCCL's headers give a name, for v1, where functions and the like are numbers.
-/// A name of a later time has none, and becomes a number that no name has.
+/// The value that NCCL's headers give a name, for v1, where functions and the like are numbers. A
+/// later name has none, and becomes a number that no name has.
 fn enumerated(field: &str, name: &str) -> u8 {
     const FUNCTIONS: &[&str] =
         &["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv"];

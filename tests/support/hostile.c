@@ -1,5 +1,6 @@
-// A program that is hard on a profiler plugin, in the way that it is told: hostile PLUGIN WAY [NUMBER]. It calls by interface v1, for channels by
-// v7, and says on standard output what it did. Exit status 1: something was answered that must not be.
+// A program that is hard on a profiler plugin in the given way: hostile PLUGIN WAY [NUMBER]. It
+// uses interface v1, and v7 for channels, and reports on standard output what it did. Exit status
+// 1: the plugin answered something forbidden.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -78,7 +79,7 @@ extern void *__libc_calloc(size_t count, size_t size);
 extern void *__libc_realloc(void *memory, size_t size);
 extern void *__libc_memalign(size_t alignment, size_t size);
 
-// Whether this thread has a name of the plugin's, and gets nothing.
+// Whether this thread is one of the plugin's, by its name, and gets no memory.
 static int starves(void) {
   char name[16] = "";
   if (!atomic_load(&no_malloc)) return 0;
@@ -167,7 +168,8 @@ static void stop7(Plugin7 *plugin, void *handle) {
   atomic_fetch_add(&calls, 1);
 }
 
-// A machine with a GPU on which nothing ever runs, for the emulated driver and CUPTI (emulator/observe).
+// A machine with a GPU that never runs anything, for the emulated driver and CUPTI
+// (emulator/observe).
 typedef struct {
   char name[64], uuid[16];
   unsigned pci[3], compute_capability[2];
@@ -197,7 +199,7 @@ const void *const *ncclscope_emulator_attach(const void *observer) {
   return machine;
 }
 
-// Plans, each with so many channels; and, where they are open, with nothing of it ever stopped.
+// Plans, each with this many channels; if they are open, nothing is ever stopped.
 static void plans(Plugin7 *plugin, int channels, int stops, int count) {
   for (int n = 0; n < count; n++) {
     void *api = start7(plugin, GROUP_API, NULL, 0, 0, NULL);
@@ -219,7 +221,7 @@ static void plans(Plugin7 *plugin, int channels, int stops, int count) {
       atomic_fetch_add(&calls, 1);
       stop7(plugin, handle);
     }
-    // The trace's threads are to keep up, so that it is what they remember that grows.
+    // Let the trace's threads keep up, so that the growth is in what they remember.
     usleep(100 + channels * 10);
   }
 }
@@ -229,7 +231,7 @@ static void flood(const char *path, int channels, int stops, int count) {
   if (peak) fputs("5", peak), fclose(peak);
   unsigned long before = status("VmRSS:");
   int mask = 0;
-  // Where the test has one, so that kernels are waited for.
+  // If the test has one, kernels are waited for.
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
   int (*cuda_init)(unsigned) = driver ? dlsym(driver, "cuInit") : NULL;
   if (cuda_init) cuda_init(0);
@@ -291,7 +293,7 @@ static void bare_clone(void) {
     require(mask == 0 && context == NULL, "a child was asked for events");
     context = theirs;
     finalize();
-    // With all that runs at the exit of a process.
+    // With everything that runs at the exit of a process.
     exit(0);
   }
   int status = 0;
@@ -386,7 +388,7 @@ int main(int count, char **arguments) {
     finalize();
     printf("{\"mask\": %d, \"threads\": %d}\n", mask, threads);
   }
-  // NUMBER: what the process may still take, in KiB.
+  // NUMBER: how much more memory the process may take, in KiB.
   WAY("limit-before") {
     limit(number << 10);
     int mask = init();

@@ -1,14 +1,14 @@
-//! Where every field of the profiler interface lies, for all seven versions.
+//! The position of every field of the profiler interface, for all seven versions.
 //!
-//! One table, written down from the interface's documentation and not from the plugin's own types, so that a test
-//! can hold the two against each other. The host writes its raw descriptor bytes from it.
+//! It is one table, written from the interface's documentation and not from the plugin's own types,
+//! so that a test can compare the two. The host writes its raw descriptor bytes from it.
 //!
 //! Offsets and sizes are those of 64-bit Linux.
 
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-/// The interface versions there are.
+/// The existing interface versions.
 pub const VERSIONS: RangeInclusive<u32> = 1..=7;
 
 /// The largest descriptor of any version, in bytes.
@@ -23,13 +23,13 @@ pub struct Field {
     pub name: &'static str,
     /// Its C type.
     pub ctype: CType,
-    /// Bytes from the beginning of the structure.
+    /// Offset from the beginning of the structure, in bytes.
     pub offset: usize,
-    /// Bytes it occupies.
+    /// Size in bytes.
     pub size: usize,
 }
 
-/// [`Field::event`] of the fields in front of the union.
+/// [`Field::event`] of the fields before the union.
 pub const HEADER: &str = "header";
 
 /// The C types that occur.
@@ -39,7 +39,7 @@ pub enum CType {
     Bool,
     /// `uint8_t`
     U8,
-    /// `int`, and the process id, which is one
+    /// `int`, also used for the process id
     Int,
     /// `uint32_t`
     U32,
@@ -56,7 +56,7 @@ pub enum CType {
 }
 
 impl CType {
-    /// Bytes a value of this type occupies, which is also its alignment.
+    /// The size of a value of this type in bytes, which is also its alignment.
     pub const fn size(self) -> usize {
         match self {
             CType::Bool | CType::U8 => 1,
@@ -71,11 +71,11 @@ impl CType {
 pub struct Kind {
     /// Its name in scripts and reports.
     pub name: &'static str,
-    /// The bit that stands for it, in descriptors and in the activation mask.
+    /// Its bit, in descriptors and in the activation mask.
     pub bit: u64,
     /// The first version that has it.
     pub since: u32,
-    /// Its member of the descriptor's union; the header says everything about a kind without one.
+    /// Its member of the descriptor's union; `None` if the header says everything about this kind.
     pub member: Option<&'static str>,
     /// Whether NCCL fills in the header's rank.
     pub ranked: bool,
@@ -88,7 +88,7 @@ pub fn kinds() -> &'static [Kind] {
     &KINDS
 }
 
-/// The kind of that name.
+/// The kind with this name.
 pub fn kind(name: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.name == name)
 }
@@ -102,7 +102,7 @@ pub struct State {
     pub value: i32,
     /// The versions through which NCCL reports it.
     pub versions: RangeInclusive<u32>,
-    /// The member of the state arguments that belongs to it, if any.
+    /// Its member of the state arguments, if any.
     pub member: Option<&'static str>,
 }
 
@@ -111,7 +111,7 @@ pub fn states() -> &'static [State] {
     &STATES
 }
 
-/// The state of that name.
+/// The state with this name.
 pub fn state(name: &str) -> Option<&'static State> {
     STATES.iter().find(|state| state.name == name)
 }
@@ -120,7 +120,7 @@ pub fn state(name: &str) -> Option<&'static State> {
 ///
 /// # Panics
 ///
-/// If there is no such version; so do the other functions that take one.
+/// If there is no such version; the same holds for the other functions that take one.
 pub fn fields(version: u32) -> &'static [Field] {
     static TABLES: OnceLock<[Vec<Field>; 7]> = OnceLock::new();
     &TABLES.get_or_init(|| split(DESCRIPTOR))[index(version)]
@@ -132,7 +132,7 @@ pub fn state_arguments(version: u32) -> &'static [Field] {
     &TABLES.get_or_init(|| split(STATE_ARGUMENTS))[index(version)]
 }
 
-/// The fields of the table a plugin exports, alike in all versions. The functions appear as pointers.
+/// The fields of the table that a plugin exports, the same in all versions. Functions are pointers.
 pub fn function_table() -> &'static [Field] {
     const NAMES: [&str; 6] = ["name", "init", "startEvent", "stopEvent", "recordEventState", "finalize"];
     static TABLE: OnceLock<Vec<Field>> = OnceLock::new();
@@ -154,23 +154,23 @@ pub fn network_payloads() -> &'static [Field] {
     &TABLE.get_or_init(|| split(NETWORK_PAYLOADS))[index(7)]
 }
 
-/// Bytes of an event descriptor.
+/// The size of an event descriptor in bytes.
 pub fn descriptor_size(version: u32) -> usize {
     [120, 128, 120, 104, 112, 112, 136][index(version)]
 }
 
-/// Bytes of the state arguments.
+/// The size of the state arguments in bytes.
 pub fn state_argument_size(version: u32) -> usize {
     [16, 16, 16, 8, 8, 8, 8][index(version)]
 }
 
-/// Bytes of the table a plugin exports.
+/// The size of the table that a plugin exports, in bytes.
 pub const FUNCTION_TABLE_SIZE: usize = 48;
 
-/// Bytes of the InfiniBand payload.
+/// The size of the InfiniBand payload in bytes.
 pub const IB_PAYLOAD_SIZE: usize = 40;
 
-/// Bytes of the socket payload.
+/// The size of the socket payload in bytes.
 pub const SOCKET_PAYLOAD_SIZE: usize = 24;
 
 /// One field of an event in one version, if that version has it.
@@ -209,7 +209,8 @@ fn split(rows: &[Row]) -> [Vec<Field>; 7] {
     })
 }
 
-/// Event, field, type, and the offset in v1 to v7. A field whose type changed has a row for each type.
+/// Event, field, type, and the offset in v1 to v7. A field whose type changed has a row for each
+/// type.
 type Row = (&'static str, &'static str, CType, [u8; 7]);
 
 /// The version does not have the field.
@@ -379,7 +380,7 @@ const KERNEL_PHASE: u64 = 32768;
 
 const ANY_CE: u64 = CE_COLL | CE_SYNC | CE_BATCH;
 const ANY_KERNEL: u64 = KERNEL_CH | KERNEL_PHASE;
-/// What runs below a collective or a send, and so needs it as a parent.
+/// Events below a collective or a send, which need it as a parent.
 const BELOW_TASK: u64 = PROXY_OP | PROXY_STEP | NET_PLUGIN | ANY_KERNEL;
 
 #[rustfmt::skip]

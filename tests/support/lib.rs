@@ -1,15 +1,16 @@
-//! The scripted host: a stand-in for NCCL that plays any sequence of calls through a built profiler plugin, in all
-//! seven versions of the interface, without a GPU.
+//! The scripted host: a stand-in for NCCL that plays any sequence of calls through a built profiler
+//! plugin, in all seven versions of the interface, without a GPU.
 //!
-//! * [`layout`] knows where every field lies, independently of the plugin.
+//! * [`layout`] knows the position of every field, independently of the plugin.
 //! * [`host`] loads a plugin and calls it as NCCL does: [`host::Plugin`].
 //! * [`script`] is the language that scenarios are written in; [`player`] runs them.
-//! * [`play`] runs them in a process of their own and collects what it says: [`play::Play`].
-//! * [`gpu`] is what a script may ask of CUDA, with the emulated libraries.
-//! * [`flood`] is the load test, [`quiet`] the one that forbids system calls and counts allocations.
-//! * [`perfetto`] reads the traces that come out, [`timeline`] says what they show.
+//! * [`play`] runs them in a process of their own and collects the output: [`play::Play`].
+//! * [`gpu`] is what a script can do with CUDA, with the emulated libraries.
+//! * [`flood`] is the load test, [`quiet`] the one that forbids system calls and counts
+//!   allocations.
+//! * [`perfetto`] reads the resulting traces, [`timeline`] says what they show.
 //! * [`ui`] is Perfetto's user interface in a browser.
-//! * [`recording`] does all of it: plays, and holds the traces that come out.
+//! * [`recording`] does all of it: plays scripts and checks the resulting traces.
 
 pub mod company;
 pub mod flood;

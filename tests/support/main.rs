@@ -1,8 +1,8 @@
-//! The scripted host's command line: plays a script, sends a load, or makes every call where nothing but calls is
-//! allowed, through a built profiler plugin.
+//! The scripted host's command line: plays a script, sends a load, or makes every call in an
+//! environment where nothing else is allowed, all through a built profiler plugin.
 //!
-//! Standard output has a line of JSON for each line of the script, or one for all. Standard error is the plugin's,
-//! but for an error of the host itself, which then exits with status 2.
+//! Standard output has a line of JSON for each line of the script, or one in total. Standard error
+//! is the plugin's, except for an error of the host itself, which then exits with status 2.
 
 use ncclscope_tests::flood::{self, Flood, Kind};
 use ncclscope_tests::gpu;
@@ -38,11 +38,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the emulated CUDA libraries find the GPU.
+/// The emulated CUDA libraries find the GPU through this function.
 ///
 /// # Safety
 ///
-/// As [`observe::Attach`] has it.
+/// As in [`observe::Attach`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclscope_emulator_attach(observer: *const observe::Observer) -> *const observe::Machine {
     // SAFETY: the caller's promise.
@@ -67,8 +67,8 @@ fn play(mut arguments: Arguments) -> Result<()> {
         _ => std::fs::read_to_string(&path).map_err(|error| format!("failed to read {path}: {error}"))?,
     };
     let script: Script = source.parse()?;
-    // SAFETY: whoever runs this program names a profiler plugin, and writes raw values into a script to see the
-    // plugin take them as values.
+    // SAFETY: whoever runs this program names a profiler plugin, and writes raw values into a
+    // script to see the plugin take them as values.
     unsafe { player::play(script, options)? };
     Ok(())
 }
@@ -94,7 +94,8 @@ fn send(mut arguments: Arguments) -> Result<()> {
     if flood.events == 0 && flood.short_threads.is_none() {
         return Err("expected --events or --short-threads".into());
     }
-    // SAFETY: whoever runs this program names a profiler plugin; all that it is given besides is its own.
+    // SAFETY: whoever runs this program names a profiler plugin; everything else it gets is its
+    // own.
     let report = unsafe { flood::run(&flood)? };
     println!("{}", report.to_json(&flood));
     Ok(())
@@ -115,12 +116,13 @@ fn be_quiet(mut arguments: Arguments) -> Result<()> {
         },
     };
     arguments.none()?;
-    // SAFETY: whoever runs this program names a profiler plugin; all that it is given besides is its own.
+    // SAFETY: whoever runs this program names a profiler plugin; everything else it gets is its
+    // own.
     println!("{}", unsafe { quiet::run(&quiet)? });
     Ok(())
 }
 
-/// The words of a command line that are not read yet.
+/// The unread words of a command line.
 struct Arguments(Vec<String>);
 
 impl Arguments {

@@ -1,7 +1,8 @@
-//! A program that uses NVTX: what its headers do, in so far as scripts need it.
+//! A program that uses NVTX: what NVTX's headers do, as far as scripts need it.
 //!
-//! At its first call NVTX asks the environment for a tool's library, loads it, and hands over tables with the places of its functions
-//! (nvtxDetail/nvtxInit.h and nvtxTypes.h of version 3). What the tool leaves empty does nothing.
+//! At its first call NVTX reads the path of a tool's library from the environment, loads it, and
+//! passes tables with the places of its functions (nvtxDetail/nvtxInit.h and nvtxTypes.h of version
+//! 3). Functions that the tool leaves empty do nothing.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -107,7 +108,7 @@ fn function(slots: &[Slot; FUNCTIONS], index: usize) -> Option<*mut c_void> {
     (!function.is_null()).then_some(function)
 }
 
-/// Calls a function of NVTX's, where the tool has one.
+/// Calls an NVTX function, if the tool has one.
 macro_rules! call {
     ($slots:ident[$index:literal]($($argument:expr => $type:ty),*) -> $result:ty) => {
         function(&$slots, $index).map(|function| {

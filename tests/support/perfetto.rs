@@ -1,12 +1,12 @@
-//! Traces as Perfetto itself understands them: questions in SQL, and a check that nothing was lost.
+//! Traces as Perfetto itself understands them: SQL queries, and a check that nothing was lost.
 //!
 //! A [`Trace`] is loaded by the real trace processor, of the oldest release that traces are written
-//! for, running in a Node process of its own (`tests/perfetto/engine.js`). The first use on a machine
-//! fetches it, which needs the network; later ones do not.
+//! for, in a Node process of its own (`tests/perfetto/engine.js`). The first use on a machine
+//! downloads it and needs the network; later ones do not.
 //!
-//! The trace processor forgives much without a word: an end without a begin, an arrow with one end,
-//! a file that stops inside a packet. [`Trace::check`] therefore also reads the packets by itself
-//! and compares what was written with what was imported.
+//! The trace processor silently forgives much: an end without a begin, an arrow with one end, a
+//! file that stops inside a packet. So [`Trace::check`] also reads the packets itself, and compares
+//! what was written with what was imported.
 //!
 //! ```no_run
 //! use ncclscope_tests::perfetto::Trace;
@@ -42,7 +42,7 @@ use written::Written;
 /// A trace, loaded by Perfetto's trace processor.
 pub struct Trace {
     bytes: Vec<u8>,
-    /// There until this is dropped.
+    /// Present until this is dropped.
     engine: Option<RefCell<Engine>>,
 }
 
@@ -59,18 +59,18 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, the trace processor cannot be had, or it refuses the file.
+    /// If the file cannot be read, the trace processor is not available, or it refuses the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Trace, Error> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|error| Error::File(path.to_owned(), error))?;
         Trace::from_bytes(bytes)
     }
 
-    /// Loads a trace that is in memory.
+    /// Loads a trace from memory.
     ///
     /// # Errors
     ///
-    /// When the trace processor cannot be had, or refuses the trace.
+    /// If the trace processor is not available, or refuses the trace.
     pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Trace, Error> {
         let bytes = bytes.into();
         let mut engine = Engine::empty(bytes.len())?;
@@ -83,7 +83,7 @@ impl Trace {
         Written::read(&self.bytes).attributes
     }
 
-    /// The GPUs that the trace describes, each in the place of its number.
+    /// The GPUs that the trace describes, indexed by their number.
     pub fn gpus(&self) -> Vec<Gpu> {
         Written::read(&self.bytes).gpus
     }
@@ -93,37 +93,36 @@ impl Trace {
         &self.bytes
     }
 
-    /// The answer to an SQL query; to the last one where there are several statements.
+    /// The result of an SQL query; of the last statement if there are several.
     ///
     /// # Errors
     ///
-    /// When the query is not one the trace processor can answer.
+    /// If the trace processor cannot answer the query.
     pub fn query(&self, sql: &str) -> Result<Table, Error> {
         self.engine().borrow_mut().query(sql)
     }
 
-    /// The rows that answer an SQL query.
+    /// The rows of the result of an SQL query.
     ///
     /// # Panics
     ///
-    /// When the query fails: in a test that is the test's own mistake.
+    /// If the query fails: in a test that is a mistake of the test.
     #[track_caller]
     pub fn rows(&self, sql: &str) -> Vec<Row> {
         self.expect(sql).rows
     }
 
-    /// The answer to an SQL query as lines of comma-separated values, the first one naming the
-    /// columns.
+    /// The result of an SQL query as comma-separated lines, the first of which names the columns.
     ///
     /// # Panics
     ///
-    /// When the query fails.
+    /// If the query fails.
     #[track_caller]
     pub fn text(&self, sql: &str) -> String {
         self.expect(sql).to_string()
     }
 
-    /// Everything wrong with the trace. No slice may be open; see [`Check`] where some must be.
+    /// Everything wrong with the trace. No slice may be open; see [`Check`] if some must be.
     pub fn check(&self) -> Vec<Problem> {
         Check::new().run(self)
     }
@@ -141,7 +140,7 @@ impl Trace {
     }
 }
 
-/// The answer to a query. Displayed as comma-separated values.
+/// The result of a query. Displayed as comma-separated values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// The names of the columns.
@@ -164,7 +163,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// One row of an answer; its cells are asked for by the column's name.
+/// One row of a result; its cells are accessed by column name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     columns: Rc<[String]>,
@@ -172,11 +171,11 @@ pub struct Row {
 }
 
 impl Row {
-    /// The cell, whatever it holds.
+    /// The cell, whatever it contains.
     ///
     /// # Panics
     ///
-    /// When there is no such column.
+    /// If there is no such column.
     #[track_caller]
     pub fn value(&self, column: &str) -> &Value {
         match self.columns.iter().position(|name| name == column) {
@@ -189,7 +188,7 @@ impl Row {
     ///
     /// # Panics
     ///
-    /// When there is no such column.
+    /// If there is no such column.
     #[track_caller]
     pub fn is_null(&self, column: &str) -> bool {
         *self.value(column) == Value::Null
@@ -199,7 +198,7 @@ impl Row {
     ///
     /// # Panics
     ///
-    /// When there is no such column, or something else is in it.
+    /// If there is no such column, or the cell contains something else.
     #[track_caller]
     pub fn i64(&self, column: &str) -> i64 {
         match self.value(column) {
@@ -212,7 +211,7 @@ impl Row {
     ///
     /// # Panics
     ///
-    /// When there is no such column, or something else is in it.
+    /// If there is no such column, or the cell contains something else.
     #[track_caller]
     pub fn f64(&self, column: &str) -> f64 {
         match self.value(column) {
@@ -225,7 +224,7 @@ impl Row {
     ///
     /// # Panics
     ///
-    /// When there is no such column, or something else is in it.
+    /// If there is no such column, or the cell contains something else.
     #[track_caller]
     pub fn str(&self, column: &str) -> &str {
         match self.value(column) {
@@ -235,8 +234,8 @@ impl Row {
     }
 }
 
-/// What a cell holds. Displayed as a comma-separated value, such that the kinds cannot be confused:
-/// text that could be taken for something else is quoted.
+/// The content of a cell. Displayed as a comma-separated value so that the kinds cannot be
+/// confused: text that could be taken for something else is quoted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Nothing.
@@ -273,14 +272,14 @@ impl fmt::Display for Value {
     }
 }
 
-/// Why a trace cannot be asked.
+/// Why a trace cannot be queried.
 #[derive(Debug)]
 pub enum Error {
     /// The trace cannot be read.
     File(PathBuf, io::Error),
     /// Node cannot be started.
     Node(io::Error),
-    /// The trace processor is not there, or died; with its last words.
+    /// The trace processor is missing, or it died; with its last output.
     Engine(String),
     /// The trace processor refuses the trace, for this reason.
     Refused(String),
@@ -288,7 +287,7 @@ pub enum Error {
     Query {
         /// The query.
         sql: String,
-        /// What the trace processor says about it.
+        /// The trace processor's message.
         reason: String,
     },
 }
@@ -317,7 +316,7 @@ impl fmt::Display for Error {
 mod tests {
     use super::*;
 
-    /// A trace without any packet that says something.
+    /// A trace with only an empty packet.
     const EMPTY: &[u8] = &[0x0a, 0x00];
 
     #[test]
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn text_tells_the_kinds_apart() {
+    fn text_distinguishes_the_kinds() {
         let trace = Trace::from_bytes(EMPTY).unwrap();
         let text = trace.text(
             "SELECT 1 AS a, '1' AS b, 1.0 AS c, NULL AS d, '' AS e, 'x, y' AS f, x'00ff' AS g \
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_has_nothing_of_one_that_was_open_before() {
+    fn a_trace_contains_nothing_of_an_earlier_one() {
         for _ in 0..3 {
             let trace = Trace::from_bytes(EMPTY).unwrap();
             trace.query("CREATE TABLE left_behind AS SELECT 1 AS one").unwrap();
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_refused() {
+    fn files_that_are_not_traces_are_refused() {
         let error = Trace::from_bytes(*b"this is not a trace").err().unwrap();
         assert!(matches!(error, Error::Refused(_)), "{error}");
         let error = Trace::open("/nonexistent/file").err().unwrap();

@@ -38,8 +38,9 @@ pub struct Play {
 }
 
 impl Play {
-    /// Plays this script through the newest interface, with the plugin of [`plugin_path`]. A host that has not
-    /// ended after five minutes, which a busy machine does not explain, is ended.
+    /// Plays this script through the newest interface, with the plugin of [`plugin_path`]. A host
+    /// that has not ended after five minutes is killed; even a busy machine does not take that
+    /// long.
     pub fn new(script: impl Into<String>) -> Play {
         Play {
             script: script.into(),
@@ -53,25 +54,26 @@ impl Play {
         }
     }
 
-    /// Calls the plugin through that version of the interface.
+    /// Calls the plugin through this version of the interface.
     pub fn interface(mut self, version: u32) -> Play {
         self.interface = version;
         self
     }
 
-    /// The program `scripted-host`, for a test that knows it from Cargo; otherwise that of [`host_path`].
+    /// The program `scripted-host`, for a test that knows it from Cargo. By default that of
+    /// [`host_path`].
     pub fn host(mut self, path: impl Into<PathBuf>) -> Play {
         self.host = Some(path.into());
         self
     }
 
-    /// Loads that plugin.
+    /// Loads this plugin.
     pub fn plugin(mut self, path: impl Into<PathBuf>) -> Play {
         self.plugin = Some(path.into());
         self
     }
 
-    /// Runs in that folder.
+    /// Runs in this folder.
     pub fn folder(mut self, path: impl Into<PathBuf>) -> Play {
         self.folder = Some(path.into());
         self
@@ -89,13 +91,14 @@ impl Play {
         self
     }
 
-    /// Gives up after that time.
+    /// Gives up after this time.
     pub fn limit(mut self, limit: Duration) -> Play {
         self.limit = limit;
         self
     }
 
-    /// Starts only the events that the activation mask asks for, as NCCL does, and not all that the script has.
+    /// Starts only events that the activation mask requests, as NCCL does, instead of everything in
+    /// the script.
     pub fn respect_mask(mut self) -> Play {
         self.respect_mask = true;
         self
@@ -105,7 +108,8 @@ impl Play {
     ///
     /// # Errors
     ///
-    /// If host or plugin are missing, or the time is up. That the host fails is not an error but an outcome.
+    /// If the host or the plugin is missing, or the time is up. A failing host is no error but an
+    /// outcome.
     pub fn run(self) -> Result<Outcome, PlayError> {
         let host = self.host.map_or_else(host_path, Ok)?;
         let plugin = self.plugin.map_or_else(plugin_path, Ok)?;
@@ -130,21 +134,22 @@ impl Play {
     }
 }
 
-/// How a play went.
+/// The outcome of a play.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The host's exit status, if it exited: 0, what the script says, or 2 if the script could not be played.
+    /// The host's exit status, if it exited: 0, the script's own, or 2 if the script could not be
+    /// played.
     pub status: Option<i32>,
     /// The signal that ended it, if one did.
     pub signal: Option<i32>,
-    /// What came of each line, in order.
+    /// The result of each line, in order.
     pub calls: Vec<Call>,
-    /// What plugin and host wrote to standard error.
+    /// What the plugin and the host wrote to standard error.
     pub stderr: String,
 }
 
 impl Outcome {
-    /// The last `init` or `start` of that label.
+    /// The last `init` or `start` with this label.
     ///
     /// # Panics
     ///
@@ -155,41 +160,41 @@ impl Outcome {
         found.unwrap_or_else(|| panic!("no line made `{label}`; standard error:\n{}", self.stderr))
     }
 
-    /// What came of that line of the script, if it was played.
+    /// The result of this line of the script, if it was played.
     pub fn line(&self, number: usize) -> Option<&Call> {
         self.calls.iter().find(|call| call.line == number)
     }
 }
 
-/// What came of one line.
+/// The result of one line.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The line's number.
     pub line: usize,
     /// Its thread.
     pub thread: String,
-    /// The process, which differs in a child.
+    /// The process id, which differs in a child.
     pub pid: i32,
-    /// The operating system's number of the thread.
+    /// The system's thread id.
     pub tid: i32,
     /// Its verb.
     pub verb: String,
-    /// The label it made or named.
+    /// The label that it created or named.
     pub label: Option<String>,
-    /// The handle or context it made or named.
+    /// The handle or context that it created or named.
     pub handle: Option<u64>,
     /// What the plugin returned.
     pub status: Option<i32>,
     /// The activation mask, after `init` and `mask`.
     pub mask: Option<i32>,
-    /// Why there was no call.
+    /// Why no call was made.
     pub skipped: Option<String>,
     /// Nanoseconds of `CLOCK_BOOTTIME` before the call.
     pub before: u64,
     /// The same, after it.
     pub after: u64,
-    /// All of the line that the host wrote: `mapped` after `unload`, `child` after `fork`, `log` where the plugin
-    /// logged something.
+    /// The whole line that the host wrote: with `mapped` after `unload`, `child` after `fork`, and
+    /// `log` if the plugin logged something.
     pub json: Value,
 }
 
@@ -223,11 +228,11 @@ impl Call {
 pub enum PlayError {
     /// A file that should have been built is not there.
     Missing {
-        /// What it is.
+        /// Which file.
         what: &'static str,
-        /// Where it was looked for.
+        /// Where it was expected.
         tried: Vec<PathBuf>,
-        /// What can be done.
+        /// What to do.
         advice: &'static str,
     },
     /// The process could not be started or talked to.
@@ -270,7 +275,8 @@ impl From<io::Error> for PlayError {
     }
 }
 
-/// The plugin that Cargo built for this test: `$NCCLSCOPE_TEST_PLUGIN`, or the library beside the test's program.
+/// The plugin that Cargo built for this test: `$NCCLSCOPE_TEST_PLUGIN`, or the library beside the
+/// test's program.
 ///
 /// # Errors
 ///
@@ -279,7 +285,8 @@ pub fn plugin_path() -> Result<PathBuf, PlayError> {
     built("NCCLSCOPE_TEST_PLUGIN", "libncclscope.so", "the plugin", "build it, or set NCCLSCOPE_TEST_PLUGIN")
 }
 
-/// The program that plays scripts: `$NCCLSCOPE_TEST_HOST`, or `scripted-host` beside the test's program.
+/// The program that plays scripts: `$NCCLSCOPE_TEST_HOST`, or `scripted-host` beside the test's
+/// program.
 ///
 /// # Errors
 ///
@@ -297,8 +304,9 @@ pub fn program_path() -> Result<PathBuf, PlayError> {
     built("NCCLSCOPE_TEST_PROGRAM", "ncclscope", "the program", "build the package ncclscope")
 }
 
-/// Copies a program to where it can be run at once. Another process does it: while this one can write to the file, so can a child that
-/// another test forks, and what somebody can write to cannot be run.
+/// Copies a program to where it can be run immediately. Another process does the copying: as long
+/// as this one has the file open for writing, so may a child that another test forks, and a file
+/// open for writing cannot be run.
 ///
 /// # Panics
 ///
@@ -308,12 +316,12 @@ pub fn copy_program(program: &Path, to: &Path) {
     assert!(done.success(), "{} cannot be copied to {}", program.display(), to.display());
 }
 
-/// A library for a test, made of a file beside this one with whatever C compiler links Rust
-/// programs here; gone with the folder.
+/// A library for a test, built from a file beside this one with the C compiler that links Rust
+/// programs here. Dropping the folder removes it.
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If it cannot be built.
 pub fn compile(source: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder for a library");
     let library = folder.path().join(source).with_extension("so");
@@ -325,7 +333,8 @@ pub fn compile(source: &str) -> (TempDir, PathBuf) {
     (folder, library)
 }
 
-/// What an environment variable names, or what Cargo built beside the test's program.
+/// The file that an environment variable names, or the one that Cargo built beside the test's
+/// program.
 fn built(variable: &str, name: &str, what: &'static str, advice: &'static str) -> Result<PathBuf, PlayError> {
     match env::var_os(variable).map(PathBuf::from) {
         Some(path) if path.exists() => Ok(path),
@@ -334,8 +343,8 @@ fn built(variable: &str, name: &str, what: &'static str, advice: &'static str) -
     }
 }
 
-/// Takes from a command's environment whatever could change what a profiler does: the variables of the profiler, of
-/// NCCL, of launchers and job managers.
+/// Removes from a command's environment everything that could change what a profiler does: the
+/// variables of the profiler, of NCCL, of launchers and job managers.
 pub fn clean_environment(command: &mut Command) {
     const PREFIXES: [&str; 9] =
         ["NCCLSCOPE_", "NCCL_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "TORCHELASTIC_", "CUPTI_"];
@@ -359,7 +368,7 @@ pub fn clean_environment(command: &mut Command) {
     }
 }
 
-/// What is left of a process.
+/// The end of a process.
 #[derive(Debug)]
 pub struct Finished {
     /// How it ended.
@@ -370,8 +379,8 @@ pub struct Finished {
     pub stderr: String,
 }
 
-/// Runs a command to its end, with that text as its standard input. It gets a process group of its own, and whatever
-/// is left in it when the command ends, or when its time is up, is killed.
+/// Runs a command to its end, with this text as its standard input. It gets a process group of its
+/// own. Whatever is left in that group when the command ends, or when its time is up, is killed.
 ///
 /// # Errors
 ///
@@ -381,7 +390,7 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Finish
     let mut child = command.spawn()?;
     let stdin = child.stdin.take().map(|mut pipe| {
         let input = input.to_owned();
-        // A process that ends without reading everything is no failure here.
+        // A process may end without reading everything.
         thread::spawn(move || drop(pipe.write_all(input.as_bytes())))
     });
     let stdout = child.stdout.take().map(read);
@@ -405,16 +414,17 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Finish
 fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What could be read before a failure is all there is.
+        // On a failure, what was read so far is kept.
         let _ = pipe.read_to_end(&mut bytes);
         bytes
     })
 }
 
-/// Waits until the child has ended, but leaves its number in use.
+/// Waits until the child has ended, but keeps its process id in use.
 fn wait(child: &Child, deadline: Instant) -> bool {
     while Instant::now() < deadline {
-        // SAFETY: an all-zero value is a valid one, and is what shows that nothing has happened yet.
+        // SAFETY: an all-zero value is a valid one, and is what shows that nothing has happened
+        // yet.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
         // SAFETY: writes to `info` only, and takes nothing away.
@@ -428,7 +438,7 @@ fn wait(child: &Child, deadline: Instant) -> bool {
     false
 }
 
-/// A file that Cargo puts beside a test's program, which itself may lie in the folder `deps`.
+/// A file that Cargo puts beside a test's program, which may itself be in the folder `deps`.
 fn beside(name: &str, what: &'static str, advice: &'static str) -> Result<PathBuf, PlayError> {
     let program = env::current_exe()?;
     let folder = program.parent().unwrap_or(Path::new("."));

@@ -1,7 +1,8 @@
 //! Runs a [`Script`]: every line on its thread, in order, and a line of JSON about each.
 //!
-//! The whole state of the play travels from thread to thread with the line that is next, so only one thread ever
-//! has it and nothing needs a lock. A child of `fork`, whose only thread has it too, can go on by itself.
+//! The whole state of the play travels from thread to thread with the next line. So only one thread
+//! has it at a time, and nothing needs a lock. A child of `fork` can continue by itself, since its
+//! only thread has the state.
 
 use crate::company;
 use crate::gpu::{self, Tool};
@@ -41,11 +42,11 @@ pub struct Options {
 ///
 /// # Errors
 ///
-/// If the plugin cannot be loaded, or a line calls it where it is not in memory.
+/// If the plugin cannot be loaded, or a line calls it while it is not in memory.
 ///
 /// # Safety
 ///
-/// See [`Plugin::load`]; the script's raw values are part of what is given to the plugin.
+/// See [`Plugin::load`]; the script's raw values are passed to the plugin, too.
 pub unsafe fn play(script: Script, options: Options) -> Result<(), PlayError> {
     let script = Arc::new(script);
     let mut player = Player {
@@ -81,7 +82,7 @@ pub unsafe fn play(script: Script, options: Options) -> Result<(), PlayError> {
             worker.join();
         }
     }
-    // The other threads are left waiting, as NCCL's are when a program returns from `main`.
+    // The other threads are left waiting, like NCCL's when a program returns from `main`.
     std::mem::forget(threads);
     Ok(())
 }
@@ -151,15 +152,15 @@ struct Player {
     contexts: HashMap<String, Context>,
     events: HashMap<String, RawHandle>,
     texts: HashMap<String, Text>,
-    /// Who else has CUPTI.
+    /// Other tools that hold CUPTI.
     tools: HashMap<String, Tool>,
-    /// Ranges of NVTX that a label names.
+    /// NVTX ranges by label.
     ranges: HashMap<String, u64>,
-    /// The threads whose lines were a child's to play.
+    /// Threads whose lines were for a child.
     children: HashSet<String>,
 }
 
-/// What a line has to tell.
+/// What to report about a line.
 #[derive(Default)]
 struct Report {
     label: Option<String>,
@@ -253,14 +254,14 @@ impl Player {
             Verb::Call { function, library } => {
                 let library = self.library(library.as_deref())?;
                 report.label = Some(function.clone());
-                // SAFETY: whoever wrote the script knows the function.
+                // SAFETY: the author of the script knows the function.
                 report.status = Some(report.time(|| unsafe { gpu::call(&library, function) })?);
             }
             Verb::Race(functions) => {
                 let library = self.library(None)?;
                 let body = |function: &String| {
                     (0..100).try_for_each(|_| {
-                        // With a pause, in which another thread comes to it.
+                        // Pause, so that other threads get their turn.
                         thread::sleep(Duration::from_micros(50));
                         // SAFETY: as above.
                         unsafe { gpu::call(&library, function) }.map(drop)
@@ -285,7 +286,7 @@ impl Player {
                 let library = self.library(None)?;
                 let name = name.as_ref().map(|name| CString::new(name.as_str())).transpose();
                 let name = name.map_err(|error| error.to_string())?;
-                // SAFETY: the plugin's function, as its header has it.
+                // SAFETY: the plugin's function, as declared in its header.
                 unsafe { gpu::name_comm(&library, name.as_deref()) }?;
             }
             Verb::Kernel { name, time, wait } => {
@@ -355,8 +356,9 @@ impl Player {
             }
             Verb::Kill(signal) => {
                 report.print(line);
-                // SAFETY: sends this process a signal; what comes of it is the script's purpose. A shell that starts something in the
-                // background has it ignore SIGINT, which would play nothing.
+                // SAFETY: sends this process a signal, whose effect is what the script wants. A
+                // shell that starts a background process has it ignore SIGINT, which would make the
+                // line do nothing.
                 unsafe {
                     let before = libc::signal(*signal, libc::SIG_DFL);
                     if before != libc::SIG_IGN && before != libc::SIG_ERR {
@@ -378,7 +380,7 @@ impl Player {
         Ok(())
     }
 
-    /// The name to open a library by: the plugin, or another.
+    /// The name to open a library by: the plugin's, or another one.
     fn library(&self, name: Option<&str>) -> Result<CString, String> {
         let name = match name {
             Some(name) => name.as_bytes(),
@@ -387,7 +389,8 @@ impl Player {
         CString::new(name).map_err(|error| error.to_string())
     }
 
-    /// The plugin, if its code can be called: an undeletable library can even after it was closed.
+    /// The plugin, if its code can be called: an undeletable library can be called even after it
+    /// was closed.
     fn plugin(&self) -> Result<&Plugin, String> {
         match &self.plugin {
             None => Err("the plugin is not loaded: expected an earlier `init` or `load`".into()),
@@ -493,7 +496,7 @@ impl Player {
         }
     }
 
-    /// The handle to stop or to record a state on. A label that is null has nothing to be stopped.
+    /// The handle to stop or to record a state on. A null label has nothing to stop.
     fn live(&self, event: &Handle, report: &mut Report) -> Result<Option<RawHandle>, String> {
         let handle = self.event(event)?;
         report.handle = Some(handle);
@@ -515,8 +518,8 @@ impl Player {
     }
 
     fn fork(&mut self, index: usize, name: &str) -> Result<(i32, Ended), String> {
-        // SAFETY: the child goes on in this thread, which has all of the play's state to itself; no other thread of
-        // the host holds a lock, because all of them wait for lines.
+        // SAFETY: the child goes on in this thread, which has all of the play's state to itself; no
+        // other thread of the host holds a lock, because all of them wait for lines.
         match unsafe { libc::fork() } {
             -1 => Err(format!("failed to fork: {}", std::io::Error::last_os_error())),
             0 => self.be_child(index, name),
@@ -585,10 +588,10 @@ impl Report {
         }
         let mut text = serde_json::Value::Object(object).to_string();
         text.push('\n');
-        // SAFETY: standard output stays open, and `ManuallyDrop` does not close it. There is no buffer in between
-        // that a child could inherit or an abrupt end could lose.
+        // SAFETY: standard output stays open, and `ManuallyDrop` does not close it. There is no
+        // buffer in between that a child could inherit or an abrupt end could lose.
         let mut out = ManuallyDrop::new(unsafe { File::from_raw_fd(libc::STDOUT_FILENO) });
-        // Whoever reads it may have gone, and the script goes on all the same.
+        // The reader may be gone; the script continues anyway.
         let _ = out.write_all(text.as_bytes());
     }
 }
@@ -609,7 +612,7 @@ pub(crate) fn clock(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps, or spins where the kernel would sleep much longer than asked.
+/// Sleeps, or spins if the kernel would sleep much longer than asked.
 fn sleep(time: Duration) {
     const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
     if time >= SHORTEST_SLEEP {
@@ -639,7 +642,8 @@ fn wait_for(child: i32) -> Result<(i32, Ended), String> {
     let deadline = Instant::now() + CHILD_LIMIT;
     let mut status = 0;
     loop {
-        // SAFETY: writes to `status` only; the child is this process's, and nobody else waits for it.
+        // SAFETY: writes to `status` only; the child is this process's, and nobody else waits for
+        // it.
         match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
             0 if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
             // SAFETY: the child was not waited for yet, so the number is still its own.

@@ -9,7 +9,7 @@ typedef struct {
   int (*finalize)(void *context);
 } Plugin;
 
-// Of a descriptor only the head matters to our tests; the rest is zero.
+// Our tests need only the head of a descriptor; the rest is zero.
 typedef struct {
   unsigned char type;
   void *parent;

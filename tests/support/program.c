@@ -1,5 +1,5 @@
-// A program that is hard on those who live in it. To be preloaded; a script calls its functions by their names, and some
-// of libc's act as they say.
+// A program that is hard on the libraries in its process. For preloading: a script calls its
+// functions by name, and some of libc's functions behave as they say.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -29,7 +29,8 @@ static int is_trace(const char *path) {
   return end && (!strcmp(end, ".perfetto-trace") || !strcmp(end, ".capture"));
 }
 
-// Calls for each descriptor of a trace or a capture, and adds up what it answers; -1 where there is none.
+// Calls this for each descriptor of a trace or a capture, and sums the results; -1 if there is
+// none.
 static int each_of_the_profiler(int (*call)(int)) {
   int found = 0, sum = 0;
   for (int number = 0; number < 5000; number++) {
@@ -49,7 +50,7 @@ static int is_in_the_way(int number) {
   return number < 3 || !(fcntl(number, F_GETFD) & FD_CLOEXEC);
 }
 
-// How many of the profiler's descriptors are the program's own three, or go on through exec.
+// How many of the profiler's descriptors are among the standard three, or survive exec.
 int descriptors_in_the_way(void) { return each_of_the_profiler(is_in_the_way); }
 
 static int numbers[16], count;
@@ -65,10 +66,10 @@ static int give_to_the_checkpoint(void) {
   return failures;
 }
 
-// Has a file of the program's under the numbers of the profiler's.
+// Opens a file of the program's under the profiler's descriptors.
 int take_over(void) { return each_of_the_profiler(note) ? -1 : give_to_the_checkpoint(); }
 
-// The same, after closing all descriptors but the three.
+// The same, after closing all descriptors except the standard three.
 int close_all(void) {
   if (each_of_the_profiler(note)) return -1;
   for (int number = 3; number < 5000; number++) close(number);
@@ -77,10 +78,10 @@ int close_all(void) {
 
 int close_stderr(void) { return close(2); }
 
-// Says something on stderr: 0 where that went somewhere.
+// Prints something on stderr: 0 if it arrived.
 int write_to_stderr(void) { return write(2, "a word of the program", 21) != 21; }
 
-// Opens a file that gets the number 2.
+// Opens a file as descriptor 2.
 int stderr_is_a_checkpoint(void) {
   close(2);
   return open(getenv("CHECKPOINT"), O_RDWR | O_CREAT | O_TRUNC, 0600) != 2;
@@ -113,7 +114,7 @@ int stderr_is_a_socket_that_is_full(void) {
   return socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || dup2(ends[1], 2) != 2 || fill();
 }
 
-// How many lines there are to be read from where stderr leads.
+// How many lines can be read from where stderr leads.
 int read_stderr(void) {
   char bytes[4096];
   int lines = 0;
@@ -138,8 +139,8 @@ static int is_of_the_recording(const char *thread) {
   return !strcmp(name, "ncclscope\n") || !strcmp(name, "ncclscope write\n");
 }
 
-// Waits until there are no threads but this and those of the recording: the one that sends messages has ended. A thread that was just made
-// has the name of the one that made it, so they are counted for a while.
+// Waits until only this thread and those of the recording are left: the one that sends messages has
+// ended. A new thread has the name of its creator for a moment, so they are counted for a while.
 int wait_until_all_is_said(void) {
   for (int others = 1, calm = 0; calm < 100; usleep(1000)) {
     calm = others ? 0 : calm + 1;
@@ -175,7 +176,7 @@ static long room = -1;
 
 int hang_the_disk(void) { return !(hangs = 1); }
 int free_the_disk(void) { return hangs = 0; }
-// From now on a file gets no further than this, or what it was promised.
+// From now on a file cannot grow beyond this, or beyond its reserved space.
 int fill_the_disk(void) { return (room = atol(getenv("ROOM"))) < 0; }
 
 static int is_on_the_disk(int number) {
@@ -187,7 +188,7 @@ static int is_on_the_disk(int number) {
   return is_trace(path);
 }
 
-// Up to where the file has been promised room.
+// The end of the file's reserved space.
 static off_t promised;
 
 int fallocate(int number, int mode, off_t from, off_t length) {
@@ -201,7 +202,7 @@ int fallocate(int number, int mode, off_t from, off_t length) {
 
 static int is_nearly_full;
 
-// From now on so much is free there and no more, by what the system says.
+// From now on the system reports only this much free space.
 int nearly_fill_the_disk(void) { return !(is_nearly_full = 1); }
 
 static int free_bytes(int result, struct statvfs64 *stats) {
@@ -239,7 +240,8 @@ static void report(const char *what, int number, int bad) {
 
 static Plugin *plugin;
 
-// Uses the plugin as a child of the process that records: 0 where it is answered that nothing is recorded.
+// Uses the plugin in a child of the recording process: 0 if the plugin says that nothing is
+// recorded.
 static int use_as_a_child(void) {
   Descriptor group = {.type = 1};
   void *context = &group, *handle = &group;
@@ -253,7 +255,8 @@ static int use_as_a_child(void) {
   return 0;
 }
 
-// Forks children that use the plugin, so many microseconds apart, and reports how many of them did not come to their end.
+// Forks children that use the plugin, this many microseconds apart, and reports how many did not
+// reach their end.
 static void fork_children(int pause) {
   enum { COUNT = 10 };
   pid_t children[COUNT];
@@ -283,13 +286,13 @@ typedef struct {
 static __thread int is_victim;
 static atomic_int victim_is_in_init;
 
-// By this the plugin keeps a cancellation away.
+// The plugin uses this to keep cancellation away.
 int pthread_setcancelstate(int state, int *before) {
   if (is_victim && state == PTHREAD_CANCEL_DISABLE) atomic_store(&victim_is_in_init, 1);
   return REAL(pthread_setcancelstate)(state, before);
 }
 
-// Asks for a communicator of one rank.
+// Initialises a communicator of one rank.
 static void *victim(void *unused) {
   void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD), *comm = NULL;
   int (*unique_id)(UniqueId *) = nccl ? dlsym(nccl, "ncclGetUniqueId") : NULL;
@@ -309,18 +312,18 @@ static void *see_its_end(void *thread) {
   return NULL;
 }
 
-// Has a thread wait in its own `init` for the one that is under way, and cancels it there.
+// Has a thread wait in its own `init` for the one under way, and cancels it there.
 static void cancel_another_init(void) {
   static pthread_t thread;
   pthread_t watcher;
   if (REAL(pthread_create)(&thread, NULL, victim, NULL)) return;
-  // Where it does not keep cancellations away it is there by then as well.
+  // If the plugin does not keep cancellation away, it is there by then as well.
   for (int waits = 0; !atomic_load(&victim_is_in_init) && waits < 3000; waits++) usleep(1000);
   pthread_cancel(thread);
   REAL(pthread_create)(&watcher, NULL, see_its_end, &thread);
 }
 
-// What happens while the first `init` makes its file.
+// What happens while the first `init` creates its file.
 static void disturb_init(void) {
   static int has_begun;
   pthread_t thread;
@@ -343,7 +346,7 @@ int openat(int folder, const char *path, int flags, ...) {
   return REAL(openat)(folder, path, flags, mode);
 }
 
-// Waits for the profiler's files, and takes them over.
+// Waits for the profiler's files, and takes over their descriptors.
 static void *wait_and_take_over(void *unused) {
   while (take_over() < 0) usleep(20000);
   return unused;
@@ -359,7 +362,7 @@ __attribute__((constructor)) static void begin(void) {
   if (getenv("TAKE_OVER")) REAL(pthread_create)(&thread, NULL, wait_and_take_over, NULL);
 }
 
-// Where it is asked for, the most addresses that the process ever had, in KiB.
+// If requested, the largest address space that the process ever had, in KiB.
 __attribute__((destructor)) static void end(void) {
   FILE *file = getenv("REPORT_PEAK") ? fopen("/proc/self/status", "r") : NULL;
   int peak = 0;

@@ -1,8 +1,8 @@
-//! The quiet test: a thread that has made one call of each kind makes thousands more, where every system call is
-//! forbidden and every allocation counted.
+//! The quiet test: a thread that has made one call of each kind makes thousands more, while every
+//! system call is forbidden and every allocation counted.
 //!
-//! The kernel's filter holds for that thread only, so whatever the plugin's own threads do goes on. Allocations are
-//! counted by `allocations.c`, where that is preloaded.
+//! The kernel's filter applies to that thread only, so the plugin's own threads continue.
+//! Allocations are counted by `allocations.c`, if that is preloaded.
 
 use crate::host::{Arg, Comm, Context, Descriptor, NetEvent, Plugin, RawHandle, StateCall, Text, Value};
 use crate::layout::{self, Kind};
@@ -17,7 +17,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the process exits with after a system call that is forbidden.
+/// The exit status after a forbidden system call.
 pub const BROKEN: i32 = 3;
 
 /// How long all the calls may take.
@@ -34,11 +34,11 @@ pub struct Quiet {
     pub interface: u32,
     /// How often every call is made.
     pub rounds: u32,
-    /// Without the first calls, which may be loud.
+    /// Skips the first calls, which may be loud.
     pub cold: bool,
-    /// With system calls allowed, so that a loud thread comes to its end.
+    /// Allows system calls, so that a loud thread reaches its end.
     pub loud: bool,
-    /// A noise that the host itself makes, to see that it is heard.
+    /// A noise that the host itself makes, to see that it is detected.
     pub noise: Option<Noise>,
 }
 
@@ -51,18 +51,19 @@ pub enum Noise {
     Allocation,
 }
 
-/// What came of the quiet thread, which cannot say it in any other way.
+/// The result of the quiet thread, which cannot report it in any other way.
 static DONE: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static ERRORS: AtomicU64 = AtomicU64::new(0);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes all the calls, and gives an account of them. At a system call among them it ends the process with [`BROKEN`]
-/// and says on standard error which one it was.
+/// Makes all the calls, and reports on them. If one makes a system call, the process ends with
+/// [`BROKEN`] and names the system call on standard error.
 ///
 /// # Errors
 ///
-/// If the plugin cannot be loaded, system calls cannot be forbidden, or the calls do not end in time.
+/// If the plugin cannot be loaded, system calls cannot be forbidden, or the calls do not end in
+/// time.
 ///
 /// # Safety
 ///
@@ -129,7 +130,7 @@ fn make_calls(quiet: &Quiet, plugin: &Plugin, context: &Context, counter: Option
     Ok(())
 }
 
-/// How many calls were made that the plugin has to record, and how many did not succeed.
+/// How many calls were made that the plugin has to record, and how many failed.
 #[derive(Default)]
 struct Counts {
     calls: u64,
@@ -141,7 +142,7 @@ struct Calls {
     context: RawHandle,
     events: Vec<Descriptor>,
     states: Vec<StateCall>,
-    /// Events that each name a text for the first time.
+    /// Events that each name a new text.
     new: Vec<Descriptor>,
 }
 
@@ -160,7 +161,7 @@ impl Calls {
         });
         let states = layout::states().iter().flat_map(|state| {
             let told = match state.name {
-                // Whatever the event: the plugin may read a payload, so there is one.
+                // With any event: the plugin may read a payload, so there must be one.
                 "NetUpdate" => Arg::Net(&INFINIBAND),
                 _ => Arg::Value(4096),
             };
@@ -174,13 +175,13 @@ impl Calls {
             context: context.handle,
             events: events.collect(),
             states: states.collect(),
-            // Up to v1 it is no text but a number.
+            // In v1 it is a number rather than a text.
             new: if plugin.version() > 1 { new.collect() } else { Vec::new() },
         }
     }
 
-    /// Starts every event, with the one before it as its parent, records every state on it, and stops it twice; and
-    /// the same without an event.
+    /// Starts every event with the previous one as its parent, records every state on it, and stops
+    /// it twice; then does the same without an event.
     fn make(&mut self, plugin: &Plugin, counts: &mut Counts) {
         let mut parent = RawHandle::NULL;
         for event in &mut self.events {
@@ -231,7 +232,7 @@ fn fields(kind: &Kind) -> Vec<(&'static str, Value<'static>)> {
     names.filter(|name| *name != "name").map(|name| (name, value(name).into())).collect()
 }
 
-/// How many allocations and releases the calling thread has made.
+/// The number of allocations and releases that the calling thread has made.
 type Counter = extern "C" fn() -> c_ulong;
 
 /// The counter of `allocations.c`, if that is preloaded.
@@ -243,20 +244,20 @@ fn allocation_counter() -> Option<Counter> {
     }
 }
 
-/// From now on every system call of this thread ends the process, but for those that it takes to say so, and the
-/// reading of the clock, which is one where the kernel does not offer it otherwise.
+/// From now on every system call of this thread ends the process, except those needed to report
+/// that, and reading the clock, which is a system call where the kernel offers no other way.
 fn forbid_system_calls() -> io::Result<()> {
     const ALLOWED: [libc::c_long; 4] =
         [libc::SYS_write, libc::SYS_exit_group, libc::SYS_rt_sigreturn, libc::SYS_clock_gettime];
-    // SAFETY: an all-zero value is a valid one, of which the handler and its flag are filled in. The handler makes
-    // calls only that are allowed in one.
+    // SAFETY: an all-zero value is valid, and the handler and its flag are filled in. The handler
+    // makes only calls that are allowed in one.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = broken as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         check(libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()))?;
     }
-    // The number of the system call is the first word of what the filter sees.
+    // The number of the system call is the first word of the filter's input.
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
@@ -279,9 +280,9 @@ fn check(result: c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Says which system call it was, and ends the process.
+/// Prints which system call it was, and ends the process.
 extern "C" fn broken(_signal: c_int, info: *const libc::siginfo_t, _context: *mut c_void) {
-    /// Where `siginfo_t` has the number of a system call, with pointers of eight bytes.
+    /// The offset of the system call's number in `siginfo_t`, with pointers of eight bytes.
     const NUMBER_AT: usize = 24;
     // SAFETY: for this signal the kernel fills in the number.
     let mut number = unsafe { info.cast::<u8>().add(NUMBER_AT).cast::<u32>().read() };

@@ -22,33 +22,33 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a load may take.
+/// The time limit of a load.
 const LOAD_LIMIT: Duration = Duration::from_secs(120);
 
-/// A folder of traces, gone when this is.
+/// A folder of traces, removed on drop.
 #[derive(Debug)]
 pub struct Traces(TempDir);
 
 impl Traces {
-    /// A fresh folder, without traces.
+    /// A new folder, without traces.
     ///
     /// # Panics
     ///
-    /// When there can be none.
+    /// If it cannot be created.
     pub fn new() -> Traces {
         Traces(tempfile::tempdir().expect("a folder for traces"))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// The traces in it and in its folders, in the order of their names.
+    /// The traces in it and in its folders, sorted by name.
     ///
     /// # Panics
     ///
-    /// When the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         let mut folders = vec![self.path().to_owned()];
@@ -70,7 +70,7 @@ impl Traces {
     ///
     /// # Panics
     ///
-    /// When there is none, or more than one.
+    /// If there is none, or more than one.
     #[track_caller]
     pub fn file(&self) -> PathBuf {
         match &self.files()[..] {
@@ -83,7 +83,7 @@ impl Traces {
     ///
     /// # Panics
     ///
-    /// When there is none, or more than one, or it cannot be loaded.
+    /// If there is none, or more than one, or it cannot be loaded.
     #[track_caller]
     pub fn open(&self) -> Trace {
         let file = self.file();
@@ -111,7 +111,7 @@ impl Recording {
     ///
     /// # Panics
     ///
-    /// When it does not.
+    /// If it does not.
     #[track_caller]
     pub fn of(script: &str) -> Recording {
         let recording = Recording::by(Play::new(script).env("NCCLSCOPE_PRESET", "full"));
@@ -120,15 +120,15 @@ impl Recording {
         recording
     }
 
-    /// Plays in whatever way is asked for, in the folder of the traces.
+    /// Runs this play, in the folder of the traces.
     ///
     /// # Panics
     ///
-    /// When the host cannot be run, or its time is up.
+    /// If the host cannot be run, or its time is up.
     #[track_caller]
     pub fn by(play: Play) -> Recording {
         let traces = Traces::new();
-        // Never below the free space of the machine that runs the test: a setting that follows wins.
+        // Independent of the machine's free disk space; a later setting takes precedence.
         let play = play.env_default("NCCLSCOPE_MIN_FREE", "0").env_default("NCCLSCOPE_OUTPUT", traces.path());
         let outcome = match play.folder(traces.path()).run() {
             Ok(outcome) => outcome,
@@ -137,11 +137,11 @@ impl Recording {
         Recording { outcome, traces }
     }
 
-    /// What the only trace shows, in which nothing is wrong and no slice is open.
+    /// What the only trace shows. It must have no problems and no open slices.
     ///
     /// # Panics
     ///
-    /// When something is.
+    /// If it has.
     #[track_caller]
     pub fn timeline(&self) -> Timeline {
         let trace = self.traces.open();
@@ -149,12 +149,13 @@ impl Recording {
         Timeline::read(&trace)
     }
 
-    /// The names of the script's threads, by their numbers.
+    /// The names of the script's threads, by thread id.
     pub fn threads(&self) -> BTreeMap<i32, String> {
         self.outcome.calls.iter().map(|call| (call.tid, call.thread.clone())).collect()
     }
 
-    /// How many calls the plugin had to record: starts, stops and states, but for those on a null handle.
+    /// How many calls the plugin had to record: starts, stops and states, except those on a null
+    /// handle.
     pub fn calls(&self) -> u64 {
         let recorded = self.outcome.calls.iter().filter(|call| match call.verb.as_str() {
             "start" => call.status.is_some(),
@@ -164,23 +165,23 @@ impl Recording {
         recorded.count() as u64
     }
 
-    /// What the plugin said on standard error, without what stands in front of each line.
+    /// The plugin's lines on standard error, without the prefix.
     pub fn said(&self) -> Vec<&str> {
         said(&self.outcome.stderr)
     }
 }
 
-/// The plugin's lines in a text, without its name, host and process in front.
+/// The plugin's lines in a text, without the prefix of its name, host and process.
 pub fn said(stderr: &str) -> Vec<&str> {
     let lines = stderr.lines().filter(|line| line.starts_with("ncclscope["));
     lines.filter_map(|line| Some(line.split_once("]: ")?.1)).collect()
 }
 
-/// Requires that nothing is wrong with a trace in which that many slices are open on purpose.
+/// Asserts that a trace has no problems, apart from this many slices that are open on purpose.
 ///
 /// # Panics
 ///
-/// When something is wrong, with all of it.
+/// If it has any, with all of them.
 #[track_caller]
 pub fn assert_sound(trace: &Trace, open_slices: u64) {
     let problems = crate::perfetto::Check::new().open_slices(open_slices).run(trace);
@@ -188,10 +189,10 @@ pub fn assert_sound(trace: &Trace, open_slices: u64) {
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
-/// A load that was sent, what it says of itself, and the traces that it left.
+/// A load that was sent, its report, and the traces that it left.
 #[derive(Debug)]
 pub struct Load {
-    /// The host's own account.
+    /// The host's own report.
     pub report: Json,
     /// What the plugin wrote to standard error.
     pub stderr: String,
@@ -200,11 +201,12 @@ pub struct Load {
 }
 
 impl Load {
-    /// Sends a load: `arguments` are those of `scripted-host flood` but for the plugin, `settings` the environment.
+    /// Sends a load. `arguments` are those of `scripted-host flood` except the plugin, `settings`
+    /// the environment.
     ///
     /// # Panics
     ///
-    /// When it does not end well.
+    /// If it does not end well.
     #[track_caller]
     pub fn send(arguments: &str, settings: &[(&str, &str)]) -> Load {
         let traces = Traces::new();
@@ -222,11 +224,11 @@ impl Load {
         Load { report, stderr, traces }
     }
 
-    /// A figure of the host's account.
+    /// A figure in the host's report.
     ///
     /// # Panics
     ///
-    /// When there is none of that name.
+    /// If there is none with this name.
     #[track_caller]
     pub fn sent(&self, name: &str) -> u64 {
         self.report[name].as_u64().unwrap_or_else(|| panic!("no figure `{name}` in {}", self.report))

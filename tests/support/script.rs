@@ -1,8 +1,8 @@
-//! The script language of the scripted host: a flat list, one call a line.
+//! The script language of the scripted host: a flat list, one call per line.
 //!
-//! There are no variables and no loops. Lines run strictly in the order written, each on the thread it names, and
-//! the next begins when the last has returned. One script runs through all interface versions: what a version
-//! lacks is left out.
+//! There are no variables and no loops. Lines run strictly in the order written, each on the thread
+//! it names, and each begins when the previous one has returned. One script runs through all
+//! interface versions: what a version lacks is left out.
 //!
 //! ```text
 //! # One AllReduce between two nodes, as NCCL 2.28 and later report it.
@@ -39,50 +39,62 @@
 //!
 //! # Lines
 //!
-//! `THREAD VERB arguments`, separated by blanks; `#` begins a comment. `"..."` holds blanks, and `\"`, `\\` and
-//! `\xNN` in it stand for a quote, a backslash and any byte. A thread begins when it is first named; `main` is the
-//! process's own. At the end of the script the threads still there stay as they are while the process exits.
+//! `THREAD VERB arguments`, separated by spaces; `#` begins a comment. Within `"..."` spaces are
+//! part of the word, and `\"`, `\\` and `\xNN` stand for a quote, a backslash and any byte. A
+//! thread begins when it is first named; `main` is the process's own. At the end of the script the
+//! remaining threads stay as they are while the process exits.
 //!
-//! | verb | what it does |
-//! | --- | --- |
-//! | `name TEXT` | gives the operating system's thread that name, cut to 15 bytes as NCCL does |
-//! | `load` | opens the plugin, which `init` otherwise does |
-//! | `init LABEL comm=N rank=N nranks=N [nodes=N] [name=TEXT]` | opens the plugin if needed and calls `init` |
-//! | `start LABEL CTX KIND [parent=H] [group=H] [FIELD=VALUE]...` | `startEvent`, with the fields of C |
-//! | `state H STATE [value=V] [steps=N] [noargs]` | `recordEventState`; `noargs` passes null, `steps` is for v1 to v3 |
-//! | `stop H` | `stopEvent` |
-//! | `finalize CTX` | `finalize`, after which the communicator's name is overwritten |
-//! | `mask [value=N]` | reports the activation mask, and sets it as NCCL's RAS service does |
-//! | `text LABEL TEXT` | a text with an address of its own; a second time, another content at that address |
-//! | `call FUNCTION [library=NAME]` | calls `int f(void)` of the plugin, or of that library |
-//! | `name-comm [TEXT]` | calls `ncclscope_name_comm`, with null where there is no text |
-//! | `race FUNCTION...` | calls such functions of the plugin a hundred times each, each on a thread of its own, all at once |
-//! | `storm FUNCTION...` | the same, but goes on in the background until the process ends |
-//! | `kernel NAME [for=TIME] [wait=0]` | launches a kernel of that symbol, and waits until it has run, unless told not to: then the next one of the stream overlaps it; see [`crate::gpu`] |
-//! | `nvtx push TEXT [domain=TEXT]`, `nvtx pop [domain=TEXT]`, `nvtx mark TEXT`, `nvtx start LABEL TEXT`, `nvtx end LABEL` | calls NVTX; in a domain with a registered string |
-//! | `host-node N [for=TIME]` | launches a graph in whose node of that id the host runs a function, and waits for it |
-//! | `subscribe LABEL`, `unsubscribe LABEL` | another tool takes CUPTI, or gives it up |
-//! | `profile LABEL`, `unprofile LABEL` | another tool takes CUPTI's buffers without subscribing, as [`crate::company`] says, and ends its profile: the answer is its number of kernels |
-//! | `sleep TIME` | `20us`, `5ms`, `1s` |
-//! | `wait-for FILE` | waits until there is a file of that name |
-//! | `end` | ends the thread and waits until it has; naming it again begins another |
-//! | `unload` | closes the plugin, as NCCL does after the last `finalize` |
-//! | `fork [NAME]` | the child plays the later lines of the thread NAME (`child`), then calls `_exit(0)`; the parent waits for it, then skips them |
-//! | `exit N` | exits as `main` does when it returns |
-//! | `_exit N`, `abort`, `kill SIGNAL` | ends the process more abruptly |
+//! - `name TEXT`: gives the system's thread this name, cut to 15 bytes as NCCL does
+//! - `load`: opens the plugin, which `init` otherwise does
+//! - `init LABEL comm=N rank=N nranks=N [nodes=N] [name=TEXT]`: opens the plugin if needed and
+//!   calls `init`
+//! - `start LABEL CTX KIND [parent=H] [group=H] [FIELD=VALUE]...`: `startEvent`, with the fields of
+//!   C
+//! - `state H STATE [value=V] [steps=N] [noargs]`: `recordEventState`; `noargs` passes null,
+//!   `steps` is for v1 to v3
+//! - `stop H`: `stopEvent`
+//! - `finalize CTX`: `finalize`, after which the communicator's name is overwritten
+//! - `mask [value=N]`: reports the activation mask, and sets it as NCCL's RAS service does
+//! - `text LABEL TEXT`: a text with an address of its own; when repeated, another content at that
+//!   address
+//! - `call FUNCTION [library=NAME]`: calls `int f(void)` of the plugin, or of that library
+//! - `name-comm [TEXT]`: calls `ncclscope_name_comm`, with null if there is no text
+//! - `race FUNCTION...`: calls such functions of the plugin a hundred times each, concurrently,
+//!   each on its own thread
+//! - `storm FUNCTION...`: the same, but continues in the background until the process ends
+//! - `kernel NAME [for=TIME] [wait=0]`: launches a kernel with this symbol and waits until it has
+//!   run; with `wait=0` the next one of the stream overlaps it; see [`crate::gpu`]
+//! - `nvtx push TEXT [domain=TEXT]`, `nvtx pop [domain=TEXT]`, `nvtx mark TEXT`,
+//!   `nvtx start LABEL TEXT`, `nvtx end LABEL`: calls NVTX; in a domain with a registered string
+//! - `host-node N [for=TIME]`: launches a graph in which the node with this id runs a host
+//!   function, and waits for it
+//! - `subscribe LABEL`, `unsubscribe LABEL`: another tool takes CUPTI, or releases it
+//! - `profile LABEL`, `unprofile LABEL`: another tool takes CUPTI's buffers without subscribing, as
+//!   described in [`crate::company`], and ends its profile: the answer is its number of kernels
+//! - `sleep TIME`: `20us`, `5ms`, `1s`
+//! - `wait-for FILE`: waits until there is a file with this name
+//! - `end`: ends the thread and waits until it has ended; naming it again begins another
+//! - `unload`: closes the plugin, as NCCL does after the last `finalize`
+//! - `fork [NAME]`: the child plays the later lines of the thread NAME (`child`), then calls
+//!   `_exit(0)`; the parent waits for it, then skips them
+//! - `exit N`: exits as `main` does when it returns
+//! - `_exit N`, `abort`, `kill SIGNAL`: ends the process more abruptly
 //!
-//! `H` is the label of a `start`, `null`, or `raw:0x1234`; `CTX` likewise, with the label of an `init`. Labels stay
-//! usable after a stop, and name the last event that was given them. A label is null if the version lacks the kind
-//! or the plugin wanted no such event; such a null gets no stop and no states, as in NCCL, but the word `null` does.
+//! `H` is the label of a `start`, `null`, or `raw:0x1234`; `CTX` likewise, with the label of an
+//! `init`. Labels stay usable after a stop, and name the last event that got them. A label is null
+//! if the version lacks the kind or the plugin did not want the event. Such a null gets no stop and
+//! no states, as in NCCL; the word `null` does.
 //!
 //! `KIND` and `STATE` are names from [`crate::layout`], or `type:N` and `state:N`.
 //!
-//! A value is a number (`-1`, `0x10`, `true`, `16Mi`), `null`, `raw:N`, a label where a handle belongs, or a time of
-//! day in nanoseconds: `now`, `now-20us`, `now+2ms`. Where the field is a text, it is the text itself, `fresh:TEXT`
-//! for the same text at a new address, or `@LABEL` for that of a `text` line.
+//! A value is a number (`-1`, `0x10`, `true`, `16Mi`), `null`, `raw:N`, a label where a handle
+//! belongs, or a time of day in nanoseconds: `now`, `now-20us`, `now+2ms`. If the field is a text,
+//! the value is the text itself, `fresh:TEXT` for the same text at a new address, or `@LABEL` for
+//! the text of a `text` line.
 //!
 //! Events and states of network plugins take `net=ib device= wr_id= opcode= qp= length=` or
-//! `net=socket fd= op= length=` instead of `id` and `data`. The structure is overwritten as soon as the call returns.
+//! `net=socket fd= op= length=` instead of `id` and `data`. The structure is overwritten as soon as
+//! the call returns.
 
 use crate::host::{NetEvent, has_field};
 use crate::layout::{self, Kind};
@@ -95,10 +107,10 @@ use std::time::Duration;
 /// The thread that every process has.
 pub const MAIN: &str = "main";
 
-/// A script whose every line makes sense.
+/// A script whose lines are all valid.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Its lines, without those that are empty.
+    /// Its lines, without empty ones.
     pub lines: Vec<Line>,
 }
 
@@ -180,7 +192,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The word that the script has for it.
+    /// Its word in the script.
     pub fn word(&self) -> &'static str {
         match self {
             Verb::Name(_) => "name",
@@ -216,7 +228,7 @@ impl Verb {
     }
 }
 
-/// A call of NVTX's.
+/// An NVTX call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // NVTX's own words
 pub enum Nvtx {
@@ -234,7 +246,7 @@ pub enum Handle {
     Null,
     /// `raw:N`
     Raw(u64),
-    /// What an earlier line was given.
+    /// The handle that an earlier line got.
     Label(String),
 }
 
@@ -251,31 +263,31 @@ impl fmt::Display for Handle {
 /// The kind of an event or a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// One that the interface has.
+    /// A type of the interface.
     Named(&'static str),
     /// Any number.
     Number(u64),
 }
 
-/// What goes with a state.
+/// The argument of a state.
 #[derive(Clone, Debug)]
 pub enum StateArgument {
-    /// What NCCL passes when there is nothing to say.
+    /// What NCCL passes when there is nothing to report.
     Default,
     /// Null.
     Null,
     /// A number, and for the ProxyOp states of v1 to v3 the steps.
     Value(Argument, Option<i32>),
-    /// What a network plugin says.
+    /// What a network plugin reports.
     Net(NetEvent),
 }
 
-/// What goes into a field.
+/// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Argument {
     /// A number.
     Bits(u64),
-    /// The time of day plus so many nanoseconds.
+    /// The time of day plus this many nanoseconds.
     Now(i64),
     /// A text that has one address per content.
     Text(Vec<u8>),
@@ -285,16 +297,16 @@ pub enum Argument {
     Cell(String),
     /// A handle.
     Handle(Handle),
-    /// What a network plugin says.
+    /// What a network plugin reports.
     Net(NetEvent),
 }
 
-/// A line that makes no sense.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The line, from 1.
     pub line: usize,
-    /// What was expected of it.
+    /// What was expected.
     pub message: String,
 }
 
@@ -329,7 +341,7 @@ impl FromStr for Script {
 
 type Result<T, E = String> = std::result::Result<T, E>;
 
-/// The labels that earlier lines have given.
+/// The labels of earlier lines.
 #[derive(Default)]
 struct Parser {
     events: HashSet<String>,
@@ -578,7 +590,7 @@ fn kind(word: &Word) -> Result<Type> {
     let text = word.text()?;
     if let Some(bits) = text.strip_prefix("type:") {
         let bits = parse_number(bits).ok_or_else(|| format!("expected type:NUMBER, found {word}"))?;
-        // By its number a known kind is the known kind all the same.
+        // A known kind given by number is still the known kind.
         let known = layout::kinds().iter().find(|kind| kind.bit == bits);
         return Ok(known.map_or(Type::Number(bits), |kind| Type::Named(kind.name)));
     }
@@ -667,7 +679,7 @@ fn number(word: &Word) -> Result<u64> {
     number.ok_or_else(|| format!("expected a number (-1, 0x10, true, 16Mi), found {word}"))
 }
 
-/// The domain of a call of NVTX's, if it has one.
+/// The domain of an NVTX call, if it has one.
 fn domain(mut options: Options) -> Result<Option<String>> {
     let domain = options.take("domain").map(|word| word.text().map(str::to_owned)).transpose()?;
     options.done(&["domain"])?;
@@ -718,7 +730,7 @@ fn time(text: &str) -> Result<Duration> {
 #[derive(Clone, Debug)]
 struct Word {
     bytes: Vec<u8>,
-    /// Whether any of it stood in quotes, so that it can only be a text.
+    /// Whether any of it was quoted, so that it can only be a text.
     quoted: bool,
 }
 
@@ -744,7 +756,7 @@ impl fmt::Display for Word {
     }
 }
 
-/// The words of a line that are not read yet.
+/// The unread words of a line.
 struct Words(std::vec::IntoIter<Word>);
 
 impl Words {
@@ -760,7 +772,7 @@ impl Words {
         self.options_with(&[])
     }
 
-    /// The rest of the line as `name=value`, or as one of the words that stand alone.
+    /// The rest of the line as `name=value`, or as one of the words in `alone`.
     fn options_with(&mut self, alone: &[&str]) -> Result<Options> {
         let mut options: Vec<(String, Word)> = Vec::new();
         for word in self.0.by_ref() {
@@ -871,7 +883,7 @@ mod tests {
     }
 
     #[test]
-    fn words_keep_what_stands_in_quotes() {
+    fn words_keep_what_is_in_quotes() {
         let words = words(r#"  user name "NCCL Progress 0"	x="a \"b\" \\ \xff" # "rest"#).unwrap();
         let words: Vec<_> = words.iter().map(|word| word.bytes.as_slice()).collect();
         let expected: [&[u8]; 4] = [b"user", b"name", b"NCCL Progress 0", b"x=a \"b\" \\ \xff"];

@@ -1,6 +1,7 @@
-//! The scripted host against a plugin in C that writes down every call it gets, `echo.c`.
+//! The scripted host against `echo.c`, a plugin in C that writes down every call it gets.
 //!
-//! Both ends have their own account of the interface, so what arrives unharmed is laid out right.
+//! Both have independent definitions of the interface, so whatever arrives intact is laid out
+//! correctly.
 
 use ncclscope_tests::host::{Arg, Comm, LoadError, POISON, Plugin, RawHandle};
 use ncclscope_tests::layout::{self, CType, Field};
@@ -235,7 +236,7 @@ fn threads_are_real_and_named() {
 }
 
 #[test]
-fn ends_of_all_kinds_are_told_apart() {
+fn the_ways_to_end_are_distinguished() {
     let echo = Echo::new();
     let end = |line: &str| {
         let (outcome, _) = echo.play(7, &format!("u init world comm=1 rank=0 nranks=1\n{line}\nu stop null"));
@@ -269,7 +270,7 @@ fn a_child_plays_its_lines_and_the_parent_the_others() {
 }
 
 #[test]
-fn a_plugin_may_be_closed_and_opened_again() {
+fn a_plugin_may_be_closed_and_reopened() {
     let echo = Echo::new();
     let script = "u init a comm=1 rank=0 nranks=1\nu finalize a\nu unload\n";
     let (outcome, log) = echo.play(7, &format!("{script}u init b comm=2 rank=0 nranks=1"));
@@ -295,13 +296,13 @@ fn a_missing_table_is_named() {
     let (outcome, _) = echo.play_with(&old, 7, script, &[]);
     assert_eq!(outcome.status, Some(2));
     assert!(outcome.stderr.ends_with("libold.so does not export ncclProfiler_v7\n"), "{}", outcome.stderr);
-    // SAFETY: the library is the plugin of `echo.c`, which keeps to the interface.
+    // SAFETY: the library is the plugin of `echo.c`, which follows the interface.
     let error = unsafe { Plugin::load(&old, 7) }.unwrap_err();
     assert!(matches!(error, LoadError::Symbol { symbol, .. } if symbol == "ncclProfiler_v7"));
 }
 
 #[test]
-fn an_out_parameter_left_alone_is_seen() {
+fn an_unwritten_out_parameter_is_detected() {
     let echo = Echo::new();
     let script = "u init world comm=1 rank=0 nranks=1\nu start g world Group";
     let (outcome, _) = echo.play_with(&echo.library, 7, script, &[("ECHO_SILENT", "1")]);
@@ -397,7 +398,7 @@ fn a_host_that_hangs_is_ended() {
 #[test]
 fn the_api_works_without_a_script() {
     let echo = Echo::new();
-    // SAFETY: the library is the plugin of `echo.c`, which keeps to the interface.
+    // SAFETY: the library is the plugin of `echo.c`, which follows the interface.
     let plugin = unsafe { Plugin::load(&echo.library, 5) }.unwrap();
     assert_eq!((plugin.name(), plugin.version()), ("echo", 5));
     let world = plugin.init(&Comm { nranks: 2, ..Comm::default() });
@@ -430,7 +431,7 @@ impl Echo {
         Echo { folder, library }
     }
 
-    /// Plays a script, and returns what host and plugin wrote down.
+    /// Plays a script. Returns what host and plugin wrote down.
     fn play(&self, version: u32, script: &str) -> (Outcome, Vec<Value>) {
         self.play_with(&self.library, version, script, &[])
     }
@@ -455,7 +456,7 @@ impl Echo {
     }
 }
 
-/// Compiles `echo.c` with whatever C compiler links Rust programs here.
+/// Compiles `echo.c` with the C compiler that links Rust programs here.
 fn compile(flags: &[&str], output: &Path) {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/echo.c");
     let compiler = std::env::var_os("CC").unwrap_or("cc".into());
@@ -470,7 +471,7 @@ fn flood(command: &mut Command) -> Value {
     serde_json::from_str(&finished.stdout).unwrap()
 }
 
-/// How `echo.c` writes a type. A C compiler cannot tell `size_t` from `uint64_t` here.
+/// The name of a type in `echo.c`. A C compiler cannot distinguish `size_t` from `uint64_t` here.
 fn c_name(ctype: CType) -> &'static str {
     match ctype {
         CType::Bool => "bool",

@@ -1,7 +1,8 @@
 //! What a trace shows: its tracks, the slices on them with their arguments, and all of it as text.
 //!
-//! The text has neither times nor the numbers of threads and processes, nor what depends on the machine, so that two
-//! runs of one script give the same. Of the recording's own figures it has those that are not zero.
+//! The text has no times, no thread or process ids, and nothing that depends on the machine, so
+//! that two runs of one script give the same text. It includes the recording's own figures that are
+//! not zero.
 
 use crate::perfetto::{Row, Trace, Value};
 use std::collections::{BTreeMap, HashMap};
@@ -10,20 +11,20 @@ use std::fmt::Write;
 /// Everything drawn in a trace.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// The tracks, host threads first, each below its parent in the order in which they are shown.
+    /// The tracks, host threads first, each below its parent in display order.
     pub tracks: Vec<Track>,
-    /// The slices and instants, in the order of time.
+    /// The slices and instants, in order of time.
     pub slices: Vec<Slice>,
 }
 
 /// A track.
 #[derive(Clone, Debug)]
 pub struct Track {
-    /// Perfetto's number.
+    /// Perfetto's id.
     pub id: i64,
-    /// Its name; a thread's, for the track of its calls.
+    /// Its name; for the track of a thread's calls, the thread's name.
     pub name: String,
-    /// The track that it is shown below.
+    /// The track above it.
     pub parent: Option<i64>,
     /// How many tracks are above it.
     pub depth: usize,
@@ -32,27 +33,27 @@ pub struct Track {
 /// A slice or an instant.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// Perfetto's number.
+    /// Perfetto's id.
     pub id: i64,
-    /// The slice that it lies in.
+    /// The slice that contains it.
     pub parent: Option<i64>,
-    /// Its track's number.
+    /// The id of its track.
     pub track: i64,
     /// Its name.
     pub name: String,
     /// Its category.
     pub category: String,
-    /// When it begins, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// When it begins, in ns of `CLOCK_BOOTTIME`.
     pub begin: i64,
-    /// How long it lasts, 0 for an instant; `None` if it has no end.
+    /// Its duration in ns, 0 for an instant; `None` if it has no end.
     pub duration: Option<i64>,
-    /// How many slices it lies in.
+    /// How many slices contain it.
     pub depth: usize,
-    /// Its arguments, those of ours without the `nccl.` in front.
+    /// Its arguments, ours without the prefix `nccl.`.
     pub args: BTreeMap<String, Value>,
 }
 
-/// Arguments whose values are times, which no two runs share.
+/// Arguments whose values are times, which differ between runs.
 const TIMES: [&str; 7] = [
     "clock_error_ns",
     "group_end_called_ns",
@@ -64,11 +65,11 @@ const TIMES: [&str; 7] = [
 ];
 
 impl Timeline {
-    /// Asks a trace for everything.
+    /// Reads everything in a trace.
     ///
     /// # Panics
     ///
-    /// When the trace processor does not answer.
+    /// If the trace processor does not answer.
     pub fn read(trace: &Trace) -> Timeline {
         let mut args: HashMap<i64, BTreeMap<String, Value>> = HashMap::new();
         for row in
@@ -129,16 +130,16 @@ impl Timeline {
         }
     }
 
-    /// The slices of that name, in the order of time.
+    /// The slices with this name, in order of time.
     pub fn named(&self, name: &str) -> Vec<&Slice> {
         self.slices.iter().filter(|slice| slice.name == name).collect()
     }
 
-    /// The only slice of that name.
+    /// The only slice with this name.
     ///
     /// # Panics
     ///
-    /// When there is none or there are more, with all that there is.
+    /// If there is none or more than one, with everything in the trace.
     #[track_caller]
     pub fn slice(&self, name: &str) -> &Slice {
         match self.named(name)[..] {
@@ -147,7 +148,7 @@ impl Timeline {
         }
     }
 
-    /// The slices that lie directly in one.
+    /// The slices directly inside one.
     pub fn inside(&self, slice: &Slice) -> Vec<&Slice> {
         self.slices.iter().filter(|inner| inner.parent == Some(slice.id)).collect()
     }
@@ -165,11 +166,11 @@ impl Timeline {
         names.join("/")
     }
 
-    /// The recording's own figures, from its last word.
+    /// The recording's own figures, from its final event.
     ///
     /// # Panics
     ///
-    /// When there is no last word, or more than one.
+    /// If there is no final event, or more than one.
     #[track_caller]
     pub fn figures(&self) -> Figures {
         let last = self.slice("recording ended");
@@ -180,12 +181,12 @@ impl Timeline {
         Figures(last.args.iter().map(number).collect())
     }
 
-    /// All of it as text; `threads` are the names for threads' numbers.
+    /// All of it as text; `threads` are the threads' names by id.
     pub fn text(&self, threads: &BTreeMap<i32, String>) -> String {
         self.text_without(threads, &[])
     }
 
-    /// The same, without the arguments of these names.
+    /// The same, without these arguments.
     pub fn text_without(&self, threads: &BTreeMap<i32, String>, left_out: &[&str]) -> String {
         let mut text = String::new();
         for track in &self.tracks {
@@ -214,7 +215,7 @@ impl Timeline {
                             write!(text, " {key}={bits:#x}")
                         }
                         (key, Value::Int(_)) if TIMES.contains(&key) => write!(text, " {key}"),
-                        // The version, and which clock this machine has.
+                        // The version, and this machine's clock.
                         ("note", _) if slice.name == "recording started" => write!(text, " note"),
                         _ => write!(text, " {key}={value}"),
                     };
@@ -226,16 +227,16 @@ impl Timeline {
     }
 }
 
-/// The recording's figures, by the names that they have in the trace.
+/// The recording's figures, by their names in the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figures(BTreeMap<String, u64>);
 
 impl Figures {
-    /// The figures of a trace that is too large to be read whole.
+    /// The figures of a trace that is too large to be read completely.
     ///
     /// # Panics
     ///
-    /// When there is no last word, or more than one.
+    /// If there is no final event, or more than one.
     #[track_caller]
     pub fn read(trace: &Trace) -> Figures {
         let rows = trace.rows(
@@ -252,13 +253,13 @@ impl Figures {
     ///
     /// # Panics
     ///
-    /// When there is none of that name.
+    /// If there is none with this name.
     #[track_caller]
     pub fn get(&self, name: &str) -> u64 {
         *self.0.get(name).unwrap_or_else(|| panic!("no figure `{name}` among {:?}", self.0))
     }
 
-    /// Those that count something doubtful or lost, and are not zero.
+    /// The figures that count something doubtful or lost, and are not zero.
     pub fn remarkable(&self) -> BTreeMap<&str, u64> {
         let plain = [
             "recorded",
@@ -298,7 +299,7 @@ impl Slice {
         }
     }
 
-    /// All arguments, as `name=value` with blanks between.
+    /// All arguments, as `name=value` separated by spaces.
     pub fn arguments(&self) -> String {
         let words: Vec<_> = self.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
         words.join(" ")
@@ -309,7 +310,7 @@ fn optional(row: &Row, column: &str) -> Option<i64> {
     (!row.is_null(column)).then(|| row.i64(column))
 }
 
-/// A track's name with the thread's name in place of its number: `progress thread (4711)`.
+/// A track's name with the thread's name in place of its id: `progress thread (4711)`.
 fn without_numbers(name: &str, threads: &BTreeMap<i32, String>) -> String {
     let number = name.strip_suffix(')').and_then(|name| name.rsplit_once(" (")?.1.parse().ok());
     match number {
@@ -321,12 +322,12 @@ fn without_numbers(name: &str, threads: &BTreeMap<i32, String>) -> String {
     }
 }
 
-/// How `new` differs from `old`: the lines that are gone with `-` in front, those that came with `+`, each with up to
-/// two lines around it. Empty when they do not differ.
+/// How `new` differs from `old`: removed lines with the prefix `-`, added ones with `+`, each with
+/// up to two lines of context. Empty if they do not differ.
 pub fn difference(old: &str, new: &str) -> String {
     const AROUND: usize = 2;
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
-    // The longest common subsequence of what is left of both from a line on.
+    // The longest common subsequence of the rest of both, from each pair of lines on.
     let mut common = vec![vec![0_u32; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {
@@ -370,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_shows_what_changed_and_what_is_around_it() {
+    fn a_difference_shows_changes_with_context() {
         assert_eq!(difference("a\nb\n", "a\nb\n"), "");
         let old = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
         let new = "1\n2\n3\n4\nfive\n6\n7\n8\n9\n10\n";
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_named_where_its_number_was() {
+    fn a_thread_is_shown_by_name_in_place_of_its_id() {
         let threads = BTreeMap::from([(4711, "proxy".to_owned())]);
         assert_eq!(without_numbers("progress thread (4711)", &threads), "progress thread (proxy)");
         assert_eq!(without_numbers("progress thread (12)", &threads), "progress thread (?)");

@@ -1,4 +1,4 @@
-//! Perfetto's own user interface in a browser: what a person sees of a trace, as text.
+//! Perfetto's own user interface in a browser: what a user sees of a trace, as text.
 
 use crate::perfetto::Trace;
 use crate::timeline::difference;
@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-/// Lets the browser take steps; answers what it printed, or nothing where there is no browser.
+/// Has the browser carry out steps. Returns its output, or `None` if there is no browser.
 ///
 /// # Panics
 ///
-/// When a step fails; in continuous integration, when there is no browser.
+/// If a step fails; in continuous integration, also if there is no browser.
 #[track_caller]
 pub fn browse(words: &[&str]) -> Option<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/perfetto/browser.js");
@@ -26,22 +26,24 @@ pub fn browse(words: &[&str]) -> Option<String> {
     }
 }
 
-/// The processes of a tree of tracks, each with the lines below it, without the pids and tids of this run and without what may be empty.
+/// The processes of a tree of tracks, each with the lines below it, without the process and thread
+/// ids of this run and without tracks that may be empty.
 ///
 /// # Panics
 ///
-/// When the first line is indented.
+/// If the first line is indented.
 #[track_caller]
 pub fn processes(tree: &str, trace: &Trace) -> Vec<Vec<String>> {
     let numbers = trace.rows("SELECT pid AS n FROM process WHERE pid > 0 UNION SELECT tid FROM thread WHERE tid > 0");
     let numbers: BTreeSet<i64> = numbers.iter().map(|row| row.i64("n")).collect();
     let is_number = |word: &str| word.parse().is_ok_and(|number| numbers.contains(&number));
     let mut processes: Vec<Vec<String>> = Vec::new();
-    // The viewer hides a counter without a value, and what queues for less than 10 us leaves none: that is chance.
+    // The viewer hides a counter without a value. Operations that queue for less than 10 us leave
+    // none, and that is chance.
     for line in tree.lines().filter(|line| line.trim_start() != "operations queued") {
         let words = line.split(' ').map(|word| {
             let bare = word.trim_matches(['(', ')']);
-            // In brackets stand the numbers of threads without a track.
+            // Threads without a track show their id in parentheses.
             let is_thread = word.starts_with('(') && bare.parse::<u32>().is_ok();
             if is_thread || is_number(bare) { word.replace(bare, "N") } else { word.to_owned() }
         });
@@ -54,11 +56,11 @@ pub fn processes(tree: &str, trace: &Trace) -> Vec<Vec<String>> {
     processes
 }
 
-/// Requires that this is what a file holds; `NCCLSCOPE_BLESS=1` writes it anew.
+/// Asserts that this is the content of a file; `NCCLSCOPE_BLESS=1` renews it.
 ///
 /// # Panics
 ///
-/// When it is not.
+/// If it is not.
 #[track_caller]
 pub fn assert_golden(shown: &str, golden: &str) {
     if std::env::var_os("NCCLSCOPE_BLESS").is_some_and(|value| value == "1") {

@@ -14,16 +14,10 @@ type Paths = BTreeSet<String>;
 /// The files that each file imports, by their modules.
 type Files = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
-/// The one circle that is let: `processes` has names of variables from `plan`, which leads back by way of `launcher`.
-const KNOWN: (&str, &str) = ("cli::run::processes", "cli::run::plan");
-
 pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
     let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
     let table = table(&read(&place.root.join("ARCHITECTURE.md"))?)?;
-    let (found, mut files) = imports(&place.root.join("src"))?;
-    for (_, imports) in files.iter_mut().filter(|(file, _)| file.join("::") == KNOWN.0) {
-        imports.retain(|import| import.join("::") != KNOWN.1);
-    }
+    let (found, files) = imports(&place.root.join("src"))?;
     let mut problems = problems(&table, &found);
     problems
         .extend(circle(&files).map(|circle| format!("files import each other in a circle: {}", circle.join(" -> "))));

@@ -1,5 +1,6 @@
 //! The graphs of both files: what was captured in ours, what was launched in theirs, and what follows from the two (`order`).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use super::Own;
 use super::order::{self, Asked, Capture, Captured, Found, Graph, Made, Node};
 use crate::import::{Kernel, Profile, Span};
 use crate::model::activity;
+use crate::model::time::FileNs;
 use crate::model::timeline::{Method, Operation, Owner, Unmatched};
 
 /// What is known of the graphs of one process.
@@ -23,14 +25,14 @@ pub(super) struct Graphs {
     /// Graphs whose replays have no known number.
     uncounted: HashSet<u64>,
     /// When NCCL handed over what a node carries, at each replay, where it does.
-    runs: HashMap<u64, Vec<i64>>,
+    runs: HashMap<u64, Vec<FileNs>>,
     /// Calls that launched a graph, and whatever has several kernels.
     launching: HashSet<u32>,
 }
 
 /// A launch of an executable graph.
 pub(super) struct Replay {
-    pub(super) time: i64,
+    pub(super) time: FileNs,
     pub(super) tid: Option<i64>,
     pub(super) graph: u64,
     pub(super) correlation: u32,
@@ -77,7 +79,7 @@ impl Graphs {
         let began = (theirs.cuda_calls.iter().filter(|call| call.process == process).map(|call| call.span.start))
             .chain(kernels.iter().map(|kernel| kernel.span.start))
             .min();
-        let captures = captures(own, captured, &calls.sessions, began.unwrap_or(i64::MAX), error);
+        let captures = captures(own, captured, &calls.sessions, began.unwrap_or(FileNs::MAX), error);
         let executable = executable(&kernels, &calls);
         let plain: Vec<Graph> = executable.iter().map(|it| it.graph.clone()).collect();
         let made = Made {
@@ -150,7 +152,7 @@ impl Graphs {
     fn was_handed_over(&self, node: u64, replay: Option<u64>, operations: &[Arc<Operation>]) -> bool {
         let (Some(runs), Some(operation)) = (self.runs.get(&node), operations.first()) else { return true };
         let Some(at) = replay.and_then(|replay| usize::try_from(replay).ok()?.checked_sub(1)) else { return false };
-        let since = operation.since.0 as i64;
+        let since = FileNs::from(operation.since);
         runs.get(at).is_some_and(|run| *run <= since) && runs.get(at + 1).is_none_or(|next| since < *next)
     }
 }
@@ -217,7 +219,7 @@ fn captured(own: &Own<'_>, eager: &[(i64, Span, u32)]) -> Vec<Captured> {
 }
 
 /// The captures that these launches make: by their thread's calls that begin and end one, else by what lies between them.
-fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began: i64, error: i64) -> Vec<Capture> {
+fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began: FileNs, error: i64) -> Vec<Capture> {
     let mut of_session: Vec<Vec<Captured>> = sessions.iter().map(|_| Vec::new()).collect();
     let mut is_doubtful = vec![false; sessions.len()];
     let mut rest = Vec::new();
@@ -265,7 +267,7 @@ fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began:
     }
     // Without these calls: launches that follow on each other, with nothing of NCCL's outside of a capture between them.
     let is_captured: HashSet<usize> = rest.iter().map(|it| it.launch).collect();
-    let mut bounds: Vec<i64> = (own.launches.iter().enumerate())
+    let mut bounds: Vec<FileNs> = (own.launches.iter().enumerate())
         .filter(|(at, _)| !is_captured.contains(at))
         .map(|(_, launch)| launch.span.start)
         .chain(sessions.iter().flat_map(|session| [session.span.start, session.span.end]))
@@ -299,9 +301,9 @@ struct Calls {
     sessions: Vec<Session>,
     instantiated: Vec<Span>,
     /// The first call that changes an executable graph.
-    updated: Option<i64>,
+    updated: Option<FileNs>,
     /// When a graph was launched and on which thread, by the call's correlation id.
-    launched: HashMap<u32, (i64, i64)>,
+    launched: HashMap<u32, (FileNs, i64)>,
 }
 
 impl Calls {
@@ -313,10 +315,10 @@ impl Calls {
             threads.entry(call.tid).or_default().push((call.span, &call.name, call.correlation));
         }
         for (tid, mut list) in threads {
-            list.sort_by_key(|(span, ..)| (span.start, -span.end));
+            list.sort_by_key(|(span, ..)| (span.start, Reverse(span.end)));
             let mut outer: Option<(Span, &str)> = None;
             let mut open = Session { tid, ..Session::default() };
-            let (mut depth, mut last_end) = (0_usize, i64::MIN);
+            let (mut depth, mut last_end) = (0_usize, FileNs::MIN);
             for (span, name, correlation) in list {
                 let Some(kind) = KINDS.into_iter().find(|kind| name.contains(kind)) else { continue };
                 if outer.is_some_and(|(around, same)| same == kind && around.contains(span)) {
@@ -352,7 +354,7 @@ impl Calls {
                 }
             }
             if depth > 0 {
-                open.span.end = i64::MAX;
+                open.span.end = FileNs::MAX;
                 calls.sessions.push(open);
             }
         }
@@ -386,12 +388,12 @@ fn executable(kernels: &[&Kernel], calls: &Calls) -> Vec<Executable> {
     (of_graph.into_iter())
         .map(|(id, kernels)| {
             // Launches of one graph run one after the other.
-            let mut begun: BTreeMap<u32, i64> = BTreeMap::new();
+            let mut begun: BTreeMap<u32, FileNs> = BTreeMap::new();
             for kernel in &kernels {
                 let first = begun.entry(kernel.correlation).or_insert(kernel.span.start);
                 *first = (*first).min(kernel.span.start);
             }
-            let mut launches: Vec<(i64, u32)> =
+            let mut launches: Vec<(FileNs, u32)> =
                 begun.into_iter().map(|(correlation, time)| (time, correlation)).collect();
             launches.sort_unstable();
             let place: HashMap<u32, usize> = launches.iter().enumerate().map(|(at, (_, it))| (*it, at)).collect();
@@ -407,10 +409,10 @@ fn executable(kernels: &[&Kernel], calls: &Calls) -> Vec<Executable> {
                 }
                 node.kernels[place[&kernel.correlation]] = Some(kernel.span);
             }
-            let called = |(begun, correlation): &(i64, u32)| {
+            let called = |(begun, correlation): &(FileNs, u32)| {
                 calls.launched.get(correlation).map_or(*begun, |(time, _)| *time.min(begun))
             };
-            let replays: Vec<i64> = launches.iter().map(called).collect();
+            let replays: Vec<FileNs> = launches.iter().map(called).collect();
             let was_updated = calls.updated.is_some_and(|at| replays.iter().any(|replay| *replay > at));
             let by = |correlation| (correlation, calls.launched.get(&correlation).map(|(_, tid)| *tid));
             let launches = launches.into_iter().map(|(_, correlation)| by(correlation)).collect();
@@ -431,7 +433,7 @@ mod tests {
         let call = |&(tid, start, end, name): &(i64, i64, i64, &str)| CudaCall {
             process: 0,
             tid,
-            span: Span { start, end },
+            span: Span::of(start, end),
             name: name.into(),
             api: if name.starts_with("cuda") { Api::Runtime } else { Api::Driver },
             correlation: start as u32,
@@ -440,7 +442,7 @@ mod tests {
     }
 
     fn sessions(list: &[(i64, i64, i64, &str)]) -> Vec<(i64, i64, i64, usize, bool)> {
-        let session = |it: &Session| (it.tid, it.span.start, it.span.end, it.captures, it.is_cut);
+        let session = |it: &Session| (it.tid, it.span.start.0, it.span.end.0, it.captures, it.is_cut);
         calls(list).sessions.iter().map(session).collect()
     }
 
@@ -493,9 +495,9 @@ mod tests {
         let changed =
             ["cudaGraphExecUpdate_v10020", "cuGraphExecKernelNodeSetParams_v2", "cudaGraphExecMemcpyNodeSetParams"];
         for name in changed {
-            assert_eq!(calls(&[(7, 40, 41, name), (8, 30, 31, name)]).updated, Some(30), "{name}");
+            assert_eq!(calls(&[(7, 40, 41, name), (8, 30, 31, name)]).updated, Some(FileNs(30)), "{name}");
         }
         let made = calls(&[(7, 10, 15, "cudaGraphInstantiateWithFlags_v11040"), (7, 20, 21, "cudaGraphLaunch_v10000")]);
-        assert_eq!((made.instantiated, made.launched), (vec![Span { start: 10, end: 15 }], [(20, (20, 7))].into()));
+        assert_eq!((made.instantiated, made.launched), (vec![Span::of(10, 15)], [(20, (FileNs(20), 7))].into()));
     }
 }

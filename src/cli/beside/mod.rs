@@ -8,6 +8,7 @@
 mod graphs;
 mod order;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::graphs::Graphs;
@@ -23,13 +24,13 @@ use crate::model::event::{
     Body, Coll, CollApi, CommInit, Event, Flag, Group, GroupApi, KernelLaunch, P2p, P2pApi, Record,
 };
 use crate::model::ids::{Handle, ProcessTag, RingId};
-use crate::model::time::{HostNs, Ticks};
+use crate::model::time::{FileNs, HostNs, Ticks};
 use crate::model::timeline::{Entry, Method, Owner, What};
 use crate::model::word::Word;
 use crate::sys;
 
 /// How much later than its kernel a plan may be handed over, in ns, with room to spare.
-const LATE_NS: i64 = 5_000_000_000;
+const LATE_NS: u64 = 5_000_000_000;
 /// The ring of calls whose thread is not known.
 const NOBODY: RingId = RingId(u32::MAX);
 /// Stands for the calls that launched a graph unseen.
@@ -185,25 +186,26 @@ fn correlate(
             draw(&Entry { time: entry.time, what: What::Kernel { kernel, owner } });
         }
     };
-    let first = records.list.first().map_or(0, |record| record.time);
+    let first = records.list.first().map_or(HostNs(0), |record| record.time.in_trace());
     for (word, text) in &texts {
         let body = Body::Text { word: *word, text: text.as_bytes() };
-        correlator.push(RingId(0), HostNs(first as u64), &Record { ticks: Ticks(0), body }, &mut sink);
+        correlator.push(RingId(0), first, &Record { ticks: Ticks(0), body }, &mut sink);
     }
     // As in the process: a kernel comes when the records of its time have, and of a while more; and the ranges around its call before it.
-    let markers = markers(theirs, process).into_iter().map(|marker| (marker.time.0, Activity::Marker(marker)));
+    let markers = markers(theirs, process).into_iter().map(|marker| (marker.time, Activity::Marker(marker)));
     let kernels = theirs.kernels.iter().filter(|kernel| kernel.process == process);
     let kernels =
-        kernels.map(|kernel| this_kernel(kernel, &theirs.clock)).map(|it| (it.span.end.0, Activity::Kernel(it)));
-    let mut activities: Vec<(u64, Activity)> = markers.chain(kernels).collect();
+        kernels.map(|kernel| this_kernel(kernel, &theirs.clock)).map(|it| (it.span.end, Activity::Kernel(it)));
+    let mut activities: Vec<(HostNs, Activity)> = markers.chain(kernels).collect();
     activities.sort_by_key(|(time, _)| *time);
     let mut activities = activities.into_iter().peekable();
     for Recorded { time, ring, body, times, .. } in &records.list {
-        while let Some((_, activity)) = activities.next_if(|(end, _)| *end as i64 <= time.saturating_sub(LATE_NS)) {
+        let time = time.in_trace();
+        while let Some((_, activity)) = activities.next_if(|(end, _)| end.saturating_add(LATE_NS) <= time) {
             correlator.push_activity(&activity, &mut sink);
         }
         for _ in 0..*times {
-            correlator.push(*ring, HostNs(*time as u64), &Record { ticks: Ticks(0), body: *body }, &mut sink);
+            correlator.push(*ring, time, &Record { ticks: Ticks(0), body: *body }, &mut sink);
         }
     }
     for (_, activity) in activities {
@@ -225,8 +227,8 @@ fn this_kernel(kernel: &import::Kernel, clock: &Clock) -> activity::Kernel {
     let place = kernel.place;
     activity::Kernel {
         span: activity::Span {
-            start: HostNs(kernel.span.start as u64),
-            end: HostNs(kernel.span.end.max(kernel.span.start) as u64),
+            start: kernel.span.start.in_trace(),
+            end: kernel.span.end.max(kernel.span.start).in_trace(),
             error_ns: error_of(clock),
         },
         place: activity::Place { device: place.device, context: place.context, stream: place.stream },
@@ -260,10 +262,23 @@ struct Records<'a> {
     rings: Vec<i64>,
 }
 
+/// In which order records of one time come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Order {
+    /// Inner ones first, which began later.
+    End(Reverse<FileNs>),
+    Thread,
+    Communicator,
+    /// Outer ones first, which end later.
+    Begin(Reverse<FileNs>),
+    Launch,
+    Node,
+    Replay,
+}
+
 struct Recorded {
-    time: i64,
-    /// Of several at one time: ends come first, inner ones before outer ones, then begins, outer ones before inner ones.
-    order: (u8, i64),
+    time: FileNs,
+    order: Order,
     ring: RingId,
     body: Body<'static>,
     /// How often it comes.
@@ -274,14 +289,14 @@ impl Records<'_> {
     /// Makes them, in the order of time; the answer is the texts that they refer to.
     fn all(&mut self, own: &Own<'_>, calls: &[(i64, Span, u32)], graphs: &Graphs) -> Vec<(Word, String)> {
         let spans = own.groups.iter().chain(&own.launches).chain(&own.plans);
-        let begin = spans.clone().map(|it| it.span.start).min().unwrap_or(0);
+        let begin = spans.clone().map(|it| it.span.start).min().unwrap_or_default();
         let replaying = graphs.replays.iter().filter_map(|replay| replay.tid);
         let tids: BTreeSet<i64> =
             spans.map(|it| it.tid).chain(own.calls.iter().map(|it| it.tid)).chain(replaying).collect();
         self.rings = tids.into_iter().collect();
         for (ring, tid) in self.rings.clone().into_iter().enumerate() {
             let body = Body::Thread { tid: i32::try_from(tid).unwrap_or(0), name: [0; 16] };
-            self.push(begin, (0, 0), RingId(ring as u32), body);
+            self.push(begin, Order::Thread, RingId(ring as u32), body);
         }
         let (contexts, texts) = self.communicators(begin);
         let context = |at: Option<usize>| at.and_then(|at| contexts.get(&at)).copied().unwrap_or(Handle::NONE);
@@ -321,7 +336,7 @@ impl Records<'_> {
             let launch = around(&own.launches, tid, span).map_or(Handle::NONE, |at| launches[at]);
             let Some(ring) = self.ring(tid) else { continue };
             let body = Body::Launch { correlation, nccl: true, launch, group: in_group(tid, span) };
-            self.push(span.start, (2, 0), ring, body);
+            self.push(span.start, Order::Launch, ring, body);
         }
         self.graphs(own, &launches, graphs);
         self.list.sort_by_key(|record| (record.time, record.order));
@@ -334,30 +349,30 @@ impl Records<'_> {
         let original = |launch: usize| u64::MAX - launch as u64;
         for &launch in &graphs.captured {
             let body = Body::GraphNode { node: original(launch), original: 0, launch: launches[launch] };
-            self.push(own.launches[launch].span.start, (2, 0), RingId(0), body);
+            self.push(own.launches[launch].span.start, Order::Launch, RingId(0), body);
         }
         for &(launch, node) in &graphs.nodes {
             let body = Body::GraphNode { node, original: original(launch), launch: Handle::NONE };
-            self.push(own.launches[launch].span.start, (2, 1), RingId(0), body);
+            self.push(own.launches[launch].span.start, Order::Node, RingId(0), body);
         }
         for replay in &graphs.replays {
             let ring = replay.tid.and_then(|tid| self.ring(tid)).unwrap_or(NOBODY);
             let missed = Body::GraphLaunch { graph: replay.graph, correlation: NO_CALL };
-            self.push(replay.time, (2, 2), ring, missed);
+            self.push(replay.time, Order::Replay, ring, missed);
             if let Some(missed) = self.list.last_mut() {
                 missed.times = replay.missed;
             }
             let body = Body::GraphLaunch { graph: replay.graph, correlation: replay.correlation };
-            self.push(replay.time, (2, 2), ring, body);
+            self.push(replay.time, Order::Replay, ring, body);
         }
     }
 
-    fn push(&mut self, time: i64, order: (u8, i64), ring: RingId, body: Body<'static>) {
+    fn push(&mut self, time: FileNs, order: Order, ring: RingId, body: Body<'static>) {
         self.list.push(Recorded { time, order, ring, body, times: 1 });
     }
 
     /// The communicators, by their places in the profile.
-    fn communicators(&mut self, begin: i64) -> (HashMap<usize, Handle>, Vec<(Word, String)>) {
+    fn communicators(&mut self, begin: FileNs) -> (HashMap<usize, Handle>, Vec<(Word, String)>) {
         let profile = self.profile;
         let mut used: BTreeSet<usize> = BTreeSet::new();
         let handovers = profile.handovers.iter().filter(|it| it.process == self.process);
@@ -388,7 +403,7 @@ impl Records<'_> {
                 device_plus_one: communicator.device.map_or(0, |device| device + 1),
                 ..CommInit::default()
             });
-            self.push(begin, (0, 1), RingId(0), body);
+            self.push(begin, Order::Communicator, RingId(0), body);
             contexts.insert(at, context);
         }
         (contexts, texts)
@@ -408,10 +423,10 @@ impl Records<'_> {
         let handle = self.handle();
         if let Some(ring) = self.ring(tid) {
             // A stop at the time of its start would come before it.
-            let end = span.end.max(span.start + 1);
+            let end = span.end.max(span.start.saturating_add(1));
             let start = Body::Start { handle, parent, context, rank: 0, event };
-            self.push(span.start, (1, -end), ring, start);
-            self.push(end, (0, -span.start), ring, Body::Stop { handle });
+            self.push(span.start, Order::Begin(Reverse(end)), ring, start);
+            self.push(end, Order::End(Reverse(span.start)), ring, Body::Stop { handle });
         }
         handle
     }

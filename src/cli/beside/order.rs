@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use crate::import::{Span, kernel_name};
+use crate::model::time::FileNs;
 use crate::model::timeline::Unmatched;
 
 /// A launch that was captured.
@@ -26,7 +27,7 @@ pub(super) struct Captured {
     /// What the calls of its group asked of this communicator. It carries some of that.
     pub(super) asked: Vec<Asked>,
     /// When NCCL handed over its plan at replays, in the order of time. Empty where it says nothing of replays.
-    pub(super) runs: Vec<i64>,
+    pub(super) runs: Vec<FileNs>,
 }
 
 /// What a call asked for.
@@ -58,7 +59,7 @@ pub(super) struct Graph {
     /// In the order of their numbers.
     pub(super) nodes: Vec<Node>,
     /// When each of its launches was called for, in the order of time.
-    pub(super) replays: Vec<i64>,
+    pub(super) replays: Vec<FileNs>,
     /// It may have been updated before one of these.
     pub(super) was_updated: bool,
 }
@@ -196,7 +197,7 @@ fn fit(capture: &Capture, graph: &Graph, made: &Made, error: i64) -> Fit {
 fn runs_in_order(capture: &Capture, graph: &Graph) -> bool {
     let starts = |node: &Node, replay: usize| node.kernels.get(replay).copied().flatten().map(|span| span.start);
     (0..graph.replays.len()).all(|replay| {
-        let mut last: Vec<(Option<usize>, i64)> = Vec::new();
+        let mut last: Vec<(Option<usize>, FileNs)> = Vec::new();
         graph.nodes.iter().zip(&capture.launches).all(|(node, launch)| {
             let Some(start) = starts(node, replay) else { return true };
             match last.iter_mut().find(|(communicator, _)| *communicator == launch.communicator) {
@@ -218,7 +219,7 @@ fn numbers(capture: &Capture, graph: &Graph, error: i64) -> Fit {
     for (node, launch) in graph.nodes.iter().zip(&capture.launches).filter(|(_, launch)| !launch.runs.is_empty()) {
         for (range, kernel) in ranges.iter_mut().zip(&node.kernels) {
             let Some(kernel) = kernel else { continue };
-            let before = |time: i64| launch.runs.partition_point(|run| *run <= time) as i64;
+            let before = |time: FileNs| launch.runs.partition_point(|run| *run <= time) as i64;
             let (least, most) =
                 (before(kernel.start.saturating_sub(error)), before(kernel.start.saturating_add(error)));
             *range = (range.0.max(least - 1), range.1.min(most - 1));
@@ -313,28 +314,32 @@ mod tests {
         Captured { asked: vec![asked(function, "ncclFloat32")], ..Captured::default() }
     }
 
+    fn times(list: &[i64]) -> Vec<FileNs> {
+        list.iter().copied().map(FileNs).collect()
+    }
+
     /// A capture with these launches, that ended at a time.
     fn capture(functions: &[&str], end: i64) -> Capture {
         let launches = functions.iter().map(|function| launch(function)).collect();
-        Capture { launches, span: Span { start: end - 50, end }, was_seen: true, ..Capture::default() }
+        Capture { launches, span: Span::of(end - 50, end), was_seen: true, ..Capture::default() }
     }
 
     /// A graph with these kernels, launched at these times; each kernel takes 2 and begins 10 after the one before.
     fn graph(names: &[&str], replays: &[i64]) -> Graph {
         let kernel = |at: usize, replay: &i64| {
             let start = replay + 10 * (at as i64 + 1);
-            Some(Span { start, end: start + 2 })
+            Some(Span::of(start, start + 2))
         };
         let node = |(at, name): (usize, &&str)| Node {
             names: vec![(*name).into()],
             device: 0,
             kernels: replays.iter().map(|replay| kernel(at, replay)).collect(),
         };
-        Graph { nodes: names.iter().enumerate().map(node).collect(), replays: replays.into(), was_updated: false }
+        Graph { nodes: names.iter().enumerate().map(node).collect(), replays: times(replays), was_updated: false }
     }
 
     fn made(captures: usize, instantiated: &[i64]) -> Made {
-        let instantiated = instantiated.iter().map(|&start| Span { start, end: start + 1 }).collect();
+        let instantiated = instantiated.iter().map(|&start| Span::of(start, start + 1)).collect();
         Made { captures, instantiated }
     }
 
@@ -420,7 +425,7 @@ mod tests {
     /// Replays whose kernels begin at 10, 110, 210.
     fn numbered(runs: &[i64], was_seen: bool, error: i64) -> Result<Option<Vec<u64>>, Unmatched> {
         let mut capture = capture(&["AllReduce"], -50);
-        capture.launches[0].runs = runs.into();
+        capture.launches[0].runs = times(runs);
         capture.was_seen = was_seen;
         let graph = graph(&[F32], &[0, 100, 200]);
         conclude(&[capture], &[graph], &Made::default(), error).remove(0).map(|found| found.numbers)

@@ -86,7 +86,7 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
     };
     let common: Vec<i64> = pids(a).into_iter().filter(|pid| pids(b).contains(pid)).collect();
     // Two tools read the wall clock at two times, and a job may be shorter than these are apart.
-    let apart = (times_b.start.saturating_sub(times_a.end)).max(times_a.start.saturating_sub(times_b.end));
+    let apart = times_b.start.since(times_a.end).max(times_a.start.since(times_b.end));
     let may_be_one = !common.is_empty() && a.source.tool != b.source.tool;
     if apart > if may_be_one { WALL_CLOCKS_NS.cast_signed() } else { 0 } {
         return two(format!("their times do not overlap: from {} and from {}", utc(times_a.start), utc(times_b.start)));
@@ -165,7 +165,7 @@ mod tests {
             launches: vec![Launch {
                 process: 0,
                 tid: pid,
-                span: Span { start, end: start + 100 },
+                span: Span::of(start, start + 100),
                 communicator: None,
                 stream: 0,
             }],

@@ -100,7 +100,7 @@ mod tests {
     fn profile(kernels: &[(&str, i64, i64)]) -> Profile {
         let kernel = |(name, start, end): &(&str, i64, i64)| Kernel {
             process: 0,
-            span: Span { start: *start, end: *end },
+            span: Span::of(*start, *end),
             place: Place::default(),
             correlation: 0,
             name: (*name).into(),

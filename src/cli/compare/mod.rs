@@ -66,7 +66,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     if let Some(path) = &wish.markdown {
         let mut text = Vec::new();
-        report.write(Style::Markdown, &mut text).map_err(|error| format!("failed to write Markdown: {error}"))?;
+        report.write(Style::Markdown, &mut text).map_err(Reason::failed("write Markdown"))?;
         super::write_new(path, &text)?;
     }
     if wish.json.as_deref().is_some_and(super::is_screen) {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 
 use crate::import::{Kernel, Operation, Profile, Span, kernel_name};
+use crate::model::time::FileNs;
 use crate::trace::names;
 
 /// What kind of thing a rank does.
@@ -40,7 +41,7 @@ pub(crate) struct Item {
     /// How much of it was waiting for other ranks, ns; `None` where that cannot be told.
     pub(crate) waited: Option<u64>,
     /// When the host launched it, where that is known.
-    pub(crate) launched: Option<i64>,
+    pub(crate) launched: Option<FileNs>,
 }
 
 /// What one rank's GPU did.
@@ -127,7 +128,7 @@ impl Ranks {
         kinds: &mut HashMap<Kind, usize>,
         lists: &mut BTreeMap<(usize, u32), Vec<Item>>,
     ) {
-        let calls: HashMap<(usize, u32), i64> =
+        let calls: HashMap<(usize, u32), FileNs> =
             profile.cuda_calls.iter().map(|it| ((it.process, it.correlation), it.span.start)).collect();
         let (waited, is_partial) = waiting(profile);
         self.is_partial = is_partial;

@@ -24,9 +24,9 @@ pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
             Some((first, all)) => (first.clone(), added(all, one, &first, &file)?),
         });
     }
-    let (_, mut profile) = whole.ok_or_else(|| {
-        format!("{}: the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it", path.display())
-    })?;
+    let (_, mut profile) = whole
+        .ok_or("the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it")
+        .map_err(Reason::file(path))?;
     path.clone_into(&mut profile.source.path);
     Ok(profile)
 }
@@ -60,9 +60,8 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     }
     let is_known = |rank: i32| all.processes.iter().any(|it| it.rank == Some(rank));
     if let Some(rank) = one.processes.iter().filter_map(|it| it.rank).find(|rank| is_known(*rank)) {
-        return Err(Reason::Refused(format!(
-            "{}: rank {rank} is in another file of the folder too: it has to hold the files of one run, each rank once",
-            file.display()
+        return Err(Reason::file(file)(format!(
+            "rank {rank} is in another file of the folder too: it has to hold the files of one run, each rank once"
         )));
     }
     // Hosts have clocks of their own, and files of other tools may count from anything.

@@ -11,6 +11,7 @@ use super::change::{self, Change, Pair};
 use super::ranks::{Class, Item, Kind, Rank, Ranks};
 use super::steps::{self, Source, Steps};
 use crate::import::Profile;
+use crate::model::time::FileNs;
 use crate::trace::words::wait;
 
 /// The part of a step from which something in it counts.
@@ -171,10 +172,10 @@ fn middle(durations: &[[Vec<f64>; 2]], side: usize) -> Option<Vec<f64>> {
 type Values = BTreeMap<(Part, Option<Kind>), (Vec<f64>, usize)>;
 
 /// What a rank does of each kind: in each step, or each time.
-fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[i64]>) -> Values {
+fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[FileNs]>) -> Values {
     let mut all = Values::new();
     let mut by_kind: BTreeMap<(Part, usize), (Vec<f64>, usize)> = BTreeMap::new();
-    let step = |start: i64| match edges {
+    let step = |start: FileNs| match edges {
         Some(edges) => edges.partition_point(|edge| *edge <= start).checked_sub(1).filter(|at| at + 1 < edges.len()),
         None => Some(0),
     };
@@ -212,10 +213,10 @@ fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[i64]>) -> Values {
 }
 
 /// How long nothing ran in each step, ns.
-fn idle(items: &[Item], edges: &[i64]) -> Vec<f64> {
-    let mut idle: Vec<f64> = edges.windows(2).map(|edge| (edge[1] - edge[0]) as f64).collect();
+fn idle(items: &[Item], edges: &[FileNs]) -> Vec<f64> {
+    let mut idle: Vec<f64> = edges.windows(2).map(|edge| edge[1].since(edge[0]) as f64).collect();
     // What began before the first step may reach into it.
-    let mut until = i64::MIN;
+    let mut until = FileNs::MIN;
     for item in items {
         let (mut from, end) = (item.span.start.max(until), item.span.end);
         while from < end {
@@ -223,7 +224,7 @@ fn idle(items: &[Item], edges: &[i64]) -> Vec<f64> {
             let Some(next) = edges.get(step) else { break };
             let to = end.min(*next);
             if let Some(step) = step.checked_sub(1) {
-                idle[step] -= (to - from) as f64;
+                idle[step] -= to.since(from) as f64;
             }
             from = to;
         }

@@ -65,16 +65,16 @@ pub(crate) fn compare(a: &Profile, b: &Profile) -> Starts {
              missing on a side, or a clock drifted or was set",
         );
     };
-    let Shift { ns, error_ns } = aligned.shift();
+    let shift = aligned.shift();
     let offset = Offset {
-        ns,
-        error_ns,
-        beyond_wall_clocks_ns: wall.map(|wall| ns - wall.ns),
+        ns: shift.ns,
+        error_ns: shift.error_ns,
+        beyond_wall_clocks_ns: wall.map(|wall| shift.ns - wall.ns),
         launches: aligned.pairs.len() as u64,
         launches_of_b: calls.values().map(|calls| calls.len() as u64).sum(),
     };
     let pairs = &aligned.pairs;
-    Starts { offset: Some(offset), reason: String::new(), differences: differences(a, b, pairs, ns) }
+    Starts { offset: Some(offset), reason: String::new(), differences: differences(a, b, pairs, shift) }
 }
 
 /// A thread, by the numbers of its process and its own.
@@ -180,18 +180,16 @@ pub(crate) fn align(
 
 /// Differences of the clocks that put a call into a bracket.
 fn bounds(bracket: Span, call: Span) -> (i64, i64) {
-    (bracket.start.saturating_sub(call.start), bracket.end.saturating_sub(call.end))
+    (bracket.start.since(call.start), bracket.end.since(call.end))
 }
 
-fn differences(a: &Profile, b: &Profile, pairs: &[(Span, Call)], offset: i64) -> Vec<Difference> {
+fn differences(a: &Profile, b: &Profile, pairs: &[(Span, Call)], offset: Shift) -> Vec<Difference> {
+    let starts = |theirs: Span, ours: Span| theirs.shifted(offset).start.since(ours.start) as f64;
     let of = |what, values: Vec<f64>| Distribution::of(&values).map(|ns| Difference { what, ns });
-    let launch: Vec<f64> =
-        pairs.iter().map(|(bracket, call)| (call.span.start + offset - bracket.start) as f64).collect();
-    let rest: Vec<f64> = pairs.iter().map(|(bracket, call)| (bracket.end - call.span.end - offset) as f64).collect();
-    let kernel: Vec<f64> = pairs
-        .iter()
-        .map(|(bracket, call)| (b.kernels[call.kernel].span.start + offset - bracket.start) as f64)
-        .collect();
+    let ends = |(ours, call): &(Span, Call)| ours.end.since(call.span.shifted(offset).end) as f64;
+    let launch: Vec<f64> = pairs.iter().map(|(bracket, call)| starts(call.span, *bracket)).collect();
+    let rest: Vec<f64> = pairs.iter().map(ends).collect();
+    let kernel: Vec<f64> = pairs.iter().map(|(bracket, call)| starts(b.kernels[call.kernel].span, *bracket)).collect();
     // Where CUPTI changed hands, both may have kernels; those of one launch are one kernel.
     let ours: HashMap<(i64, u32), Span> = a
         .kernels
@@ -203,7 +201,7 @@ fn differences(a: &Profile, b: &Profile, pairs: &[(Span, Call)], offset: i64) ->
         .filter_map(|(_, call)| {
             let kernel = &b.kernels[call.kernel];
             let own = ours.get(&(b.processes[kernel.process].pid, kernel.correlation))?;
-            Some((kernel.span.start + offset - own.start) as f64)
+            Some(starts(kernel.span, *own))
         })
         .collect();
     [
@@ -229,9 +227,9 @@ mod tests {
         let mut calls = Vec::new();
         for number in 0..count {
             let start = number * 1_000_000 + number * number * 137;
-            brackets.push(Span { start, end: start + 9_000 });
+            brackets.push(Span::of(start, start + 9_000));
             let begin = start + 3_000 + number % 5 * 400 - OFFSET;
-            calls.push(Call { span: Span { start: begin, end: begin + 2_000 }, kernel: 0 });
+            calls.push(Call { span: Span::of(begin, begin + 2_000), kernel: 0 });
         }
         (brackets, calls)
     }
@@ -260,7 +258,7 @@ mod tests {
         let (brackets, mut calls) = launches(20);
         // A clock that was set by a millisecond in the middle.
         for call in &mut calls[10..] {
-            call.span = Span { start: call.span.start + 1_400_000, end: call.span.end + 1_400_000 };
+            call.span = call.span.shifted(Shift { ns: 1_400_000, error_ns: 0 });
         }
         assert_eq!(of(&brackets, &calls), None);
         assert_eq!(of(&brackets, &[]), None);

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::ranks::{Item, Rank, Ranks};
 use crate::correlate::step_of;
-use crate::import::Profile;
+use crate::import::{Profile, Span};
+use crate::model::time::FileNs;
 
 /// Stretches below which nothing is said to repeat.
 const FEWEST: usize = 4;
@@ -32,13 +33,13 @@ pub(crate) enum Source {
 #[derive(Clone, Debug)]
 pub(crate) struct Steps {
     pub(crate) source: Source,
-    pub(crate) edges: Vec<i64>,
+    pub(crate) edges: Vec<FileNs>,
 }
 
 impl Steps {
     /// How long each one took.
     pub(crate) fn durations(&self) -> Vec<f64> {
-        self.edges.windows(2).map(|edge| (edge[1] - edge[0]) as f64).collect()
+        self.edges.windows(2).map(|edge| edge[1].since(edge[0]) as f64).collect()
     }
 }
 
@@ -69,20 +70,22 @@ pub(crate) fn of_both(
 
 /// The steps that the program marked.
 fn marked(profile: &Profile, rank: &Rank) -> Option<Steps> {
-    let mut starts: BTreeMap<u64, (i64, i64)> = BTreeMap::new();
+    let mut starts: BTreeMap<u64, Span> = BTreeMap::new();
     for range in profile.ranges.iter().filter(|range| range.process == rank.process) {
         if let Some(number) = step_of(&range.name) {
-            starts.entry(number).or_insert((range.span.start, range.span.end));
+            starts.entry(number).or_insert(range.span);
         }
     }
     // Where numbers run backwards, several loops use the same ones.
-    let spans: Vec<(i64, i64)> = starts.into_values().collect();
+    let spans: Vec<Span> = starts.into_values().collect();
     if spans.len() < FEWEST || !spans.is_sorted() {
         return None;
     }
     // A GPU is behind its host: its step begins with the first thing that was launched in the host's.
-    let step = |at: i64| spans.partition_point(|span| span.0 <= at).checked_sub(1).filter(|step| at <= spans[*step].1);
-    let mut edges: Vec<Option<i64>> = vec![None; spans.len()];
+    let step = |at: FileNs| {
+        spans.partition_point(|span| span.start <= at).checked_sub(1).filter(|step| at <= spans[*step].end)
+    };
+    let mut edges: Vec<Option<FileNs>> = vec![None; spans.len()];
     let mut inside = 0_usize;
     for item in &rank.items {
         if let Some(step) = step(item.launched.unwrap_or(item.span.start)) {
@@ -90,7 +93,7 @@ fn marked(profile: &Profile, rank: &Rank) -> Option<Steps> {
             edges[step].get_or_insert(item.span.start);
         }
     }
-    let edges: Vec<i64> = edges.into_iter().flatten().collect();
+    let edges: Vec<FileNs> = edges.into_iter().flatten().collect();
     let is_whole = inside as f64 >= INSIDE * rank.items.len() as f64 && edges.is_sorted();
     (is_whole && edges.len() > FEWEST).then_some(Steps { source: Source::Ranges, edges })
 }
@@ -141,10 +144,10 @@ fn stretches(items: &[Item], before: &[u64], places: &[usize], name: &str) -> Op
         let content = before[ends[1]].wrapping_sub(before[ends[0]]);
         let entry = contents.entry(content).or_default();
         entry.0 += 1;
-        entry.1 += items[ends[1]].span.start - items[ends[0]].span.start;
+        entry.1 += items[ends[1]].span.start.since(items[ends[0]].span.start);
     }
     let all = (places.len() - 1) as f64;
-    let time = (items[*places.last()?].span.start - items[places[0]].span.start) as f64;
+    let time = items[*places.last()?].span.start.since(items[places[0]].span.start) as f64;
     let (count, of_them) = contents.into_values().max()?;
     let alike = (count as f64 / all).min(of_them as f64 / time.max(1.0));
     // What lies before the first and behind the last is no more than what a program does around its steps, where it repeats at all.

@@ -88,7 +88,7 @@ impl Job {
                 let extra = |of: Option<(i32, i64)>| of.filter(|(own, _)| *own == rank).map_or(0, |(_, us)| us);
                 for (name, us) in [("forward", 3000), ("backward", 5000 + extra(self.slow))] {
                     let end = *at + about(us);
-                    kernel(&mut profile, rank, name, Span { start: *at, end });
+                    kernel(&mut profile, rank, name, Span::of(*at, end));
                     *at = end;
                 }
             }
@@ -106,20 +106,20 @@ impl Job {
                     correlation: Some(step as u64),
                     ..Operation::default()
                 });
-                kernel(&mut profile, rank, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", Span { start: *at, end });
+                kernel(&mut profile, rank, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", Span::of(*at, end));
                 let carried = &mut profile.kernels.last_mut().unwrap().carried;
                 *carried = Carried { count: 1, operations: vec![operation], how: How::Exact };
                 let more = self.link.filter(|(from, _)| *from == rank).map_or(0, |(_, us)| us);
                 profile.transfers.push(Transfer {
                     process: rank as usize,
-                    span: Span { start: *at, end },
+                    span: Span::of(*at, end),
                     peer: Some((rank + 1) % self.ranks),
                     is_send: true,
                     waits: vec![("network wait".into(), about(300 + more) as u64)],
                     ..Transfer::default()
                 });
                 let done = end + about(1000);
-                kernel(&mut profile, rank, "optimizer", Span { start: end, end: done });
+                kernel(&mut profile, rank, "optimizer", Span::of(end, done));
                 let late = self.late.filter(|(own, _)| *own == rank).map_or(0, |(_, us)| us);
                 *at = done + about(self.pause + late);
             }
@@ -185,10 +185,10 @@ fn all_that_work_longer_are_named_together() {
     let every = |us: i64| {
         let mut profile = Job { seed: us as u64 + 7, ..HEALTHY }.profile();
         // The same kernel on all ranks, with room for it behind the step.
-        profile.kernels.iter_mut().filter(|it| &*it.name == "optimizer").for_each(|it| it.span.end += us * 1000);
+        profile.kernels.iter_mut().filter(|it| &*it.name == "optimizer").for_each(|it| it.span.end.0 += us * 1000);
         let step = |at: i64| at / 10_100_000;
         for kernel in &mut profile.kernels {
-            kernel.span = kernel.span.shifted(Shift { ns: step(kernel.span.start) * us * 1000, error_ns: 0 });
+            kernel.span = kernel.span.shifted(Shift { ns: step(kernel.span.start.0) * us * 1000, error_ns: 0 });
         }
         profile
     };
@@ -283,13 +283,13 @@ fn marked_steps_count_before_what_repeats() {
         let mut profile = Job { seed, ..HEALTHY }.profile();
         let starts: Vec<(usize, i64)> = (profile.kernels.iter())
             .filter(|kernel| &*kernel.name == "backward")
-            .map(|kernel| (kernel.process, kernel.span.start))
+            .map(|kernel| (kernel.process, kernel.span.start.0))
             .collect();
         let mut numbers = [0; 4];
         for (process, start) in starts {
             numbers[process] += 1;
             // Up to the next one, give or take what nothing lies in.
-            let span = Span { start, end: start + 9_900_000 };
+            let span = Span::of(start, start + 9_900_000);
             let name = format!("step {}", numbers[process]).into();
             profile.ranges.push(Range { process, tid: Some(1), span, name, domain: None });
         }
@@ -301,7 +301,7 @@ fn marked_steps_count_before_what_repeats() {
     assert_eq!(source(marked(1), Job { seed: 2, ..HEALTHY }.profile()), inferred);
     // Marks that have nothing to do with what ran are no steps.
     let mut elsewhere = marked(1);
-    elsewhere.ranges.iter_mut().for_each(|range| range.span.end = range.span.start + 1000);
+    elsewhere.ranges.iter_mut().for_each(|range| range.span.end.0 = range.span.start.0 + 1000);
     assert_eq!(source(elsewhere, marked(2)), inferred);
 }
 
@@ -362,7 +362,8 @@ fn calls_stand_in_for_kernels() {
         let mut profile = Job { seed, ..HEALTHY }.profile();
         for kernel in std::mem::take(&mut profile.kernels) {
             let operation = Operation { function: kernel.name.to_string(), ..Operation::default() };
-            let span = Span { end: kernel.span.start + us * 1000 + kernel.span.start % 1000, ..kernel.span };
+            let start = kernel.span.start.0;
+            let span = Span::of(start, start + us * 1000 + start % 1000);
             let process = kernel.process;
             profile.nccl_calls.push(NcclCall { process, tid: 1, span, operation, captured: false, arrows: Vec::new() });
         }

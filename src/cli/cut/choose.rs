@@ -11,17 +11,21 @@ use std::path::Path;
 use super::super::read_trace;
 use super::super::survey::Survey;
 use crate::cli::reason::Reason;
+use crate::model::time::HostNs;
 use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::reader::Event;
 use crate::trace::words::Category;
 
+/// When a window ends that has no end.
+pub(super) const END: HostNs = HostNs(u64::MAX);
+
 /// What is to be kept, in terms of this trace.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
     /// The window, in the trace's time: what begins until `end` and ends after `begin`.
-    pub(super) begin: u64,
-    pub(super) end: u64,
+    pub(super) begin: HostNs,
+    pub(super) end: HostNs,
     /// Processes by their tracks; all if not said.
     pub(super) processes: Option<Vec<u64>>,
     /// Communicators by their hashes; all if not said.
@@ -83,7 +87,7 @@ impl Choice {
         Ok(choice)
     }
 
-    pub(super) fn fate(&self, number: usize, time: u64, filter: &Filter, event: &Event<'_>) -> Fate {
+    pub(super) fn fate(&self, number: usize, time: HostNs, filter: &Filter, event: &Event<'_>) -> Fate {
         if self.counters.contains(&number) {
             return Fate::Moved;
         }
@@ -178,7 +182,7 @@ struct Chooser<'a> {
     /// The open slices of each track, outermost first.
     open: FxHashMap<u64, Vec<Held>>,
     /// The last value of each counter before the window, and when that was.
-    values: FxHashMap<u64, (u64, usize, u64)>,
+    values: FxHashMap<u64, (HostNs, usize, u64)>,
     /// Tracks that had an instant of the recording's own.
     begun: FxHashSet<u64>,
     /// Communicators that were introduced, by the process's track of them.
@@ -191,7 +195,7 @@ struct Held {
     number: usize,
     sequence: u64,
     track: u64,
-    begin: u64,
+    begin: HostNs,
     flows: Vec<u64>,
     /// It is a transfer, or a part of one, and these are left out.
     is_left_out: bool,
@@ -202,7 +206,7 @@ struct Held {
 }
 
 impl Chooser<'_> {
-    fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: u64) {
+    fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: HostNs) {
         let category = Category::of(event.category);
         let scope = self.scopes.get(&event.track).copied().unwrap_or(Scope::Wanted);
         if scope == Scope::Left {
@@ -274,8 +278,8 @@ impl Chooser<'_> {
     }
 
     /// Takes a slice, and when and with what it ended if it did.
-    fn close(&mut self, slice: Held, end: Option<(u64, (usize, u64), &Event<'_>)>) {
-        let time = end.map_or(u64::MAX, |(time, ..)| time);
+    fn close(&mut self, slice: Held, end: Option<(HostNs, (usize, u64), &Event<'_>)>) {
+        let time = end.map_or(END, |(time, ..)| time);
         let Filter { begin, end: until, .. } = *self.filter;
         let overlaps = slice.begin <= until && (time > begin || slice.begin >= begin);
         let is_kept = slice.holds_kept || overlaps && slice.is_wanted;

@@ -8,6 +8,7 @@ use super::super::read_trace;
 use super::choose::{Choice, Fate, Filter};
 use super::wish::duration;
 use crate::cli::reason::Reason;
+use crate::model::time::HostNs;
 use crate::trace::fields::{
     clock_id, interned_data, nccl, trace, trace_packet, track_descriptor, track_event, track_event::r#type as kind,
 };
@@ -62,7 +63,7 @@ struct Copier<'a> {
 #[derive(Default)]
 struct State {
     /// What its delta clock reads.
-    clock: u64,
+    clock: HostNs,
     /// Interned entries that it has.
     interned: FxHashSet<(u32, u64)>,
 }
@@ -100,17 +101,17 @@ impl Copier<'_> {
     }
 
     /// Writes a packet of the file, at another time if one is given.
-    fn write(&mut self, packet: &Packet<'_>, at: Option<u64>) {
+    fn write(&mut self, packet: &Packet<'_>, at: Option<HostNs>) {
         let state = self.states.entry(packet.sequence).or_default();
         let interned = missing(packet, &mut state.interned);
         let mut out = Vec::new();
         match (at, packet.time) {
             (Some(at), _) => {
-                put_uint(&mut out, trace_packet::TIMESTAMP, at);
+                put_uint(&mut out, trace_packet::TIMESTAMP, at.0);
                 put_uint(&mut out, trace_packet::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
             }
             (None, Some(time)) if packet.is_delta => {
-                put_uint(&mut out, trace_packet::TIMESTAMP, time.saturating_sub(state.clock));
+                put_uint(&mut out, trace_packet::TIMESTAMP, time.since(state.clock));
                 state.clock = time;
             }
             (None, _) => {
@@ -137,7 +138,7 @@ impl Copier<'_> {
     }
 
     /// An event without arrows that lead nowhere; with a remark, where it was moved.
-    fn event(&self, event: &[u8], moved: Option<(u64, u64)>) -> Vec<u8> {
+    fn event(&self, event: &[u8], moved: Option<(HostNs, HostNs)>) -> Vec<u8> {
         let mut out = Vec::new();
         let is_counter =
             fields(event).any(|field| field.number == track_event::TYPE && field.uint() == kind::TYPE_COUNTER);
@@ -194,7 +195,7 @@ fn missing(packet: &Packet<'_>, has: &mut FxHashSet<(u32, u64)>) -> Vec<u8> {
 }
 
 /// Arguments with a word on where the event was.
-fn with_remark(args: &[u8], at: u64, time: u64) -> Vec<u8> {
+fn with_remark(args: &[u8], at: HostNs, time: HostNs) -> Vec<u8> {
     let mut out = Vec::new();
     let mut note = String::new();
     for field in fields(args) {
@@ -204,7 +205,10 @@ fn with_remark(args: &[u8], at: u64, time: u64) -> Vec<u8> {
         }
     }
     let direction = if time < at { "earlier" } else { "later" };
-    note.push_str(&format!("it was {} {direction}, outside of what ncclscope cut kept", duration(at.abs_diff(time))));
+    note.push_str(&format!(
+        "it was {} {direction}, outside of what ncclscope cut kept",
+        duration(at.0.abs_diff(time.0))
+    ));
     put_bytes(&mut out, nccl::NOTE, note.as_bytes());
     out
 }

@@ -121,7 +121,7 @@ impl Facts {
     /// Looks.
     pub(super) fn look(python: &Path) -> Facts {
         let (library, library_fault) = match library::find() {
-            Ok(path) => (Some(path.clone()), job::try_load(&path).err()),
+            Ok(path) => (Some(path.clone()), job::try_load(&path).err().map(|error| error.to_string())),
             Err(fault) => (None, Some(fault.to_string())),
         };
         let folders = folders(python);
@@ -167,17 +167,16 @@ fn driver(folders: &[(PathBuf, String)]) -> Driver {
         let number = name.strip_prefix("nvidia");
         number.is_some_and(|number| !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit()))
     };
-    let opened = |path: PathBuf| {
-        let error = fs::File::options().read(true).write(true).open(&path).err();
-        error.map_or(Ok(()), |error| Err(format!("{}: {error}", path.display())))
+    let refusal = |path: PathBuf| {
+        let error = fs::File::options().read(true).write(true).open(&path).err()?;
+        Some(format!("{}: {error}", path.display()))
     };
     let control = PathBuf::from("/dev/nvidiactl");
-    let mut refused: Vec<String> =
-        Some(control).filter(|path| path.exists()).and_then(|path| opened(path).err()).into_iter().collect();
-    let gpus_opened: Vec<_> = devices.filter(is_gpu).map(opened).collect();
+    let mut refused: Vec<String> = Some(control).filter(|path| path.exists()).and_then(refusal).into_iter().collect();
+    let gpus_refused: Vec<_> = devices.filter(is_gpu).map(refusal).collect();
     // A job manager gives a job some of a machine's GPUs.
-    if gpus_opened.iter().all(Result::is_err) {
-        refused.extend(gpus_opened.into_iter().filter_map(Result::err));
+    if gpus_refused.iter().all(Option::is_some) {
+        refused.extend(gpus_refused.into_iter().flatten());
     }
     Driver {
         kernel: fs::read_to_string("/sys/module/nvidia/version").ok().map(|text| text.trim().to_owned()),
@@ -258,7 +257,7 @@ fn output(config: &Config) -> Output {
     let folder = env::current_dir().unwrap_or_default().join(folder);
     let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_owned();
     Output {
-        refused: job::may_write(&folder).err(),
+        refused: job::may_write(&folder).err().map(|error| error.to_string()),
         free: free(&there),
         folder,
         max_size: config.max_size,

@@ -260,7 +260,7 @@ fn faults(version: releases::Version, interface: u8, allgatherv_off: bool) -> Ve
             "it takes no path in NCCL_PROFILER_PLUGIN, but a name on LD_LIBRARY_PATH, as ncclscope run sets it".into(),
         );
     }
-    if let Err(reason) = releases::kernel_ch(Some(version), interface, allgatherv_off) {
+    if let Some(reason) = releases::against_kernel_ch(Some(version), interface, allgatherv_off) {
         faults.push(format!("no GPU time per channel (--preset full): {reason}"));
     }
     if version >= 22900 && !allgatherv_off {

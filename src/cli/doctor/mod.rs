@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use self::facts::Facts;
 use self::findings::{Finding, Grade};
+use crate::cli::reason::Reason;
 
 /// The command line of `ncclscope doctor`.
 #[derive(Args)]
@@ -34,7 +35,7 @@ struct Report<'a> {
 }
 
 /// Looks, and says what was found. Whether nothing will keep it from recording.
-pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<bool, String> {
+pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<bool, Reason> {
     let facts = Facts::look(&wish.python);
     let findings = findings::findings(&facts);
     let ok = findings.iter().all(|finding| finding.grade != Grade::Problem);
@@ -45,6 +46,6 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<bool, String> {
             return Ok(ok);
         }
     }
-    findings.iter().try_for_each(|finding| finding.print(out)).map_err(|error| format!("failed to write: {error}"))?;
+    findings.iter().try_for_each(|finding| finding.print(out)).map_err(Reason::Output)?;
     Ok(ok)
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::super::survey::{self, Collective, Unfinished, Work};
 use super::{BEYOND, PATIENCE_NS};
+use crate::model::time::HostNs;
 
 /// Stands for the mark of operations that NCCL does not number.
 pub(super) const UNNUMBERED: u64 = u64::MAX;
@@ -16,8 +17,8 @@ pub(super) struct Member {
     pub(super) label: String,
     pub(super) process: u64,
     pub(super) world: Option<u32>,
-    pub(super) last: Option<(String, u64)>,
-    pub(super) collective: Option<(Collective, u64)>,
+    pub(super) last: Option<(String, HostNs)>,
+    pub(super) collective: Option<(Collective, HostNs)>,
     pub(super) gap_ns: u64,
     pub(super) longest_ns: u64,
     pub(super) has_runs: bool,
@@ -28,7 +29,7 @@ pub(super) struct Member {
 pub(super) struct Standing {
     pub(super) member: usize,
     pub(super) key: Key,
-    pub(super) begin: u64,
+    pub(super) begin: HostNs,
     pub(super) kind: Work,
     pub(super) name: String,
     pub(super) seq: Option<u64>,
@@ -43,14 +44,14 @@ pub(super) type Key = (u64, u64, Option<u64>);
 /// What a second look found of an operation on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    pub(super) handed_over: Option<u64>,
+    pub(super) handed_over: Option<HostNs>,
     /// Operations handed over behind it.
     pub(super) behind: u64,
     pub(super) ran: bool,
 }
 
 /// What a rank handed over next: the rank, the operation, and when.
-pub(super) type Next = (usize, Collective, u64);
+pub(super) type Next = (usize, Collective, HostNs);
 
 /// All that is known of a job, for the judgement.
 #[derive(Clone, Debug, Default)]
@@ -60,11 +61,11 @@ pub(super) struct Job {
     pub(super) ranks: BTreeMap<u64, u32>,
     pub(super) processes: HashMap<u64, survey::Process>,
     /// When the job ended on the clock of each process. Hosts have clocks of their own.
-    pub(super) ends: HashMap<u64, u64>,
+    pub(super) ends: HashMap<u64, HostNs>,
     /// Calls of NCCL that did not return: process, name, since when.
-    pub(super) calls: Vec<(u64, String, u64)>,
+    pub(super) calls: Vec<(u64, String, HostNs)>,
     /// What transfers wait for that have no end: whose, the track's name, for what, since when.
-    pub(super) transfers: Vec<(usize, String, String, u64)>,
+    pub(super) transfers: Vec<(usize, String, String, HostNs)>,
     /// The ranks of each process, by what it calls the communicator, and by its hash.
     pub(super) by_label: HashMap<(u64, String), usize>,
     pub(super) by_hash: HashMap<(u64, u64), usize>,
@@ -127,12 +128,12 @@ impl Job {
     }
 
     /// How long before the end of the job something was on a rank, ns.
-    pub(super) fn age(&self, member: usize, time: u64) -> u64 {
+    pub(super) fn age(&self, member: usize, time: HostNs) -> u64 {
         self.age_in(self.members[member].process, time)
     }
 
-    pub(super) fn age_in(&self, process: u64, time: u64) -> u64 {
-        self.ends.get(&process).map_or(0, |end| end.saturating_sub(time))
+    pub(super) fn age_in(&self, process: u64, time: HostNs) -> u64 {
+        self.ends.get(&process).map_or(0, |end| end.since(time))
     }
 
     /// Ranks that handed nothing over for long, while others of their communicator went on.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::super::survey::Work;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED};
 use super::{BEYOND, Hang, LISTED, Missing, PAIRS, PATIENCE_NS};
+use crate::model::time::HostNs;
 use crate::trace::words::{track, wait};
 
 /// What the job stands on: first what nothing else explains, then by time.
@@ -64,7 +65,7 @@ impl Job {
         };
         let (mut came, mut missing, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
         // The first to come, by its age; and how long the last has waited.
-        let (mut first_came, mut waited, mut behind, mut longest) = ((0, 0), u64::MAX, 0, 0);
+        let (mut first_came, mut waited, mut behind, mut longest) = ((0, HostNs::default()), u64::MAX, 0, 0);
         let mut has_paused = false;
         for &rank in &takes {
             let found = self.members.iter().position(|member| member.hash == hash && member.rank == rank);
@@ -122,7 +123,7 @@ impl Job {
     }
 
     /// Whether a rank came to an operation, and when, where that is told.
-    fn came(&self, key: Key, index: usize, on: &[&Standing]) -> Option<Option<u64>> {
+    fn came(&self, key: Key, index: usize, on: &[&Standing]) -> Option<Option<HostNs>> {
         let seen = self.seen.get(&(key, index));
         let stands = || on.iter().find(|it| it.member == index).map(|it| it.begin);
         let when = seen.and_then(|seen| seen.handed_over).or_else(stands);
@@ -137,10 +138,10 @@ impl Job {
 
     /// Whether a rank that came to an operation at this time handed others over long after it: then it did not wait for that
     /// one, whose end was only not seen.
-    fn went_on(&self, index: usize, came: u64) -> bool {
+    fn went_on(&self, index: usize, came: HostNs) -> bool {
         let of_process = self.members.iter().filter(|member| member.process == self.members[index].process);
         let last = of_process.filter_map(|member| member.last.as_ref()).map(|(_, time)| *time).max();
-        last.is_some_and(|last| last >= came + PATIENCE_NS)
+        last.is_some_and(|last| last.since(came) >= PATIENCE_NS)
     }
 
     /// Whether a rank has certainly not come to what others came to so long before the end, and is not only late as before.
@@ -159,7 +160,7 @@ impl Job {
     /// What a rank that has not come was last seen to do.
     fn missing(&self, index: usize) -> Missing {
         let Member { rank, world, process, ref last, .. } = self.members[index];
-        let before = |time: u64| format!("{:.1} s before the end", self.age(index, time) as f64 / 1e9);
+        let before = |time: HostNs| format!("{:.1} s before the end", self.age(index, time) as f64 / 1e9);
         let mut said = match last {
             Some((name, time)) => {
                 let of_it = self.members[index].collective.as_ref().filter(|(_, at)| at == time);
@@ -225,7 +226,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
     /// When each recording ends: hosts have clocks of their own.
-    const END: [u64; 2] = [100 * SECOND, 5_000 * SECOND];
+    const END: [HostNs; 2] = [HostNs(100 * SECOND), HostNs(5_000 * SECOND)];
 
     fn mark(hash: u64, seq: u64) -> u64 {
         seq << 28 | hash
@@ -246,7 +247,8 @@ mod tests {
             job.ends.insert(process, end);
             job.processes.insert(process, Process { last: end, ..Process::default() });
             let has_come = came.contains(&rank);
-            let (seq, begin) = if has_come { (5, end - age * SECOND) } else { (4, end - (age + 1) * SECOND) };
+            let (seq, age) = if has_come { (5, age) } else { (4, age + 1) };
+            let begin = end.saturating_sub(age * SECOND);
             let last = Collective { correlation: mark(hash, seq), name: "AllReduce 1 MiB f32".into(), seq };
             job.members.push(Member {
                 hash,
@@ -333,7 +335,7 @@ mod tests {
         let mut job = job(7, 2, 0, &[0, 1]);
         for member in [0, 1] {
             let key = (7, mark(7, 6), None);
-            let begin = job.members[member].last.as_ref().expect("an operation").1 + 10;
+            let begin = job.members[member].last.as_ref().expect("an operation").1.saturating_add(10);
             job.standing.insert(0, Standing { key, begin, seq: Some(6), ..job.standing[member].clone() });
             job.seen.insert((key, member), Seen { handed_over: Some(begin), behind: 2, ran: false });
         }
@@ -345,7 +347,7 @@ mod tests {
     fn a_process_that_ended_is_said_to_have() {
         let mut job = job(7, 3, 0, &[0, 1]);
         let process = job.processes.get_mut(&2).expect("the process of rank 2");
-        process.ended = Some(END[0] - 3 * SECOND);
+        process.ended = Some(END[0].saturating_sub(3 * SECOND));
         let text = &said(&job)[0].1;
         assert!(text.contains("missing: 2 (") && text.contains("its recording ended 3.0 s before the end"), "{text}");
     }
@@ -353,7 +355,7 @@ mod tests {
     #[test]
     fn transfers_tell_where_it_stands_when_all_have_come() {
         let mut job = job(7, 3, 0, &[0, 1, 2]);
-        let since = END[0] - 4 * SECOND;
+        let since = END[0].saturating_sub(4 * SECOND);
         for (track, phase) in
             [("send → 1", "network wait"), ("send → 1", "network wait"), ("receive ← 2", "network wait")]
         {

@@ -7,6 +7,7 @@ use super::super::read_trace;
 use super::super::survey::{self, Collective, Survey, Work};
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
 use super::{LAG_NS, PATIENCE_NS};
+use crate::model::time::HostNs;
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::Event;
 use crate::trace::words::{self, Category};
@@ -55,13 +56,13 @@ pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
         let Some(track) = survey.tracks.get(&slice.track) else { continue };
         let Some(process) = survey.process(slice.track) else { continue };
         let end = job.ends.get(&process).copied().unwrap_or_default();
-        let is_old = slice.begin + PATIENCE_NS <= end;
+        let is_old = end.since(slice.begin) >= PATIENCE_NS;
         let member = match slice.kind {
             Work::Overdue => member_of.get(&slice.track),
             Work::Call => slice.hash.and_then(|hash| job.by_hash.get(&(process, hash))).filter(|_| is_old),
             Work::Proxy => {
                 let label = proxy_label(&track.name);
-                let is_still = moved.get(&(process, label)).is_none_or(|last| last + PATIENCE_NS <= end);
+                let is_still = moved.get(&(process, label)).is_none_or(|last| end.since(*last) >= PATIENCE_NS);
                 by_label.get(&(process, label.to_owned())).filter(|_| is_still && is_old)
             }
         };
@@ -76,7 +77,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
 }
 
 /// Keeps the later of two.
-fn later<T: Clone>(one: &mut Option<(T, u64)>, other: &Option<(T, u64)>) {
+fn later<T: Clone>(one: &mut Option<(T, HostNs)>, other: &Option<(T, HostNs)>) {
     if let Some((_, time)) = other
         && one.as_ref().is_none_or(|(_, before)| before < time)
     {
@@ -85,29 +86,30 @@ fn later<T: Clone>(one: &mut Option<(T, u64)>, other: &Option<(T, u64)>) {
 }
 
 /// When the job ended on the clock of each process.
-fn ends(survey: &Survey) -> HashMap<u64, u64> {
+fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
     // A process is called `rank 3 · node17`.
     let host = |process: &u64| survey.tracks.get(process).and_then(|track| track.name.split(" · ").nth(1));
-    let mut by_host: HashMap<Option<&str>, u64> = HashMap::new();
+    let mut by_host: HashMap<Option<&str>, HostNs> = HashMap::new();
     for (process, state) in &survey.processes {
         let end = by_host.entry(host(process)).or_default();
         *end = state.last.max(*end);
     }
     // A recording that lags a little says nothing of what came after; one that stopped long before was killed.
-    let end =
-        |process: &u64, last: u64| Some(by_host[&host(process)]).filter(|end| *end > last + LAG_NS).unwrap_or(last);
+    let end = |process: &u64, last: HostNs| {
+        Some(by_host[&host(process)]).filter(|end| end.since(last) > LAG_NS).unwrap_or(last)
+    };
     survey.processes.iter().map(|(process, state)| (*process, end(process, state.last))).collect()
 }
 
 /// When the proxy last did something for a communicator of a process.
-fn moved(survey: &Survey) -> HashMap<(u64, &str), u64> {
+fn moved(survey: &Survey) -> HashMap<(u64, &str), HostNs> {
     let mut moved = HashMap::new();
     for (uuid, track) in &survey.tracks {
         let label = proxy_label(&track.name);
         if label.len() < track.name.len()
             && let Some(process) = survey.process(*uuid)
         {
-            let last: &mut u64 = moved.entry((process, label)).or_default();
+            let last: &mut HostNs = moved.entry((process, label)).or_default();
             *last = track.moved.max(*last);
         }
     }
@@ -143,7 +145,7 @@ pub(super) struct OnRank {
 impl Look<'_> {
     pub(super) fn at(&mut self, path: &Path) {
         // By track: the calls of NCCL that are open, and the transfers, outermost first.
-        let mut calls: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
+        let mut calls: HashMap<u64, Vec<(String, HostNs)>> = HashMap::new();
         let mut transfers = calls.clone();
         // What cannot be read was said by the first look.
         let _ = read_trace(path, |packet| {
@@ -191,7 +193,7 @@ impl Look<'_> {
     }
 
     /// Counts calls for what NCCL gives no mark.
-    fn called(&mut self, event: &Event<'_>, time: u64) {
+    fn called(&mut self, event: &Event<'_>, time: HostNs) {
         let name = event.name;
         let Some(hash) = event.uint(nccl::COMM) else { return };
         let wanted =
@@ -210,7 +212,7 @@ impl Look<'_> {
         }
     }
 
-    fn handed_over(&mut self, event: &Event<'_>, time: u64) {
+    fn handed_over(&mut self, event: &Event<'_>, time: HostNs) {
         let (Some(&member), Some(correlation)) = (self.member_of.get(&event.track), event.correlation) else { return };
         let (hash, replay, seq) = (self.job.members[member].hash, event.uint(nccl::REPLAY), event.uint(nccl::SEQ));
         let on = self.on.entry(member).or_default();

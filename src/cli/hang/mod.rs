@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use self::judge::judge;
 use self::look::{Look, first_look};
 use super::survey::Survey;
+use crate::model::time::HostNs;
 
 /// Nothing waits for long before this, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -52,7 +53,7 @@ pub(super) struct Hang {
     pub(super) unseen: Vec<u32>,
     /// When the first rank came, on the clock of its trace, and how long that was before the end, ns; and for how long the
     /// last that came has waited.
-    pub(super) begin: u64,
+    pub(super) begin: HostNs,
     pub(super) age: u64,
     pub(super) waited: u64,
     /// Operations that were handed over behind it.

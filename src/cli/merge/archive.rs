@@ -13,7 +13,7 @@ use super::{Origin, Together, Whole};
 use crate::cli::reason::Reason;
 use crate::clock::hosts::Offset;
 use crate::import::Span;
-use crate::model::time::{HostNs, Shift};
+use crate::model::time::{FileNs, HostNs, Shift};
 use crate::trace::names;
 use crate::trace::writer::attribute;
 
@@ -43,7 +43,7 @@ pub(super) fn write(together: &Together<'_>, output: &mut File, out: &mut dyn Wr
     for (Whole { path, extent, .. }, name) in together.files.iter().zip(&plan.members) {
         let mut source = File::open(path).map_err(Reason::read(path))?.take(extent.whole);
         written += member(name, extent.whole, &mut source, output)
-            .map_err(|error| format!("failed to copy {}: {error}", path.display()))?;
+            .map_err(Reason::failed(format!("copy {}", path.display())))?;
     }
     output.write_all(&[0; 2 * BLOCK]).map_err(Reason::Output)?;
     Ok(written + 2 * BLOCK as u64)
@@ -184,7 +184,7 @@ impl Machine<'_> {
 
     /// From its times to those of the first machine, and how far off they then are at worst.
     fn shift(&self) -> Shift {
-        let time = |at: i64| HostNs(u64::try_from(at).unwrap_or_default());
+        let time = |at: FileNs| HostNs(u64::try_from(at.0).unwrap_or_default());
         let mut shift = match (self.offset, self.span) {
             (Some(offset), Some(Span { start, end })) => offset.constant(time(start), time(end)),
             (Some(offset), None) => offset.at(HostNs(0)),
@@ -209,7 +209,7 @@ mod tests {
         let mut origin = Origin::of(Path::new(path));
         (origin.hosts, origin.pids) = ([host.into()].into(), [pid].into());
         origin.to_utc = Some(Shift { ns: wall_ns, error_ns: 0 });
-        origin.span = Some(Span { start: 1_000_000_000, end: 11_000_000_000 });
+        origin.span = Some(Span { start: FileNs(1_000_000_000), end: FileNs(11_000_000_000) });
         // The first host's clock is ahead, and the other's runs 100 ppm slower.
         let mut orders = Orders::default();
         for at in (1_000_000_000..=11_000_000_000).step_by(50_000_000) {

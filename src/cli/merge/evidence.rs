@@ -1,66 +1,51 @@
-//! When hosts took part in the operations that they share: what relates their clocks.
+//! What files say of the operations that ranks share: when each rank took part in a collective, and when data went from one rank to another.
+//! It relates the clocks of hosts ([`Shared::orders`]), and `job` draws it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::clock::chains::{self, Transfer};
 use crate::clock::hosts::Orders;
 use crate::model::time::{Bounded, HostNs};
 use crate::trace::fields::{nccl, track_event::r#type as kind};
-use crate::trace::reader::Event;
 use crate::trace::reader::proto::ncclscope::{Function, MatchedBy};
-use crate::trace::words::{Category, instant};
+use crate::trace::reader::{Event, Packet};
+use crate::trace::words::{Category, instant, track, wait};
 use crate::trace::writer::TRACK_BITS;
 
-/// Operations of all files that are kept.
-const OPERATIONS: usize = 4 << 20;
-/// Those of one file, at least and at most.
-const OF_FILE: [usize; 2] = [4 << 10, 64 << 10];
+/// Parts of ranks in operations, and ends of transfers, that are kept of all files.
+const VISITS: usize = 4 << 20;
+const ENDS: usize = 2 << 20;
+/// Those of one file, at least.
+const OF_FILE: usize = 4 << 10;
+/// Replayed operations that are remembered while their transfers come.
+const REPLAYED: usize = 64 << 10;
+/// The error of a host's time where the recording has no last word that states it, ns.
+const UNSTATED_NS: u64 = 10_000;
 
-/// An operation as all its ranks know it: NCCL's hash of the communicator, what marks the operation there, and the run of its graph.
-type Key = (u64, u64, u64);
-
-/// A run that has begun.
-struct Begun {
-    key: Key,
-    role: Role,
-    /// How far its times may be off, ns.
-    error: u64,
-    /// What is known so far.
-    part: Part,
-}
-
-/// When the ranks of one host took part in an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    /// The last of them whom others wait for was there then, or later.
-    entered: Option<HostNs>,
-    /// The first of them that waits for others was done then, or before.
-    left: Option<HostNs>,
-    /// The process that took part last, and how often.
-    process: u64,
-    times: u32,
-    /// A process took part more often than it has ranks: these are several operations. NCCL counts none while a graph is captured.
-    is_several: bool,
-}
-
-/// The operations that files of one clock know.
-pub(super) struct Parts {
-    parts: FxHashMap<Key, Part>,
-    /// What is open on the tracks that have runs.
-    open: FxHashMap<u64, Vec<Option<Begun>>>,
-    /// The ranks that a process has in a communicator, by its mark and the hash.
-    ranks: FxHashMap<(u64, u64), Vec<u64>>,
-    /// Where there are too many, those are kept that have none of these bits in their mark: the same ones in all files.
-    left_out: u64,
-    most: usize,
-    /// Operations that are known by inference only.
-    pub(super) inferred: u64,
+/// A rank of a communicator, as the tracks of one process have it.
+pub(super) struct Member {
+    /// The process's mark.
+    pub(super) process: u64,
+    /// The communicator, by NCCL's hash, and its name on the tracks.
+    pub(super) comm: u64,
+    pub(super) label: String,
+    pub(super) rank: i32,
+    /// Ranks of the communicator.
+    pub(super) size: i32,
+    /// The group that its tracks are in; nothing where it shares tracks with others.
+    pub(super) group: Option<u64>,
+    /// The number of its file's clock.
+    pub(super) clock: usize,
+    /// How far times of the process's threads may be off, ns.
+    error_ns: u64,
 }
 
 /// Who waits for whom in a collective.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
     /// Others wait for this rank, and it waits for nobody.
     Gives,
     /// It waits for others, and nobody for it.
@@ -68,167 +53,653 @@ enum Role {
     Both,
 }
 
-impl Parts {
-    /// Of one of so many files.
-    pub(super) fn of_one_in(files: usize) -> Parts {
-        let most = (OPERATIONS / files.max(1)).clamp(OF_FILE[0], OF_FILE[1]);
-        Parts {
-            parts: FxHashMap::default(),
-            open: FxHashMap::default(),
-            ranks: FxHashMap::default(),
-            left_out: 0,
-            most,
-            inferred: 0,
+/// An operation as all its ranks know it: NCCL's hash of the communicator, what marks the operation there, and the run of its graph.
+type Operation = (u64, u64, u64);
+
+/// The part of one rank in an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Visit {
+    operation: Operation,
+    pub(super) member: u32,
+    error_ns: u32,
+    /// When its kernel began and ended, on the file's clock.
+    entered: HostNs,
+    left: HostNs,
+    pub(super) queued_ns: u64,
+    pub(super) role: Role,
+    /// Its kernel is known for certain.
+    is_exact: bool,
+    pub(super) is_send_recv: bool,
+}
+
+/// One end of a transfer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    /// The operation's communicator and mark; channel, number and pair of ranks, mixed.
+    transfer: (u64, u64, u64),
+    is_send: bool,
+    member: u32,
+    /// The track of its step.
+    pub(super) track: u64,
+    /// It was sent then or later; or it had arrived then, or before.
+    at: HostNs,
+}
+
+/// As much as there is room for: of all files the same.
+struct Sample<T> {
+    kept: Vec<T>,
+    /// What has none of these bits in its mark is kept.
+    left_out: u64,
+    most: usize,
+}
+
+impl<T> Sample<T> {
+    fn of(most: usize) -> Sample<T> {
+        Sample { kept: Vec::new(), left_out: 0, most }
+    }
+
+    fn push(&mut self, item: T, mark: impl Fn(&T) -> u64) {
+        if mark(&item) & self.left_out == 0 {
+            self.kept.push(item);
+        }
+        if self.kept.len() > self.most {
+            self.leave_out(self.left_out << 1 | 1, mark);
         }
     }
 
-    /// Takes the next event of the file.
-    pub(super) fn look(&mut self, event: &Event<'_>, time: HostNs) {
+    fn leave_out(&mut self, bits: u64, mark: impl Fn(&T) -> u64) {
+        if bits != self.left_out {
+            self.left_out = bits;
+            self.kept.retain(|item| mark(item) & bits == 0);
+        }
+    }
+}
+
+impl Visit {
+    fn mark(&self) -> u64 {
+        mixed(self.operation)
+    }
+
+    /// What marks the operation.
+    pub(super) fn correlation(&self) -> u64 {
+        self.operation.1
+    }
+
+    /// When it entered, and when it left.
+    pub(super) fn times(&self) -> [Bounded; 2] {
+        [self.entered, self.left].map(|time| Bounded { time, error_ns: self.error_ns.into() })
+    }
+}
+
+impl End {
+    fn mark(&self) -> u64 {
+        mixed(self.transfer)
+    }
+}
+
+/// Bits that say nothing of what something is.
+fn mixed((one, two, three): (u64, u64, u64)) -> u64 {
+    (one ^ two.rotate_left(32) ^ three.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
+/// What one file says.
+pub(super) struct Evidence {
+    members: Vec<Member>,
+    visits: Sample<Visit>,
+    ends: Sample<End>,
+    /// By member and mark.
+    waits: FxHashMap<(u32, u64), Waits>,
+    /// Operations whose kernels are known by inference only.
+    inferred: u64,
+}
+
+impl Evidence {
+    fn visit(&mut self, visit: Visit) {
+        let before = self.visits.left_out;
+        self.visits.push(visit, Visit::mark);
+        if self.visits.left_out != before {
+            self.leave_out(self.visits.left_out);
+        }
+    }
+
+    fn waited(&mut self, member: u32, mark: u64, what: usize, ns: u64) {
+        if mixed((self.members[member as usize].comm, mark, 0)) & self.visits.left_out == 0 {
+            self.waits.entry((member, mark)).or_default()[what] += ns;
+        }
+    }
+
+    fn leave_out(&mut self, bits: u64) {
+        self.visits.leave_out(bits, Visit::mark);
+        let comm = |member: u32| self.members[member as usize].comm;
+        self.waits.retain(|(member, mark), _| mixed((comm(*member), *mark, 0)) & bits == 0);
+    }
+}
+
+/// Looks through a file.
+pub(super) struct Looking {
+    found: Evidence,
+    tracks: FxHashMap<u64, Known>,
+    /// Members by process and label, and by process and hash.
+    by_label: FxHashMap<u64, HashMap<String, u32>>,
+    by_hash: FxHashMap<(u64, u64), Vec<u32>>,
+    /// Slices that are open on the tracks of operations; only of certain ones there is something to say.
+    runs: FxHashMap<u64, Vec<Option<Visit>>>,
+    /// Transfers likewise, outermost first, and inside of them what they wait for.
+    steps: FxHashMap<u64, Vec<Step>>,
+    /// Operations of graphs: several of them may have the number of one, each on another rank.
+    replayed: FxHashSet<(u64, u64)>,
+    oldest: VecDeque<(u64, u64)>,
+}
+
+/// What is open on a track of transfers.
+#[derive(Clone, Copy)]
+enum Step {
+    /// A transfer of an operation: its mark, channel and number.
+    Transfer(u64, u64, u64),
+    /// Inside of it, since when the sending member waits, and for what.
+    Wait {
+        member: u32,
+        mark: u64,
+        what: usize,
+        since: HostNs,
+    },
+    Other,
+}
+
+/// What sends wait for, in the order of [`Waits`].
+const WAITS: [&str; 3] = [wait::GPU, wait::PEER, wait::NETWORK];
+
+/// How long the sends of an operation waited on one rank, in all, ns: for the GPU to fill a buffer, for the peer to have room, for the
+/// network. They overlap each other.
+pub(super) type Waits = [u64; 3];
+
+/// A track with something to say.
+enum Known {
+    /// Operations of a communicator: its label, and the group that it is in.
+    Operations { label: String, group: u64 },
+    /// Transfers from or to a peer.
+    Transfers { label: String, peer: i32, is_send: bool },
+}
+
+impl Known {
+    /// By its name: `dp · rank 3 of 8`, `dp · send → 4 · steps`.
+    fn of(name: &str, group: u64) -> Option<Known> {
+        if let Some(name) = name.strip_suffix(track::STEPS) {
+            let (is_send, (label, peer)) = match name.split_once(track::SEND) {
+                Some(parts) => (true, parts),
+                None => (false, name.split_once(track::RECEIVE)?),
+            };
+            let peer = peer.trim_start_matches(['→', '←', ' ']).parse().ok()?;
+            return Some(Known::Transfers { label: label.to_owned(), peer, is_send });
+        }
+        let (label, rank) = name.split_once(track::RANK)?;
+        let is_run = rank.split_once(" of ").is_some_and(|(_, size)| size.bytes().all(|it| it.is_ascii_digit()));
+        is_run.then(|| Known::Operations { label: label.to_owned(), group })
+    }
+}
+
+impl Looking {
+    /// At one of so many files.
+    pub(super) fn at_one_of(files: usize) -> Looking {
+        let share = |all: usize| (all / files.max(1)).max(OF_FILE);
+        let found = Evidence {
+            members: Vec::new(),
+            visits: Sample::of(share(VISITS)),
+            ends: Sample::of(share(ENDS)),
+            waits: FxHashMap::default(),
+            inferred: 0,
+        };
+        Looking {
+            found,
+            tracks: FxHashMap::default(),
+            by_label: FxHashMap::default(),
+            by_hash: FxHashMap::default(),
+            runs: FxHashMap::default(),
+            steps: FxHashMap::default(),
+            replayed: FxHashSet::default(),
+            oldest: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn done(self) -> Evidence {
+        self.found
+    }
+
+    /// Takes the next packet of the file.
+    pub(super) fn look(&mut self, packet: &Packet<'_>) {
+        if let Some(descriptor) = packet.track_descriptor()
+            && let Some(known) = Known::of(descriptor.name(), descriptor.parent_uuid())
+        {
+            self.tracks.insert(descriptor.uuid(), known);
+        }
+        let (Some(event), Some(time)) = (&packet.event, packet.time) else { return };
         match event.kind {
-            kind::TYPE_SLICE_BEGIN if event.category == Category::Run.name() => {
-                let run = self.operation(event).map(|(key, role, error)| {
-                    let begin = Bounded { time, error_ns: error };
-                    let entered = (role != Role::Takes).then(|| begin.earliest());
-                    let process = event.track >> TRACK_BITS;
-                    Begun { key, role, error, part: Part { entered, left: None, process, times: 1, is_several: false } }
-                });
-                self.open.entry(event.track).or_default().push(run);
-            }
-            kind::TYPE_SLICE_BEGIN => {
-                if let Some(open) = self.open.get_mut(&event.track) {
-                    open.push(None);
-                }
-            }
+            kind::TYPE_SLICE_BEGIN => self.begin(event, time),
             kind::TYPE_SLICE_END => {
-                let ended = self.open.get_mut(&event.track).and_then(Vec::pop).flatten();
-                if let Some(Begun { key, role, error, mut part }) = ended {
-                    let end = Bounded { time, error_ns: error };
-                    part.left = (role != Role::Gives).then(|| end.latest());
-                    self.add(key, part);
+                if let Some(mut visit) = self.runs.get_mut(&event.track).and_then(Vec::pop).flatten() {
+                    visit.left = time;
+                    self.found.visit(visit);
+                }
+                let step = self.steps.get_mut(&event.track).and_then(Vec::pop);
+                if let Some(Step::Wait { member, mark, what, since }) = step {
+                    self.found.waited(member, mark, what, time.since(since));
                 }
             }
-            _ if event.name == instant::COMM_INIT => {
-                if let Some(hash) = event.uint(nccl::COMM) {
-                    let ranks = self.ranks.entry((event.track >> TRACK_BITS, hash)).or_default();
-                    ranks.push(event.uint(nccl::RANK).unwrap_or(0));
+            _ => self.instant(event),
+        }
+    }
+
+    fn instant(&mut self, event: &Event<'_>) {
+        let process = event.track >> TRACK_BITS;
+        match event.name {
+            instant::COMM_INIT => {
+                let (Some(comm), Some(rank)) = (event.uint(nccl::COMM), event.uint(nccl::RANK).or(Some(0))) else {
+                    return;
+                };
+                let (label, group) = match self.tracks.get(&event.track) {
+                    Some(Known::Operations { label, group }) => (label.clone(), Some(*group)),
+                    _ => (String::new(), None),
+                };
+                let number = self.found.members.len() as u32;
+                if group.is_some() {
+                    self.by_label.entry(process).or_default().insert(label.clone(), number);
+                }
+                self.by_hash.entry((process, comm)).or_default().push(number);
+                self.found.members.push(Member {
+                    process,
+                    comm,
+                    label,
+                    rank: rank as i32,
+                    size: event.uint(nccl::RANKS).unwrap_or(0) as i32,
+                    group,
+                    clock: 0,
+                    error_ns: UNSTATED_NS,
+                });
+            }
+            instant::ENDED => {
+                if let Some(error) = event.uint(nccl::CLOCK_ERROR_NS) {
+                    self.found.members.iter_mut().filter(|it| it.process == process).for_each(|it| it.error_ns = error);
                 }
             }
             _ => {}
         }
     }
 
-    /// What a run is of, who waits for whom in it, and how far its times may be off; nothing where that is not certain.
-    fn operation(&mut self, event: &Event<'_>) -> Option<(Key, Role, u64)> {
+    fn begin(&mut self, event: &Event<'_>, time: HostNs) {
+        if event.category == Category::Run.name() {
+            let visit = self.visit(event, time);
+            self.runs.entry(event.track).or_default().push(visit);
+            return;
+        }
+        if let Some(open) = self.runs.get_mut(&event.track) {
+            open.push(None);
+        }
+        if event.category == Category::Operation.name() && event.uint(nccl::REPLAY).is_some() {
+            if let (Some(comm), Some(mark)) = (event.uint(nccl::COMM), event.correlation) {
+                self.is_replayed((comm, mark));
+            }
+        } else if event.category == Category::Proxy.name()
+            && let Some(Known::Transfers { label, peer, is_send }) = self.tracks.get(&event.track)
+        {
+            let open = self.steps.entry(event.track).or_default();
+            let member = self.by_label.get(&(event.track >> TRACK_BITS)).and_then(|by_label| by_label.get(label));
+            let step = match (&open[..], event.correlation, member) {
+                ([], Some(mark), _) => {
+                    let number = |field| event.uint(field).unwrap_or(0);
+                    Step::Transfer(mark, number(nccl::CHANNEL), number(nccl::STEP))
+                }
+                (&[Step::Transfer(mark, channel, step)], _, Some(&member)) => {
+                    let Member { comm, rank, .. } = self.found.members[member as usize];
+                    let (from, to, phase) =
+                        if *is_send { (rank, *peer, wait::PEER) } else { (*peer, rank, wait::FLUSH) };
+                    if event.name == phase && !self.replayed.contains(&(comm, mark)) {
+                        let pair = u64::from(from as u32) << 32 | u64::from(to as u32);
+                        let transfer = (comm, mark, mixed((pair, channel, step)));
+                        let end = End { transfer, is_send: *is_send, member, track: event.track, at: time };
+                        self.found.ends.push(end, End::mark);
+                    }
+                    let what = WAITS.iter().position(|it| *is_send && *it == event.name);
+                    what.map_or(Step::Other, |what| Step::Wait { member, mark, what, since: time })
+                }
+                _ => Step::Other,
+            };
+            open.push(step);
+        }
+    }
+
+    fn is_replayed(&mut self, operation: (u64, u64)) {
+        if self.replayed.insert(operation) {
+            self.oldest.push_back(operation);
+            if self.oldest.len() > REPLAYED
+                && let Some(oldest) = self.oldest.pop_front()
+            {
+                self.replayed.remove(&oldest);
+            }
+        }
+    }
+
+    /// The rank whose operation this is; nothing where a process has several in the communicator, and tracks do not tell them apart.
+    fn member(&self, event: &Event<'_>, comm: u64) -> Option<u32> {
+        let process = event.track >> TRACK_BITS;
+        if let Some(Known::Operations { label, .. }) = self.tracks.get(&event.track)
+            && let Some(number) = self.by_label.get(&process).and_then(|by_label| by_label.get(label))
+        {
+            return Some(*number);
+        }
+        match self.by_hash.get(&(process, comm))?[..] {
+            [number] => Some(number),
+            _ => None,
+        }
+    }
+
+    /// What a run of an operation says so far; nothing where it is not certain what it is of.
+    fn visit(&mut self, event: &Event<'_>, time: HostNs) -> Option<Visit> {
         let (comm, mark) = (event.uint(nccl::COMM)?, event.correlation?);
         let error = event.uint(nccl::TIME_ERROR_NS)?;
         let run = event.uint(nccl::REPLAY).unwrap_or(0);
-        let matched = event.uint(nccl::MATCH).and_then(|it| MatchedBy::try_from(it as i32).ok())?;
-        match matched {
-            MatchedBy::ExactGraphNode if run > 0 => {}
-            MatchedBy::ExactLaunchBracket | MatchedBy::ExactExternalId => {}
-            _ => {
-                self.inferred += 1;
-                return None;
-            }
-        }
-        let is_root = || {
-            let [rank] = self.ranks.get(&(event.track >> TRACK_BITS, comm))?[..] else { return None };
-            Some(event.uint(nccl::ROOT).unwrap_or(0) == rank)
+        let is_exact = match event.uint(nccl::MATCH).and_then(|it| MatchedBy::try_from(it as i32).ok())? {
+            MatchedBy::ExactGraphNode => run > 0,
+            MatchedBy::ExactLaunchBracket | MatchedBy::ExactExternalId => true,
+            MatchedBy::Unmatched | MatchedBy::Contradicted => return None,
+            _ => false,
         };
-        let role = match Function::try_from(event.uint(nccl::FUNCTION)? as i32).ok()? {
+        self.found.inferred += u64::from(!is_exact);
+        let member = self.member(event, comm)?;
+        let is_root =
+            || i64::from(self.found.members[member as usize].rank) == event.uint(nccl::ROOT).unwrap_or(0) as i64;
+        let function = Function::try_from(event.uint(nccl::FUNCTION)? as i32).ok()?;
+        let role = match function {
             Function::AllReduce | Function::AllGather | Function::ReduceScatter | Function::AlltoAll => Role::Both,
             Function::Send => Role::Gives,
             Function::Recv => Role::Takes,
-            Function::Broadcast | Function::Scatter => {
-                if is_root()? {
-                    Role::Gives
-                } else {
-                    Role::Takes
-                }
-            }
-            Function::Reduce | Function::Gather => {
-                if is_root()? {
-                    Role::Takes
-                } else {
-                    Role::Gives
-                }
-            }
+            Function::Broadcast | Function::Scatter if is_root() => Role::Gives,
+            Function::Broadcast | Function::Scatter => Role::Takes,
+            Function::Reduce | Function::Gather if is_root() => Role::Takes,
+            Function::Reduce | Function::Gather => Role::Gives,
             _ => return None,
         };
-        Some(((comm, mark, run), role, error))
+        Some(Visit {
+            operation: (comm, mark, run),
+            member,
+            error_ns: error.min(u32::MAX.into()) as u32,
+            entered: time,
+            left: time,
+            queued_ns: event.uint(nccl::QUEUED_NS).unwrap_or(0),
+            role,
+            is_exact,
+            is_send_recv: matches!(function, Function::Send | Function::Recv),
+        })
     }
+}
 
-    fn add(&mut self, key: Key, part: Part) {
-        if mixed(key) & self.left_out != 0 {
-            return;
+/// What all files together say.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) members: Vec<Member>,
+    /// Parts in operations; those of one operation lie together.
+    visits: Vec<Visit>,
+    /// Where those of operations lie that at least two ranks are known to have had.
+    operations: Vec<Range<u32>>,
+    ends: Vec<End>,
+    waits: FxHashMap<(u32, u64), Waits>,
+    /// The sending and the receiving end of transfers, by their places.
+    transfers: Vec<(u32, u32)>,
+    /// Of each file the operations that are known by inference only.
+    inferred: Vec<u64>,
+    /// There was no room for all operations, or for all transfers.
+    pub(super) is_sample: bool,
+}
+
+impl Shared {
+    /// Of several files, of which each has the clock of that number.
+    pub(super) fn of(files: Vec<Evidence>, clocks: &[usize]) -> Shared {
+        let bits = |of: fn(&Evidence) -> u64| files.iter().fold(0, |all, file| all | of(file));
+        let (visits, ends) = (bits(|it| it.visits.left_out), bits(|it| it.ends.left_out));
+        let mut all = Shared { is_sample: visits | ends != 0, ..Shared::default() };
+        for (number, mut file) in files.into_iter().enumerate() {
+            let base = all.members.len() as u32;
+            file.leave_out(visits);
+            file.ends.leave_out(ends, End::mark);
+            let clock = clocks[number];
+            all.members.extend(file.members.into_iter().map(|it| Member { clock, ..it }));
+            let moved = |member: u32| base + member;
+            all.visits.extend(file.visits.kept.into_iter().map(|it| Visit { member: moved(it.member), ..it }));
+            all.ends.extend(file.ends.kept.into_iter().map(|it| End { member: moved(it.member), ..it }));
+            all.waits.extend(file.waits.into_iter().map(|((member, mark), waits)| ((moved(member), mark), waits)));
+            all.inferred.push(file.inferred);
         }
-        let most = self.ranks.get(&(part.process, key.0)).map_or(1, Vec::len);
-        let known = self.parts.entry(key).and_modify(|known| *known = known.and(part)).or_insert(part);
-        known.is_several |= known.times as usize > most;
-        if self.parts.len() > self.most {
-            self.leave_out(self.left_out << 1 | 1);
-        }
+        all.find_operations();
+        all.find_transfers();
+        all
     }
 
-    fn leave_out(&mut self, bits: u64) {
-        self.left_out |= bits;
-        self.parts.retain(|key, _| mixed(*key) & bits == 0);
-    }
-
-    /// Takes what another file of the same clock knows.
-    pub(super) fn merge(&mut self, other: Parts) {
-        self.leave_out(other.left_out);
-        self.inferred += other.inferred;
-        for (key, part) in other.parts {
-            if mixed(key) & self.left_out == 0 {
-                self.parts.entry(key).and_modify(|known| *known = known.and(part)).or_insert(part);
+    /// Operations that several ranks had. NCCL counts none while a graph is captured, so several of one run of a graph may have one number;
+    /// they ran in one order on all ranks, and all of them are known where each rank has as many.
+    fn find_operations(&mut self) {
+        self.visits.sort_unstable_by_key(|it| (it.operation, it.member, it.entered));
+        let mut start = 0;
+        for group in self.visits.chunk_by_mut(|one, other| one.operation == other.operation) {
+            let end = start + group.len();
+            let per_rank: Vec<usize> =
+                group.chunk_by(|one, other| one.member == other.member).map(<[_]>::len).collect();
+            let (ranks, times) = (per_rank.len(), per_rank[0]);
+            if ranks > 1 && per_rank.iter().all(|it| *it == times) {
+                // By occurrence first, then by rank.
+                let by_rank = group.to_vec();
+                for (place, visit) in group.iter_mut().enumerate() {
+                    *visit = by_rank[place % ranks * times + place / ranks];
+                }
+                let of = |time: usize| (start + time * ranks) as u32..(start + (time + 1) * ranks) as u32;
+                self.operations.extend((0..times).map(of));
             }
+            start = end;
         }
     }
-}
 
-impl Part {
-    /// Of several ranks.
-    fn and(self, other: Part) -> Part {
-        let times = if self.process == other.process { self.times + other.times } else { other.times };
-        Part {
-            entered: self.entered.max(other.entered),
-            left: self.left.into_iter().chain(other.left).min(),
-            process: other.process,
-            times,
-            is_several: self.is_several || other.is_several,
+    /// Transfers of which both ends are known, and each once.
+    fn find_transfers(&mut self) {
+        self.ends.sort_unstable_by_key(|it| (it.transfer, !it.is_send));
+        let mut start = 0;
+        for group in self.ends.chunk_by(|one, other| one.transfer == other.transfer) {
+            if matches!(group, [End { is_send: true, .. }, End { is_send: false, .. }]) {
+                self.transfers.push((start, start + 1));
+            }
+            start += group.len() as u32;
         }
     }
-}
 
-/// Bits that say nothing of what an operation is.
-fn mixed((comm, mark, run): Key) -> u64 {
-    (comm ^ mark.rotate_left(32) ^ run.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
-}
+    /// Each operation with the parts of its ranks, by communicator.
+    pub(super) fn operations(&self) -> impl Iterator<Item = &[Visit]> {
+        self.operations.iter().map(|range| &self.visits[range.start as usize..range.end as usize])
+    }
 
-/// What operations say of clocks, by the numbers of two of them: each operation is held against the first clock that knows it.
-pub(super) fn orders(clocks: &[Parts]) -> HashMap<(usize, usize), Orders> {
-    let left_out = clocks.iter().fold(0, |bits, parts| bits | parts.left_out);
-    let mut first: FxHashMap<Key, usize> = FxHashMap::default();
-    let mut orders: HashMap<(usize, usize), Orders> = HashMap::new();
-    for (number, parts) in clocks.iter().enumerate() {
-        for (key, there) in &parts.parts {
-            if mixed(*key) & left_out != 0 {
+    /// Each transfer with both of its ends, the sending one first.
+    pub(super) fn transfers(&self) -> impl Iterator<Item = [&End; 2]> {
+        self.transfers.iter().map(|(sent, arrived)| [&self.ends[*sent as usize], &self.ends[*arrived as usize]])
+    }
+
+    pub(super) fn member_of(&self, visit: &Visit) -> &Member {
+        &self.members[visit.member as usize]
+    }
+
+    /// What the sends of a rank's part waited for; nothing of replays, which may share one mark.
+    pub(super) fn waits_of(&self, visit: &Visit) -> Option<&Waits> {
+        let (_, mark, run) = visit.operation;
+        self.waits.get(&(visit.member, mark)).filter(|_| run == 0)
+    }
+
+    /// The clock of an end, and its time there.
+    pub(super) fn time_of(&self, end: &End) -> (usize, Bounded) {
+        let member = &self.members[end.member as usize];
+        (member.clock, Bounded { time: end.at, error_ns: member.error_ns })
+    }
+
+    /// Of the files of a clock: operations that are known by inference only.
+    pub(super) fn inferred(&self, clocks: &[usize], clock: usize) -> u64 {
+        self.inferred.iter().zip(clocks).filter(|(_, it)| **it == clock).map(|(count, _)| count).sum()
+    }
+
+    /// What they say of clocks, by the numbers of two of them.
+    pub(super) fn orders(&self) -> HashMap<(usize, usize), Orders> {
+        let mut orders: HashMap<(usize, usize), Orders> = HashMap::new();
+        // By clock: the last whom others wait for was there then, or later; the first that waits for others was done then, or before.
+        let mut clocks: Vec<(usize, Option<HostNs>, Option<HostNs>)> = Vec::new();
+        for visits in self.operations() {
+            clocks.clear();
+            if !visits.iter().all(|it| it.is_exact) {
                 continue;
             }
-            let reference = *first.entry(*key).or_insert(number);
-            let here = &clocks[reference].parts[key];
-            if reference == number || here.is_several || there.is_several {
-                continue;
+            for visit in visits {
+                let clock = self.member_of(visit).clock;
+                let [enters, leaves] = visit.times();
+                let entered = (visit.role != Role::Takes).then(|| enters.earliest());
+                let left = (visit.role != Role::Gives).then(|| leaves.latest());
+                match clocks.iter_mut().find(|it| it.0 == clock) {
+                    Some(known) => {
+                        known.1 = known.1.max(entered);
+                        known.2 = known.2.into_iter().chain(left).min();
+                    }
+                    None => clocks.push((clock, entered, left)),
+                }
             }
-            let between = orders.entry((reference, number)).or_default();
-            if let (Some(entered), Some(left)) = (here.entered, there.left) {
-                between.here_first(entered, left);
-            }
-            if let (Some(left), Some(entered)) = (here.left, there.entered) {
-                between.there_first(left, entered);
+            clocks.sort_unstable_by_key(|it| it.0);
+            let Some(((reference, entered_here, left_here), others)) = clocks.split_first() else { continue };
+            for (other, entered, left) in others {
+                let between = orders.entry((*reference, *other)).or_default();
+                if let (Some(here), Some(there)) = (entered_here, left) {
+                    between.here_first(*here, *there);
+                }
+                if let (Some(here), Some(there)) = (left_here, entered) {
+                    between.there_first(*here, *there);
+                }
             }
         }
+        let transfers: Vec<Transfer> = self
+            .transfers()
+            .map(|ends| {
+                let [(from, sent), (to, arrived)] = ends.map(|end| self.time_of(end));
+                Transfer { from, sent: sent.earliest(), to, arrived: arrived.latest() }
+            })
+            .filter(|it| it.from != it.to)
+            .collect();
+        for Transfer { from, to, .. } in &transfers {
+            orders.entry((*from.min(to), *from.max(to))).or_default();
+        }
+        let clocks = self.members.iter().map(|it| it.clock + 1).max().unwrap_or(0);
+        chains::orders(clocks, &transfers, |one, at, other, later| {
+            // Hosts that have nothing to do with each other are related over others.
+            if let Some(between) = orders.get_mut(&(one.min(other), one.max(other))) {
+                if one < other { between.here_first(at, later) } else { between.there_first(later, at) }
+            }
+        });
+        orders
     }
-    orders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visit(operation: u64, member: u32, entered: u64) -> Visit {
+        Visit {
+            operation: (7, operation, 0),
+            member,
+            error_ns: 0,
+            entered: HostNs(entered),
+            left: HostNs(entered + 10),
+            queued_ns: 0,
+            role: Role::Both,
+            is_exact: true,
+            is_send_recv: false,
+        }
+    }
+
+    fn shared(visits: Vec<Visit>, ends: Vec<End>) -> Shared {
+        let mut shared = Shared { visits, ends, ..Shared::default() };
+        shared.find_operations();
+        shared.find_transfers();
+        shared
+    }
+
+    #[test]
+    fn operations_of_one_number_are_told_by_their_order_where_every_rank_has_all() {
+        let shared = shared(
+            vec![
+                visit(1, 1, 20),
+                visit(1, 0, 31),
+                visit(1, 0, 10),
+                visit(1, 1, 40),
+                // One of rank 1 is missing, so that nobody knows which.
+                visit(2, 0, 50),
+                visit(2, 0, 60),
+                visit(2, 1, 51),
+                // Nobody else's.
+                visit(3, 0, 70),
+            ],
+            Vec::new(),
+        );
+        let found: Vec<Vec<(u32, u64)>> =
+            shared.operations().map(|it| it.iter().map(|it| (it.member, it.entered.0)).collect()).collect();
+        assert_eq!(found, [[(0, 10), (1, 20)], [(0, 31), (1, 40)]]);
+    }
+
+    #[test]
+    fn a_transfer_has_two_ends_and_each_once() {
+        let end = |transfer: u64, is_send: bool, at: u64| End {
+            transfer: (7, 1, transfer),
+            is_send,
+            member: 0,
+            track: 0,
+            at: HostNs(at),
+        };
+        let ends = vec![
+            end(1, false, 20),
+            end(2, true, 30),
+            end(1, true, 10),
+            end(3, true, 1),
+            end(3, true, 2),
+            end(3, false, 3),
+            end(4, false, 5),
+            end(4, false, 6),
+        ];
+        let shared = shared(Vec::new(), ends);
+        let found: Vec<[u64; 2]> = shared.transfers().map(|ends| ends.map(|end| end.at.0)).collect();
+        assert_eq!(found, [[10, 20]]);
+    }
+
+    #[test]
+    fn tracks_are_known_by_their_names() {
+        let known = |name: &str| match Known::of(name, 5) {
+            Some(Known::Operations { label, group }) => format!("{label} in {group}"),
+            Some(Known::Transfers { label, peer, is_send }) => {
+                format!("{label} {} {peer}", if is_send { "to" } else { "from" })
+            }
+            None => String::new(),
+        };
+        for (name, told) in [
+            ("dp · rank 3 of 8", "dp in 5"),
+            ("stride 8 1f2e3d4c · rank 3 of 8", "stride 8 1f2e3d4c in 5"),
+            ("dp · rank 3 of 8 · handed over", ""),
+            ("dp · send → 4 · steps", "dp to 4"),
+            ("dp · receive ← 12 · steps", "dp from 12"),
+            ("dp · send → 4", ""),
+            ("other peers · send · steps", ""),
+            ("busbw", ""),
+        ] {
+            assert_eq!(known(name), told, "{name}");
+        }
+    }
+
+    #[test]
+    fn of_too_many_the_same_ones_stay_in_all_files() {
+        let (mut one, mut other) = (Sample::of(100), Sample::of(1_000));
+        for number in 0..1_000 {
+            one.push(visit(number, 0, 1), Visit::mark);
+            other.push(visit(number, 1, 1), Visit::mark);
+        }
+        assert!(one.kept.len() <= 100 && one.kept.len() > 30 && other.left_out == 0);
+        other.leave_out(one.left_out, Visit::mark);
+        let marks = |of: &Sample<Visit>| of.kept.iter().map(|it| it.operation.1).collect::<Vec<_>>();
+        assert_eq!(marks(&one), marks(&other));
+    }
 }

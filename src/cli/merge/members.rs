@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::cut::Ranks;
 use super::super::survey;
+use super::evidence::Member;
 use crate::trace::fields::{trace_packet, track_descriptor};
 use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};
@@ -280,6 +281,11 @@ impl Labels {
         let new = self.name(uuid >> TRACK_BITS, &name)?;
         let described = replaced(descriptor, track_descriptor::NAME, new.as_bytes());
         Some(replaced(packet, trace_packet::TRACK_DESCRIPTOR, &described))
+    }
+
+    /// What a rank's tracks call its communicator now.
+    pub(super) fn of(&self, member: &Member) -> String {
+        self.name(member.process, &member.label).unwrap_or_else(|| member.label.clone())
     }
 
     /// A track's name with a label of a communicator that has another one now: `busbw · 1f2e3d4c · rank 3 of 8`.

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 
 use rustc_hash::FxHashMap;
 
+use super::Edits;
 use crate::clock::hosts::Offset;
 use crate::model::time::HostNs;
 use crate::trace::fields::{clock_id, clock_snapshot, trace, trace_attributes, trace_packet};
@@ -25,13 +26,13 @@ pub(super) struct Move {
     pub(super) how: String,
 }
 
-/// Copies a trace whose times are moved, and in which `edit` may change packets that describe tracks. Its times are of the boot `boot`
+/// Copies a trace whose times are moved, and in which `edits` change packets that describe tracks. Its times are of the boot `boot`
 /// then, and it says so.
 pub(super) fn copy(
     source: impl Read + Send,
     how: &Move,
     boot: &str,
-    edit: impl Fn(&[u8]) -> Option<Vec<u8>>,
+    edits: &Edits,
     output: &mut dyn Write,
 ) -> Result<u64, reader::Error> {
     let mut copier = Copier { how, boot, clocks: FxHashMap::default(), pending: Vec::new() };
@@ -46,7 +47,9 @@ pub(super) fn copy(
         Ok(())
     };
     reader::read(source, |packet| {
-        copier.packet(packet, &edit);
+        if !edits.is_drawn_anew(packet.sequence) {
+            copier.packet(packet, edits);
+        }
         if copier.pending.len() >= CHUNK { flush(&mut copier.pending) } else { Ok(()) }
     })?;
     flush(&mut copier.pending)?;
@@ -62,8 +65,8 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    fn packet(&mut self, packet: &Packet<'_>, edit: impl Fn(&[u8]) -> Option<Vec<u8>>) {
-        let edited = packet.descriptor.and_then(|_| edit(packet.raw));
+    fn packet(&mut self, packet: &Packet<'_>, edits: &Edits) {
+        let edited = packet.descriptor.and_then(|_| edits.packet(packet.raw));
         let raw = edited.as_deref().unwrap_or(packet.raw);
         let mut out = Vec::with_capacity(raw.len() + 8);
         // A packet's own snapshot holds for its own time.
@@ -71,7 +74,7 @@ impl Copier<'_> {
             put_bytes(&mut out, field.number, &self.snapshot(packet.sequence, field.bytes()));
         }
         if let Some(time) = packet.time {
-            let time = self.how.offset.shifted(HostNs(time)).time.0;
+            let time = self.how.offset.shifted(time).time.0;
             if packet.is_delta {
                 let clock = self.clocks.entry(packet.sequence).or_default();
                 put_uint(&mut out, trace_packet::TIMESTAMP, time.saturating_sub(*clock));

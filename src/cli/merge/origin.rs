@@ -12,7 +12,7 @@ use crate::cli::reason::Reason;
 use crate::config;
 use crate::import::knowledge::{duration, utc};
 use crate::import::{Clock, Span};
-use crate::model::time::Shift;
+use crate::model::time::{FileNs, HostNs, Shift};
 use crate::trace::reader::{self, Event, Packet, TracePacket};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
@@ -29,6 +29,8 @@ pub(super) struct Origin {
     pub(super) tags: BTreeSet<u64>,
     /// Their numbers on their host.
     pub(super) pids: BTreeSet<i32>,
+    /// The marks of what merges drew into it.
+    pub(super) merges: BTreeSet<u64>,
     pub(super) hosts: BTreeSet<String>,
     pub(super) boots: BTreeSet<String>,
     /// What names its run.
@@ -88,7 +90,7 @@ impl Origin {
             self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
         }
         if let Some(event) = &packet.event {
-            self.event(event, packet.time.unwrap_or_default() as i64);
+            self.event(event, packet.time.unwrap_or_default().into());
         } else if packet.descriptor.is_none()
             && let Ok(packet) = packet.decode()
         {
@@ -101,6 +103,7 @@ impl Origin {
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             match said.key() {
                 attribute::BOOT => drop(self.boots.insert(said.string_value().to_owned())),
+                attribute::MERGED => self.merges.extend(said.string_value().parse::<u64>()),
                 attribute::RUN => drop(self.runs.insert(said.string_value().to_owned())),
                 attribute::TOOL => drop(self.kind.get_or_insert(Kind::Imported)),
                 _ => {}
@@ -108,7 +111,7 @@ impl Origin {
         }
     }
 
-    fn event(&mut self, event: &Event<'_>, time: i64) {
+    fn event(&mut self, event: &Event<'_>, time: FileNs) {
         let all = self.span.unwrap_or(Span { start: time, end: time });
         self.span = Some(Span { start: all.start.min(time), end: all.end.max(time) });
         match event.name {
@@ -143,6 +146,11 @@ impl Origin {
 
     pub(super) fn host(&self) -> String {
         self.hosts.iter().cloned().collect::<Vec<_>>().join(", ")
+    }
+
+    /// Its first and its last time.
+    pub(super) fn ends(&self) -> impl Iterator<Item = HostNs> {
+        self.span.into_iter().flat_map(|span| [span.start, span.end]).map(FileNs::in_trace)
     }
 
     /// From when to when, as people say it.
@@ -322,7 +330,7 @@ mod tests {
     }
 
     fn span(start: i64, end: i64) -> Option<Span> {
-        Some(Span { start, end })
+        Some(Span::of(start, end))
     }
 
     /// A recording of node1, of the boot b1 that began 1000 s after 1970, from its 10th to its 20th second.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::super::hang::Hang;
 use super::super::survey::{Survey, Track};
+use crate::model::time::HostNs;
 use crate::trace::words::{self, Category};
 
 /// Tracks that are pinned: more leave no room for the others.
@@ -15,7 +16,7 @@ const SHOWN: usize = 50;
 
 /// Where to look first, in the trace's time: where something never ended; else all that NCCL did, or where it did the
 /// most.
-pub(super) fn busy(survey: &Survey, hang: Option<&Hang>, (first, last): (u64, u64)) -> (u64, u64) {
+pub(super) fn busy(survey: &Survey, hang: Option<&Hang>, (first, last): (HostNs, HostNs)) -> (HostNs, HostNs) {
     // Where the GPUs were recorded, what they did; else what the host asked for.
     let mut work = if survey.kernels.is_empty() { survey.operations.clone() } else { survey.kernels.clone() };
     work.sort_unstable();
@@ -25,23 +26,23 @@ pub(super) fn busy(survey: &Survey, hang: Option<&Hang>, (first, last): (u64, u6
         // What came before it, and as much again of what has not ended.
         work.retain(|(begin, _)| *begin <= hang);
         let begin = work.iter().rev().take(count).next_back().map_or(hang, |(begin, _)| *begin);
-        let length = (hang - begin).max(1_000_000);
-        return (begin.saturating_sub(length / 20).max(first), (hang + length).min(last));
+        let length = hang.since(begin).max(1_000_000);
+        return (begin.saturating_sub(length / 20).max(first), hang.saturating_add(length).min(last));
     }
-    let Some(densest) = work.windows(count).min_by_key(|window| window[count - 1].0 - window[0].0) else {
+    let Some(densest) = work.windows(count).min_by_key(|window| window[count - 1].0.since(window[0].0)) else {
         return (first, last);
     };
     let begin = densest[0].0;
     let end = densest.iter().map(|(_, end)| *end).max().unwrap_or(begin);
-    let margin = (end - begin) / 20;
-    (begin.saturating_sub(margin).max(first), (end + margin).min(last))
+    let margin = end.since(begin) / 20;
+    (begin.saturating_sub(margin).max(first), end.saturating_add(margin).min(last))
 }
 
 /// The link to a viewer with the trace at `path` on this port.
 pub(super) fn link(
     survey: &Survey,
     hang: Option<&Hang>,
-    (begin, end): (u64, u64),
+    (begin, end): (HostNs, HostNs),
     port: u16,
     path: &str,
     is_own_viewer: bool,
@@ -51,7 +52,7 @@ pub(super) fn link(
     let mut link = format!("{viewer}#!/?url={}", encoded(&format!("{own}{path}")));
     // The viewer ignores a stretch that is not one, or that leaves the trace.
     if begin < end {
-        let _ = write!(link, "&visStart={begin}&visEnd={end}");
+        let _ = write!(link, "&visStart={}&visEnd={}", begin.0, end.0);
     }
     let commands = commands(survey, hang);
     if !commands.is_empty() {
@@ -216,7 +217,7 @@ mod tests {
         track(11, Some(1), "tp · rank 0 of 2 · handed over", 0);
         track(21, Some(2), "tp · rank 1 of 2", 3);
         track(22, Some(2), "tp · rank 1 of 2 · handed over", 0);
-        survey.operations.push((5, 6));
+        survey.operations.push((HostNs(5), HostNs(6)));
         assert_eq!(Vec::from_iter(pinned(&survey)), ["tp · rank 0 of 2 · handed over", "tp · rank 1 of 2"]);
         assert!(commands(&survey, None).iter().any(|command| command.contains("s.category = 'operation'")));
     }
@@ -256,15 +257,19 @@ mod tests {
     #[test]
     fn the_first_view_is_where_operations_are_densest() {
         let survey = |begins: Vec<u64>| Survey {
-            operations: begins.into_iter().map(|begin| (begin, begin + 1000)).collect(),
+            operations: begins.into_iter().map(|begin| (HostNs(begin), HostNs(begin + 1000))).collect(),
             ..Survey::default()
+        };
+        let busy = |survey: &Survey, hang: Option<&Hang>, (first, last): (u64, u64)| {
+            let (begin, end) = busy(survey, hang, (HostNs(first), HostNs(last)));
+            (begin.0, end.0)
         };
         // Fifty a millisecond apart, then fifty ten times as dense, then one far away.
         let dense = (0..50).map(|n| n * 1_000_000).chain((0..50).map(|n| 100_000_000 + n * 100_000));
         let (begin, end) = busy(&survey(dense.chain([900_000_000]).collect()), None, (0, 1_000_000_000));
         assert_eq!((begin, end), (100_000_000 - 245_050, 104_901_000 + 245_050));
         // Something hangs: up to there, and as much behind.
-        let hang = Hang { begin: 500_000_000, ..Hang::default() };
+        let hang = Hang { begin: HostNs(500_000_000), ..Hang::default() };
         let survey_of_it = survey(vec![100_000_000, 400_000_000, 600_000_000]);
         assert_eq!(busy(&survey_of_it, Some(&hang), (0, 1_000_000_000)), (80_000_000, 900_000_000));
         // Few: all of them. None: everything.

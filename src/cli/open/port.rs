@@ -9,8 +9,8 @@ use crate::cli::reason::Reason;
 /// Listens on a port of the loopback interface, and on no other.
 pub(super) fn listen(port: u16) -> Result<TcpListener, Reason> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => taken(port).into(),
-        _ => format!("failed to listen on 127.0.0.1:{port}: {error}").into(),
+        io::ErrorKind::AddrInUse => Reason::Refused(taken(port)),
+        _ => Reason::Failed(format!("listen on 127.0.0.1:{port}"), error.into()),
     })
 }
 

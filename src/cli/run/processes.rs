@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::plan::{LIBRARY_PATH, PLUGIN};
-use crate::cli::{library, nccl};
+use crate::cli::library::{self, LIBRARY_PATH, PLUGIN};
+use crate::cli::nccl;
 
 /// A process of the job that has NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]

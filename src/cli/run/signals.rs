@@ -16,6 +16,7 @@ use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 
+use crate::cli::reason::Reason;
 use crate::sys::job;
 
 /// What would end us and may be meant for the job.
@@ -121,8 +122,8 @@ fn reports(from: impl std::io::Read + Send + 'static) -> Receiver<i32> {
 }
 
 /// What the sentinel does: it says each signal that it gets, until nobody listens.
-pub(in crate::cli) fn sentinel_main() -> Result<(), String> {
-    let mut signals = Signals::new(PASSED_ON).map_err(|error| error.to_string())?;
+pub(in crate::cli) fn sentinel_main() -> Result<(), Reason> {
+    let mut signals = Signals::new(PASSED_ON).map_err(Reason::failed("take signals"))?;
     let handle = signals.handle();
     thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());

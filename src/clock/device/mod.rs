@@ -1,28 +1,30 @@
-//! From a GPU's `%globaltimer` to the host's time, with an error bound (pure).
+//! Converts a GPU's `%globaltimer` to the host's time, with an error bound (pure).
 //!
-//! The channels of a kernel run inside of it. So each kernel whose channels are known bounds the offset (the host's
-//! time less the device's) from both sides: from below at its first channel's start, from above at its last
-//! channel's stop. All lines of offset over time that respect every bound are kept, never a single one:
+//! The channels of a kernel run within it. So each kernel whose channels are known bounds the
+//! offset (the host's time less the device's) from both sides: from below at its first channel's
+//! start, from above at its last channel's stop. All lines of offset over time that respect every
+//! bound are kept, never a single one:
 //!
 //! ```text
-//!   offset
-//!     |   v    v              v      upper bounds: a kernel's end less the last stop
-//!     |                v  ________
-//!     |   ____________----            the lines in between; how far they lie apart is the error
-//!     |       ____----
-//!     |        ^       ^      ^
-//!     |   ^                           lower bounds: a kernel's start less the first start
-//!     +-----------------------------> the device's time
+//!  offset
+//!    |   v    v              v      upper bounds: a kernel's end less the last stop
+//!    |                v  ________
+//!    |   ____________----            the lines in between; how far they lie apart is the error
+//!    |       ____----
+//!    |        ^       ^      ^
+//!    |   ^                           lower bounds: a kernel's start less the first start
+//!    +-----------------------------> the device's time
 //! ```
 //!
-//! No clock is straight for long: crystals follow the temperature, and the kernel steers the host's. So a line is
-//! only asked to hold for a piece of a few seconds, and the next piece begins with the lines of the one before,
-//! widened by what a rate may change. What does not fit even so, and is far away, is a wrong match or a step of a clock, and
-//! what follows tells which. A step that is smaller than what kernels leave open, a few microseconds, may go unnoticed.
+//! No clock is straight for long: crystals follow the temperature, and the kernel steers the host's
+//! clock. So a line must hold only for a piece of a few seconds, and the next piece starts with the
+//! lines of the previous one, widened by the amount that a rate may change. A pair that is still
+//! far from fitting is a wrong match or a step of a clock; later pairs tell which. A step that is
+//! smaller than what kernels leave open, a few microseconds, may go unnoticed.
 //!
-//! CUPTI takes a kernel's times from the same timer, and converts them along lines of its own, which begin anew every now and
-//! then. So what is near and does not fit is taken for an error of that conversion: nobody can tell on which side of it the truth lies, and
-//! all bounds are widened until they hold both.
+//! CUPTI takes a kernel's times from the same timer and converts them along lines of its own, which
+//! restart every now and then. So a small misfit is taken for an error of that conversion: nobody
+//! can tell on which side of it the truth lies, and all bounds are widened until they hold both.
 
 mod step;
 
@@ -33,34 +35,35 @@ use super::lines::Lines;
 use crate::model::activity::Span;
 use crate::model::time::{GpuNs, HostNs};
 
-/// How much earlier than a kernel's end its time may be because CUPTI's times have steps of their own, in ns.
+/// How much earlier than a kernel's true end CUPTI's time for it may be, in ns: CUPTI's times have
+/// steps of their own.
 const KERNEL_STEP: i64 = 32;
-/// The most that the two clocks may drift apart, in ns per second.
+/// The greatest drift between the two clocks, in ns per second.
 const DRIFT: f64 = 200_000.0;
-/// How long a line is asked to hold, in ns.
+/// How long a line must hold, in ns.
 const PIECE: i64 = 2_000_000_000;
 /// How much the drift may change within that time, in ns per second.
 const CHANGE: f64 = 50.0;
-/// How far the truth may then be from a straight line, in ns: a rate that changes by `CHANGE` strays from the chord
-/// by a quarter of `CHANGE` times the length.
+/// How far the truth may then be from a straight line, in ns: with a rate that changes by `CHANGE`,
+/// it strays from the chord by a quarter of `CHANGE` times the length.
 const BEND: i64 = 25;
-/// How far a pair may be off what the others allow and count as an error of CUPTI's conversion, in ns, and how much of that all
-/// pairs together may need.
+/// How far a pair may be outside what the others allow and still count as an error of CUPTI's
+/// conversion, in ns; and the total of such errors for all pairs together.
 const JUMP: i64 = 20_000;
 const JUMPS: i64 = 60_000;
-/// The least by which bounds are widened then, in ns.
+/// The least by which bounds are then widened, in ns.
 const WIDEN: i64 = 1_000;
-/// The shortest time over which that tells of a rate, in seconds.
+/// The shortest time over which such an error says something about a rate, in seconds.
 const SHORTEST: f64 = 0.01;
-/// Pieces kept: some minutes.
+/// Pieces kept: a few minutes.
 const PIECES: usize = 128;
-/// Corners kept of what is feasible.
+/// Corners kept of the feasible lines.
 const CORNERS: usize = 16;
-/// Pairs that must agree with each other before they stand against all the earlier ones.
+/// Pairs that must agree with each other to outweigh all earlier ones.
 const WITNESSES: usize = 3;
-/// Contradictory explanations kept until one of them is confirmed.
+/// Competing explanations kept until one of them is confirmed.
 const SUSPECTS: usize = 4;
-/// A longer kernel says nothing about an offset, in ns.
+/// Kernels longer than this are not used, in ns: one day.
 const LONGEST: i64 = 86_400_000_000_000;
 
 /// A kernel and its channels.
@@ -75,10 +78,12 @@ pub struct Pair {
 /// A pair that does not fit what the others say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contradiction {
-    /// No offset explains it: it goes back in time, its channels ran longer than its kernel (a match that is wrong, or
-    /// a step of a clock while it ran), or it lasted for more than a day. It was not used, and does not tell of a step.
+    /// No offset explains it: it goes back in time, its channels ran longer than its kernel (a
+    /// wrong match, or a step of a clock while it ran), or it ran for more than a day. It was not
+    /// used, and does not indicate a step.
     Unusable(Pair),
-    /// Those around it agree with each other, not with it: it was a wrong match. It is not used any more.
+    /// The pairs around it agree with each other but not with it: it was a wrong match. It is no
+    /// longer used.
     WrongMatch(Pair),
     /// A clock was set, or changed its rate, between these two kernels.
     Step {
@@ -91,30 +96,30 @@ pub enum Contradiction {
     },
 }
 
-/// Maps the time of one GPU onto the host's.
+/// Converts the times of one GPU to the host's.
 #[derive(Debug, Default)]
 pub struct DeviceClock {
     pieces: VecDeque<Piece>,
-    /// The first pairs since the last step, until there are enough to trust them.
+    /// The first pairs since the last step, until there are enough to rely on.
     witnesses: Vec<Pair>,
     suspects: Vec<Suspect>,
     step: Step,
-    /// How far CUPTI's conversion was seen to be off, in ns.
+    /// The error seen in CUPTI's conversion so far, in ns.
     conversion: i64,
 }
 
-/// What would hold if pairs that contradict the newest piece were right.
+/// What would hold if the pairs that contradict the newest piece were right.
 #[derive(Debug)]
 struct Suspect {
     piece: Piece,
     witnesses: Vec<Pair>,
 }
 
-/// Some seconds in which a line is good enough.
+/// A few seconds in which a straight line is good enough.
 #[derive(Clone, Debug)]
 struct Piece {
     lines: Lines,
-    /// The device's time and the offset from which `lines` count.
+    /// The device's time and the offset that `lines` are relative to.
     origin: i64,
     base: i64,
     /// The first and last device time with a bound.
@@ -123,11 +128,11 @@ struct Piece {
     /// The host's time of the first and last pair.
     host_first: i64,
     host_last: i64,
-    /// Whether a step lies between the piece before and this one.
+    /// Whether a step lies between the previous piece and this one.
     stepped: bool,
 }
 
-/// What a pair says about the offset, by device time.
+/// What a pair shows about the offset, by device time.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     lower_at: i64,
@@ -139,10 +144,11 @@ struct Bounds {
 }
 
 impl DeviceClock {
-    /// Takes what one kernel says. Pairs come roughly in the order of time. What they contradict is told as soon as
-    /// it is certain, which is some pairs later.
+    /// Takes one kernel. Pairs must come roughly in time order. Contradictions are returned once
+    /// they are certain, which is some pairs later.
     ///
-    /// The span's error must cover all that is known of the kernel's two times, but for the steps of a GPU's timer.
+    /// The span's error must cover everything known about the kernel's two times, except the steps
+    /// of the GPU's timer.
     pub fn add(&mut self, pair: Pair) -> Vec<Contradiction> {
         if let Some((bounds, _)) = self.bounds(&pair)
             && (1..=JUMP).contains(&bounds.contradiction())
@@ -170,7 +176,7 @@ impl DeviceClock {
         }
         let mut suspected = false;
         self.suspects.retain_mut(|suspect| {
-            // What did not matter for so long was not a step.
+            // It has not mattered for so long that it was no step.
             let stale = bounds.upper_at > suspect.piece.first.saturating_add(PIECE);
             if !(stale && fit.is_some())
                 && let Some(piece) = suspect.piece.with(&bounds)
@@ -193,7 +199,7 @@ impl DeviceClock {
                 self.accept(index, piece, pair);
                 self.follow_step(step);
             }
-            // It may be meant on either line, so it decides nothing.
+            // The pair fits both lines, so it decides nothing.
             Some(_) => {}
             None if suspected => {
                 self.confirm(&mut found);
@@ -212,32 +218,36 @@ impl DeviceClock {
         found
     }
 
-    /// Takes stamps that tell the timer's step and nothing else: of a pair's channels, those between the first and the last.
+    /// Takes stamps only to determine the timer's step: those of a pair's channels that lie between
+    /// the first and the last.
     pub fn see(&mut self, stamps: impl Iterator<Item = GpuNs>) {
         let mut step = self.step;
         stamps.for_each(|stamp| step.see(stamp));
         self.follow_step(step);
     }
 
-    /// How much older than its instant a stamp may be, in ns: the step of the timer, as its stamps show it.
+    /// How much older than its instant a stamp may be, in ns: the timer's step, as far as its
+    /// stamps show it.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step.ns()
     }
 
-    /// By how much CUPTI's conversion of the timer was seen to be off, in ns, beyond what the pairs say. It is in the bounds already.
+    /// The error seen in CUPTI's conversion of the timer, in ns, beyond what the pairs state. The
+    /// bounds already include it.
     #[must_use]
     pub fn conversion(&self) -> u32 {
         u32::try_from(self.conversion).unwrap_or(u32::MAX)
     }
 
-    /// The same, and what is known by it alone.
+    /// As [`DeviceClock::bounds`], with the piece that this pair alone would make.
     fn alone(&self, pair: &Pair) -> Option<(Bounds, Piece, Step)> {
         let (bounds, step) = self.bounds(pair)?;
         Some((bounds, Piece::new(&bounds)?, step))
     }
 
-    /// What a pair says, with room for CUPTI's conversion and the timer's step, as both are known with it.
+    /// What a pair shows, with room for CUPTI's conversion and for the timer's step, both as known
+    /// with this pair included.
     fn bounds(&self, pair: &Pair) -> Option<(Bounds, Step)> {
         let mut step = self.step;
         let bounds = pair.bounds()?;
@@ -247,7 +257,7 @@ impl DeviceClock {
         Some((Bounds { lower, upper, ..bounds }, step))
     }
 
-    /// The timer goes on in such steps. Where they are coarser than it seemed, what is known so far holds less.
+    /// Sets the timer's step. If it is coarser than was known, earlier bounds are loosened.
     fn follow_step(&mut self, step: Step) {
         let coarser = step.ns().saturating_sub(self.step.ns());
         if coarser > 0 {
@@ -256,7 +266,8 @@ impl DeviceClock {
         self.step = step;
     }
 
-    /// By how much all bounds have to be widened so that they hold what the others say and what these bounds say, if that is little.
+    /// By how much all bounds must be widened to hold both the earlier pairs and these bounds, if
+    /// that is little.
     fn missed(&self, bounds: &Bounds) -> Option<i64> {
         let index = self.pieces.iter().rposition(|piece| bounds.upper_at >= piece.first).unwrap_or(0);
         let piece = &self.pieces[index];
@@ -266,13 +277,13 @@ impl DeviceClock {
         };
         let ((low, _), (_, high)) = (offset(bounds.upper_at), offset(bounds.lower_at));
         let away = bounds.lower.saturating_sub(high).max(low.saturating_sub(bounds.upper));
-        // Without the room that they have already.
+        // Without the room that they already have.
         let (lower, upper) = (bounds.lower + self.conversion, bounds.upper - self.conversion);
         let by = upper.saturating_sub(high).max(low.saturating_sub(lower)).max(WIDEN);
         (away <= JUMP && self.conversion + by <= JUMPS).then_some(by)
     }
 
-    /// CUPTI's conversion is off by so much more than was known.
+    /// CUPTI's conversion is off by `by` ns more than was known.
     fn widen(&mut self, by: i64) {
         self.conversion += by;
         self.widen_lines(by);
@@ -281,37 +292,41 @@ impl DeviceClock {
     fn widen_lines(&mut self, by: i64) {
         let suspects = self.suspects.iter_mut().map(|suspect| &mut suspect.piece);
         for piece in self.pieces.iter_mut().chain(suspects) {
-            // A conversion that is off at one time may be right at another, and bends what was straight.
+            // A conversion that is off at one time may be right at another, which bends a straight
+            // line.
             let length = seconds(piece.last - piece.first).max(SHORTEST);
             piece.lines.widen(by as f64, (2.0 * by as f64 / length).min(2.0 * DRIFT));
             piece.lines.thin(CORNERS);
         }
     }
 
-    /// Whether enough kernels agree with each other to rely on what [`DeviceClock::to_host`] says.
+    /// Whether enough kernels agree with each other for [`DeviceClock::to_host`] to be relied on.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.witnesses.len() >= WITNESSES
     }
 
-    /// Whether it is not decided if the timer was set: what contradicts the newest line may be right.
+    /// Whether it is still open if the timer was set: the pairs that contradict the newest line may
+    /// be right.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
         !self.suspects.is_empty()
     }
 
-    /// The host instant for an instant of the device's clock, and how far off it may be in ns. `None` before the
-    /// first pair, and when there is no such instant.
+    /// The host instant for a device instant, and its error in ns. `None` before the first pair,
+    /// and if there is no such instant.
     ///
-    /// A stamp may have been taken up to [`DeviceClock::step`] after the instant that it names. Every new pair may move the
-    /// result within the error. While it is not decided whether there was a step, the error covers both cases; once
-    /// a device's time was set back, times that occur twice are taken for the later ones.
+    /// A stamp may have been taken up to [`DeviceClock::step`] after the instant that it names.
+    /// Every new pair may move the result within the error. While it is open whether there was a
+    /// step, the error covers both cases. Once a device's clock has been set back, times that occur
+    /// twice are taken for the later ones.
     #[must_use]
     pub fn to_host(&self, time: GpuNs) -> Option<(HostNs, u64)> {
         self.at(time, &self.suspects)
     }
 
-    /// As [`DeviceClock::to_host`], if what is not decided was no step: it leaves out of account what contradicts the newest line.
+    /// As [`DeviceClock::to_host`], assuming that there was no undecided step: it ignores the pairs
+    /// that contradict the newest line.
     #[must_use]
     pub fn to_host_unless_set(&self, time: GpuNs) -> Option<(HostNs, u64)> {
         self.at(time, &[])
@@ -320,14 +335,14 @@ impl DeviceClock {
     fn at(&self, time: GpuNs, suspects: &[Suspect]) -> Option<(HostNs, u64)> {
         let time = signed(time.0)?;
         let newest = self.pieces.back()?;
-        // What holds if there was a step and this time lies after it, as far as that is not decided.
+        // What holds if there was a step and this time lies after it, while that is open.
         let mut after_step = None;
         for suspect in suspects {
             if time >= suspect.piece.first - suspect.piece.idle_after(newest) {
                 after_step = Some(hull(after_step, suspect.piece.at(time)));
             }
         }
-        // The newest first: times are mostly young.
+        // Newest first: most times are recent.
         let mut chosen = 0;
         for (index, piece) in self.pieces.iter().enumerate().rev() {
             if time >= piece.first || index == 0 {
@@ -341,13 +356,14 @@ impl DeviceClock {
         let piece = &self.pieces[chosen];
         let range = piece.at(time);
         let (low, high) = match self.pieces.get(chosen + 1) {
-            // In an idle time both neighbours are right.
+            // Between two pieces both neighbours hold.
             Some(next) if !next.stepped && time > piece.last => {
                 let other = next.at(time);
                 let both = (range.0.max(other.0), range.1.min(other.1));
                 hull(after_step, if both.0 <= both.1 { both } else { hull(Some(range), other) })
             }
-            // The device's time went on by more than the host's: only times after the step come so late.
+            // The device's time advanced further than the host's: only times after the step are
+            // this late.
             Some(next) if next.stepped && time > piece.last + next.idle_after(piece) => after_step.unwrap_or(range),
             _ => hull(after_step, range),
         };
@@ -358,16 +374,16 @@ impl DeviceClock {
         Some((HostNs(low.midpoint(high) as u64), (high - low).unsigned_abs().div_ceil(2)))
     }
 
-    /// The piece that goes on with these bounds, and where it belongs: beyond the newest when it is a new one.
+    /// The piece extended by these bounds, and its index: one past the newest if it is a new piece.
     fn fit(&self, bounds: &Bounds) -> Option<(usize, Piece)> {
         let newest = self.pieces.len() - 1;
         let index = self.pieces.iter().rposition(|piece| bounds.upper_at >= piece.first).unwrap_or(0);
         if index == newest {
             let next = self.pieces[newest].with(bounds)?;
-            // Every piece has an origin of its own.
+            // Every piece has its own origin.
             return Some((if next.origin == self.pieces[newest].origin { newest } else { newest + 1 }, next));
         }
-        // It came late.
+        // The pair came late.
         [index, index + 1].into_iter().find_map(|index| {
             let mut piece = self.pieces[index].clone();
             piece.include(bounds).then_some((index, piece))
@@ -392,14 +408,14 @@ impl DeviceClock {
         self.pieces.push_back(piece);
     }
 
-    /// Goes over to a suspicion that has enough witnesses.
+    /// Switches to a suspected line that has enough witnesses.
     fn confirm(&mut self, found: &mut Vec<Contradiction>) {
         let Some(index) = self.suspects.iter().position(|suspect| suspect.witnesses.len() >= WITNESSES) else { return };
         let Suspect { mut piece, witnesses } = self.suspects.remove(index);
         let refuted = self.suspects.drain(..).flat_map(|suspect| suspect.witnesses);
         found.extend(refuted.map(Contradiction::WrongMatch));
         if self.witnesses.len() < WITNESSES {
-            // The first pairs of all were the wrong ones.
+            // The very first pairs were the wrong ones.
             found.extend(self.witnesses.drain(..).map(Contradiction::WrongMatch));
             self.pieces.clear();
         } else if let Some(newest) = self.pieces.back() {
@@ -407,7 +423,8 @@ impl DeviceClock {
                 let (low, high) = piece.at(at);
                 low.midpoint(high) - at
             };
-            // The old line is followed for as long as the host's clock went on, whatever the device's did.
+            // The old line is extended for as long as the host's clock advanced, whatever the
+            // device's did.
             let until = newest.last + piece.idle_after(newest);
             found.push(Contradiction::Step {
                 after: HostNs(newest.host_last.max(0) as u64),
@@ -422,7 +439,7 @@ impl DeviceClock {
 }
 
 impl Pair {
-    /// What it says, but for the timer's step.
+    /// What the pair shows, without the timer's step.
     fn bounds(&self) -> Option<Bounds> {
         let [first, last] = [signed(self.device[0].0)?, signed(self.device[1].0)?];
         let error = i64::from(self.host.error_ns);
@@ -430,7 +447,8 @@ impl Pair {
         let lengths = [end - start, last - first];
         lengths.into_iter().all(|length| (0..=LONGEST).contains(&length)).then(|| Bounds {
             lower_at: first,
-            // The first channel may have started up to a step after its stamp; who asks adds that.
+            // The first channel may have started up to a step after its stamp; the caller adds
+            // that.
             lower: start - error - first - BEND,
             upper_at: last,
             upper: end + error + KERNEL_STEP - last + BEND,
@@ -441,7 +459,8 @@ impl Pair {
 }
 
 impl Bounds {
-    /// By how much they contradict each other, in ns: a kernel that is shorter than its channels ran.
+    /// By how much the bounds contradict each other, in ns: the kernel is shorter than its channels
+    /// ran.
     fn contradiction(&self) -> i64 {
         let drift = DRIFT * seconds(self.upper_at - self.lower_at);
         self.lower.saturating_sub(self.upper).saturating_sub(drift as i64)
@@ -449,7 +468,7 @@ impl Bounds {
 }
 
 impl Piece {
-    /// What one pair allows, if it allows anything.
+    /// What one pair allows; `None` if it allows nothing.
     fn new(bounds: &Bounds) -> Option<Piece> {
         let length = seconds(bounds.upper_at - bounds.lower_at);
         let highest = (bounds.upper - bounds.lower) as f64 + DRIFT * length;
@@ -466,23 +485,24 @@ impl Piece {
         piece.include(bounds).then_some(piece)
     }
 
-    /// The piece that goes on with these bounds, if they agree: this one, or the next when this one is long enough.
+    /// The piece extended by these bounds, if they agree: this piece, or the next one if this one
+    /// is long enough.
     fn with(&self, bounds: &Bounds) -> Option<Piece> {
         let mut piece = if bounds.upper_at - self.first > PIECE { self.next(bounds) } else { self.clone() };
         piece.include(bounds).then_some(piece)
     }
 
-    /// The next piece, which knows what this one knew.
+    /// The next piece, starting with what this one knows.
     fn next(&self, bounds: &Bounds) -> Piece {
         let at = bounds.upper_at;
         let idle = at - self.last;
         let mut lines = self.lines.clone();
         lines.move_to(seconds(at - self.origin));
-        // From the line of this piece to the truth, and from there to the line of the next. The two pieces and what
-        // lies between them have room for so many changes.
+        // From this piece's line to the truth, and from there to the next piece's line. The two
+        // pieces and the time between them allow this many changes.
         let changes = CHANGE * (2.0 + seconds(idle) / seconds(PIECE));
         lines.widen(2.0 * BEND as f64 + stray(idle), changes);
-        // No rate is beyond the prior, so this cuts off only what was added.
+        // No rate exceeds the prior, so this cuts off only what was added.
         lines.clip(|line| DRIFT - line.drift);
         lines.clip(|line| DRIFT + line.drift);
         Piece {
@@ -497,7 +517,7 @@ impl Piece {
         }
     }
 
-    /// Keeps the lines that respect the bounds. Whether there are any.
+    /// Keeps the lines that respect the bounds. False if none are left.
     fn include(&mut self, bounds: &Bounds) -> bool {
         let lower = self.reach(bounds.lower_at);
         let limit = bounds.lower.saturating_sub(self.base) as f64 - lower;
@@ -515,7 +535,8 @@ impl Piece {
         below
     }
 
-    /// Makes the piece reach to this device time, or says how far the truth there may have strayed from its line.
+    /// Extends the piece to this device time, or says how far the truth may have strayed from its
+    /// line by then, in ns.
     fn reach(&mut self, at: i64) -> f64 {
         let (first, last) = (self.first.min(at), self.last.max(at));
         if last - first > PIECE {
@@ -525,12 +546,12 @@ impl Piece {
         0.0
     }
 
-    /// How far a device time lies outside of the piece.
+    /// How far a device time lies outside the piece, in ns.
     fn outside(&self, at: i64) -> i64 {
         (self.first - at).max(at - self.last).max(0)
     }
 
-    /// The host's time from the end of another piece to the beginning of this one, in ns.
+    /// The host's time from the end of `other` to the beginning of this piece, in ns.
     fn idle_after(&self, other: &Piece) -> i64 {
         (self.host_first - other.host_last).max(0)
     }
@@ -539,7 +560,7 @@ impl Piece {
     fn at(&self, at: i64) -> (i64, i64) {
         let (low, high) = self.lines.range(seconds(at - self.origin));
         let error = BEND as f64 + stray(self.outside(at));
-        // The fractions lost on the way are far below the nanosecond added here.
+        // The rounding errors so far are much smaller than the nanosecond added here.
         let low = (low - error).floor() as i64 - 1;
         let high = (high + error).ceil() as i64 + 1;
         let base = self.base.saturating_add(at);
@@ -547,13 +568,14 @@ impl Piece {
     }
 }
 
-/// How far a clock may stray from its line in this time, in ns, beyond what it may stray within a piece.
+/// How far a clock may stray from its line in this time, in ns, beyond what it may stray within a
+/// piece.
 fn stray(time: i64) -> f64 {
     let time = seconds(time);
     (CHANGE * time * (1.0 + time / seconds(PIECE))).min(2.0 * DRIFT * time)
 }
 
-/// The smallest range that holds both.
+/// The smallest range that contains both.
 fn hull(one: Option<(i64, i64)>, other: (i64, i64)) -> (i64, i64) {
     one.map_or(other, |one| (one.0.min(other.0), one.1.max(other.1)))
 }
@@ -562,7 +584,7 @@ fn seconds(ns: i64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Nanoseconds that are small enough for sums of two of them: up to the year 2116.
+/// Nanoseconds small enough to add two of them: up to the year 2116.
 fn signed(ns: u64) -> Option<i64> {
     i64::try_from(ns).ok().filter(|ns| *ns <= i64::MAX / 2)
 }

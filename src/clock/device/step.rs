@@ -1,28 +1,32 @@
-//! In which steps a GPU's timer goes on, by its stamps (pure).
+//! Determines the step of a GPU's timer from its stamps (pure).
 //!
-//! A timer counts in multiples of its step, so the step divides what any two stamps are apart. The greatest common divisor of
-//! a few of these is the step, or, as long as they are too few, a multiple of it: more is stated then, never less. Steps may
-//! change while a job runs (before Hopper a profiler makes them finer), so only the newest stamps count.
+//! A timer counts in multiples of its step, so the step divides the difference of any two stamps.
+//! The greatest common divisor of a few differences is the step or, while there are too few, a
+//! multiple of it: the result may be too large, but never too small. The step may change while a
+//! job runs (before Hopper a profiler makes it finer), so only the newest stamps count.
 
 use crate::model::time::GpuNs;
 
-/// What is stated at least, in ns: a timer that goes on every 1024 ns may show values that are odd in that.
+/// The smallest result, in ns: a timer with a step of 1024 ns may show values that are not
+/// multiples of it.
 const LEAST: u64 = 1_024;
-/// What is stated where all stamps are the same, in ns: kernels are shorter than the step.
+/// The result if all stamps are the same, in ns: the kernels are shorter than the step.
 const UNKNOWN: u64 = 1 << 20;
-/// Stamps that tell the step; then the next ones begin.
+/// Stamps from which a step is determined; then the next set begins.
 const ENOUGH: u32 = 32;
-/// Stamps from which on those of now count more than those before: of 8 numbers by chance one set in 250 has a divisor that is too large.
+/// Stamps from which on the current set outweighs the previous one: of 8 random numbers, one set in
+/// 250 has a divisor that is too large.
 const SOME: u32 = 8;
 
 /// The step of one timer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Step {
-    /// A stamp, and by what the others are apart from it: their common divisor, and how many there are.
+    /// A stamp, the common divisor of the other stamps' differences from it, and how many there
+    /// are.
     base: Option<u64>,
     divisor: u64,
     count: u32,
-    /// What those before these said, or 0.
+    /// The divisor of the previous set, or 0.
     before: u64,
 }
 
@@ -76,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn never_less_than_the_step_is_stated_and_soon_no_more() {
+    fn the_result_is_never_below_the_step_and_soon_exact() {
         for step in [1, 32, 1_000, 1_024, 10_000, 100_000, 1_000_000] {
             for seed in 1..20 {
                 let mut known = Step::default();
@@ -91,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn another_step_is_noticed() {
+    fn a_change_of_the_step_is_noticed() {
         for (first, then) in [(32, 100_000), (100_000, 32)] {
             let mut known = Step::default();
             stamps(first, 1).take(150).for_each(|stamp| known.see(stamp));

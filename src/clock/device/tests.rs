@@ -2,14 +2,14 @@ use super::*;
 
 const SECOND: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
-/// The host's time when a world begins.
+/// The host's time at the beginning of a world.
 const BEGIN: i64 = 100_000 * SECOND;
 
-/// The same numbers in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Random(u64);
 
 impl Random {
-    /// From 0 to one below.
+    /// From 0 to `limit` - 1.
     fn below(&mut self, limit: i64) -> i64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as i64) % limit
@@ -20,16 +20,16 @@ impl Random {
     }
 }
 
-/// A host, a GPU and what is known of the kernels that run there.
+/// A host, a GPU and what is known of its kernels.
 struct World {
     random: Random,
     /// From each host time on: the device's time then, and its ns per host ns, less one.
     course: Vec<(i64, i64, f64)>,
-    /// Of the device's timer.
+    /// The step of the device's timer.
     step: i64,
-    /// The most that a kernel's times are off.
+    /// The greatest error of a kernel's times.
     error: i64,
-    /// The least and most time of a kernel before its first channel and after its last one.
+    /// The least and greatest time between a kernel's ends and its first or last channel.
     slack: [i64; 2],
 }
 
@@ -40,7 +40,7 @@ struct Kernel {
 }
 
 impl World {
-    /// One with a device `ahead` of the host and faster by `drift` ns per second.
+    /// A world with a device that is `ahead` of the host and faster by `drift` ns per second.
     fn new(seed: u64, ahead: i64, drift: f64, step: i64, error: i64) -> World {
         World {
             random: Random(seed),
@@ -56,7 +56,7 @@ impl World {
         device + (host - from) + ((host - from) as f64 * rate).floor() as i64
     }
 
-    /// From now on the device is ahead by so much more, and its drift grew.
+    /// From now on the device is further ahead by `more`, and its drift has grown by `drift`.
     fn turn(&mut self, host: i64, more: i64, drift: f64) {
         let rate = self.course[self.course.len() - 1].2;
         self.course.push((host, self.device(host) + more, rate + drift / 1e9));
@@ -72,7 +72,7 @@ impl World {
         self.kernel_of(start, busy)
     }
 
-    /// A kernel with channels that run for so long.
+    /// A kernel with channels that run for `busy` ns.
     fn kernel_of(&mut self, start: i64, busy: i64) -> Kernel {
         let slack = self.random.between(self.slack[0], self.slack[1]);
         let head = self.random.between(0, slack);
@@ -85,7 +85,7 @@ impl World {
     }
 }
 
-/// Asserts that an instant of the device's clock is where it should be, and returns the bound.
+/// Asserts that a device instant is converted correctly, and returns the bound.
 #[track_caller]
 fn check(clock: &DeviceClock, world: &World, truth: i64) -> u64 {
     let (host, error) = clock.to_host(GpuNs(world.device(truth) as u64)).expect("a time");
@@ -94,7 +94,7 @@ fn check(clock: &DeviceClock, world: &World, truth: i64) -> u64 {
     error
 }
 
-/// Asserts that the stamps of a kernel are where they should be.
+/// Asserts that the stamps of a kernel are converted correctly.
 #[track_caller]
 fn check_stamps(clock: &DeviceClock, kernel: &Kernel) -> u64 {
     let mut most = 0;
@@ -113,7 +113,7 @@ fn kinds() -> impl Iterator<Item = (i64, f64, i64, i64)> {
     let steps = [1, 32, 1000, 1024];
     (0..16).map(move |index| {
         let far = [5, 60, 600, 1_790_000_000][index / 4] * SECOND;
-        // The host's time has to remain above 0.
+        // The host's time must stay above 0.
         let ahead = random.between(-far.min(4_000 * SECOND), far);
         let drift = random.between(-100_000, 100_000) as f64;
         (ahead, drift, steps[index % 4], [0, 100, 500, 1000][(index + index / 4) % 4])
@@ -121,7 +121,7 @@ fn kinds() -> impl Iterator<Item = (i64, f64, i64, i64)> {
 }
 
 #[test]
-fn the_truth_is_inside_and_the_bound_is_small_after_a_second() {
+fn the_bound_holds_and_is_small_after_a_second() {
     for (seed, (ahead, drift, step, error)) in kinds().enumerate() {
         let mut world = World::new(seed as u64, ahead, drift, step, error);
         let mut clock = DeviceClock::default();
@@ -132,7 +132,7 @@ fn the_truth_is_inside_and_the_bound_is_small_after_a_second() {
             let bound = check_stamps(&clock, &kernel);
             assert!(index < 1_000 || bound <= 4_000, "± {bound} after {index} ms");
             if index % 8 == 0 {
-                // Also before the first and after the last one.
+                // Also before the first kernel and after the last one.
                 let times = [(BEGIN, now), (BEGIN - 3 * SECOND, BEGIN), (now, now + 10 * SECOND)];
                 for time in times.map(|(from, until)| world.random.between(from, until)) {
                     check(&clock, &world, time);
@@ -143,13 +143,14 @@ fn the_truth_is_inside_and_the_bound_is_small_after_a_second() {
 }
 
 #[test]
-fn few_pairs_are_a_bound_and_it_grows_with_the_distance() {
+fn a_few_pairs_give_a_bound_that_grows_with_distance() {
     let mut world = World::new(1, 77 * SECOND, 100_000.0, 32, 0);
     let mut clock = DeviceClock::default();
     assert_eq!(clock.to_host(GpuNs(1)), None);
     let kernel = world.kernel(BEGIN);
     clock.add(kernel.pair);
-    // One alone says nothing of the timer's step, which could be as coarse as it is long.
+    // A single pair says nothing about the timer's step, which could be as coarse as the kernel is
+    // long.
     let length = (kernel.truth[1] - kernel.truth[0]).unsigned_abs();
     let first = check_stamps(&clock, &kernel);
     assert!((length / 2..length / 2 + 4_000).contains(&first), "± {first} of {length}");
@@ -168,7 +169,7 @@ fn few_pairs_are_a_bound_and_it_grows_with_the_distance() {
         }
         last = errors[0].min(errors[1]);
     }
-    // What has no place on the host has no time.
+    // A device time before the host's time 0 has no host time.
     assert_eq!(clock.to_host(GpuNs(0)), None);
     assert_eq!(clock.to_host(GpuNs(u64::MAX)), None);
 }
@@ -180,7 +181,7 @@ fn a_clock_may_change_its_rate_slowly() {
         [|_, _| 20, |_, random| random.between(-20, 20), |second, _| if second % 8 < 4 { 20 } else { -20 }];
     for (seed, change) in changes.into_iter().enumerate() {
         let mut world = World::new(seed as u64, 3 * SECOND, 9_000.0, 1024, 0);
-        // Kernels with nothing to spare, so that every error shows.
+        // Kernels with no slack, so that every error shows.
         world.slack = [0, 0];
         for second in 1..150 {
             let by = change(second, &mut world.random);
@@ -208,7 +209,7 @@ fn a_clock_may_change_its_rate_slowly() {
         for kernel in &kernels {
             check_stamps(&clock, kernel);
         }
-        // In the idle time both sides help.
+        // While idle, both sides help.
         let idle = kernels[499].truth[1];
         for second in 0..30 {
             let bound = check(&clock, &world, idle + second * SECOND);
@@ -220,7 +221,7 @@ fn a_clock_may_change_its_rate_slowly() {
 }
 
 #[test]
-fn nothing_is_lost_when_the_bounds_have_nothing_to_spare() {
+fn the_truth_is_kept_when_the_bounds_have_no_slack() {
     for (seed, step) in [1, 32, 1000, 1024].into_iter().enumerate() {
         let mut world = World::new(seed as u64, -33 * SECOND, -100_000.0, step, 40);
         world.slack = [0, 0];
@@ -274,11 +275,11 @@ fn a_step_begins_a_new_segment() {
             // A time that occurred twice means the later one.
             for (index, kernel) in kernels.iter().enumerate().skip(if by < -SECOND { 400 } else { 0 }) {
                 let bound = check_stamps(&clock, kernel);
-                // The last one before the step stopped when it may just have been.
+                // Near the step it is open whether a stamp lies before or after it.
                 let undecided = if (399..=400).contains(&index) { by.unsigned_abs() } else { 0 };
                 assert!(bound <= 6_000 + undecided, "± {bound} at {index}");
             }
-            // Between the two kernels it may have been at any time, but a leap forward leaves a mark.
+            // Between the two kernels the step may be anywhere, but a leap forward leaves a gap.
             if by > -SECOND {
                 for tenth in 0..40 {
                     let bound = check(&clock, &world, last.truth[1] + tenth * MS / 10);
@@ -289,7 +290,7 @@ fn a_step_begins_a_new_segment() {
     }
 }
 
-/// A kernel in the middle of a span, with 2 us on both sides, from a host time on.
+/// A kernel in the middle of a span that starts at a host time, with 2 us on both sides.
 fn plain(world: &World, start: i64, error: i64) -> Kernel {
     let truth = [start + 2_000, start + 102_000];
     let ends = [start, start + 104_000].map(|time| HostNs(time as u64));
@@ -319,7 +320,7 @@ fn the_bound_covers_the_step_of_the_timer_however_coarse() {
 }
 
 #[test]
-fn the_stamps_of_all_channels_tell_the_step_with_the_first_kernel() {
+fn the_stamps_of_all_channels_show_the_step_at_the_first_kernel() {
     for step in [32, 10_000] {
         let mut world = World::new(2, 59 * SECOND, 0.0, step, 0);
         let kernel = world.kernel_of(BEGIN, 777_777);
@@ -351,8 +352,9 @@ fn a_timer_whose_step_gets_coarser_is_followed() {
 }
 
 #[test]
-fn jumps_of_the_conversion_widen_the_bound_and_are_no_step() {
-    // CUPTI's times are off by up to so much, by something else every 100 ms, and drift back and forth in between.
+fn jumps_of_cuptis_conversion_widen_the_bound_and_are_not_a_step() {
+    // CUPTI's times are off by up to `most` ns: by a new amount every 100 ms, drifting back and
+    // forth in between.
     for most in [2_000, 5_000, 10_000] {
         for seed in 0..20 {
             let mut world = World::new(seed, 59 * SECOND, 50_000.0, 32, 0);
@@ -370,7 +372,8 @@ fn jumps_of_the_conversion_widen_the_bound_and_are_no_step() {
                 assert_eq!(clock.add(kernel.pair), [], "± {most} at {index}");
                 kernels.push(kernel);
             }
-            // Each was drawn by what was known then; what is known at the end holds for all.
+            // Each was converted with what was known at the time; what is known at the end holds
+            // for all.
             for kernel in &kernels {
                 let bound = check_stamps(&clock, kernel);
                 assert!(bound <= 5_000 + u64::from(clock.conversion()), "± {bound} where CUPTI is off by {most}");
@@ -380,7 +383,7 @@ fn jumps_of_the_conversion_widen_the_bound_and_are_no_step() {
 }
 
 #[test]
-fn one_jump_of_the_conversion_leaves_both_sides_inside() {
+fn one_jump_of_cuptis_conversion_keeps_both_sides_within_the_bound() {
     for by in [-15_000, -8_000, -5_000, 5_000, 8_000, 15_000] {
         let mut world = World::new(3, 59 * SECOND, 50_000.0, 32, 0);
         let mut clock = DeviceClock::default();
@@ -399,7 +402,7 @@ fn one_jump_of_the_conversion_leaves_both_sides_inside() {
 }
 
 #[test]
-fn a_clock_that_jumps_on_and_on_is_not_taken_for_an_error_without_end() {
+fn a_clock_that_keeps_jumping_is_not_taken_for_a_growing_error() {
     let mut world = World::new(5, 59 * SECOND, 0.0, 32, 0);
     let mut clock = DeviceClock::default();
     let mut found = Vec::new();
@@ -417,8 +420,8 @@ fn a_clock_that_jumps_on_and_on_is_not_taken_for_an_error_without_end() {
 }
 
 #[test]
-fn what_fits_both_lines_decides_nothing() {
-    //  kernels   0 ... 99 | 100  101  102  103  104  105       of the ones after |, the even ones fit only the new
+fn a_pair_that_fits_both_lines_decides_nothing() {
+    //  kernels   0 ... 99 | 100  101  102  103  104  105   after |, the even ones fit only the new
     //                       new  both new  both new  both      line and the others fit both
     let mut world = World::new(0, 10 * SECOND, 0.0, 1, 0);
     let mut clock = DeviceClock::default();
@@ -448,7 +451,7 @@ fn what_fits_both_lines_decides_nothing() {
 }
 
 #[test]
-fn a_suspicion_does_not_last() {
+fn a_suspicion_expires() {
     // One kernel a minute: by then the old line and that of a wrong match are both possible.
     let world = World::new(0, 10 * SECOND, 0.0, 1, 0);
     let mut clock = DeviceClock::default();
@@ -480,9 +483,9 @@ fn wrong_matches_change_nothing() {
         for index in 0..500 {
             kernels.push(world.kernel(BEGIN + index * MS));
             let kernel = &kernels[kernels.len() - 1];
-            // One alone, or two of a kind.
+            // Wrong matches, alone or two in a row.
             if index % 50 == 49 || index % 200 == 98 {
-                // The stamps of another kernel, or stamps that mean nothing.
+                // The stamps of another kernel, or meaningless ones.
                 let mut pair = kernel.pair;
                 pair.device = match index / 50 % 4 {
                     0 => kernels[kernels.len() - 2].pair.device,
@@ -496,7 +499,7 @@ fn wrong_matches_change_nothing() {
                 }
                 wrong.push(Contradiction::WrongMatch(pair));
                 found.extend(clock.add(pair));
-                // Meanwhile what is older keeps its bound.
+                // Meanwhile older times keep their bound.
                 if index > 100 {
                     check(&clock, &world, BEGIN + 20 * MS);
                 }
@@ -528,7 +531,7 @@ fn a_wrong_first_pair_is_outvoted() {
     for index in 1..20 {
         let kernel = world.kernel(BEGIN + index * MS);
         found.extend(clock.add(kernel.pair));
-        // Nobody can know before.
+        // Before that nobody can know.
         let bound = check_stamps(&clock, &kernel);
         assert!(index < 3 || bound < 3_000, "± {bound} at {index}");
     }
@@ -542,7 +545,7 @@ fn a_pair_that_contradicts_itself_is_refused() {
     let good = world.kernel(BEGIN).pair;
     let Pair { host, device: [first, last] } = good;
     let mut clock = DeviceClock::default();
-    // The timer's step has to be known for that.
+    // The timer's step must be known for that.
     let before: Vec<Kernel> = (1..8).map(|index| world.kernel(BEGIN - index * 10 * MS)).collect();
     before.iter().for_each(|kernel| assert_eq!(clock.add(kernel.pair), []));
     let known = clock.to_host(first);
@@ -634,7 +637,7 @@ fn thinning_only_widens() {
 }
 
 #[test]
-fn no_numbers_are_too_strange() {
+fn extreme_numbers_are_harmless() {
     let mut random = Random(11);
     let edges = [0, 1, BEGIN as u64, 1 << 61, 1 << 62, i64::MAX as u64, u64::MAX];
     let mut clock = DeviceClock::default();
@@ -653,7 +656,7 @@ fn no_numbers_are_too_strange() {
 }
 
 #[test]
-fn widening_holds_every_sum() {
+fn widening_adds_offset_and_drift() {
     let mut lines = Lines::between(0.0, 3_000.0, DRIFT);
     assert!(lines.clip(|line| line.at(2.0) + 1_000.0) && lines.clip(|line| 4_000.0 - line.at(2.0)));
     let narrow = lines.clone();

@@ -1,4 +1,5 @@
-//! What a collective's kernel carried: as PyTorch attached it to the kernel, and before it did that, by the range of the call (`nccl:all_reduce`).
+//! What a collective's kernel carried: from the arguments that PyTorch attaches to the kernel, or,
+//! in older releases, from the range of the call (`nccl:all_reduce`).
 
 use std::collections::HashMap;
 
@@ -6,34 +7,35 @@ use super::event::{Arguments, Id};
 use crate::import::{Carried, Communicator, How, Operation, Place, Profile, Span, kernel_name};
 use crate::model::word::Word;
 
-/// How the ranges begin that PyTorch puts around its calls of NCCL.
+/// The prefix of the ranges that PyTorch puts around its calls of NCCL.
 const RANGE: &str = "nccl:";
 
-/// What is found of the calls behind kernels.
+/// What was found about the calls behind kernels.
 #[derive(Default)]
 pub(super) struct Asked {
-    /// What PyTorch attached to a kernel, by the kernel's place.
+    /// What PyTorch attached to kernels, with the kernel's index.
     attached: Vec<(usize, Arguments)>,
-    /// Ranges of calls as they lie on the GPU: over the kernels that were launched in them.
+    /// Ranges of calls as shown on the GPU: over the kernels that were launched in them.
     on_gpu: HashMap<(Id, i64), Vec<(Span, String)>>,
     /// Process groups, by process and name.
     pub(super) groups: HashMap<(usize, String), usize>,
 }
 
 impl Asked {
-    /// Keeps what is attached to a kernel.
+    /// Keeps the arguments attached to a kernel.
     pub(super) fn attach(&mut self, kernel: usize, args: &Arguments) {
         self.attached.push((kernel, args.clone()));
     }
 
-    /// Keeps a range on a GPU's stream, if it is one of a call.
+    /// Keeps a range on a GPU's stream, if it belongs to a call.
     pub(super) fn annotate(&mut self, gpu: &Id, stream: Option<i64>, span: Span, name: &str) {
         if let Some(stream) = stream.filter(|_| name.starts_with(RANGE)) {
             self.on_gpu.entry((gpu.clone(), stream)).or_default().push((span, name.to_owned()));
         }
     }
 
-    /// Gives each of the kernels the operations that it carried. `gpu` is the file's number of a kernel's.
+    /// Gives each kernel the operations that it carried. `gpu` returns the file's id of a kernel's
+    /// GPU.
     pub(super) fn give<'g>(&mut self, profile: &mut Profile, gpu: impl Fn(usize) -> Option<&'g Id>) {
         for (kernel, args) in std::mem::take(&mut self.attached) {
             let Some(collective) = &args.collective else { continue };
@@ -74,7 +76,7 @@ impl Asked {
         }
     }
 
-    /// The innermost range on the GPU around a kernel that may be its call's.
+    /// The innermost range on the GPU around a kernel, if it may belong to its call.
     fn annotation(&self, gpu: &Id, place: Place, span: Span, name: &str) -> Option<((Id, i64, Span), &'static str)> {
         let stream = i64::from(place.stream);
         let all = self.on_gpu.get(&(gpu.clone(), stream))?;
@@ -86,7 +88,8 @@ impl Asked {
         let process = profile.kernels[kernel].process;
         let function = function(collective).map_or_else(|| collective.to_owned(), str::to_owned);
         let datatype = args.datatype.as_deref().map(datatype);
-        // NCCL counts what a rank puts in, and for a reduce-scatter and an all-gather what a rank has less of.
+        // NCCL counts what a rank contributes; for reduce-scatter and all-gather it counts the
+        // smaller side.
         let count = match function.as_str() {
             "ReduceScatter" | "Recv" => args.elements_out.or(args.elements_in),
             _ => args.elements_in.or(args.elements_out),
@@ -140,7 +143,8 @@ fn carry(profile: &mut Profile, kernel: usize, operation: usize, how: How) {
     profile.kernels[kernel].carried = Carried { count: 1, operations: vec![operation], how };
 }
 
-/// What the range of a call says that a kernel launched in it carried; nothing where the kernel's name says otherwise.
+/// What a kernel launched in the range of a call carried; `None` if the kernel's name says
+/// otherwise.
 fn function_for(kernel: &str, range: &str) -> Option<&'static str> {
     let asked = function(range)?;
     let fits = match kernel_name::collective_without_nccl(kernel) {
@@ -151,7 +155,7 @@ fn function_for(kernel: &str, range: &str) -> Option<&'static str> {
     fits.then_some(asked)
 }
 
-/// The ranges of calls of NCCL, by process and thread.
+/// The ranges around calls of NCCL, by process and thread.
 struct Ranges(HashMap<(usize, i64), Vec<usize>>);
 
 impl Ranges {
@@ -170,7 +174,7 @@ impl Ranges {
     fn around(&self, profile: &Profile, process: usize, tid: i64, call: Span) -> Option<usize> {
         let all = self.0.get(&(process, tid))?;
         let next = all.partition_point(|at| profile.ranges[*at].span.start <= call.start);
-        // Calls of NCCL nest a few deep at most.
+        // Calls of NCCL nest a few levels at most.
         all[..next].iter().rev().take(8).find(|at| profile.ranges[**at].span.contains(call)).copied()
     }
 }
@@ -198,13 +202,14 @@ fn function(collective: &str) -> Option<&'static str> {
         ("scatter", "Scatter"),
         ("send", "Send"),
         ("recv", "Recv"),
-        // A barrier of PyTorch's is an all-reduce of one element.
+        // PyTorch's barrier is an all-reduce of one element.
         ("barrier", "AllReduce"),
     ];
     known.iter().find(|(word, _)| plain.starts_with(word)).map(|(_, name)| *name)
 }
 
-/// A datatype in NCCL's words and the bytes of an element, from PyTorch's: `Float`, `BFloat16`.
+/// A datatype in NCCL's words and the size of an element in bytes, from PyTorch's: `Float`,
+/// `BFloat16`.
 fn datatype(name: &str) -> (String, Option<u64>) {
     let word = match name {
         "Char" | "Bool" => Word::INT8,
@@ -229,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_says_what_was_asked_for_unless_the_kernel_says_otherwise() {
+    fn a_range_names_the_operation_unless_the_kernel_contradicts_it() {
         let ring = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
         for (kernel, range, carried) in [
             (ring, "nccl:all_reduce", Some("AllReduce")),

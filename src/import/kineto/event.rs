@@ -1,4 +1,5 @@
-//! The shapes of Kineto's JSON. Releases differ in what they write, so each is read leniently: a value of an odd type, or null, is none.
+//! The shapes of Kineto's JSON. Releases differ in what they write, so each field is read
+//! leniently: null or a value of an unexpected type counts as absent.
 
 use std::fmt;
 
@@ -6,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, Visitor};
 use serde_json::value::RawValue;
 
-/// One of Chrome's events: what of it is used.
+/// The parts of a Chrome trace event that are used.
 #[derive(Deserialize)]
 pub(super) struct Event {
     #[serde(default, deserialize_with = "lenient")]
@@ -19,7 +20,7 @@ pub(super) struct Event {
     pub(super) pid: Id,
     #[serde(default)]
     pub(super) tid: Id,
-    /// The number of an arrow.
+    /// The id of an arrow.
     #[serde(default)]
     pub(super) id: Id,
     pub(super) ts: Option<Box<RawValue>>,
@@ -29,19 +30,19 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// What it says beside its times.
+    /// Its arguments.
     pub(super) fn args(&self) -> &Arguments {
         const NONE: &Arguments = &Arguments::NONE;
         self.args.as_ref().unwrap_or(NONE)
     }
 
-    /// CUPTI's number of its call, or what AMD has for it; 0 where it has none.
+    /// The correlation id of its call, from CUPTI or AMD's equivalent; 0 if it has none.
     pub(super) fn correlation(&self) -> u32 {
         self.args().correlation.and_then(|it| u32::try_from(it).ok()).unwrap_or(0)
     }
 }
 
-/// What events say beside their times.
+/// The arguments of an event.
 #[derive(Clone, Deserialize)]
 #[serde(default)]
 pub(super) struct Arguments {
@@ -118,7 +119,7 @@ impl Default for Arguments {
     }
 }
 
-/// A value of the wanted type, or none: one odd argument says nothing against an event.
+/// A value of the expected type, or the default: one odd argument does not invalidate an event.
 fn lenient<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -132,10 +133,11 @@ fn lenient<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserialize
     })
 }
 
-/// A process or a thread: a number, a word for what is none (`Spans`), or both, where several ranks were merged: `[TP01] 4711`.
+/// A process or a thread: a number, a word where there is no number (`Spans`), or both where
+/// several ranks were merged: `[TP01] 4711`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Id {
-    /// What stands before the number.
+    /// The text before the number.
     pub(super) label: String,
     /// The number.
     pub(super) number: Option<i64>,
@@ -150,14 +152,14 @@ impl Id {
         Id { label: label.trim().to_owned(), number: text[label.len()..].parse().ok() }
     }
 
-    /// The rank in the job that it names: `rank 3`, `[Rank_3] 4711`.
+    /// The rank in the job, if it names one: `rank 3`, `[Rank_3] 4711`.
     pub(super) fn rank(&self) -> Option<i32> {
         let number = self.number.map(|number| number.to_string()).unwrap_or_default();
         rank(&format!("{} {number}", self.label))
     }
 }
 
-/// The rank in the job that a text names.
+/// The rank in the job, if the text names one.
 pub(super) fn rank(text: &str) -> Option<i32> {
     let lower = text.to_ascii_lowercase();
     let rest = lower[lower.find("rank")? + "rank".len()..].trim_start_matches([' ', '_', '-', '=', ':', '#']);
@@ -217,7 +219,7 @@ pub(super) struct GroupConfig {
     pub(super) pg_desc: String,
     #[serde(deserialize_with = "lenient")]
     pub(super) pg_size: Option<i32>,
-    /// World ranks: a list, or as a text the same.
+    /// World ranks: as a list, or as text.
     #[serde(deserialize_with = "lenient")]
     ranks: Ranks,
 }
@@ -255,7 +257,7 @@ pub(super) struct DeviceProperties {
     pub(super) name: String,
 }
 
-/// Microseconds in decimals as nanoseconds, exactly; `None` where that is no number or beyond what fits.
+/// Decimal microseconds as nanoseconds, exactly; `None` if it is no number or does not fit.
 pub(super) fn nanoseconds(raw: Option<&RawValue>) -> Option<i64> {
     let text = raw?.get().trim_matches('"');
     if text.contains(['e', 'E']) {
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_null_or_odd_is_absent() {
+    fn null_and_odd_values_are_absent() {
         let event: Event = serde_json::from_str(
             r#"{"ph": "X", "cat": null, "name": 7, "pid": null, "ts": null, "args": {"device": "zero", "bytes": null, "grid": [1, 2]}}"#,
         )

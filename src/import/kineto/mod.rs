@@ -1,8 +1,10 @@
-//! Kineto's JSON, as PyTorch's profiler writes it: Chrome's trace events, plain or gzipped, read event by event.
+//! Kineto's JSON as PyTorch's profiler writes it: Chrome trace events, plain or gzipped, read event
+//! by event.
 //!
-//! Times are microseconds with decimals, counted from `baseTimeNanoseconds`, which may stand behind the events. They are read as decimals,
-//! not as floating-point numbers: those lose digits of times since 1970. Of a file that was cut off, all before the cut is read. The names of
-//! fields and categories are those of libkineto's `output_json.cpp` and of the activities that it writes, AMD's among them.
+//! Times are decimal microseconds from `baseTimeNanoseconds`, which may come after the events. They
+//! are read as decimals, not as floating-point numbers, which lose digits of times since 1970. Of a
+//! file that was cut off, everything before the cut is read. The names of fields and categories are
+//! those in libkineto's `output_json.cpp` and of the activities it writes, including AMD's.
 
 mod arrows;
 mod asked;
@@ -32,10 +34,11 @@ use super::{
     SINCE_1970, Source, Span, Tool,
 };
 use crate::model::activity::{Api, CopyKind};
+use crate::model::time::FileNs;
 
-/// Faulty events that are described one by one.
+/// How many faulty events are described individually.
 const FAULTS: usize = 8;
-/// The schema that is known.
+/// The supported schema.
 const SCHEMA: u64 = 1;
 
 /// Reads a file.
@@ -45,7 +48,7 @@ pub(super) fn read(path: &Path) -> Result<Profile, Error> {
     let mut inner: Box<dyn BufRead> =
         if is_gzip { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))) } else { Box::new(file) };
     let position = Rc::new(Cell::new(0));
-    // What cannot be unpacked is for the parser to say.
+    // If it cannot be decompressed, the parser will say so.
     if inner.fill_buf().is_ok_and(|text| text.starts_with(BYTE_ORDER_MARK)) {
         inner.consume(BYTE_ORDER_MARK.len());
         position.set(BYTE_ORDER_MARK.len() as u64);
@@ -60,7 +63,7 @@ pub(super) fn read(path: &Path) -> Result<Profile, Error> {
     reader.finish()
 }
 
-/// Counts the bytes that the parser has taken, one by one, so that a fault has a position.
+/// Counts the bytes that the parser takes, one by one, so that a fault has a position.
 struct Counted<R> {
     inner: R,
     position: Rc<Cell<u64>>,
@@ -78,23 +81,23 @@ impl<R: Read> Read for Counted<R> {
 struct Reader {
     position: Rc<Cell<u64>>,
     profile: Profile,
-    /// Processes by how the file numbers them; GPUs are processes too in the file, and not here.
+    /// Processes by the file's ids. In the file GPUs are processes, too, but not here.
     processes: HashMap<Id, usize>,
-    /// Names of processes and threads, which may come before anything else of these.
+    /// Names of processes and threads, which may come before anything else about them.
     names: Vec<(Id, Option<i64>, String)>,
-    /// What is repeated thousands of times.
+    /// Texts that are repeated thousands of times.
     texts: HashMap<String, Arc<str>>,
     owners: Owners,
     arrows: Arrows,
     asked: Asked,
-    /// Events that have begun, by their thread, outermost first.
+    /// Events that have begun, by thread, outermost first.
     begun: HashMap<(Id, Id), Vec<Event>>,
     base: Option<i64>,
     schema: Option<u64>,
     distributed: Distributed,
     events: u64,
     has_events: bool,
-    /// By category, what there is no place for in the model.
+    /// By category: how many events the model has no place for.
     left_out: BTreeMap<String, u64>,
     /// Ends without a begin.
     unbegun: u64,
@@ -107,7 +110,8 @@ impl Reader {
         deserializer.deserialize_any(Top(self))
     }
 
-    /// What is wrong with the file; nothing but a note where it is only cut off, and something of it was read.
+    /// Reports what is wrong with the file. A file that is only cut off gives a remark, if some of
+    /// it was read.
     fn fault(&mut self, error: &serde_json::Error, position: u64, is_gzip: bool) -> Result<(), Error> {
         let text = if is_gzip { " of the unpacked text" } else { "" };
         let at = format!("byte {position}{text} (line {}, column {})", error.line(), error.column());
@@ -152,7 +156,7 @@ impl Reader {
                 let Some(end) = start.checked_add(duration) else {
                     return self.complain(&event, "ends beyond all time");
                 };
-                self.complete(&event, Span { start, end });
+                self.complete(&event, Span::of(start, end));
             }
             "B" => self.begun.entry((event.pid.clone(), event.tid.clone())).or_default().push(event),
             "E" => {
@@ -163,7 +167,7 @@ impl Reader {
                 };
                 let times = nanoseconds(begin.ts.as_deref()).zip(nanoseconds(event.ts.as_deref()));
                 match times.filter(|(start, end)| start <= end) {
-                    Some((start, end)) => self.complete(&begin, Span { start, end }),
+                    Some((start, end)) => self.complete(&begin, Span::of(start, end)),
                     None => self.complain(&begin, "has no begin or no end that can be read"),
                 }
             }
@@ -189,7 +193,7 @@ impl Reader {
     }
 
     fn arrow(&mut self, event: &Event) {
-        let (Some(number), Some(time)) = (event.id.number, nanoseconds(event.ts.as_deref())) else {
+        let (Some(number), Some(time)) = (event.id.number, nanoseconds(event.ts.as_deref()).map(FileNs)) else {
             return self.complain(event, "is an arrow without a number or a time");
         };
         let ends = (&event.pid, &event.tid);
@@ -215,8 +219,8 @@ impl Reader {
         }
     }
 
-    /// The process and the thread of something on the host that began then.
-    fn thread(&mut self, event: &Event, start: i64) -> Option<(usize, i64)> {
+    /// The process and thread of a host event that began at `start`.
+    fn thread(&mut self, event: &Event, start: FileNs) -> Option<(usize, i64)> {
         let (Some(pid), Some(tid)) = (event.pid.number, event.tid.number) else {
             self.complain(event, "is of no process or no thread");
             return None;
@@ -266,7 +270,8 @@ impl Reader {
     }
 
     fn copy(&mut self, event: &Event, span: Span) {
-        // `Memcpy HtoD (Pinned -> Device)`, `Memset (Device)`; of AMD's first releases `CopyHostToDevice`.
+        // `Memcpy HtoD (Pinned -> Device)`, `Memset (Device)`; in AMD's first releases
+        // `CopyHostToDevice`.
         let kind = match event.name.as_str() {
             name if name.starts_with("Memset") || name.starts_with("FillBuffer") => CopyKind::Set,
             name if name.contains("HtoD") || name.contains("HostToDevice") => CopyKind::HostToDevice,
@@ -285,7 +290,7 @@ impl Reader {
 
     fn cuda_call(&mut self, event: &Event, span: Span) {
         let Some((process, tid)) = self.thread(event, span.start) else { return };
-        // Kineto files AMD's under CUDA's runtime too.
+        // Kineto puts AMD's calls under CUDA's runtime, too.
         let api = match event.cat.as_str() {
             _ if event.name.starts_with("hip") => Api::Hip,
             "cuda_driver" => Api::Driver,
@@ -332,11 +337,12 @@ impl Reader {
                     };
                 }
                 (Some(process), Some(tid)) => drop(process.threads.insert(tid, name)),
-                // The file has a process for each GPU too, by its number.
+                // In the file each GPU is a process, too, with the GPU's number.
                 (None, _) => {}
             }
         }
-        // What a file says of its rank is said of one process: where several were merged, it is one of theirs.
+        // A file states a single rank. Where several processes were merged, it belongs to one of
+        // them, and it is not known which.
         if let [process] = &mut self.profile.processes[..] {
             process.rank = self.distributed.rank.or(process.rank);
         }
@@ -367,11 +373,12 @@ impl Reader {
         }
     }
 
-    /// Releases before `baseTimeNanoseconds` write the time since 1970. What does neither is on a clock of its own.
+    /// Releases before `baseTimeNanoseconds` write the time since 1970. Times without either are on
+    /// a clock of their own.
     fn clock(&mut self) {
-        let first = self.profile.extent().map_or(0, |extent| extent.start);
+        let first = self.profile.extent().unwrap_or_default().start;
         let base = self.base.unwrap_or(0);
-        self.profile.clock = match first.checked_add(base).is_some_and(|first| first > SINCE_1970) {
+        self.profile.clock = match first.saturating_add(base) > SINCE_1970 {
             true => Clock::of_file("the wall clock, by Kineto", Some(base)),
             false => Clock::of_file("a clock that the file does not name", None),
         };
@@ -414,7 +421,7 @@ fn three(numbers: &[u32]) -> [u32; 3] {
     [0, 1, 2].map(|at| numbers.get(at).copied().unwrap_or(0))
 }
 
-/// The whole file: an object with `traceEvents`, or their array alone, as older writers leave it.
+/// The whole file: an object with `traceEvents`, or only their array, as older writers produce.
 struct Top<'a>(&'a mut Reader);
 
 impl<'de> Visitor<'de> for Top<'_> {
@@ -428,7 +435,7 @@ impl<'de> Visitor<'de> for Top<'_> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "traceEvents" => map.next_value_seed(Events(self.0))?,
-                // Of what stands around the events, what is null or odd is not said.
+                // Around the events, null and odd values are ignored.
                 "baseTimeNanoseconds" => self.0.base = map.next_value::<Value>()?.as_i64(),
                 "schemaVersion" => self.0.schema = map.next_value::<Value>()?.as_u64(),
                 "distributedInfo" => {

@@ -1,35 +1,36 @@
-//! Whose the work of each GPU was, in files in which several ranks were merged: a GPU is a process of its own in Kineto's JSON, and only its
-//! number stands there.
+//! Which process the work of each GPU belongs to, in files merged from several ranks: in Kineto's
+//! JSON a GPU is a process of its own, identified only by its number.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::event::Id;
 use crate::import::{Process, Profile};
+use crate::model::time::FileNs;
 
-/// What is known of the origin of each kernel and of each copy.
+/// What is known of the origin of each kernel and copy.
 #[derive(Default)]
 pub(super) struct Owners {
     kernels: Vec<Seen>,
     copies: Vec<Seen>,
-    /// The process that was met last, and how often it was another one, and time ran back there.
+    /// The last process seen, how often it changed, and how often time ran backwards at a change.
     last: Option<usize>,
     switches: usize,
     returns: usize,
     /// The latest time so far.
-    latest: i64,
+    latest: FileNs,
 }
 
-/// Where a kernel or a copy stood in the file.
+/// Where in the file a kernel or a copy was.
 struct Seen {
     /// The GPU, as the file numbers it.
     gpu: Id,
-    /// The process that was met last before it.
+    /// The last process seen before it.
     after: Option<usize>,
 }
 
 impl Owners {
-    /// Something of a process stands here, of this time.
-    pub(super) fn met(&mut self, process: usize, time: i64) {
+    /// An event of a process at this time.
+    pub(super) fn met(&mut self, process: usize, time: FileNs) {
         if self.last.replace(process) != Some(process) {
             self.switches += 1;
             self.returns += usize::from(time < self.latest);
@@ -38,19 +39,19 @@ impl Owners {
     }
 
     /// The next kernel.
-    pub(super) fn kernel(&mut self, gpu: Id, time: i64) {
+    pub(super) fn kernel(&mut self, gpu: Id, time: FileNs) {
         self.kernels.push(Seen { gpu, after: self.last });
         self.latest = self.latest.max(time);
     }
 
     /// The next copy.
-    pub(super) fn copy(&mut self, gpu: Id, time: i64) {
+    pub(super) fn copy(&mut self, gpu: Id, time: FileNs) {
         self.copies.push(Seen { gpu, after: self.last });
         self.latest = self.latest.max(time);
     }
 
-    /// Whether files were written one behind the other: each process is met once, and each begins before the one before it has ended. In a file
-    /// that was sorted by time, time never runs back.
+    /// Whether files were concatenated: each process is seen once, and each begins before the
+    /// previous one has ended. In a file sorted by time, time never runs backwards.
     fn is_in_blocks(&self, processes: usize) -> bool {
         self.switches == processes && self.returns + 1 == processes
     }
@@ -60,7 +61,8 @@ impl Owners {
         self.kernels.get(kernel).map(|seen| &seen.gpu)
     }
 
-    /// Gives each kernel and copy its process. What cannot be told is left to processes that stand for the GPUs alone, with a note.
+    /// Gives each kernel and copy its process. The undecided ones go to processes that stand only
+    /// for the GPUs, with a note.
     pub(super) fn decide(&self, profile: &mut Profile, ids: &HashMap<Id, usize>) {
         if profile.processes.is_empty() {
             return self.without_hosts(profile);
@@ -77,7 +79,8 @@ impl Owners {
             .zip(kernels.chain(copies))
             .map(|(seen, (call, start))| known.owner(seen, call, start))
             .collect();
-        // What else a GPU did is of the one process that it is known to have worked for.
+        // The rest of a GPU's work belongs to the process it is known to have worked for, if there
+        // is only one.
         let mut of_gpu: HashMap<&Id, Option<usize>> = HashMap::new();
         for (seen, owner) in seen.iter().zip(&owners).filter(|(_, owner)| owner.is_some()) {
             let known = of_gpu.entry(&seen.gpu).or_insert(*owner);
@@ -107,7 +110,7 @@ impl Owners {
         profile.copies.iter_mut().zip(owners).for_each(|(copy, owner)| copy.process = owner);
     }
 
-    /// Files with the side of the GPUs alone: a process for each label, and one where there is none.
+    /// Files with only the GPUs' side: a process for each label, or a single one without labels.
     fn without_hosts(&self, profile: &mut Profile) {
         let mut labels: HashMap<&str, usize> = HashMap::new();
         let mut processes = Vec::new();
@@ -135,14 +138,14 @@ fn add(profile: &mut Profile, pid: i64, name: String) -> usize {
     profile.processes.len() - 1
 }
 
-/// By what a process is found.
+/// The clues to a process.
 struct Known<'a> {
     ids: &'a HashMap<Id, usize>,
-    /// Those with a label that no other has.
+    /// Processes with a unique label.
     labels: HashMap<&'a str, Option<usize>>,
-    /// The processes and the times of calls, by their number.
-    calls: HashMap<u32, Vec<(usize, i64)>>,
-    /// The files were written one behind the other.
+    /// By correlation id: the processes and times of calls.
+    calls: HashMap<u32, Vec<(usize, FileNs)>>,
+    /// The files were concatenated.
     is_in_blocks: bool,
 }
 
@@ -152,20 +155,20 @@ impl<'a> Known<'a> {
         for (id, process) in ids.iter().filter(|(id, _)| !id.label.is_empty()) {
             labels.entry(id.label.as_str()).and_modify(|known| *known = None).or_insert(Some(*process));
         }
-        let mut calls: HashMap<u32, Vec<(usize, i64)>> = HashMap::new();
+        let mut calls: HashMap<u32, Vec<(usize, FileNs)>> = HashMap::new();
         for call in profile.cuda_calls.iter().filter(|call| call.correlation != 0) {
             calls.entry(call.correlation).or_default().push((call.process, call.span.start));
         }
         Known { ids, labels, calls, is_in_blocks: owners.is_in_blocks(profile.processes.len()) }
     }
 
-    fn owner(&self, seen: &Seen, correlation: u32, start: i64) -> Option<usize> {
+    fn owner(&self, seen: &Seen, correlation: u32, start: FileNs) -> Option<usize> {
         let labelled = || self.labels.get(seen.gpu.label.as_str()).copied().flatten();
         if let Some(process) = labelled().or_else(|| self.ids.get(&seen.gpu).copied()) {
             return Some(process);
         }
         let behind = seen.after.filter(|_| self.is_in_blocks);
-        // Ranks of one program number their calls alike, so a number may be that of several.
+        // Ranks of one program number their calls alike, so several may share an id.
         let calls = self.calls.get(&correlation).map_or(&[][..], Vec::as_slice);
         let mut callers: Vec<usize> =
             calls.iter().filter(|(_, at)| *at <= start).map(|(process, _)| *process).collect();

@@ -1,8 +1,9 @@
 //! Nsight Systems' SQLite exports, schema 3.
 //!
-//! Tables are made when there is something to put into them, and columns come with releases, so each is asked for before it is read.
-//! Times are nanoseconds of the target's clock. Numbers of processes and threads are packed: 24 bits of thread below 24 bits of process.
-//! What NCCL attached to its ranges is read in [`payloads`].
+//! Tables exist only if there is something in them, and columns were added over the releases, so
+//! each is checked before it is read. Times are nanoseconds of the target's clock. Process and
+//! thread ids are packed: 24 bits of process id above 24 bits of thread id. What NCCL attached to
+//! its ranges is read in [`payloads`].
 
 mod payloads;
 
@@ -20,13 +21,14 @@ use super::{
     Span, Tool, kernel_name,
 };
 use crate::model::activity::{Api, CopyKind};
+use crate::model::time::FileNs;
 
-/// Bits of a thread's number, and of a process's above them.
+/// Bits of a thread id, and of the process id above it.
 const ID_BITS: u32 = 24;
 const ID: i64 = (1 << ID_BITS) - 1;
-/// The major number of the schema that is read.
+/// The major version of the supported schema.
 const SCHEMA: u32 = 3;
-/// What to do about another.
+/// What to do about another version.
 const EXPORT_AGAIN: &str = "export the report again with Nsight Systems of 2023 or later (nsys export --type sqlite)";
 /// `NVTX_EVENTS.eventType` of the creation of a domain.
 const NVTX_DOMAIN_CREATE: i64 = 75;
@@ -40,7 +42,8 @@ pub(super) fn read(path: &Path) -> Result<Profile, Error> {
     export.read()
 }
 
-/// A database says in its header how long it is: a copy that was cut off is refused before SQLite reads half of it.
+/// A database states its length in its header: a copy that was cut off is refused before SQLite
+/// reads half of it.
 fn is_whole(path: &Path) -> Result<(), Error> {
     let mut head = [0_u8; 100];
     let mut file = std::fs::File::open(path)?;
@@ -55,7 +58,7 @@ fn is_whole(path: &Path) -> Result<(), Error> {
         size => u64::from(size),
     };
     let pages = u64::from(u32::from_be_bytes([head[28], head[29], head[30], head[31]]));
-    // The number of pages holds only where the two change counters agree.
+    // The number of pages is valid only if the two change counters agree.
     if head[24..28] == head[92..96] && pages * page > length {
         return Err(Error::Damaged(format!(
             "the SQLite database is cut off: its header says {} bytes, the file ends at byte {length}; copy or export it again",
@@ -75,11 +78,11 @@ struct Export {
     processes: Processes,
 }
 
-/// The processes in the order in which they are met.
+/// The processes, in the order in which they are found.
 #[derive(Default)]
 struct Processes {
     list: Vec<Process>,
-    /// By the upper bits of their packed numbers.
+    /// By the upper bits of their packed ids.
     known: HashMap<i64, usize>,
 }
 
@@ -131,7 +134,7 @@ impl Export {
         Ok(profile)
     }
 
-    /// Whether it is an export that says what it is; else what it is instead.
+    /// Whether it is an export with the facts about itself; otherwise reports what it is.
     fn is_export(&self) -> Result<(), Error> {
         let has = |table| self.columns(table).map(|columns| !columns.is_empty());
         let has_strings = has("StringIds")?;
@@ -172,7 +175,7 @@ impl Export {
         Ok(())
     }
 
-    /// The text of a number; the number itself where there is none.
+    /// The text with this id; the id itself if there is none.
     fn string(strings: &HashMap<i64, Arc<str>>, id: i64) -> Arc<str> {
         strings.get(&id).cloned().unwrap_or_else(|| format!("string {id}").into())
     }
@@ -197,7 +200,7 @@ impl Export {
         let found = self.each("CUPTI_ACTIVITY_KIND_KERNEL", &needed, &["correlationId", "graphNodeId"], |row| {
             profile.kernels.push(Kernel {
                 process: processes.of(int(row, 5)),
-                span: Span { start: int(row, 0), end: int(row, 1) },
+                span: Span::of(int(row, 0), int(row, 1)),
                 place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
                 name: Self::string(&strings, int(row, 6)),
                 grid: [small(row, 7), small(row, 8), small(row, 9)],
@@ -225,7 +228,7 @@ impl Export {
             let more = self.each(table, &needed, &["correlationId", kind], |row| {
                 all.push(Copy {
                     process: processes.of(int(row, 5)),
-                    span: Span { start: int(row, 0), end: int(row, 1) },
+                    span: Span::of(int(row, 0), int(row, 1)),
                     place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
                     bytes: Some(int(row, 6) as u64),
                     correlation: small(row, 7),
@@ -255,7 +258,7 @@ impl Export {
             profile.cuda_calls.push(CudaCall {
                 process: processes.of(int(row, 2)),
                 tid: int(row, 2) & ID,
-                span: Span { start: int(row, 0), end: int(row, 1) },
+                span: Span::of(int(row, 0), int(row, 1)),
                 api: if name.starts_with("cuda") { Api::Runtime } else { Api::Driver },
                 name,
                 correlation: small(row, 3),
@@ -283,7 +286,7 @@ impl Export {
             }
             let Some(thread) = thread else { return };
             let start = int(row, 0);
-            // Marks have no end, and ranges that were open when the recording ended have none either.
+            // Marks have no end, and neither do ranges that were open when the recording ended.
             let is_mark = ranges_of(int(row, 2)).is_none();
             let end = match (optional(row, 1), is_mark) {
                 (Some(end), _) => end,
@@ -297,8 +300,9 @@ impl Export {
             if domain != 0 {
                 of_domain.push((key, profile.ranges.len()));
             }
-            let (process, span) = (processes.of(thread), Span { start, end });
-            // NCCL's are pushed and popped, in a domain of its own. Payloads of others have their own form.
+            let (process, span) = (processes.of(thread), Span::of(start, end));
+            // NCCL's ranges are pushed and popped, in a domain of their own. Other programs'
+            // payloads have other layouts.
             if domain != 0 && !is_mark && !is_of_process && name.starts_with("nccl") {
                 let registered = || strings.get(&optional(row, 9)?).map(ToString::to_string);
                 let json = text(row, 8).or_else(registered);
@@ -322,7 +326,8 @@ impl Export {
         if unended > 0 {
             profile.notes.push(format!("{unended} NVTX ranges have no end in the file and are left out"));
         }
-        // Exports of a part of a report lack the creation of domains: NCCL's is known by its texts.
+        // Exports of a part of a report lack the creation of domains: NCCL's domain is recognised
+        // by its texts.
         for (key, range) in of_domain {
             let range = &mut profile.ranges[range];
             let unnamed =
@@ -334,16 +339,16 @@ impl Export {
 
     fn read_clock(&self, profile: &mut Profile) -> Result<(), Error> {
         let mut epoch = None;
-        self.each("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], &[], |row| epoch = optional(row, 0))?;
+        self.each("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], &[], |row| epoch = optional(row, 0).map(FileNs))?;
         let mut began = None;
-        self.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0))?;
-        let first = profile.extent().map_or(0, |extent| extent.start);
+        self.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0).map(FileNs))?;
+        let first = profile.extent().unwrap_or_default().start;
         profile.clock = match (epoch, began) {
             _ if first > SINCE_1970 => Clock::of_file("UTC, as the export was asked for", Some(0)),
-            // A made-up epoch would date what has no date.
+            // Without this check, a made-up epoch would date times that have no date.
             (Some(epoch), began) if epoch > SINCE_1970 => {
-                // The session began at `startTime` of this clock; where the table is missing, at 0.
-                let to_utc = epoch.saturating_sub(began.unwrap_or(0));
+                // The session began at `startTime` of this clock; at 0 if the table is missing.
+                let to_utc = epoch.since(began.unwrap_or_default());
                 Clock::of_file("the target's clock, by Nsight Systems", Some(to_utc))
             }
             _ => Clock::of_file("the target's clock, by Nsight Systems", None),
@@ -370,7 +375,7 @@ impl Export {
         Ok(())
     }
 
-    /// The columns of a table; none where it is not there.
+    /// The columns of a table; empty if the table does not exist.
     fn columns(&self, table: &str) -> Result<HashSet<String>, Error> {
         let read = || {
             let mut statement = self.database.prepare("SELECT name FROM pragma_table_info(?1)")?;
@@ -379,8 +384,8 @@ impl Export {
         read().map_err(|error| damaged("the list of tables", &error))
     }
 
-    /// Reads a table row by row: the needed columns, then the optional ones, which are NULL where the release had none. `false` where
-    /// the table is not there or empty.
+    /// Reads a table row by row: the required columns, then the optional ones, which are NULL if
+    /// the release did not have them. Returns `false` if the table does not exist or is empty.
     fn each(
         &self,
         table: &str,
@@ -425,16 +430,16 @@ impl Export {
     }
 }
 
-/// The schema of an export.
+/// The schema version of an export.
 ///
 /// # Errors
 ///
-/// Why it cannot be read.
+/// The reason, if that version cannot be read.
 fn schema(facts: &HashMap<String, String>) -> Result<String, Error> {
     let refused = |why: String| Err(Error::Unsupported(why));
     let product = facts.get("EXPORT_PRODUCT_VERSION").map(|version| format!(" {version}")).unwrap_or_default();
     let whole = facts.get("EXPORT_SCHEMA_VERSION");
-    // The number in one piece is the older of the two.
+    // The undivided number is the older of the two forms.
     let major = facts.get("EXPORT_SCHEMA_VERSION_MAJOR").map(String::as_str);
     let Some(major) = major.or_else(|| whole?.split('.').next()) else {
         return refused(format!(
@@ -457,14 +462,14 @@ fn schema(facts: &HashMap<String, String>) -> Result<String, Error> {
     }
 }
 
-/// Whose an NVTX range is.
+/// What an NVTX range belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Thread,
     Process,
 }
 
-/// `NVTX_EVENTS.eventType` of ranges: pushed and popped, and started and ended.
+/// `NVTX_EVENTS.eventType` of ranges: pushed and popped, or started and ended.
 fn ranges_of(event_type: i64) -> Option<Extent> {
     match event_type {
         59 | 70 => Some(Extent::Thread),
@@ -473,7 +478,7 @@ fn ranges_of(event_type: i64) -> Option<Extent> {
     }
 }
 
-/// An integer; 0 where there is none.
+/// An integer; 0 if there is none.
 fn int(row: &Row<'_>, column: usize) -> i64 {
     optional(row, column).unwrap_or(0)
 }
@@ -497,21 +502,22 @@ fn text(row: &Row<'_>, column: usize) -> Option<String> {
     }
 }
 
-/// What NCCL's own ranges say: the operations that were asked for in each group, and where the group launched.
+/// What NCCL's own ranges say: the operations requested in each group, and where the group
+/// launched.
 struct Groups {
-    /// By process and thread, in the order of time.
+    /// By process and thread, in order of time.
     groups: Vec<Group>,
 }
 
 struct Group {
     process: usize,
     tid: i64,
-    /// Where its kernels are launched: the `ncclGroupEnd`, or the lone call.
+    /// Where its kernels are launched: the `ncclGroupEnd`, or the single call.
     launches: Span,
     operations: Vec<Asked>,
 }
 
-/// An operation that was asked for.
+/// An operation that was requested.
 #[derive(Clone, Copy)]
 struct Asked {
     call: Span,
@@ -519,7 +525,7 @@ struct Asked {
     payload: Payload,
 }
 
-/// NCCL's ranges that are operations, and what they ask for.
+/// NCCL's ranges that are operations, and the function they request.
 const OPERATIONS: [(&str, &str); 12] = [
     ("ncclAllGather", "AllGather"),
     ("ncclAllReduce", "AllReduce"),
@@ -562,7 +568,8 @@ impl Groups {
                             groups.push(Group { process, tid, launches: range.span, operations });
                         }
                     }
-                    // A call within a call, as the all-to-all of newer releases makes sends, is part of it.
+                    // A call within a call belongs to the outer one: the all-to-all of newer
+                    // releases makes sends.
                     (_, Some(_)) if asked.last().is_some_and(|last| last.call.contains(range.span)) => {}
                     (_, Some(operation)) if depth > 0 => asked.push(operation),
                     (_, Some(operation)) => {
@@ -572,7 +579,7 @@ impl Groups {
                     _ => {}
                 }
             }
-            // The file may end inside a group: what was asked for in it stays, without a launch.
+            // The file may end inside a group: its operations are kept, without a launch.
             if !asked.is_empty() {
                 groups.push(Group { process, tid, launches: Span::default(), operations: asked });
             }
@@ -580,7 +587,7 @@ impl Groups {
         Groups { groups }
     }
 
-    /// Gives each kernel of NCCL's the operations of the group in whose range it was launched.
+    /// Gives each of NCCL's kernels the operations of the group in whose range it was launched.
     fn attach(&self, profile: &mut Profile, communicators: &HashMap<(usize, u64), usize>) {
         let mut calls: HashMap<(usize, u32), usize> = HashMap::new();
         for (at, call) in profile.cuda_calls.iter().enumerate().filter(|(_, call)| call.correlation != 0) {
@@ -621,7 +628,7 @@ impl Groups {
         }
     }
 
-    /// Adds what was asked for to the profile; the place of each group's first operation.
+    /// Adds the operations to the profile. Returns the index of each group's first operation.
     fn add_operations(&self, profile: &mut Profile, communicators: &HashMap<(usize, u64), usize>) -> Vec<usize> {
         let mut firsts = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
@@ -645,7 +652,8 @@ impl Groups {
         firsts
     }
 
-    /// Kernels whose launch lies outside of the file carry as many operations as every group of their process that is in it.
+    /// Handles kernels whose launch is not in the file: if all groups of their process in the file
+    /// request the same operations, these kernels carry as many.
     fn conclude(&self, profile: &mut Profile, process: usize, kernels: &[usize]) {
         let functions = |group: &Group| {
             let mut functions: Vec<_> = group.operations.iter().map(|asked| asked.function).collect();
@@ -666,7 +674,8 @@ impl Groups {
     }
 }
 
-/// The operations of a group that one of its kernels carried: those that its name fits, and no other kernel's of the group.
+/// The operations of a group that one of its kernels carried: those that fit its name and that of
+/// no other kernel of the group.
 fn share(profile: &Profile, operations: &[usize], kernel: usize, kernels: &[usize]) -> Vec<usize> {
     let fits = |kernel: usize, operation: usize| {
         // The generic kernel may carry anything.

@@ -1,28 +1,33 @@
 //! What NCCL attaches to its NVTX ranges: communicator, size, peer, root, reduction.
 //!
-//! An export holds such a payload as bytes in `NVTX_EVENTS.binaryData` (`nsys export --include-blobs true`), as JSON in `jsonText`
-//! (`--include-json true`), or not at all, which is the default. The form of the bytes was found nowhere of NVIDIA's. Two readers in
-//! [nsys-ai](https://github.com/GindaChen/nsys-ai) describe it for exports of 2026, and by its documents the first of them read all 346,400
-//! payloads of a real one: numbers of 64 bits, little-endian,
+//! An export contains such a payload as bytes in `NVTX_EVENTS.binaryData`
+//! (`nsys export --include-blobs true`), as JSON in `jsonText` (`--include-json true`), or, by
+//! default, not at all. NVIDIA does not document the layout of the bytes. Two readers in
+//! [nsys-ai](https://github.com/GindaChen/nsys-ai) describe it for exports of 2026; according to
+//! its documentation the first of them read all 346,400 payloads of a real export. They are 64-bit
+//! numbers, little-endian:
 //!
 //! ```text
 //!   0  domain    8  schema    16  size of the payload    24  32, or 32 + size    32  the payload
 //! ```
 //!
-//! They differ on the fourth number, which one has as where the payload begins and the other as where it ends, and on the upper halves of
-//! the first two, which one holds to be reserved. So the fourth may be either, those halves have to be 0, all else has to fit, and what does
-//! not is counted and left alone. JSON is an object of the fields by their names; two public scripts read it so.
+//! The readers disagree on the fourth number, which is where the payload begins for one and where
+//! it ends for the other, and on the upper halves of the first two, which one of them takes as
+//! reserved. So the fourth may be either, those halves must be 0, and everything else must fit. A
+//! payload that does not fit is counted and ignored. JSON is an object with the fields by name; two
+//! public scripts read it that way.
 //!
-//! The fields of a payload are in the file (`NVTX_PAYLOAD_SCHEMA_ENTRIES`); their types are those of NVTX's `nvToolsExtPayload.h`, their
-//! names NCCL's:
+//! The fields of a payload are described in the file (`NVTX_PAYLOAD_SCHEMA_ENTRIES`). Their types
+//! are those of NVTX's `nvToolsExtPayload.h`, their names NCCL's:
 //!
-//! | NCCL | what its payloads have |
-//! | --- | --- |
-//! | 2.17 to 2.24 | size, peer, root, reduction; no communicator. Broadcast, Send and Recv call their size `Bytes` |
-//! | 2.25 and later | the communicator's id too, which is its hash, the same number that profilers get. `ncclCommInitRank` and its like have ranks, rank and GPU |
+//! - NCCL 2.17 to 2.24: size, peer, root and reduction, but no communicator. Broadcast, Send and
+//!   Recv call their size `Bytes`.
+//! - NCCL 2.25 and later: the communicator's id, too. It is the communicator's hash, the same
+//!   number that profilers get. `ncclCommInitRank` and the like have ranks, rank and GPU.
 //!
-//! The size is the call's count times the size of its type in every release: what a rank gives to an AllGather, what it gets of a
-//! ReduceScatter, and what goes from one rank to one other in AlltoAll, Gather and Scatter. The profiler interface counts alike.
+//! In every release the size is the call's count times the size of its type: what a rank gives to
+//! an AllGather, what it gets from a ReduceScatter, and what goes from one rank to another in
+//! AlltoAll, Gather and Scatter. The profiler interface counts in the same way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -35,14 +40,16 @@ use crate::import::{Communicator, Error, Profile, Span};
 
 /// Bytes before the payload.
 const HEADER: usize = 32;
-/// Entry types from here on are enums or schemas of the program: `NVTX_PAYLOAD_ENTRY_TYPE_CUSTOM_BASE`.
+/// Entry types from here on are enums or schemas defined by the program:
+/// `NVTX_PAYLOAD_ENTRY_TYPE_CUSTOM_BASE`.
 const CUSTOM: i64 = 65536;
-/// `ncclRedOp_t`, by its numbers.
+/// `ncclRedOp_t`, by number.
 const REDUCTIONS: [&str; 5] = ["Sum", "Prod", "Max", "Min", "Avg"];
-/// Numbers above are handles of `ncclRedOpCreatePreMulSum`, the one function that makes reductions.
+/// Larger numbers are handles from `ncclRedOpCreatePreMulSum`, the only function that makes
+/// reductions.
 const MADE: &str = "PreMulSum";
 
-/// What a range says, as far as NCCL's release has it.
+/// What a range says, as far as NCCL's release provides it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Payload {
     pub communicator: Option<u64>,
@@ -58,11 +65,11 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    /// Takes a field by NCCL's name of it; others say nothing that is needed. `false` for these.
+    /// Takes a field by NCCL's name for it. Returns `false` for other fields, which are not needed.
     fn set(&mut self, name: &str, value: i128) -> bool {
         let small = || i32::try_from(value).ok().filter(|value| *value >= 0);
         match name {
-            // 0 is that of a null communicator, or of one that is not made yet.
+            // 0 stands for a null communicator, or for one that is not initialised yet.
             "NCCL communicator ID" => self.communicator = u64::try_from(value).ok().filter(|id| *id != 0),
             "Parent NCCL communicator ID" => self.parent = u64::try_from(value).ok().filter(|id| *id != 0),
             "Message size [bytes]" | "Bytes" => self.bytes = u64::try_from(value).ok(),
@@ -80,7 +87,8 @@ impl Payload {
         true
     }
 
-    /// From JSON: an object with the fields by their names; or why it cannot be read. Every payload of NCCL's has a field that is known.
+    /// Reads JSON: an object with the fields by name. Fails with a reason; every payload of NCCL's
+    /// has a known field.
     fn of_json(text: &str) -> Result<Payload, &'static str> {
         let fields = serde_json::from_str::<serde_json::Map<String, Value>>(text);
         let fields = fields.map_err(|_| "JSON that is no object")?;
@@ -94,7 +102,7 @@ impl Payload {
             };
             match (number, value.as_str()) {
                 (Some(number), _) => is_nccl |= payload.set(&name, number),
-                // NVTX's enum calls the second of them otherwise than `ncclRedOp_t` does.
+                // NVTX's enum has another name for the second one than `ncclRedOp_t`.
                 (None, Some(word)) if name == "Reduction operation" => {
                     let word = if word == "Product" { "Prod" } else { word };
                     payload.reduction = REDUCTIONS.into_iter().find(|known| *known == word);
@@ -112,17 +120,18 @@ impl Payload {
 struct Field {
     name: String,
     kind: i64,
-    /// `None` where it follows from the alignment of what is before, which NCCL does not make use of.
+    /// `None` if it follows from the alignment after the previous field, which NCCL does not use.
     offset: Option<usize>,
-    /// An array, a pointer and the like.
+    /// Not an array, a pointer or the like.
     is_plain: bool,
 }
 
 impl Field {
-    /// How many bytes a number of its type has, and whether there is a sign; `None` for what is no number or of no fixed size.
+    /// The size in bytes of a number of its type, and whether it is signed; `None` for types that
+    /// are no number or have no fixed size.
     fn width(&self) -> Option<(usize, bool)> {
         match self.kind {
-            // INT, INT32; enums of NCCL are `int`s.
+            // INT, INT32; NCCL's enums are `int`s.
             5 | 15 => Some((4, true)),
             6 | 16 => Some((4, false)),
             // LONGLONG, INT64.
@@ -149,10 +158,11 @@ impl Field {
 /// The layout of a payload.
 #[derive(Default)]
 struct Schema {
-    /// Bytes; `None` where NCCL did not say, as up to 2.24.
+    /// Bytes; `None` if NCCL does not say, as up to 2.24.
     size: Option<u64>,
     fields: BTreeMap<i64, Field>,
-    /// The file has it twice, in different words: domains and schemas have no process, and processes may differ.
+    /// The file has two different versions of it: domains and schemas have no process, and
+    /// processes may differ.
     is_ambiguous: bool,
 }
 
@@ -163,7 +173,7 @@ pub(super) struct Schemas(HashMap<(i64, i64), Schema>);
 impl Schemas {
     pub(super) fn read(export: &Export) -> Result<Schemas, Error> {
         let mut schemas: HashMap<(i64, i64), Schema> = HashMap::new();
-        // A release that has them otherwise loses its payloads, and no more.
+        // A release with other columns loses its payloads, and nothing else.
         export.each("NVTX_PAYLOAD_SCHEMAS", &[], &["domainId", "schemaId", "payloadSize"], |row| {
             let (Some(domain), Some(number)) = (optional(row, 0), optional(row, 1)) else { return };
             let size = optional(row, 2).and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
@@ -178,7 +188,7 @@ impl Schemas {
             let field = Field {
                 name: text(row, 5).unwrap_or_default(),
                 kind: optional(row, 4).unwrap_or(0),
-                // The first one's is NULL in real files.
+                // The first field's offset is NULL in real files.
                 offset: match optional(row, 6) {
                     None | Some(0) => (at == 0).then_some(0),
                     Some(offset) => usize::try_from(offset).ok(),
@@ -192,15 +202,15 @@ impl Schemas {
         Ok(Schemas(schemas))
     }
 
-    /// The names of NCCL's fields, each once; none where the file has no schema of NCCL's.
+    /// The names of NCCL's fields, each once; empty if the file has no schema of NCCL's.
     fn names(&self) -> BTreeSet<&str> {
-        // Schemas have no owner, and NCCL up to 2.24 names none of its own.
+        // Schemas have no owner, and NCCL up to 2.24 does not name its own.
         const TELLING: [&str; 3] = ["NCCL communicator ID", "Message size [bytes]", "Peer rank"];
         let is_nccl = |schema: &&Schema| schema.fields.values().any(|field| TELLING.contains(&&*field.name));
         self.0.values().filter(is_nccl).flat_map(|schema| schema.fields.values()).map(|field| &*field.name).collect()
     }
 
-    /// From bytes; or why they cannot be read.
+    /// Reads the bytes of a payload. Fails with a reason.
     fn payload(&self, domain: i64, bytes: &[u8]) -> Result<Payload, &'static str> {
         let Some((header, rest)) = bytes.split_at_checked(HEADER) else { return Err("shorter than 32 bytes") };
         let mut words = header.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -232,16 +242,16 @@ impl Schemas {
     }
 }
 
-/// A range of a thread: process, thread, when, and its text.
+/// A range of a thread: process, thread, span and text.
 type Key = (usize, i64, Span, Arc<str>);
 
 /// The payloads of NCCL's ranges.
 #[derive(Default)]
 pub(super) struct Payloads {
     schemas: Schemas,
-    /// `None` where several ranges of one thread are alike and their payloads are not.
+    /// `None` if several ranges of a thread are equal but their payloads are not.
     known: HashMap<Key, Option<Payload>>,
-    /// By what is wrong with them.
+    /// Unread payloads, by what is wrong with them.
     unread: BTreeMap<&'static str, u64>,
     read: u64,
 }
@@ -251,7 +261,8 @@ impl Payloads {
         Payloads { schemas, ..Payloads::default() }
     }
 
-    /// Takes what a row of `NVTX_EVENTS` has: bytes, whose column is declared as text, and JSON.
+    /// Takes the columns of a row of `NVTX_EVENTS`: bytes, whose column is declared as text, and
+    /// JSON.
     pub(super) fn take(&mut self, range: Key, domain: i64, bytes: ValueRef<'_>, json: Option<&str>) {
         let bytes = match bytes {
             ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Some(bytes).filter(|bytes| !bytes.is_empty()),
@@ -259,7 +270,7 @@ impl Payloads {
         };
         let read = match (json.filter(|text| !text.is_empty()).map(Payload::of_json), bytes) {
             (None, None) => return,
-            // JSON names its fields itself.
+            // JSON contains the names of its fields.
             (Some(Ok(payload)), _) => Ok(payload),
             (_, Some(bytes)) => self.schemas.payload(domain, bytes),
             (Some(Err(why)), None) => Err(why),
@@ -278,7 +289,7 @@ impl Payloads {
         self.known.get(&(process, tid, span, Arc::clone(name))).copied().flatten().unwrap_or_default()
     }
 
-    /// Says what was not read, and why.
+    /// Adds remarks about what was not read, and why.
     pub(super) fn note(&self, notes: &mut Vec<String>, included: &str) {
         let names = match self.schemas.names().into_iter().collect::<Vec<_>>().join(", ") {
             none if none.is_empty() => "no schema in the file".to_owned(),
@@ -306,14 +317,15 @@ impl Payloads {
         }
     }
 
-    /// The communicators that the payloads name, by process and hash, with what the calls that made or ended them say.
+    /// The communicators named in payloads, by process and hash, with the facts from the calls that
+    /// made or ended them.
     pub(super) fn communicators(&self, profile: &mut Profile) -> HashMap<(usize, u64), usize> {
         let mut told: BTreeMap<(usize, u64), Told> = BTreeMap::new();
         for ((process, _, _, name), payload) in &self.known {
             let Some(payload) = payload else { continue };
             let Some(hash) = payload.communicator else { continue };
             told.entry((*process, hash)).or_default();
-            // A split gives the id of the new communicator, and the parent's ranks and rank.
+            // A split gives the id of the new communicator, but the ranks and rank of its parent.
             let of = if &**name == "ncclCommSplit" { payload.parent } else { Some(hash) };
             let Some(of) = of else { continue };
             let told = told.entry((*process, of)).or_default();
@@ -323,7 +335,8 @@ impl Payloads {
         let mut places = HashMap::new();
         for ((process, hash), told) in told {
             places.insert((process, hash), profile.communicators.len());
-            // A process with several GPUs has several ranks, and nothing says which of them a call is for.
+            // A process with several GPUs has several ranks, and nothing says which of them a call
+            // is for.
             let member = (told.members.len() == 1).then(|| told.members.first().copied()).flatten();
             profile.communicators.push(Communicator {
                 process,
@@ -338,10 +351,10 @@ impl Payloads {
     }
 }
 
-/// Where the fact table finds why nothing is known.
+/// The start of the remark that tells the fact table why nothing is known.
 const ATTACHED: &str = "NCCL attached to its ranges";
 
-/// What is said of a communicator in a process.
+/// What is known about a communicator in a process.
 #[derive(Default)]
 struct Told {
     ranks: BTreeSet<i32>,
@@ -386,20 +399,20 @@ mod tests {
         header.iter().flat_map(|word| word.to_le_bytes()).chain(payload.iter().copied()).collect()
     }
 
-    /// Numbers of eight bytes, then of four.
+    /// Numbers of eight bytes, followed by numbers of four.
     fn fields(eight: &[u64], four: &[i32]) -> Vec<u8> {
         let eight = eight.iter().flat_map(|word| word.to_le_bytes());
         eight.chain(four.iter().flat_map(|word| word.to_le_bytes())).collect()
     }
 
-    /// One call in a process, and what its range carries.
+    /// One call in a process, with the payload of its range.
     fn call(payloads: &mut Payloads, process: usize, at: i64, name: &str, payload: &[u8]) {
-        let range = (process, 7, Span { start: at, end: at + 1 }, name.into());
+        let range = (process, 7, Span::of(at, at + 1), name.into());
         payloads.take(range, 1, ValueRef::Blob(payload), None);
     }
 
     #[test]
-    fn every_release_s_fields_are_known_by_their_names() {
+    fn the_fields_of_every_release_are_read_by_name() {
         let schemas = schemas(&[
             (
                 1,
@@ -411,7 +424,7 @@ mod tests {
                 Some(24),
                 &[(ID, 18, None), ("Message size [bytes]", 22, Some(8)), ("Root", 5, Some(16)), ("Hue", 5, Some(20))],
             ),
-            // NCCL up to 2.24 does not say how long a payload is.
+            // NCCL up to 2.24 does not give the length of a payload.
             (3, None, &[("Bytes", 22, None), ("Peer rank", 5, Some(8))]),
             (4, Some(0), &[("Bytes", 22, Some(0)), ("Root", 5, Some(8))]),
             (5, Some(8), &[("Message size [bytes]", 22, None)]),
@@ -432,7 +445,7 @@ mod tests {
         ] {
             assert_eq!(schemas.payload(1, &bytes(schema, &payload)), Ok(expected), "{schema} {payload:?}");
         }
-        // A field beyond the end of what says nothing of its length is not there.
+        // Where no length is given, a field beyond the end is absent.
         let short = Payload { bytes: Some(512), ..Payload::default() };
         assert_eq!(schemas.payload(1, &bytes(3, &fields(&[512], &[]))), Ok(short));
         assert!(schemas.payload(1, &bytes(1, &fields(&[77, 4096], &[]))).is_err());
@@ -441,14 +454,14 @@ mod tests {
     }
 
     #[test]
-    fn no_bit_of_the_header_is_taken_for_another() {
+    fn a_header_with_any_wrong_bit_is_refused() {
         let schemas = schemas(&[(4, Some(16), &[("Bytes", 22, None), ("Root", 5, Some(8))])]);
         let whole = bytes(4, &fields(&[512], &[3, 0]));
         assert!(schemas.payload(1, &whole).is_ok());
         for bit in 0..8 * HEADER {
             let mut changed = whole.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            // 48, where this payload ends, is one bit away from 32.
+            // 48, where this payload ends, differs from 32 in one bit.
             let is_the_end = bit == 8 * 24 + 4;
             assert_eq!(schemas.payload(1, &changed).is_ok(), is_the_end, "bit {bit}");
         }
@@ -458,16 +471,16 @@ mod tests {
     }
 
     #[test]
-    fn bytes_may_be_kept_as_text_which_their_column_is() {
+    fn bytes_may_be_stored_as_text_like_their_column() {
         let mut payloads = Payloads::with(schemas(&[(5, Some(8), &[("Message size [bytes]", 22, None)])]));
-        let (span, payload) = (Span { start: 1, end: 2 }, bytes(5, &fields(&[0x41], &[])));
+        let (span, payload) = (Span::of(1, 2), bytes(5, &fields(&[0x41], &[])));
         payloads.take((0, 7, span, "ncclAllGather".into()), 1, ValueRef::Text(&payload), None);
         assert_eq!(payloads.of(0, 7, span, &"ncclAllGather".into()).bytes, Some(0x41));
-        // JSON that is broken does not hide the bytes.
+        // Broken JSON does not hide the bytes.
         let span = span.shifted(Shift { ns: 10, error_ns: 0 });
         payloads.take((0, 7, span, "ncclAllGather".into()), 1, ValueRef::Blob(&payload), Some("{"));
         assert_eq!(payloads.of(0, 7, span, &"ncclAllGather".into()).bytes, Some(0x41));
-        // Nothing is nothing.
+        // No payload counts for nothing.
         payloads.take(
             (0, 7, span.shifted(Shift { ns: 10, error_ns: 0 }), "ncclAllGather".into()),
             1,
@@ -478,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_no_plain_numbers_are_left_out() {
+    fn fields_that_are_not_plain_numbers_are_ignored() {
         let field = |kind, flags, offset| Field { name: "Root".into(), kind, offset, is_plain: flags == 0 };
         let payload = fields(&[0xffff_ffff_ffff_fffe], &[7]);
         for (kind, flags, offset, expected) in [
@@ -487,13 +500,14 @@ mod tests {
             (6, 0, Some(0), Some(0xffff_fffe)),
             (17, 0, Some(0), Some(-2)),
             (22, 0, Some(0), Some(0xffff_ffff_ffff_fffe)),
-            // An array, a string, a float, `long`, which has no fixed size, an enum elsewhere than NCCL has one.
+            // An array, a string, a float, `long` (which has no fixed size), and an enum where NCCL
+            // has none.
             (5, 1 << 4, Some(8), None),
             (75, 0, Some(0), None),
             (19, 0, Some(0), None),
             (8, 0, Some(0), None),
             (REDOP, 0, Some(0), None),
-            // Beyond the end, and after whatever is before.
+            // Beyond the end, and after whatever comes before.
             (22, 0, Some(8), None),
             (5, 0, Some(usize::MAX), None),
             (5, 0, None, None),
@@ -503,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_by_the_same_names() {
+    fn json_fields_are_read_by_the_same_names() {
         let payload =
             Payload { communicator: Some(u64::MAX), bytes: Some(82_944), peer: Some(3), ..Payload::default() };
         let text = r#"{"NCCL communicator ID": 18446744073709551615, "Message size [bytes]": 82944, "Peer rank": 3, "Hue": [1]}"#;
@@ -525,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn communicators_are_those_that_the_calls_speak_of() {
+    fn communicators_are_those_that_calls_name() {
         let ranks: Entries =
             &[(ID, 18, None), ("No. of ranks", 5, Some(8)), ("Rank", 5, Some(12)), ("CUDA device", 5, Some(16))];
         let split: Entries = &[
@@ -542,16 +556,17 @@ mod tests {
             at += 10;
             call(&mut payloads, process, at, name, &bytes(schema, payload));
         };
-        // One rank a process, told when it is made and again when it ends; a communicator that is split.
+        // One rank per process, reported when the communicator is made and again when it ends; and
+        // a communicator that is split.
         take(0, "ncclCommInitRankConfig", 0, &fields(&[10], &[8, 3, 1, 0]));
         take(0, "ncclCommDestroy", 0, &fields(&[10], &[8, 3, 1, 0]));
         take(0, "ncclCommSplit", 13, &fields(&[20, 10], &[8, 3, 1, 0]));
-        // In a group the hash is not made yet.
+        // In a group the hash does not exist yet.
         take(0, "ncclCommInitRank", 0, &fields(&[0], &[4, 2, 1, 0]));
-        // The same communicator in a process with two of its ranks.
+        // The same communicator in a process that has two of its ranks.
         take(1, "ncclCommInitRank", 0, &fields(&[10], &[8, 4, 0, 0]));
         take(1, "ncclCommInitRank", 0, &fields(&[10], &[8, 5, 1, 0]));
-        // All GPUs of a process; and one of whose size two things are said.
+        // All GPUs of a process, and a communicator with two contradictory sizes.
         take(2, "ncclCommInitAll", 1, &fields(&[30], &[4, 0]));
         take(2, "ncclCommInitRank", 0, &fields(&[40], &[2, 0, 0, 0]));
         take(2, "ncclCommAbort", 0, &fields(&[40], &[3, 0, 0, 0]));
@@ -572,12 +587,12 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_cannot_be_told_apart_say_nothing() {
+    fn indistinguishable_ranges_have_no_payload() {
         let mut payloads = Payloads::with(schemas(&[(5, Some(8), &[("Message size [bytes]", 22, None)])]));
         for (at, size) in [(1, 8), (2, 8), (2, 8), (3, 8), (3, 9)] {
             call(&mut payloads, 0, at, "ncclAllGather", &bytes(5, &fields(&[size], &[])));
         }
-        let of = |at| payloads.of(0, 7, Span { start: at, end: at + 1 }, &"ncclAllGather".into()).bytes;
+        let of = |at| payloads.of(0, 7, Span::of(at, at + 1), &"ncclAllGather".into()).bytes;
         assert_eq!([of(1), of(2), of(3), of(4)], [Some(8), Some(8), None, None]);
     }
 }

@@ -13,7 +13,7 @@ use crate::trace::writer::Clocks;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A recording in which one communicator's operations are numbered by their handles.
+/// A recording of one communicator whose operations are numbered by their handles.
 struct Job {
     tracks: Tracks,
     comm: Comm,
@@ -79,7 +79,8 @@ impl Job {
         self.draw(end - 100, What::Kernel { kernel: &kernel, owner });
     }
 
-    /// A second passes; CUPTI returns at once what it is made to return. Whether it was.
+    /// A second passes. CUPTI immediately returns whatever it is forced to return. Returns whether
+    /// it was forced.
     fn tick(&mut self, second: u64) -> bool {
         self.tick_with(second, &|_| None, None)
     }
@@ -93,7 +94,7 @@ impl Job {
         forced
     }
 
-    /// CUPTI says that the kernel of an operation had not ended, or one of the application's.
+    /// CUPTI reports that the kernel of an operation, or one of the application's, had not ended.
     fn had_not_ended(&mut self, correlation: u32, name: &str, number: Option<u64>, replay: Option<(u64, HostNs)>) {
         let place = Place { device: 0, context: 1, stream: 7 };
         let kernel = &activity::Unfinished { place, correlation, graph_node: 0, name: name.into() };
@@ -103,7 +104,7 @@ impl Job {
         self.draw(0, What::Unfinished { kernel, comm, operations, replay });
     }
 
-    /// What is said where something is shown.
+    /// The arguments of everything that was shown.
     fn begun(&mut self) -> Vec<reader::Nccl> {
         let mut begun = Vec::new();
         reader::read(&self.tracks.take()[..], |packet| {
@@ -116,13 +117,13 @@ impl Job {
         begun
     }
 
-    /// What was shown: number, begin, end, and the doubts of both.
+    /// The operations shown: number, begin, end, and the doubts of both.
     fn shown(mut self) -> Vec<(u64, i64, Option<i64>, String)> {
         self.tracks.finish(HostNs(100 * SECOND), &Figures::default());
         let (mut shown, mut open) = (Vec::new(), Vec::new());
         reader::read(&self.tracks.take()[..], |packet| {
             let (Some(event), Some(time)) = (packet.event, packet.time) else { return Ok(()) };
-            let (nccl, time) = (event.nccl(), time as i64);
+            let (nccl, time) = (event.nccl(), time.0 as i64);
             let doubt = nccl.doubt().to_owned();
             match event.r#type() {
                 Type::SliceBegin if event.category == Category::NotDone.name() => {
@@ -146,7 +147,7 @@ impl Job {
 }
 
 #[test]
-fn what_hangs_is_open_and_what_paused_ends_when_it_did() {
+fn hanging_operations_stay_open_and_paused_ones_end_on_time() {
     let mut job = Job::new();
     job.hand_over(1, SECOND);
     job.hand_over(2, 2 * SECOND);
@@ -158,7 +159,7 @@ fn what_hangs_is_open_and_what_paused_ends_when_it_did() {
     for second in 8..10 {
         assert!(!job.tick(second));
     }
-    // A pause of so long is nothing new; and what ended is known by what came after it.
+    // A pause of this length is nothing new. Operations ended if later ones did.
     job.hand_over(3, 10 * SECOND);
     job.hand_over(4, 10 * SECOND + 1);
     job.hand_over(5, 10 * SECOND + 2);
@@ -181,7 +182,7 @@ fn what_hangs_is_open_and_what_paused_ends_when_it_did() {
 }
 
 #[test]
-fn what_cupti_is_made_to_return_tells_which_one_hangs() {
+fn a_forced_flush_shows_which_operation_hangs() {
     let mut job = Job::new();
     for number in 1..20 {
         job.hand_over(number, SECOND + number);
@@ -219,7 +220,7 @@ fn a_kernel_of_the_application_before_it_is_named() {
 }
 
 #[test]
-fn what_the_proxy_and_channels_have_done_is_done() {
+fn an_operation_is_done_when_its_proxy_and_channels_are() {
     let mut job = Job::new();
     for number in 1..4 {
         job.hand_over(number, SECOND + number);
@@ -236,7 +237,7 @@ fn what_the_proxy_and_channels_have_done_is_done() {
 }
 
 #[test]
-fn a_replayed_graph_hangs_in_its_run() {
+fn a_hang_in_a_replayed_graph_names_its_run() {
     let mut job = Job::new();
     job.hand_over(1, SECOND);
     job.ran(Some(1), SECOND + 500);
@@ -255,7 +256,7 @@ fn a_replayed_graph_hangs_in_its_run() {
 }
 
 #[test]
-fn a_gpu_that_is_busy_with_what_its_host_handed_over_does_not_stand() {
+fn a_gpu_busy_with_queued_work_does_not_hang() {
     for (moved, shown) in [(HostNs(3 * SECOND), 8), (HostNs(4 * SECOND), 0)] {
         let mut job = Job::new();
         (1..20).for_each(|number| job.hand_over(number, SECOND + number));
@@ -265,7 +266,7 @@ fn a_gpu_that_is_busy_with_what_its_host_handed_over_does_not_stand() {
         job.had_not_ended(30, "ncclDevKernel", Some(30), Some((7, now)));
         (1..6).for_each(|number| job.ran(Some(number), moved.0));
         job.tracks.flushed_by_force(now, "kernels that had not ended", moved);
-        // What is lost stays unknown, and is not asked for again; what comes later is followed.
+        // What was lost stays unknown, and is not asked for again. Later operations are followed.
         (6..20).for_each(|second| assert!(!job.tick(second)));
         if shown == 0 {
             job.hand_over(50, 20 * SECOND);
@@ -280,7 +281,7 @@ fn a_gpu_that_is_busy_with_what_its_host_handed_over_does_not_stand() {
 }
 
 #[test]
-fn where_cupti_does_not_answer_what_is_shown_may_be_done() {
+fn without_an_answer_from_cupti_operations_may_be_done() {
     let mut job = Job::new();
     job.hand_over(1, SECOND);
     let evidence = Evidence { done: &|_| None, moved: &|_| None, launch: None };
@@ -292,14 +293,14 @@ fn where_cupti_does_not_answer_what_is_shown_may_be_done() {
 }
 
 #[test]
-fn a_job_that_is_well_shows_nothing() {
+fn a_healthy_job_shows_nothing() {
     let mut job = Job::new();
     for number in 1..50 {
         job.hand_over(number, number * SECOND);
         job.ran(Some(number), number * SECOND + SECOND / 2);
         assert!(!job.tick(number + 1));
     }
-    // Its host runs ahead, and CUPTI returns nothing for long.
+    // Its host runs ahead, and CUPTI returns nothing for a long time.
     for number in 50..100 {
         job.hand_over(number, number * SECOND);
         assert!(!job.tick(number + 1));
@@ -308,7 +309,7 @@ fn a_job_that_is_well_shows_nothing() {
 }
 
 #[test]
-fn where_no_kernels_are_to_be_had_nothing_hangs() {
+fn without_kernels_nothing_is_overdue() {
     let mut job = Job::new();
     job.tracks.expect_kernels(false, HostNs(0));
     job.hand_over(1, SECOND);
@@ -326,7 +327,7 @@ fn where_no_kernels_are_to_be_had_nothing_hangs() {
 }
 
 #[test]
-fn where_some_are_missing_it_says_so() {
+fn missing_kernels_are_mentioned() {
     let mut job = Job::new();
     job.hand_over(1, SECOND);
     job.ran(Some(1), 2 * SECOND);
@@ -338,7 +339,7 @@ fn where_some_are_missing_it_says_so() {
 }
 
 #[test]
-fn what_cannot_be_known_any_more_is_not_left_open() {
+fn operations_that_can_no_longer_be_followed_are_closed() {
     let end = |job: &mut Job, time| {
         let comm = job.comm.clone();
         job.draw(time, What::CommFinalize(&comm));
@@ -358,7 +359,7 @@ fn what_cannot_be_known_any_more_is_not_left_open() {
 }
 
 #[test]
-fn of_very_many_the_first_are_shown() {
+fn only_the_first_of_many_operations_are_shown() {
     for known in [0, 1] {
         let mut job = Job::new();
         for number in 1..2_000 {

@@ -1,4 +1,5 @@
-//! The packets of a trace file, those inside compressed packets included: read in blocks, unpacked side by side.
+//! The packets of a trace file, including those inside compressed packets: read in blocks and
+//! decompressed in parallel.
 
 use std::io::{self, Read, Write};
 use std::num::NonZeroUsize;
@@ -9,31 +10,32 @@ use flate2::Compression;
 use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 
-use super::Error;
 use super::follow::Skim;
 use super::wire::{Value, fields, put_bytes, varint};
+use super::{Damage, Error};
 use crate::trace::fields::{trace, trace_packet};
 
 /// The tag of `Trace.packet`, field 1, length-delimited.
 const PACKET: u8 = (trace::PACKET << 3 | 2) as u8;
-/// Bytes of a file that are handed on together, at least.
+/// The least number of bytes of a file that are processed together.
 const BLOCK: usize = 64 << 10;
-/// A packet is never so large, unpacked or not: Perfetto compresses less than 512 KiB at a time.
+/// No packet is this large, compressed or not: Perfetto compresses less than 512 KiB at a time.
 const TOO_LARGE: u64 = 256 << 20;
-/// Threads that unpack, at most: whoever takes the packets is busy by then.
+/// The most threads that decompress; by then whoever takes the packets is busy.
 const THREADS: usize = 8;
 
-/// How much of a file is trace.
+/// How much of a file is a valid trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes up to the end of the last whole packet.
     pub whole: u64,
-    /// Bytes of an unfinished packet behind it: the process was killed while it wrote, or is writing still.
+    /// Bytes of an unfinished packet after it: the process was killed while writing, or is still
+    /// writing.
     pub unfinished: u64,
 }
 
 impl Extent {
-    /// What there is to say of an unfinished packet.
+    /// A remark about the unfinished packet, if there is one.
     #[must_use]
     pub fn remark(&self) -> Option<String> {
         let at = self.whole;
@@ -42,7 +44,7 @@ impl Extent {
     }
 }
 
-/// Whole packets of a file, as they stand in it.
+/// Whole packets of a file, as they are in it.
 pub(crate) struct Block {
     /// Where they begin.
     at: u64,
@@ -54,9 +56,9 @@ struct Blocks<R> {
     source: R,
     /// Where `rest` begins.
     at: u64,
-    /// What was read and is not handed on yet.
+    /// What was read but not returned yet.
     rest: Vec<u8>,
-    /// Bytes behind `rest` of which nothing was kept.
+    /// Bytes after `rest` that were discarded.
     skipped: u64,
     is_read: bool,
 }
@@ -66,7 +68,7 @@ impl<R: Read> Blocks<R> {
         Blocks { source, at: 0, rest: Vec::new(), skipped: 0, is_read: false }
     }
 
-    /// The next block; none at the end of the file, or of what can be read of it.
+    /// The next block; `None` at the end of the file, or of its readable part.
     fn next(&mut self) -> Result<Option<Block>, Error> {
         let mut whole = 0;
         loop {
@@ -74,12 +76,10 @@ impl<R: Read> Blocks<R> {
                 match frame(&self.rest[whole..]) {
                     Frame::Whole { length, .. } => whole += length,
                     Frame::Cut(needed) => break needed,
-                    // What is before it comes first.
+                    // The packets before it come first.
                     Frame::Wrong if whole > 0 => break 0,
                     Frame::Wrong if self.at == 0 => return Err(Error::NotATrace),
-                    Frame::Wrong => {
-                        return Err(Error::Packet { at: self.at, reason: "no packet begins here".into() });
-                    }
+                    Frame::Wrong => return Err(Error::Packet { at: self.at, damage: Damage::NoPacket }),
                 }
             };
             if whole >= BLOCK || self.is_read || needed == 0 {
@@ -88,7 +88,7 @@ impl<R: Read> Blocks<R> {
             if needed > TOO_LARGE {
                 return self.skip(whole, needed);
             }
-            // As it comes: the length may be wrong, and the file shorter.
+            // Step by step: the length may be wrong, and the file shorter.
             let more = needed.clamp(BLOCK as u64, 1 << 20);
             let got = (&mut self.source).take(more).read_to_end(&mut self.rest)?;
             self.is_read = (got as u64) < more;
@@ -104,14 +104,14 @@ impl<R: Read> Blocks<R> {
         (whole > 0).then_some(Block { at, bytes })
     }
 
-    /// A packet of an absurd length is the end, or a fault.
+    /// A packet of an absurd length is a cut-off end, or a fault.
     fn skip(&mut self, whole: usize, needed: u64) -> Result<Option<Block>, Error> {
         if whole > 0 {
             return Ok(self.cut_off(whole));
         }
         self.skipped = io::copy(&mut (&mut self.source).take(needed), &mut io::sink())?;
         if self.skipped == needed {
-            return Err(Error::Packet { at: self.at, reason: format!("it claims {needed} bytes more") });
+            return Err(Error::Packet { at: self.at, damage: Damage::TooLong(needed) });
         }
         self.is_read = true;
         Ok(None)
@@ -122,11 +122,11 @@ impl<R: Read> Blocks<R> {
     }
 }
 
-/// What begins a run of bytes.
+/// What a run of bytes begins with.
 enum Frame {
-    /// A packet of this length, with the header of its frame.
+    /// A whole packet, with the lengths of its header and of all of it.
     Whole { header: usize, length: usize },
-    /// A packet, or its beginning, of which so many bytes are missing at least.
+    /// A packet or its beginning, with at least this many bytes missing.
     Cut(u64),
     /// No packet.
     Wrong,
@@ -149,7 +149,8 @@ fn frame(bytes: &[u8]) -> Frame {
     }
 }
 
-/// Calls `work` for each block of a file, side by side, and `each` for what it made of them, one after the other in their order.
+/// Calls `work` for the blocks of a file in parallel, and `each` for the results, one after the
+/// other and in order.
 pub(crate) fn in_order<T: Send, E: From<Error>>(
     source: impl Read + Send,
     work: impl Fn(Block) -> T + Sync,
@@ -158,7 +159,7 @@ pub(crate) fn in_order<T: Send, E: From<Error>>(
     let mut blocks = Blocks::new(source);
     let Some(first) = blocks.next()? else { return Ok(blocks.extent()) };
     each(work(first))?;
-    // Most files are large or small. A small one is not worth a thread.
+    // Most files are either large or small. A small one is not worth a thread.
     if blocks.is_read {
         while let Some(block) = blocks.next()? {
             each(work(block))?;
@@ -179,14 +180,14 @@ pub(crate) fn in_order<T: Send, E: From<Error>>(
         let read = scope.spawn(move || {
             for to in to.iter().cycle() {
                 let Some(block) = blocks.next()? else { break };
-                // Nobody listens any more where `each` failed.
+                // The receiver is gone if `each` failed.
                 if to.send(block).is_err() {
                     break;
                 }
             }
             Ok(blocks.extent())
         });
-        // The first that has nothing more got no block, and those after it neither.
+        // The first thread with nothing more got no block, and neither did those after it.
         from.iter().cycle().map_while(|from| from.recv().ok()).try_for_each(&mut each)?;
         drop(from);
         let extent: Result<Extent, Error> = read.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -198,7 +199,7 @@ pub(crate) fn in_order<T: Send, E: From<Error>>(
 struct Unpacked {
     bytes: Vec<u8>,
     packets: Vec<Skim>,
-    /// Why it ends early.
+    /// Why it ends early, if it does.
     fault: Option<Error>,
 }
 
@@ -208,8 +209,8 @@ impl Unpacked {
         let mut at = 0;
         while let Frame::Whole { header, length } = frame(&block.bytes[at..]) {
             let in_file = block.at + at as u64;
-            if let Err(reason) = unpacked.packet(in_file, &block.bytes[at..at + length], header) {
-                unpacked.fault = Some(Error::Packet { at: in_file, reason });
+            if let Err(damage) = unpacked.packet(in_file, &block.bytes[at..at + length], header) {
+                unpacked.fault = Some(Error::Packet { at: in_file, damage });
                 break;
             }
             at += length;
@@ -217,24 +218,25 @@ impl Unpacked {
         unpacked
     }
 
-    /// Takes a packet with its frame, and where it is in the file.
-    fn packet(&mut self, in_file: u64, framed: &[u8], header: usize) -> Result<(), String> {
+    /// Takes a packet with its frame, and its position in the file.
+    fn packet(&mut self, in_file: u64, framed: &[u8], header: usize) -> Result<(), Damage> {
         let begin = self.bytes.len();
         match compressed(&framed[header..]) {
             None => self.bytes.extend_from_slice(framed),
-            Some(compressed) => inflate(compressed, &mut self.bytes).map_err(|error| error.to_string())?,
+            Some(compressed) => inflate(compressed, &mut self.bytes).map_err(Damage::Packed)?,
         }
         let mut at = begin;
         while let Frame::Whole { header, length } = frame(&self.bytes[at..]) {
             let skim = Skim::of(in_file, &self.bytes, at + header..at + length);
-            self.packets.push(skim.ok_or("it is no message")?);
+            self.packets.push(skim.ok_or(Damage::NoMessage)?);
             at += length;
         }
-        if at < self.bytes.len() { Err("what it holds is cut off".into()) } else { Ok(()) }
+        if at < self.bytes.len() { Err(Damage::CutOff) } else { Ok(()) }
     }
 }
 
-/// Calls `each` for every packet of a trace, compressed ones unpacked: for the bytes in which it lies, and where.
+/// Calls `each` for every packet of a trace, compressed ones unpacked, with the bytes that contain
+/// it and its position.
 pub(super) fn unpacked<E: From<Error>>(
     source: impl Read + Send,
     mut each: impl FnMut(&[u8], &Skim) -> Result<(), E>,
@@ -249,8 +251,8 @@ pub(super) fn unpacked<E: From<Error>>(
     )
 }
 
-/// Copies a trace. `edit` gets packets one after the other, each with its frame, and answers what is to be in their place if they change;
-/// of compressed packets those that they hold.
+/// Copies a trace. `edit` gets the packets one after the other, each with its frame, and those
+/// inside compressed packets too. It returns the bytes that replace a packet, if it changes.
 pub(crate) fn rewritten<E: From<Error>>(
     source: impl Read + Send,
     edit: impl Fn(&[u8]) -> Option<Vec<u8>> + Sync,
@@ -276,7 +278,8 @@ pub(crate) fn rewritten<E: From<Error>>(
     in_order(source, rewrite, |block| write(&block.map_err(Error::Io)?))
 }
 
-/// Bytes of a trace up to the end of its last whole packet: what may be joined with other traces.
+/// The length of a trace up to the end of its last whole packet: the part that may be concatenated
+/// with other traces.
 #[must_use]
 pub fn whole_length(bytes: &[u8]) -> usize {
     let mut at = 0;
@@ -286,7 +289,7 @@ pub fn whole_length(bytes: &[u8]) -> usize {
     at
 }
 
-/// Packets as a compressed one of a trace. Perfetto wants less than 512 KiB of them.
+/// Packets as one compressed packet of a trace. Perfetto wants less than 512 KiB of them.
 pub(crate) fn packed(packets: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(packets)?;
@@ -305,7 +308,7 @@ fn compressed(packet: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Appends what was compressed.
+/// Decompresses, and appends the result.
 fn inflate(compressed: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     out.reserve(512 << 10);
     let got = ZlibDecoder::new(compressed).take(TOO_LARGE).read_to_end(out)?;
@@ -317,7 +320,7 @@ mod tests {
     use super::*;
     use crate::trace::reader::wire::put_uint;
 
-    /// A packet with its number for a time, and so many bytes beside.
+    /// A packet with its number as its time, and this many additional bytes.
     fn packet(number: u64, bytes: usize) -> Vec<u8> {
         let (mut packet, mut framed) = (Vec::new(), Vec::new());
         put_uint(&mut packet, trace_packet::TIMESTAMP, number);
@@ -326,7 +329,7 @@ mod tests {
         framed
     }
 
-    /// A file of many blocks, with packets of all sizes, compressed and not; and how many there are.
+    /// A file of many blocks, with compressed and plain packets of all sizes, and their number.
     fn large() -> (Vec<u8>, u64) {
         let (mut file, mut number) = (Vec::new(), 0);
         for chunk in 0..60 {
@@ -341,11 +344,11 @@ mod tests {
         (file, number + 1)
     }
 
-    /// The numbers of a file's packets, and how it ended.
+    /// The numbers of a file's packets, and how reading ended.
     fn numbers(file: &[u8]) -> (Vec<u64>, Result<Extent, Error>) {
         let mut numbers = Vec::new();
         let read = super::super::read(file, |packet| {
-            numbers.extend(packet.time);
+            numbers.extend(packet.time.map(|time| time.0));
             Ok(())
         });
         (numbers, read)
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_that_is_cut_off_reads_to_its_last_whole_packet() {
+    fn a_large_cut_file_is_read_up_to_its_last_whole_packet() {
         let (file, _) = large();
         for end in (0..file.len()).step_by(file.len() / 23) {
             let (found, read) = numbers(&file[..end]);
@@ -372,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_a_fault_in_a_large_file_is_handed_over() {
+    fn packets_before_a_fault_in_a_large_file_are_passed_on() {
         let (good, count) = large();
         for fault in [&b"no packet"[..], b"\x0a\x02\x0b\x0b"] {
             let (found, read) = numbers(&[&good[..], fault, &good[..]].concat());
@@ -382,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_gets_no_further_packet() {
+    fn after_an_error_no_further_packet_is_passed_on() {
         let (file, _) = large();
         let mut seen = 0;
         let read = super::super::read(&file[..], |_| {
@@ -394,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_file_takes_no_memory() {
+    fn a_length_beyond_the_file_allocates_nothing() {
         let (good, count) = large();
         // A packet of 2^60 bytes.
         let absurd = [&good[..], b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x10", &[0; 5 << 20]].concat();
@@ -404,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_the_file_but_for_what_is_edited() {
+    fn a_copy_equals_the_file_except_for_edits() {
         let (file, count) = large();
         let rewrite = |edit: fn(&[u8]) -> Option<Vec<u8>>| {
             let mut copy = Vec::new();

@@ -1,4 +1,5 @@
-//! What a packet leaves unsaid: a sequence's delta clock, default track and interned names, followed through a file.
+//! What a packet leaves out: follows each sequence's delta clock, default track and interned names
+//! through a file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,21 +11,23 @@ use super::proto::perfetto::protos::TrackDescriptor;
 use super::proto::perfetto::protos::track_event::Type;
 use super::wire::{Field, fields};
 use super::{Error, Nccl};
+use crate::model::time::HostNs;
 use crate::trace::fields::{
     clock_id, clock_snapshot, event_name, interned_data, trace_packet, trace_packet_defaults, track_event,
     track_event_defaults,
 };
 
-/// `TrackEvent.terminating_flow_ids`, which other writers than ours use.
+/// `TrackEvent.terminating_flow_ids`, which we do not write but others do.
 pub(crate) const TERMINATING_FLOW_IDS: u32 = 48;
 
 /// Ids of clocks that belong to one sequence.
 const PRIVATE_CLOCKS: Range<u64> = 64..128;
 
-/// What a packet says by itself, and where in its block: the half of the reading that needs no other packet.
+/// What a packet says by itself, and where that is in its block: the half of reading that needs no
+/// other packet.
 #[derive(Clone, Debug)]
 pub(super) struct Skim {
-    /// Where the packet begins in the file, or the compressed one that holds it.
+    /// Where the packet, or the compressed one that contains it, begins in the file.
     pub(super) at: u64,
     raw: Part,
     sequence: u64,
@@ -50,7 +53,7 @@ struct EventSkim {
     value: Option<i64>,
 }
 
-/// Where a part of a block lies; nothing where it is empty.
+/// The position of a part of a block; empty if there is none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     at: u32,
@@ -58,7 +61,7 @@ struct Part {
 }
 
 impl Part {
-    /// Of a part of `block`.
+    /// The position of `part` in `block`.
     fn of(block: &[u8], part: &[u8]) -> Part {
         let at = (part.as_ptr() as usize).wrapping_sub(block.as_ptr() as usize);
         Part { at: at as u32, length: part.len() as u32 }
@@ -71,7 +74,8 @@ impl Part {
 }
 
 impl Skim {
-    /// Of the packet that lies there in its block, which is smaller than 4 GiB; nothing where that is no message.
+    /// Reads the packet at this place in its block, which is smaller than 4 GiB. `None` if it is no
+    /// message.
     pub(super) fn of(at: u64, block: &[u8], place: Range<usize>) -> Option<Skim> {
         let raw = &block[place];
         let mut skim = Skim {
@@ -133,7 +137,7 @@ impl EventSkim {
 #[derive(Default)]
 pub(crate) struct Sequences(FxHashMap<u64, Sequence>);
 
-/// The state of one.
+/// The state of one sequence.
 #[derive(Default)]
 struct Sequence {
     clocks: Vec<(u64, Clock)>,
@@ -145,7 +149,7 @@ struct Sequence {
     others: FxHashMap<(u32, u64), Vec<u8>>,
 }
 
-/// An interned name: the entry as it stands, and its text.
+/// An interned name: its entry as written, and its text.
 struct Interned {
     raw: Vec<u8>,
     text: Arc<str>,
@@ -153,26 +157,33 @@ struct Interned {
 
 #[derive(Clone, Copy)]
 struct Clock {
-    /// What it read last.
+    /// The last reading.
     time: u64,
-    /// What is to be added for the trace's clock.
+    /// What to add to get the trace's clock.
     offset: i64,
     is_delta: bool,
 }
 
+impl Clock {
+    /// A reading of it on the trace's clock.
+    fn in_trace(&self, reading: u64) -> HostNs {
+        HostNs(reading.wrapping_add_signed(self.offset))
+    }
+}
+
 /// A packet and what it means.
 pub struct Packet<'a> {
-    /// The packet as it stands.
+    /// The packet as written.
     pub raw: &'a [u8],
     /// The sequence that it belongs to.
     pub sequence: u64,
-    /// When, in nanoseconds of the trace's clock.
-    pub time: Option<u64>,
-    /// Its time is the distance from the one before it in its sequence.
+    /// Its time, in ns of the trace's clock.
+    pub time: Option<HostNs>,
+    /// Its time is given as the distance from the previous packet of its sequence.
     pub(crate) is_delta: bool,
-    /// It begins its sequence, or begins it anew.
+    /// It starts its sequence, or restarts it.
     pub(crate) clears_state: bool,
-    /// It says what the later packets of its sequence leave out.
+    /// It sets defaults for the later packets of its sequence.
     pub(crate) has_defaults: bool,
     /// The track that it describes.
     pub(crate) descriptor: Option<&'a [u8]>,
@@ -184,15 +195,15 @@ pub struct Packet<'a> {
 /// A slice's begin or end, an instant, a counter's value.
 #[derive(Clone, Copy)]
 pub struct Event<'a> {
-    /// Which of them: `track_event::Type`.
+    /// Its `track_event::Type`.
     pub(crate) kind: u64,
     /// The uuid of its track.
     pub track: u64,
     /// Its name; empty for an end.
     pub name: &'a str,
-    /// Its category; empty where it has none.
+    /// Its category; empty if it has none.
     pub category: &'a str,
-    /// What marks an operation on all ranks.
+    /// The number that marks an operation on all ranks.
     pub correlation: Option<u64>,
     /// A counter's value.
     pub(crate) value: Option<i64>,
@@ -202,11 +213,11 @@ pub struct Event<'a> {
 }
 
 impl Packet<'_> {
-    /// The packet decoded, with all that it says itself.
+    /// Decodes the packet, with everything that it says itself.
     ///
     /// # Errors
     ///
-    /// When it is no packet.
+    /// If it is no packet.
     pub fn decode(&self) -> Result<super::TracePacket, prost::DecodeError> {
         super::TracePacket::decode(self.raw)
     }
@@ -217,7 +228,7 @@ impl Packet<'_> {
         self.descriptor.and_then(|descriptor| TrackDescriptor::decode(descriptor).ok())
     }
 
-    /// An interned entry of its sequence as it stands.
+    /// An interned entry of its sequence, as written.
     pub(crate) fn interned(&self, dictionary: u32, iid: u64) -> Option<&[u8]> {
         let name = match dictionary {
             interned_data::EVENT_NAMES => self.state.names.get(&iid),
@@ -227,48 +238,48 @@ impl Packet<'_> {
         Some(&name?.raw)
     }
 
-    /// All interned entries of its sequence but the names of events and of categories.
+    /// All interned entries of its sequence except the names of events and categories.
     pub(crate) fn other_interned(&self) -> impl Iterator<Item = (u32, u64)> {
         self.state.others.keys().copied()
     }
 
-    /// What the delta clock of its sequence reads, as the trace's time.
-    pub(crate) fn delta_clock(&self) -> Option<u64> {
+    /// The current reading of its sequence's delta clock, as the trace's time.
+    pub(crate) fn delta_clock(&self) -> Option<HostNs> {
         let (_, clock) = self.state.clocks.iter().find(|(_, clock)| clock.is_delta)?;
-        Some(clock.time.wrapping_add_signed(clock.offset))
+        Some(clock.in_trace(clock.time))
     }
 }
 
 impl<'a> Event<'a> {
-    /// Which of them it is.
+    /// Its type.
     #[must_use]
     pub fn r#type(&self) -> Type {
         i32::try_from(self.kind).ok().and_then(|kind| Type::try_from(kind).ok()).unwrap_or_default()
     }
 
-    /// Its name, to be kept: one text for all events of that name.
+    /// Its name, for keeping: all events with that name share one text.
     #[must_use]
     pub fn shared_name(&self) -> Arc<str> {
         self.shared_name.cloned().unwrap_or_else(|| self.name.into())
     }
 
-    /// Our arguments, decoded; none of them where they are damaged.
+    /// Our arguments, decoded; all absent if they are damaged.
     #[must_use]
     pub fn nccl(&self) -> Nccl {
         Nccl::decode(self.args).unwrap_or_default()
     }
 
-    /// One of our arguments, by its number in `Nccl`.
+    /// One of our arguments, by its field number in `Nccl`.
     pub(crate) fn arg(&self, number: u32) -> Option<Field<'a>> {
         fields(self.args).find(|field| field.number == number)
     }
 
-    /// One of our arguments that is a number.
+    /// One of our arguments, as a number.
     pub(crate) fn uint(&self, number: u32) -> Option<u64> {
         self.arg(number).map(|field| field.uint())
     }
 
-    /// One of our arguments that is a text.
+    /// One of our arguments, as text.
     pub(crate) fn text(&self, number: u32) -> Option<String> {
         self.arg(number).map(|field| String::from_utf8_lossy(field.bytes()).into_owned())
     }
@@ -291,7 +302,7 @@ impl Sequences {
     ///
     /// # Errors
     ///
-    /// When its time is on a clock of which nothing is known.
+    /// If its time is on an unknown clock.
     pub(super) fn take<'a>(&'a mut self, block: &'a [u8], skim: &Skim) -> Result<Packet<'a>, Error> {
         let raw = skim.raw(block);
         let state = self.0.entry(skim.sequence).or_default();
@@ -322,7 +333,7 @@ impl Sequences {
 }
 
 impl Sequence {
-    /// Takes what later packets leave out; whether it has defaults.
+    /// Remembers what later packets leave out. Returns whether the packet sets defaults.
     fn learn(&mut self, packet: &[u8]) -> bool {
         let mut has_defaults = false;
         for field in fields(packet) {
@@ -373,7 +384,7 @@ impl Sequence {
                     continue;
                 }
             };
-            // An entry of either has its text in the same place.
+            // The entries of both kinds have their text in the same field.
             let text = part(event_name::NAME).map_or(&[][..], |name| name.bytes());
             names.insert(iid, Interned { raw, text: String::from_utf8_lossy(text).into() });
         }
@@ -392,18 +403,19 @@ impl Sequence {
         }
     }
 
-    /// A reading of a clock as the trace's time, and whether it was a distance.
-    fn time(&mut self, clock: u64, reading: u64) -> Result<(u64, bool), Error> {
+    /// Converts a reading of a clock to the trace's time. Also returns whether the reading was a
+    /// distance.
+    fn time(&mut self, clock: u64, reading: u64) -> Result<(HostNs, bool), Error> {
         if clock == clock_id::BOOTTIME {
-            return Ok((reading, false));
+            return Ok((HostNs(reading), false));
         }
         let known = self.clocks.iter_mut().find(|(id, _)| *id == clock && PRIVATE_CLOCKS.contains(id));
         let Some((_, known)) = known else { return Err(Error::Clock(clock)) };
         if known.is_delta {
             known.time = known.time.wrapping_add(reading);
-            return Ok((known.time.wrapping_add_signed(known.offset), true));
+            return Ok((known.in_trace(known.time), true));
         }
-        Ok((reading.wrapping_add_signed(known.offset), false))
+        Ok((known.in_trace(reading), false))
     }
 
     fn event<'a>(&'a self, block: &'a [u8], event: &EventSkim) -> Event<'a> {

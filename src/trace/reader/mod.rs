@@ -1,18 +1,19 @@
-//! Reads traces, however large: the packets of a file in their order, with what earlier ones said for them.
+//! Reads traces of any size: the packets of a file in order, with what earlier packets said for
+//! them.
 //!
 //! ```text
-//!   blocks   whole packets of the file, unpacked side by side on all cores
-//!   follow   what a packet leaves unsaid: its sequence's clock, default track and names
+//!   blocks   whole packets of the file, decompressed in parallel on all cores
+//!   follow   what a packet leaves out: its sequence's clock, default track and names
 //!   wire     protobuf's encoding, field by field
 //! ```
 //!
-//! Memory does not grow with the file. An event's arguments are decoded when they are asked for.
+//! Memory does not grow with the file. An event's arguments are decoded on demand.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use prost::Message as _;
+use prost::{DecodeError, Message as _};
 
 use super::fields::clock_id;
 
@@ -40,7 +41,7 @@ pub mod proto {
     }
 }
 
-/// What a clock snapshot says is to be added to the trace's times for those since 1970, ns.
+/// What to add to the trace's times to get ns since 1970, according to a clock snapshot.
 pub(crate) fn to_utc_ns(packet: &TracePacket) -> Option<i64> {
     let clocks = &packet.clock_snapshot.as_ref()?.clocks;
     let reads = |id: u64| Some(clocks.iter().find(|it| u64::from(it.clock_id()) == id)?.timestamp() as i64);
@@ -50,22 +51,52 @@ pub(crate) fn to_utc_ns(packet: &TracePacket) -> Option<i64> {
 pub use proto::ncclscope::Nccl;
 pub use proto::perfetto::protos::{Trace, TracePacket, TrackEvent};
 
-/// Why a trace cannot be read, or not to its end. The packets before the fault were handed over.
+/// Why a trace cannot be read, or not to its end. The packets before the fault were passed on.
 #[derive(Debug)]
 pub enum Error {
     /// The file cannot be read.
     Io(io::Error),
-    /// The first byte is not that of a packet.
+    /// The first byte does not start a packet.
     NotATrace,
     /// A packet cannot be decoded.
     Packet {
-        /// Where it begins, or the compressed packet that holds it.
+        /// Where it begins, or the compressed packet that contains it.
         at: u64,
         /// Why.
-        reason: String,
+        damage: Damage,
     },
-    /// A packet's time is on this clock, which nothing relates to the clock of the trace.
+    /// A packet's time is on this clock, which nothing relates to the trace's clock.
     Clock(u64),
+}
+
+/// What is wrong with a packet.
+#[derive(Debug)]
+pub enum Damage {
+    /// Its first byte is not that of a packet.
+    NoPacket,
+    /// It claims this many more bytes than the file has, which is more than a packet can have.
+    TooLong(u64),
+    /// What it holds cannot be unpacked.
+    Packed(io::Error),
+    /// It is not a Protobuf message.
+    NoMessage,
+    /// The last of the packets that it holds is cut off.
+    CutOff,
+    /// It is a Protobuf message, but not a packet.
+    Message(DecodeError),
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Damage::NoPacket => f.write_str("no packet begins here"),
+            Damage::TooLong(missing) => write!(f, "it claims {missing} bytes more"),
+            Damage::Packed(error) => write!(f, "{error}"),
+            Damage::NoMessage => f.write_str("it is no message"),
+            Damage::CutOff => f.write_str("what it holds is cut off"),
+            Damage::Message(error) => write!(f, "{error}"),
+        }
+    }
 }
 
 impl std::fmt::Display for Error {
@@ -73,7 +104,7 @@ impl std::fmt::Display for Error {
         match self {
             Error::Io(error) => write!(f, "{error}"),
             Error::NotATrace => write!(f, "this is not a Perfetto trace: it does not begin with a packet"),
-            Error::Packet { at, reason } => write!(f, "the packet at byte {at} cannot be read: {reason}"),
+            Error::Packet { at, damage } => write!(f, "the packet at byte {at} cannot be read: {damage}"),
             Error::Clock(clock) => {
                 write!(f, "it has times on clock {clock}, which nothing relates to the clock of the trace")
             }
@@ -81,7 +112,15 @@ impl std::fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io(error) | Error::Packet { damage: Damage::Packed(error), .. } => Some(error),
+            Error::Packet { damage: Damage::Message(error), .. } => Some(error),
+            Error::Packet { .. } | Error::NotATrace | Error::Clock(_) => None,
+        }
+    }
+}
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Error {
@@ -89,11 +128,11 @@ impl From<io::Error> for Error {
     }
 }
 
-/// Calls `each` for every packet of a trace, in their order, until it fails.
+/// Calls `each` for every packet of a trace, in order, until it fails.
 ///
 /// # Errors
 ///
-/// See [`Error`]; and what `each` answers.
+/// See [`Error`]; and whatever `each` returns.
 pub fn read<E: From<Error>>(
     source: impl Read + Send,
     mut each: impl FnMut(&Packet<'_>) -> Result<(), E>,
@@ -111,7 +150,7 @@ pub fn read_file<E: From<Error>>(path: &Path, each: impl FnMut(&Packet<'_>) -> R
     read(File::open(path).map_err(Error::Io)?, each)
 }
 
-/// Calls `each` for every packet of a trace, all of it decoded.
+/// Calls `each` for every packet of a trace, fully decoded.
 ///
 /// # Errors
 ///
@@ -119,7 +158,7 @@ pub fn read_file<E: From<Error>>(path: &Path, each: impl FnMut(&Packet<'_>) -> R
 pub fn decoded(bytes: &[u8], mut each: impl FnMut(TracePacket)) -> Result<Extent, Error> {
     blocks::unpacked(bytes, |bytes, skim| {
         let packet = TracePacket::decode(skim.raw(bytes));
-        each(packet.map_err(|error| Error::Packet { at: skim.at, reason: error.to_string() })?);
+        each(packet.map_err(|error| Error::Packet { at: skim.at, damage: Damage::Message(error) })?);
         Ok(())
     })
 }

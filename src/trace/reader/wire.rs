@@ -1,9 +1,9 @@
-//! Protobuf's wire format for reading field by field: what is copied from one trace to another is copied as it stands,
-//! fields included that this build does not know.
+//! Protobuf's wire format, read field by field. What is copied from one trace to another is copied
+//! as it is, including fields that this build does not know.
 
 use prost::encoding::{self, decode_varint};
 
-/// The fields of a message, in their order. Ends early where the bytes are no message.
+/// The fields of a message, in order. Ends early if the bytes are no message.
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
     is_damaged: bool,
@@ -16,7 +16,7 @@ pub(crate) struct Field<'a> {
     pub(crate) number: u32,
     /// What it holds.
     pub(crate) value: Value<'a>,
-    /// The field as it stands, number included.
+    /// The field as written, including its number.
     pub(crate) raw: &'a [u8],
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Takes a number off the front; nothing where none is there.
+/// Takes a number off the front; `None` if there is none.
 #[inline]
 pub(crate) fn varint(rest: &mut &[u8]) -> Option<u64> {
     // Most are below 128.
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// The integer in it, 0 where it holds none.
+    /// Its integer; 0 if it has none.
     pub(crate) fn uint(&self) -> u64 {
         match self.value {
             Value::Varint(number) | Value::Fixed(number) => number,
@@ -101,7 +101,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The bytes in it, none where it holds a number.
+    /// Its bytes; empty if it is a number.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         match self.value {
             Value::Bytes(bytes) => bytes,
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read_and_stand_as_they_were() {
+    fn fields_are_read_and_keep_their_bytes() {
         let message = [0x08, 0x96, 0x01, 0x12, 0x02, b'h', b'i', 0x19, 1, 0, 0, 0, 0, 0, 0, 0];
         let found: Vec<_> = fields(&message).collect();
         assert_eq!(found.len(), 3);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_ends_early() {
+    fn bytes_that_are_no_message_end_early() {
         assert_eq!(fields(&[0x12, 0x05, 1]).count(), 0);
         assert_eq!(fields(&[0x08, 1, 0x0b]).count(), 1);
         assert_eq!(fields(&[0x08]).count(), 0);

@@ -1,8 +1,8 @@
-//! Our typed arguments: their descriptor, their words, and what events say in them.
+//! Our typed arguments: their descriptor, their words, and the arguments of events.
 
 use super::*;
 
-/// Google's descriptors, as far as they matter here.
+/// The parts of Google's descriptors that matter here.
 #[derive(Clone, PartialEq, prost::Message)]
 struct DescriptorSet {
     #[prost(message, repeated, tag = "1")]
@@ -82,13 +82,13 @@ fn nccl_field() -> i32 {
 }
 
 #[test]
-fn the_arguments_lie_in_field_9900() {
+fn the_arguments_are_in_field_9900() {
     assert_eq!(nccl_field(), 9900);
 }
 
 #[test]
 fn words_have_the_same_numbers_in_memory_and_in_the_trace() {
-    // Names that an enum needs and NCCL has not.
+    // Names that an enum needs and NCCL does not have.
     const OWN: &[(&str, Word)] = &[
         ("FUNCTION_ABSENT", Word::ABSENT),
         ("DATATYPE_ABSENT", Word::ABSENT),
@@ -96,7 +96,7 @@ fn words_have_the_same_numbers_in_memory_and_in_the_trace() {
         ("PROTOCOL_ABSENT", Word::ABSENT),
     ];
     let mut spelled = 0;
-    // How a kernel was matched, and by what a peer is reached, is ours, not NCCL's.
+    // How a kernel was matched and how a peer is reached are our words, not NCCL's.
     let descriptor = descriptor();
     let ours = ["MATCH_ABSENT", "TRANSPORT_ABSENT"];
     let words = descriptor.enums.iter().filter(|it| !ours.contains(&it.values[0].name.as_str()));
@@ -112,13 +112,13 @@ fn words_have_the_same_numbers_in_memory_and_in_the_trace() {
     // MC and UC are written as text; all others have a name.
     let known = (1..Word::FIRST_TEXT.0).filter(|&number| Word(number).spelling().is_some()).count();
     assert_eq!(spelled, known - 2);
-    // And the reader's types say the same.
+    // The reader's types agree.
     assert_eq!(words::Function::AllReduce as u16, Word::ALL_REDUCE.0);
     assert_eq!(words::DataType::NcclFloat32 as u16, Word::FLOAT32.0);
 }
 
 #[test]
-fn each_method_of_a_recording_has_a_count_of_its_own() {
+fn each_match_method_of_a_recording_has_its_own_count() {
     let matched = std::array::from_fn(|index| 1 << index);
     let mut args = Args::new();
     args.matches(&Matches { matched, ..Matches::default() }, 0);
@@ -139,7 +139,7 @@ fn each_method_of_a_recording_has_a_count_of_its_own() {
     }
 }
 
-/// What an event says beside its name, in the order of the fields.
+/// An event's arguments, in the order of their fields.
 fn arguments(input: &str) -> String {
     let picture = picture(draw(input));
     let args = |event: &Drawn| {
@@ -159,7 +159,7 @@ fn arguments(input: &str) -> String {
 }
 
 #[test]
-fn events_say_what_is_known_of_them() {
+fn events_have_the_known_facts_as_arguments() {
     let said = arguments(
         "0 0 thread 100 python3 | 0 1 thread 200 NCCL | 0 0 text $1 AllShuffle
          0 0 comm C hash=7 rank=0 ranks=2 nodes=1
@@ -204,7 +204,7 @@ fn events_say_what_is_known_of_them() {
             net_length=100",
     );
     let said = said.trim_end();
-    // The first are the recording's own.
+    // The first ones are the recording's own.
     let said = said.split_once("communicator init").map(|(_, rest)| format!("communicator init{rest}")).unwrap();
     assert!(said == expected, "\n-- said --\n{said}\n-- expected --\n{expected}\n");
 }

@@ -1,8 +1,8 @@
-//! Files that are cut off, compressed, or no traces.
+//! Files that are cut off, compressed, or not traces.
 
 use super::*;
 
-/// A trace that a recording of some calls made; one packet in it is compressed.
+/// A trace from a recording of a few calls; one of its packets is compressed.
 fn sample() -> Vec<u8> {
     let mut tracks = draw(&format!("{CAST} | 1 0 start a GroupApi | 2 0 stop a"));
     let mut bytes = tracks.take();
@@ -25,7 +25,7 @@ fn compressed_packets_are_read_like_others() {
 }
 
 #[test]
-fn a_cut_file_reads_to_its_last_whole_packet() {
+fn a_cut_file_is_read_up_to_its_last_whole_packet() {
     let bytes = sample();
     let mut packets = Vec::new();
     let mut at = 0;
@@ -47,7 +47,7 @@ fn a_cut_file_reads_to_its_last_whole_packet() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn files_that_are_not_traces_are_refused() {
     for bytes in [&b"this is not a trace"[..], b"\x1f\x8b\x08", b"\0"] {
         assert!(matches!(reader::decoded(bytes, |_| {}), Err(Error::NotATrace)));
         assert_eq!(reader::whole_length(bytes), 0);
@@ -56,7 +56,7 @@ fn what_is_no_trace_is_refused() {
 }
 
 #[test]
-fn a_fault_says_where_it_is_and_what_came_before_is_kept() {
+fn a_fault_names_its_position_and_keeps_the_packets_before_it() {
     let good = sample();
     let at = good.len() as u64;
     let count = |bytes: &[u8]| {
@@ -68,7 +68,7 @@ fn a_fault_says_where_it_is_and_what_came_before_is_kept() {
     result.unwrap();
     for fault in [
         b"no packet".to_vec(),
-        // A packet that is no message; a stream that is none; one that ends inside a packet.
+        // A packet that is no message, a stream that is none, and one that ends inside a packet.
         b"\x0a\x02\x0b\x0b".to_vec(),
         compressed(b"no zlib stream"),
         compressed(&deflated(b"\x0a\x20\x08")),

@@ -1,4 +1,4 @@
-//! A trace as a reader understands it, which refuses whatever Perfetto would drop or misplace.
+//! A trace as a reader understands it. Reading refuses whatever Perfetto would drop or misplace.
 
 use super::*;
 
@@ -9,9 +9,9 @@ const BOOTTIME: u32 = 6;
 /// A trace as a reader understands it.
 #[derive(Default)]
 pub(super) struct Picture {
-    /// In the order of their description.
+    /// In order of their description.
     pub(super) tracks: Vec<TrackDescriptor>,
-    /// In the order of the file.
+    /// In order of the file.
     pub(super) events: Vec<Drawn>,
 }
 
@@ -39,7 +39,7 @@ struct Stream {
 }
 
 impl Picture {
-    /// Reads a trace, and panics at whatever Perfetto would drop or misplace.
+    /// Reads a trace. Panics at anything that Perfetto would drop or misplace.
     pub(super) fn read(bytes: &[u8]) -> Picture {
         let mut picture = Picture::default();
         let mut streams = HashMap::new();
@@ -123,8 +123,8 @@ impl Picture {
         self.count(Type::SliceBegin) - self.count(Type::SliceEnd)
     }
 
-    /// Holds every track to what makes its slices nest as they were meant to: begins and ends in order of time,
-    /// no end without a begin, one slice at a time in a lane, and only a phase inside it.
+    /// Asserts that slices nest on every track as intended: begins and ends in order of time, no
+    /// end without a begin, one slice at a time in a lane, and only phases inside it.
     pub(super) fn check_nesting(&self) {
         const INNER: &[&str] = &[
             "GPU wait",
@@ -140,7 +140,8 @@ impl Picture {
             "append",
         ];
         let mut tracks: HashMap<u64, (u64, u32)> = HashMap::new();
-        // By track, the begin of the last operation that a kernel carried; of those that found no lane, all have the same span.
+        // By track: the begin of the last operation that a kernel carried. All those that found no
+        // lane have the same span.
         let mut carried: HashMap<u64, u64> = HashMap::new();
         for event in &self.events {
             let is_thread = self.track(event.track).is_some_and(|track| track.thread.is_some());
@@ -170,7 +171,7 @@ impl Picture {
         }
     }
 
-    /// The tracks on which something is drawn, as lines.
+    /// The tracks with anything on them, as lines.
     pub(super) fn lines(&self) -> String {
         let mut lines = String::new();
         for root in self.tracks.iter().filter(|track| track.parent_uuid.is_none()) {
@@ -198,7 +199,7 @@ impl Picture {
             self.write_track(child, depth + 1, lines);
         }
         if lines.len() == before {
-            // Without events it is not drawn.
+            // A track without events is not drawn.
             lines.truncate(at);
         }
     }

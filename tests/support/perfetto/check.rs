@@ -1,14 +1,15 @@
-//! What can be wrong with a trace, and the search for it.
+//! What can be wrong with a trace, and the check for it.
 
 use std::fmt;
 
 use super::Trace;
 use super::written::Written;
 
-/// Looks for everything that can be wrong with a trace; says first what is wrong on purpose.
+/// Checks for everything that can be wrong with a trace. First it is told what is wrong on purpose.
 ///
-/// Two slices of one track that overlap without nesting nest all the same: Perfetto gives the first end to the later begin.
-/// They are known by their kind, where no slice may hold another of its own.
+/// If two slices of a track overlap without nesting, Perfetto nests them anyway: it gives the first
+/// end to the later begin. They are recognised by their kind, where no slice may contain another of
+/// its own kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Check {
     open_slices: u64,
@@ -21,14 +22,14 @@ impl Check {
         Check::default()
     }
 
-    /// This many slices have no end, as those of operations that never finished.
+    /// This many slices have no end, such as those of operations that never finished.
     #[must_use]
     pub fn open_slices(mut self, count: u64) -> Check {
         self.open_slices = count;
         self
     }
 
-    /// What was recorded no program does: calls may lie in calls.
+    /// No program does what was recorded: calls may contain calls.
     #[must_use]
     pub fn of_no_program(mut self) -> Check {
         self.of_no_program = true;
@@ -94,8 +95,8 @@ impl Check {
     }
 }
 
-/// Counters that Perfetto files under mild severities although they mean malformed input. Which
-/// of them exist depends on the release.
+/// Counters to which Perfetto gives mild severities although they mean malformed input. Which of
+/// them exist depends on the release.
 const DEFECTS: &[&str] = &[
     "flow_end_without_start",
     "flow_step_without_start",
@@ -139,8 +140,9 @@ fn negative_durations(trace: &Trace) -> Vec<Problem> {
     problems.collect()
 }
 
-/// Slices of a recording that hold another of their kind, which nothing that NCCL or CUPTI tells of does, but for operations of one kernel: where
-/// it carried more than there are lanes, they lie in each other, each as long as the kernel.
+/// Slices of a recording that contain another of their kind. Nothing reported by NCCL or CUPTI
+/// does, except operations of one kernel: beyond the number of lanes they nest, each as long as the
+/// kernel.
 fn overlaps(trace: &Trace) -> Vec<Problem> {
     let kind = |of: &str| {
         format!(
@@ -175,23 +177,23 @@ pub enum Problem {
         /// Perfetto's own words, often empty.
         description: String,
     },
-    /// Perfetto imported another number of things than were written.
+    /// Perfetto imported a different number of items than was written.
     Lost {
-        /// The things.
+        /// The kind of item.
         what: &'static str,
-        /// How many the packets hold.
+        /// How many are in the packets.
         written: u64,
         /// How many Perfetto has.
         imported: u64,
     },
-    /// Ends that closed nothing: none was begun, or it began later than the end.
+    /// Ends that closed nothing: nothing was begun, or it began later than the end.
     EndsWithoutBegin {
         /// How many.
         count: u64,
         /// The tracks with more ends than begins, with their uuids.
         tracks: Vec<String>,
     },
-    /// Another number of slices have no end than was said.
+    /// The number of slices without an end differs from the expected one.
     OpenSlices {
         /// The number that [`Check::open_slices`] was given.
         expected: u64,
@@ -200,13 +202,13 @@ pub enum Problem {
         /// Up to three of them.
         examples: Vec<String>,
     },
-    /// A slice that lasts less than nothing.
+    /// A slice with a negative duration.
     NegativeDuration {
         /// Its name.
         slice: String,
         /// Its track's name.
         track: String,
-        /// How long it lasts, in nanoseconds.
+        /// Its duration in ns.
         dur: i64,
     },
     /// Slices of one track that overlap.
@@ -220,14 +222,14 @@ pub enum Problem {
         /// Their track.
         track: String,
     },
-    /// The file, or what a compressed packet holds, stops inside a packet.
+    /// The file, or the content of a compressed packet, stops inside a packet.
     Incomplete {
         /// Where in the file the packet starts.
         offset: usize,
-        /// How many bytes of it there are.
+        /// How many bytes of it exist.
         bytes: usize,
     },
-    /// A packet that is no protobuf message, or holds something that is none.
+    /// A packet that is no protobuf message, or that contains something that is none.
     Malformed {
         /// Where in the file it starts.
         offset: usize,
@@ -290,7 +292,7 @@ mod tests {
     const TRACK: u64 = 11;
     const COUNTER_TRACK: u64 = 12;
 
-    /// One packet, in the form in which it stands in a file.
+    /// One packet, as written in a file.
     fn packet(fields: Message) -> Vec<u8> {
         Message::new().bytes(1, fields).into_bytes()
     }
@@ -346,7 +348,7 @@ mod tests {
         packet(Message::new().bytes(50, encoder.finish().unwrap()))
     }
 
-    /// Checks a trace of the usual start and these packets; the answer as lines.
+    /// Checks a trace with the usual start and these packets. Returns the problems as lines.
     fn check(packets: &[Vec<u8>]) -> String {
         lines(&trace(packets).check())
     }
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_trace_has_no_problem() {
+    fn a_valid_trace_has_no_problem() {
         let defaults = Message::new().bytes(11, Message::new().varint(11, TRACK));
         let value = |time, value| at(time, event(COUNTER, COUNTER_TRACK).varint(30, value));
         let trace = trace(&[
@@ -401,14 +403,14 @@ mod tests {
     }
 
     #[test]
-    fn slices_that_overlap() {
+    fn overlapping_slices() {
         let begin = |category: &str| named(BEGIN).bytes(22, category);
         let two = |category: &str, second: &str| {
             let ends = [at(120, event(END, TRACK)), at(130, event(END, TRACK))].concat();
             check(&[at(100, begin(category)), at(110, begin(second)), ends])
         };
         assert_eq!(two("kernel", "kernel"), "slices that overlap: 1, such as AllReduce in AllReduce on stream 7\n");
-        // A range may hold another of its name.
+        // A range may contain another with the same name.
         assert_eq!(two("nvtx", "nvtx"), "");
         assert_eq!(two("kernel", "carried"), "");
     }
@@ -513,7 +515,7 @@ mod tests {
 
     #[test]
     fn render_stages() {
-        // Perfetto gives those that overlap tracks of their own.
+        // Perfetto gives overlapping ones separate tracks.
         assert_eq!(check(&[render_stage(100, 10), render_stage(105, 10)]), "");
         let no_id = Message::new().varint(2, 10).varint(3, 1).varint(4, 1);
         let no_id = packet(on_sequence().varint(8, 120).bytes(53, no_id));
@@ -521,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_render_stage_that_lasts_less_than_nothing() {
+    fn a_render_stage_with_a_negative_duration() {
         assert_eq!(
             check(&[render_stage(100, 5_u64.wrapping_neg())]),
             "render stage(1) on Unknown GPU Queue 1 lasts -5 ns\n"
@@ -529,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn what_perfetto_refuses_by_itself() {
+    fn traces_that_perfetto_itself_refuses() {
         let mut raw = flate2::write::DeflateEncoder::new(Vec::new(), Default::default());
         raw.write_all(&slice(100, 110)).unwrap();
         let no_zlib_header = packet(Message::new().bytes(50, raw.finish().unwrap()));

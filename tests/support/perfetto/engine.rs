@@ -1,4 +1,4 @@
-//! The trace processor's process, and the part of its protocol that loads a trace and asks it.
+//! The trace processor's process, and the part of its protocol for loading and querying a trace.
 
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -27,19 +27,20 @@ mod rpc {
 /// Bytes of trace in one request.
 const CHUNK: usize = 16 << 20;
 
-/// Up to this size of a trace, code that compiles fast beats code that runs fast: it starts in
-/// 0.15 s instead of 0.45 s.
+/// Up to this trace size, code that compiles fast beats code that runs fast: it starts in 0.15 s
+/// instead of 0.45 s.
 const SMALL: usize = 4 << 20;
 
-/// Those that wait for another trace: to forget one takes far less than to start. They end with this process, which closes their input.
+/// Idle processes waiting for another trace: unloading one takes much less time than starting. They
+/// end with this process, which closes their input.
 static IDLE: Mutex<Vec<Engine>> = Mutex::new(Vec::new());
 
-/// A running trace processor; it is killed with this.
+/// A running trace processor, killed on drop.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// Its code was compiled fast.
+    /// Its code was compiled for a fast start.
     is_small: bool,
-    /// It was asked nothing that it did not answer.
+    /// It has answered every request.
     is_done: bool,
     process: Child,
     requests: ChildStdin,
@@ -47,7 +48,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// One for a trace of `size` bytes, with nothing in it.
+    /// An engine for a trace of `size` bytes, with nothing loaded.
     pub(super) fn empty(size: usize) -> Result<Engine, Error> {
         let is_small = size <= SMALL;
         let idle = {
@@ -62,7 +63,7 @@ impl Engine {
         Engine::start(is_small)
     }
 
-    /// Keeps it for another trace, unless it owes an answer.
+    /// Keeps it for another trace, unless an answer is outstanding.
     pub(super) fn retire(self) {
         if self.is_done {
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
@@ -86,7 +87,7 @@ impl Engine {
         Ok(Engine { is_small, is_done: true, process, requests, replies })
     }
 
-    /// Forgets the trace.
+    /// Unloads the trace.
     fn reset(&mut self) -> Result<(), Error> {
         self.send(Message::new().varint(rpc::REQUEST, rpc::RESET_TRACE_PROCESSOR))?;
         self.receive(rpc::APPEND_RESULT)?;
@@ -132,7 +133,7 @@ impl Engine {
         sent.map_err(|error| self.last_words(&error))
     }
 
-    /// The `result` field of the next reply; empty where it is missing.
+    /// The `result` field of the next reply; empty if it is missing.
     fn receive(&mut self, result: u64) -> Result<Vec<u8>, Error> {
         let reply = match read_message(&mut self.replies) {
             Ok(reply) => reply,
@@ -151,7 +152,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// Why the process stopped talking: it is ending, and says so until its end.
+    /// Why the process stopped answering: it is ending, and prints the reason before its end.
     fn last_words(&mut self, error: &io::Error) -> Error {
         let mut words = String::new();
         if let Some(stderr) = &mut self.process.stderr {
@@ -166,13 +167,13 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Both fail only where the process has ended by itself.
+        // Both fail only if the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Perfetto's `QueryResult`, from as many messages as it takes.
+/// Perfetto's `QueryResult`, from any number of messages.
 #[derive(Default)]
 struct Answer {
     columns: Vec<String>,
@@ -194,7 +195,7 @@ impl Answer {
         Some(())
     }
 
-    /// A batch holds the kinds of its cells, and the values of each kind in lists of their own.
+    /// A batch contains the kinds of its cells, and the values of each kind in separate lists.
     fn add_batch(&mut self, batch: &[u8]) -> Option<()> {
         let mut kinds: &[u8] = &[];
         let mut integers: &[u8] = &[];

@@ -1,6 +1,6 @@
-//! Protobuf's wire format, as far as the trace checks need it.
+//! The part of protobuf's wire format that the trace checks need.
 
-/// The fields of a message, one after the other. Ends early, with an error, where the bytes are no
+/// The fields of a message, one after the other. Ends early, with an error, if the bytes are no
 /// message.
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -170,7 +170,7 @@ mod tests {
         let whole = Message::new().varint(1, 300).bytes(2, b"abc").into_bytes();
         for length in 1..whole.len() {
             let last = fields(&whole[..length]).last().unwrap();
-            // Cut between its fields, a message is whole.
+            // When cut between its fields, a message is whole.
             assert_eq!(last.is_ok(), length == 3, "{length} bytes");
         }
     }

@@ -1,4 +1,4 @@
-//! What the packets of a trace say, counted without Perfetto.
+//! What the packets of a trace contain, counted without Perfetto.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -43,7 +43,7 @@ mod field {
     pub(super) const EACH: u64 = 1;
 }
 
-/// `SequenceFlags`: what came before on this sequence is forgotten.
+/// `SequenceFlags`: earlier state of this sequence is discarded.
 const INCREMENTAL_STATE_CLEARED: u64 = 1;
 
 /// What was written.
@@ -53,12 +53,12 @@ pub(super) struct Written {
     pub(super) begins: u64,
     pub(super) ends: u64,
     pub(super) instants: u64,
-    /// Values of counters, those that ride on other events too.
+    /// Values of counters, including those in other events.
     pub(super) counters: u64,
     pub(super) render_stages: u64,
     pub(super) flows: BTreeMap<u64, Flow>,
     pub(super) tracks: BTreeMap<u64, Track>,
-    /// Facts about the whole trace; of several with one key the last one holds.
+    /// Facts about the whole trace; the last value of a key holds.
     pub(super) attributes: BTreeMap<String, String>,
     /// The GPUs, as the last packet about them lists them.
     pub(super) gpus: Vec<Gpu>,
@@ -68,14 +68,14 @@ pub(super) struct Written {
     default_tracks: HashMap<u64, u64>,
 }
 
-/// A GPU as the trace describes it, in the place of its number.
+/// A GPU as the trace describes it, indexed by its number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gpu {
     /// Its model.
     pub name: String,
     /// Who made it.
     pub vendor: String,
-    /// Its UUID; empty where none was told.
+    /// Its UUID; empty if it is not given.
     pub uuid: Vec<u8>,
 }
 
@@ -87,8 +87,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// How many arrows it draws. Every event continues the chain, except the first of each; an event
-    /// that terminates ends one, and where any does the last one must.
+    /// How many arrows it draws. Every event continues the chain, except the first one of each
+    /// chain. A terminating event ends one; if there is any, the last event must be terminating.
     pub(super) fn arrows(self) -> u64 {
         self.events.saturating_sub(self.terminating.max(1))
     }
@@ -103,14 +103,15 @@ pub(super) struct Track {
 }
 
 impl Written {
-    /// Counts what is in a trace file.
+    /// Counts the content of a trace file.
     pub(super) fn read(trace: &[u8]) -> Written {
         let mut written = Written::default();
         written.packets(trace, None);
         written
     }
 
-    /// Reads a run of packets: the file, or what the compressed packet at offset `inside` holds.
+    /// Reads a run of packets: the file, or the content of the compressed packet at offset
+    /// `inside`.
     fn packets(&mut self, bytes: &[u8], inside: Option<usize>) {
         let mut run = fields(bytes);
         loop {
@@ -123,7 +124,7 @@ impl Written {
                         self.faults.push(Problem::Malformed { offset });
                     }
                 }
-                // Perfetto skips what it does not know, and so may a later release write it.
+                // Perfetto skips unknown fields, and a later release may write some.
                 Some(Ok(_)) => {}
                 Some(Err(Malformed)) => {
                     self.faults.push(Problem::Incomplete { offset: inside.unwrap_or(here), bytes: bytes.len() - here });
@@ -252,7 +253,7 @@ impl Written {
     }
 }
 
-/// The texts and bytes in each of a message's repeated messages, by their numbers.
+/// The texts and bytes in each of a message's repeated messages, by field number.
 fn texts_of(message: &[u8]) -> Result<Vec<BTreeMap<u64, Vec<u8>>>, Malformed> {
     let mut all = Vec::new();
     for field in fields(message) {

@@ -1,0 +1,239 @@
+//! What only the traces of all ranks know together: who waited for whom, and which receive got what was sent. `ncclscope merge` draws it
+//! beside them.
+//!
+//! ```text
+//! Job
+//!   dp · first to last rank     a slice for each collective, named by the rank that came last
+//!   dp · ranks waiting          how many ranks wait for the last one
+//! rank 3 · node17
+//!   Communicators
+//!     dp · rank 3 of 64 · waits   what the time of each collective went into: waiting, and the transfer
+//! ```
+
+use super::args::Args;
+use super::counters::Counter;
+use super::fields::nccl;
+use super::lanes::{FamilyId, Lanes, Look, Placing};
+use super::names::{Fixed, Text};
+use super::words::{Category, slice, track};
+use super::writer::{Clocks, Extra, Form, Place, Sequence, Track, Unit, Writer, attribute};
+use crate::model::ids::ProcessTag;
+use crate::model::time::HostNs;
+
+/// Lanes of one communicator.
+const LANES: usize = 16;
+/// Communicators and ranks that get tracks.
+const OWN: u32 = 16_000;
+/// Behind all other tracks of a communicator, and in front of all processes.
+const LAST: u32 = u32::MAX >> 1;
+
+/// Tracks about a whole job. They are of no process, and lie beside those of all files.
+pub struct JobTracks {
+    lanes: Lanes,
+    args: Args,
+    group: Option<Track>,
+    transfers: Option<Sequence>,
+    /// Arrows so far.
+    arrows: u64,
+    tag: ProcessTag,
+}
+
+/// The tracks of a rank in a communicator.
+#[derive(Clone, Copy)]
+pub struct RankTracks(FamilyId);
+
+/// The tracks of a communicator.
+#[derive(Clone, Copy)]
+pub struct CommTracks {
+    first_to_last: FamilyId,
+    waiting: Option<Counter>,
+}
+
+/// A collective, and who came to it last.
+#[derive(Clone, Copy, Debug)]
+pub struct Collective {
+    /// What marks it, as in the files.
+    pub correlation: u64,
+    /// When the first rank came, and when the last.
+    pub first: HostNs,
+    /// The other one.
+    pub last: HostNs,
+    /// Its rank in the communicator.
+    pub last_rank: i32,
+    /// How much later it came than the one before it, ns, and how far that may be off, by the clocks of both.
+    pub late_ns: u64,
+    /// The other one.
+    pub late_error_ns: u64,
+    /// Ranks whose part is known, and all.
+    pub ranks: u32,
+    /// The other one.
+    pub size: i32,
+}
+
+/// The part of one rank in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// When its kernel began.
+    pub entered: HostNs,
+    /// When it ended.
+    pub left: HostNs,
+    /// Between its hand-over and the begin of its kernel, ns.
+    pub queued_ns: u64,
+    /// How far its wait may be off, ns.
+    pub error_ns: u64,
+    /// How long its sends waited for the GPU, the peer and the network, summed over those that overlap, ns.
+    pub sends: Option<[u64; 3]>,
+}
+
+impl Collective {
+    /// Whether the clocks are good enough to say who came last.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        self.late_ns > self.late_error_ns
+    }
+
+    fn doubt(&self) -> Option<String> {
+        let Collective { ranks, size, last_rank, late_ns, late_error_ns, .. } = self;
+        let missing = i64::from(*size) - i64::from(*ranks);
+        match (self.is_certain(), missing > 0) {
+            (false, _) => Some(format!(
+                "rank {last_rank} came {late_ns} ns after the one before it, and their clocks are known to {late_error_ns} ns"
+            )),
+            (true, true) => Some(format!("only {ranks} of {size} ranks are known")),
+            (true, false) => None,
+        }
+    }
+}
+
+impl JobTracks {
+    /// With a tag that no process of the files has; nothing is drawn before `first`.
+    #[must_use]
+    pub fn new(tag: ProcessTag, first: HostNs) -> JobTracks {
+        let mut writer = Writer::new(tag, Clocks { boottime: first, monotonic: 0, realtime: 0 });
+        writer.attributes(&[(attribute::MERGED, &tag.bits().to_string())]);
+        let place = Place { orders_children: true, ..Place::default() };
+        let group = writer.track(Form::Plain { name: track::JOB }, place);
+        JobTracks { lanes: Lanes::new(writer), args: Args::new(), group, transfers: None, arrows: 0, tag }
+    }
+
+    /// The tracks of a rank; `group` is the uuid of what its other tracks are in. `None` where there are too many.
+    pub fn rank(&mut self, group: u64, label: &str, rank: i32, size: i32) -> Option<RankTracks> {
+        let place = Placing {
+            parent: Some(Track::elsewhere(group)),
+            rank: LAST,
+            description: "What the time of each collective went into on this rank: waiting for the last rank, and the transfer.",
+        };
+        let name = format!("{label}{}{rank} of {size}{}", track::RANK, track::WAITS);
+        (self.lanes.writer.tracks() < OWN).then(|| RankTracks(self.lanes.family(name, place, LANES)))
+    }
+
+    /// The tracks of a communicator whose first collective begins then. `None` where there are too many.
+    pub fn communicator(&mut self, label: &str, first: HostNs) -> Option<CommTracks> {
+        if self.lanes.writer.tracks() >= OWN {
+            return None;
+        }
+        let place = |description| Placing { parent: self.group, rank: 0, description };
+        let first_to_last =
+            place("From the first rank's begin of each collective to the last one's. Named by who was last.");
+        let first_to_last = self.lanes.family(format!("{label}{}", track::FIRST_TO_LAST), first_to_last, LANES);
+        let description = "Ranks that have begun a collective and wait for the last one.";
+        let place = Place { parent: self.group, rank: Some(0), description, ..Place::default() };
+        let name = format!("{label}{}", track::WAITING);
+        let waiting = Counter::new(&mut self.lanes.writer, &name, Unit::Named("ranks"), place, first);
+        Some(CommTracks { first_to_last, waiting })
+    }
+
+    /// Draws who came last to a collective. Answers the arrow that leads through the parts of all ranks.
+    pub fn collective(&mut self, tracks: CommTracks, it: &Collective) -> u64 {
+        self.args.clear().int(nccl::LAST_RANK, it.last_rank).uint(nccl::LATE_NS, it.late_ns);
+        self.args.uint(nccl::TIME_ERROR_NS, it.late_error_ns).uint(nccl::RANKS, it.ranks.into());
+        if let Some(doubt) = it.doubt() {
+            self.args.text(nccl::DOUBT, &doubt);
+        }
+        let name = if it.is_certain() { format!("rank {}", it.last_rank) } else { "not known who".to_owned() };
+        let name = Text(&name);
+        let look = Look::new(Category::Job, &name);
+        self.lanes.whole(tracks.first_to_last, it.first, it.last, &look, &mut self.args);
+        self.arrow()
+    }
+
+    /// Draws the part of one rank.
+    pub fn part(&mut self, tracks: RankTracks, it: &Collective, part: &Part, arrow: u64) {
+        let Part { entered, left, queued_ns, error_ns, sends } = *part;
+        let (wait, transfer) = (it.last.since(entered), left.since(it.last.max(entered)));
+        let mut arrow = Some(arrow);
+        let mut draw = |start: HostNs, end: HostNs, name: &str, doubt: Option<String>| {
+            self.args
+                .clear()
+                .uint(nccl::WAIT_NS, wait)
+                .uint(nccl::TRANSFER_NS, transfer)
+                .uint(nccl::QUEUED_NS, queued_ns);
+            self.args.int(nccl::LAST_RANK, it.last_rank).uint(nccl::TIME_ERROR_NS, error_ns);
+            for (field, ns) in
+                [nccl::GPU_WAIT_NS, nccl::PEER_WAIT_NS, nccl::NETWORK_WAIT_NS].iter().zip(sends.unwrap_or_default())
+            {
+                self.args.nonzero(*field, ns);
+            }
+            if let Some(doubt) = doubt {
+                self.args.text(nccl::DOUBT, &doubt);
+            }
+            let arrow = arrow.take();
+            let name = Text(name);
+            let look = Look::new(Category::Job, &name).of(Some(it.correlation)).with(arrow.as_slice());
+            self.lanes.whole(tracks.0, start, end, &look, &mut self.args);
+        };
+        if wait > 0 {
+            let doubt = (wait <= error_ns).then(|| format!("the clocks are known to {error_ns} ns"));
+            let name = match it.is_certain() {
+                true => format!("{}{}", slice::WAITS_FOR, it.last_rank),
+                false => slice::WAITS.to_owned(),
+            };
+            draw(entered, it.last, &name, doubt.or_else(|| it.doubt()));
+        }
+        let early = it.last.since(left);
+        let doubt = (early > error_ns).then(|| format!("it ended {early} ns before the last rank came"));
+        draw(it.last.max(entered), left.max(it.last), slice::TRANSFER, doubt);
+    }
+
+    /// Draws how many ranks of a communicator wait: by so many more or fewer at these times.
+    pub fn waiting(&mut self, tracks: CommTracks, changes: &mut [(HostNs, i64)]) {
+        changes.sort_unstable();
+        let mut count = 0;
+        for (number, (time, change)) in changes.iter().enumerate() {
+            count += change;
+            if changes.get(number + 1).is_none_or(|next| next.0 > *time)
+                && let Some(counter) = tracks.waiting
+            {
+                counter.set(&mut self.lanes.writer, *time, count);
+            }
+        }
+    }
+
+    /// Draws an arrow from when something was sent to when it had arrived; each on the track of its step, by its uuid.
+    pub fn transfer(&mut self, sent: (u64, HostNs), arrived: (u64, HostNs)) {
+        let arrow = self.arrow();
+        for ((on, time), name) in [(sent, slice::SENT), (arrived, slice::ARRIVED)] {
+            let on = Track::elsewhere(on);
+            let sequence = *self.transfers.get_or_insert_with(|| self.lanes.writer.sequence(on, time));
+            let extra = Extra { flows: &[arrow], ..Extra::default() };
+            self.lanes.writer.instant(sequence, on, time, Category::Job, &Fixed(name), &extra);
+        }
+    }
+
+    /// What was drawn since the last time, as whole packets.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<u8> {
+        self.lanes.writer.take()
+    }
+
+    /// Bytes that wait to be taken.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.lanes.writer.pending_bytes()
+    }
+
+    fn arrow(&mut self) -> u64 {
+        self.arrows += 1;
+        self.tag.base() | self.arrows
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use ncclscope::cli::run;
+use ncclscope::cli::{Failure, run};
 
 /// Runs a command and returns its output.
 ///
@@ -13,7 +13,8 @@ pub(crate) fn ncclscope(words: &[impl AsRef<OsStr>]) -> Result<String, String> {
     let mut said = Vec::new();
     let words = [OsStr::new("ncclscope")].into_iter().chain(words.iter().map(AsRef::as_ref));
     match run(words, &mut said) {
-        Ok(()) => Ok(String::from_utf8_lossy(&said).into_owned()),
+        // All is said, and the exit status is a verdict.
+        Ok(()) | Err(Failure::Exit(_)) => Ok(String::from_utf8_lossy(&said).into_owned()),
         Err(failure) => Err(failure.to_string()),
     }
 }

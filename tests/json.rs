@@ -3,10 +3,12 @@
 mod command;
 
 use command::ncclscope;
+use ncclscope::cli::{Failure, run};
 use ncclscope::config::SETTINGS;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -56,6 +58,7 @@ fn info_describes_a_trace_and_a_capture() {
     let recorded = &of_trace["recordings"][0];
     assert_eq!((&recorded["state"], &recorded["figures"]["recorded"]), (&json!("closed"), &json!(recording.calls())));
     assert_eq!((&recorded["figures"]["dropped"], &of_trace["fault"]), (&json!(0), &Value::Null));
+    assert_eq!(of_trace["verdict"], json!({"text": "trusted", "reasons": []}));
     assert_eq!(of_capture["kind"], "capture");
     assert!(of_capture["records"].as_u64() >= Some(recording.calls()), "{of_capture}");
 
@@ -77,6 +80,59 @@ fn a_recording_without_a_final_event_says_so() {
     let said: Value = serde_json::from_str(&said).unwrap();
     let recorded = &said["files"][0]["recordings"][0];
     assert_eq!((&recorded["state"], &recorded["figures"]), (&json!("running or killed"), &Value::Null));
+}
+
+#[test]
+fn the_exit_status_of_info_says_whether_a_trace_can_be_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let recorded = |script: &str| {
+        let recording = Recording::by(Play::new(script).env("NCCLSCOPE_COMPRESS", "0"));
+        fs::read(recording.traces.file()).unwrap()
+    };
+    let whole = recorded(JOB);
+    let healthy = write("healthy", &whole);
+    let killed = write("killed", &recorded(&format!("{JOB}user kill SIGKILL\n")));
+    let cut = write("cut", &whole[..whole.len() - 3]);
+    // Something else stands between two packets.
+    let damaged = write("damaged", &[&whole[..], &[0xff; 20], &whole[..]].concat());
+    let nothing = write("nothing", b"no trace at all");
+    let data = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name);
+    let kineto = data("kineto_1rank_nccl.json.gz");
+    let imported = folder.path().join("imported");
+    ncclscope(&["import".as_ref(), kineto.as_os_str(), "-o".as_ref(), imported.as_os_str()]).unwrap();
+    for (files, expected, verdict) in [
+        (vec![&healthy], 0, "trusted: nothing was lost, left unmatched or contradicted; host times to "),
+        (vec![&killed], 1, "with reservations: the recording has no last word"),
+        (vec![&cut], 1, "its last packet is unfinished"),
+        (vec![&damaged], 2, "not trusted: "),
+        (vec![&healthy, &killed], 1, "trusted: "),
+        (vec![&killed, &damaged], 2, "with reservations: "),
+        (vec![&killed, &nothing], 2, "with reservations: "),
+        // ncclscope knows no losses of what others recorded.
+        (vec![&kineto], 0, ""),
+        (vec![&imported], 0, ""),
+    ] {
+        let words = [OsStr::new("ncclscope"), "info".as_ref()];
+        let mut said = Vec::new();
+        let result = run(words.into_iter().chain(files.iter().map(|file| file.as_os_str())), &mut said);
+        let status = match &result {
+            Ok(()) => 0,
+            Err(Failure::Exit(status)) => *status,
+            Err(Failure::Trouble(_)) => 2,
+            Err(failure) => panic!("{failure:?}"),
+        };
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(status, expected, "{said}{result:?}");
+        match verdict {
+            "" => assert!(!said.contains("  verdict "), "{said}"),
+            verdict => assert!(said.lines().nth(1).is_some_and(|line| line.contains(verdict)), "{verdict}: {said}"),
+        }
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
+use ncclscope_tests::perfetto::{Row, Trace};
 use support::{Job, Plan, Tool, plugin_said};
 
 /// Each collective once, sends and receives: in processes, in threads of one process a host, and one thread for several GPUs.
@@ -154,7 +155,19 @@ boot = { offset = "500 s", drift = "-60 ppm" }
         .filter_map(|line| Some(nanoseconds(line.split_once(" and ")?.1.split_once(" at worst")?.0)))
         .collect();
     assert!(errors.len() == 2 && !said.contains("contradict"), "{said}");
-    for (played, error) in job.processes().iter().zip([0].into_iter().chain(errors)) {
+    in_order_of_ranks(&joined, 3);
+    // The archive has the same clocks, one offset each.
+    let (archive, said) = job.joined_as("job.tar");
+    let worst = |line: &str| Some(nanoseconds(line.split_once(" off by ")?.1.split_once(" at worst")?.0));
+    let archive_errors: Vec<i64> = [0].into_iter().chain(said.lines().filter_map(worst)).collect();
+    // The manifest comes first, behind a header.
+    let archive = std::fs::read(archive).expect("it was just written");
+    let manifest = archive[512..].split(|byte| *byte == 0).next().expect("it is filled up with zeros");
+    let manifest: serde_json::Value = serde_json::from_slice(manifest).expect("JSON");
+    let files = manifest["perfetto_manifest"]["files"].as_array().expect("files");
+    let offsets: Vec<i64> = files.iter().map(|file| file["clocks"]["offset_ns"].as_i64().unwrap_or(0)).collect();
+    assert_eq!((archive_errors.len(), offsets.len()), (3, 3), "{said}{manifest}");
+    for (number, (played, error)) in job.processes().iter().zip([0].into_iter().chain(errors)).enumerate() {
         let clocks = &played.process.clocks;
         // A clock that is 100 ppm fast errs by 100 us in a second of which nobody knows when it began.
         let truth = |at: i64| {
@@ -178,9 +191,29 @@ boot = { offset = "500 s", drift = "-60 ppm" }
             }
             let off = moved.i64("ts") - truth(own.i64("ts"));
             assert!(off.abs() <= error, "{}: off by {off} ns, not {error}", own.str("name"));
+            let archived = own.i64("ts") + offsets[number];
+            let (off, error) = (archived - truth(own.i64("ts")), archive_errors[number]);
+            assert!(off.abs() <= error, "{} in the archive: off by {off} ns, not {error}", own.str("name"));
+            assert!((archived - moved.i64("ts")).abs() <= error, "where the merged trace has it");
         }
         assert!(error < 1_000_000_000, "{error} ns say nothing");
     }
+}
+
+/// Requires that the processes of a trace are in the order of their ranks, and each before those of its further GPUs; so many in all.
+#[track_caller]
+fn in_order_of_ranks(trace: &Trace, processes: usize) {
+    let rows = trace.rows(
+        "SELECT p.name, p.pid FROM process_track t JOIN process p USING (upid) WHERE t.type = 'process_track_event' \
+         AND p.name GLOB 'rank *' ORDER BY extract_arg(t.source_arg_set_id, 'sibling_order_rank')",
+    );
+    let place = |row: &Row| {
+        let rank = row.str("name").strip_prefix("rank ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        // The number of a further GPU's process is made up: above what Linux gives.
+        (rank.unwrap_or(u32::MAX), row.i64("pid") >> 22)
+    };
+    let places: Vec<_> = rows.iter().map(place).collect();
+    assert!(places.len() == processes && places.is_sorted(), "{places:?}");
 }
 
 /// A straggler on hosts with clocks of their own: the merged trace says of each collective who was last, by how much, and how long each rank
@@ -297,7 +330,10 @@ fn nanoseconds(text: &str) -> i64 {
 /// Every kernel is in the trace, at its true time, with the operations that it carried.
 fn kernels(nccl: &str) {
     for scenario in ["small", "graphs", "mixed"] {
-        for played in Plan::new(nccl, scenario).with_cupti("13.0").run().succeeded().processes() {
+        let job = Plan::new(nccl, scenario).with_cupti("13.0").run().succeeded();
+        let verdicts = said(&job, "verdict");
+        assert!(verdicts.iter().all(|verdict| verdict.starts_with("trusted: ")), "{scenario}: {verdicts:?}");
+        for played in job.processes() {
             played.check_kernels();
             played.check_runs();
             played.check_launch_times();
@@ -614,8 +650,10 @@ fn captures(nccl: &str) {
 /// The same with several GPUs in one process, and with CUPTI of another release.
 fn kernels_of_several_gpus(nccl: &str) {
     for (scenario, cupti) in [("threads", "12.9"), ("devices", "13.5")] {
-        for played in Plan::new(nccl, scenario).with_cupti(cupti).run().succeeded().processes() {
+        let job = Plan::new(nccl, scenario).with("NCCLSCOPE_RANK", "5").with_cupti(cupti).run().succeeded();
+        for played in job.processes() {
             played.check_kernels();
+            in_order_of_ranks(played.trace(), 2);
         }
     }
 }

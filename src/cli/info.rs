@@ -1,9 +1,10 @@
 //! `ncclscope info`: what a trace holds, in a page.
 
 mod json;
+mod trust;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -11,11 +12,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use self::trust::{CALLS, KERNELS, Trust};
+use super::Failure;
 use super::Fault;
 use super::capture;
 use super::colour;
 use super::foreign;
 use super::hang::{self, Hang};
+use super::merge;
 use super::survey::{self, Survey};
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
@@ -27,18 +31,31 @@ use crate::trace::reader::{self, Event, Extent, Nccl, Packet};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
-/// Says what the files hold, and writes it as JSON where that is asked for.
-pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), Reason> {
-    let Some(path) = json else { return look(traces, out).1 };
-    super::must_be_new_json(path)?;
-    // Where the JSON goes to the screen, it is alone there.
-    let (report, result) = if super::is_screen(path) { look(traces, &mut std::io::sink()) } else { look(traces, out) };
-    super::write_json(path, &report, out)?;
-    result
+/// Says what the files hold, and writes it as JSON where that is asked for. The exit status says whether the traces can be trusted.
+pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+    let status = match json {
+        None => look(traces, out).1,
+        Some(path) => super::must_be_new_json(path).and_then(|()| {
+            // Where the JSON goes to the screen, it is alone there.
+            let (report, status) =
+                if super::is_screen(path) { look(traces, &mut std::io::sink()) } else { look(traces, out) };
+            super::write_json(path, &report, out)?;
+            status
+        }),
+    };
+    match status.map_err(Failure::Trouble)? {
+        0 => Ok(()),
+        status => Err(Failure::Exit(status)),
+    }
 }
 
-/// Says what the files hold; all of it for programs, and what could not be read.
-fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), Reason>) {
+/// Says what a trace holds.
+pub(super) fn say(trace: &PathBuf, out: &mut dyn Write) -> Result<(), Reason> {
+    look(std::slice::from_ref(trace), out).1.map(drop)
+}
+
+/// Says what the files hold; all of it for programs, and the exit status, or what could not be read.
+fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) {
     let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // A trace that cannot be read to its end says so below.
@@ -47,9 +64,14 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), Reason>) 
     let found = hang::find(&survey, &ours);
     let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
     let mut reasons = Vec::from_iter(hangs(&found, out).err().map(Reason::Output));
+    let mut status = 0;
     // One file that cannot be read hides none of the others.
     let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
-        Some(((info, (_, extent)), fault)) => info.describe(path, extent, fault, out),
+        Some(((info, (_, extent)), fault)) => {
+            let (value, trust) = info.describe(path, extent, fault, out)?;
+            status = status.max(trust.map_or(0, |trust| trust.status()));
+            Ok(value)
+        }
         None => describe_other(path, out),
     };
     let files: Vec<Value> = traces
@@ -67,7 +89,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<(), Reason>) 
         "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
         "files": files,
     });
-    (report, if reasons.is_empty() { Ok(()) } else { Err(Reason::Several(reasons)) })
+    (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
 }
 
 /// Says what a file holds that is no trace.
@@ -111,10 +133,14 @@ struct Info {
     operations: BTreeMap<(u64, Cow<'static, str>), BTreeMap<u64, Operations>>,
     slices: u64,
     notes: Vec<String>,
+    /// The versions of ncclscope that recorded it.
+    versions: BTreeSet<String>,
+    /// What relates the clocks of its hosts contradicts itself.
+    clocks_contradict: bool,
     /// The last words of recordings, and the tags of their processes.
     ended: Vec<u64>,
     ends: Vec<Nccl>,
-    /// Processes that another tool recorded, whose import is complete.
+    /// Processes that another tool recorded, whose import is complete, and those that a merge drew.
     imported: Vec<u64>,
 }
 
@@ -160,7 +186,11 @@ impl Info {
         let has_any = fields(packet.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
         if has_any && let Ok(packet) = packet.decode() {
             for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
+                if said.key() == attribute::MERGED {
+                    self.imported.extend(said.string_value().parse::<u64>());
+                }
                 if let Some(host) = said.key().strip_prefix(attribute::HOST_CLOCK) {
+                    self.clocks_contradict |= said.string_value().contains(merge::CONTRADICT);
                     self.notes.push(format!("{host}: {}", said.string_value()));
                 }
             }
@@ -197,7 +227,11 @@ impl Info {
                 self.ends.push(args);
             }
             instant::IMPORT_ENDED => self.imported.push(event.track >> TRACK_BITS),
-            instant::STARTED => self.notes.push(args.note().to_owned()),
+            instant::STARTED => {
+                let program = args.note().split(';').next().and_then(|first| first.strip_prefix("ncclscope "));
+                self.versions.extend(program.map(str::to_owned));
+                self.notes.push(args.note().to_owned());
+            }
             _ if args.note.is_some() => self.notes.push(format!("{name}: {}", args.note())),
             _ => {}
         }
@@ -210,23 +244,44 @@ impl Info {
         extent: Extent,
         fault: Option<Fault>,
         out: &mut dyn Write,
-    ) -> Result<Value, Reason> {
-        let fault = match fault {
-            None => extent.remark(),
+    ) -> Result<(Value, Option<Trust>), Reason> {
+        let damage = match fault {
             // Two files with one process are told apart here, each with its own.
-            Some(Fault::Other(_)) => None,
+            None | Some(Fault::Other(_)) => None,
             Some(Fault::Trace(error @ (reader::Error::NotATrace | reader::Error::Io(_)))) => {
                 return Err(Fault::Trace(error).of(path));
             }
             Some(Fault::Trace(error)) => Some(error.to_string()),
         };
+        let trust = Trust::of(self, extent, damage.as_deref());
+        let fault = damage.or_else(|| extent.remark());
         let bytes = fs::metadata(path).map_or(0, |file| file.len());
-        self.print(path, bytes, fault.as_deref(), out).map_err(Reason::Output)?;
-        Ok(self.json(path, bytes, fault.as_deref()))
+        self.print(path, bytes, trust.as_ref(), fault.as_deref(), out).map_err(Reason::Output)?;
+        Ok((self.json(path, bytes, trust.as_ref(), fault.as_deref()), trust))
     }
 
-    fn print(&self, path: &Path, bytes: u64, fault: Option<&str>, out: &mut dyn Write) -> std::io::Result<()> {
+    /// Whether a process's recording has a last word.
+    fn is_closed(&self, tag: &u64) -> bool {
+        self.ended.contains(tag) || self.imported.contains(tag)
+    }
+
+    fn print(
+        &self,
+        path: &Path,
+        bytes: u64,
+        trust: Option<&Trust>,
+        fault: Option<&str>,
+        out: &mut dyn Write,
+    ) -> std::io::Result<()> {
         writeln!(out, "{}: {}, {} slices", path.display(), names::size(bytes), self.slices)?;
+        if let Some(trust) = trust {
+            let label = match trust {
+                Trust::Full(_) => colour::paint(colour::GOOD, "verdict"),
+                Trust::But(_) => colour::paint(colour::NOTE, "verdict"),
+                Trust::Not(_) => colour::paint(colour::BAD, "verdict"),
+            };
+            writeln!(out, "  {label}       {trust}")?;
+        }
         for process in &self.processes {
             writeln!(out, "  process       {process}")?;
         }
@@ -262,7 +317,7 @@ impl Info {
                 Some(process) if self.recordings.len() > 1 => format!("{process}: "),
                 _ => String::new(),
             };
-            writeln!(out, "  recorded      {process}{}", verdict(end))?;
+            writeln!(out, "  recorded      {process}{}", calls(end))?;
         }
         if self.ends.iter().any(|end| end.kernels_application.is_some()) {
             writeln!(out, "  GPU kernels   {}", kernels(&self.ends))?;
@@ -273,8 +328,7 @@ impl Info {
         if let Some(channels) = channels(&self.ends) {
             writeln!(out, "  GPU channels  {channels}")?;
         }
-        let is_closed = |tag: &u64| self.ended.contains(tag) || self.imported.contains(tag);
-        let open = self.recordings.iter().filter(|(tag, _)| !is_closed(tag));
+        let open = self.recordings.iter().filter(|(tag, _)| !self.is_closed(tag));
         let mut open: Vec<&str> = open.map(|(_, process)| process.as_str()).collect();
         open.sort_by_key(|process| (survey::rank(process), *process));
         if !open.is_empty() {
@@ -341,41 +395,16 @@ fn communicator(nccl: &Nccl) -> String {
     )
 }
 
+/// A figure of all recordings together.
+fn sum(ends: &[Nccl], figure: fn(&Nccl) -> u64) -> u64 {
+    ends.iter().map(figure).sum()
+}
+
 /// What became of the kernels of all recordings together.
 fn kernels(ends: &[Nccl]) -> String {
-    let sum = |figure: fn(&Nccl) -> u64| ends.iter().map(figure).sum::<u64>();
-    let figures = [
-        (
-            "of NCCL, exactly matched",
-            sum(|end| end.kernels_launch_bracket() + end.kernels_external_id() + end.kernels_graph_node()),
-        ),
-        (
-            "of NCCL, match inferred",
-            sum(|end| {
-                let by_order = end.kernels_call_bracket() + end.kernels_thread_order();
-                by_order + end.kernels_device_timer() + end.kernels_graph_replay()
-            }),
-        ),
-        ("of NCCL, whose match NCCL's own times contradict", sum(Nccl::kernels_contradicted)),
-        ("of NCCL, unmatched", sum(Nccl::kernels_unmatched)),
-        ("of the application", sum(Nccl::kernels_application)),
-    ];
-    let losses = [
-        ("launches without a kernel", sum(Nccl::launches_without_kernel)),
-        ("of NCCL, missing because their times cannot be true", sum(Nccl::kernels_untimed)),
-        ("launches lost", sum(Nccl::launches_lost)),
-        ("that had not ended when CUPTI was flushed by force", sum(Nccl::kernels_unfinished)),
-        ("records dropped by CUPTI", sum(Nccl::activities_dropped)),
-        ("buffers lost", sum(Nccl::activity_buffers_discarded)),
-        ("records left out at the size limit", sum(Nccl::activities_discarded)),
-        ("records that cannot be true", sum(Nccl::activities_implausible)),
-        ("external ids of others", sum(Nccl::external_ids_foreign)),
-        ("whose times contradict NCCL's own", sum(Nccl::kernels_mistimed)),
-        ("NVTX markers without their other half", sum(Nccl::markers_unpaired)),
-    ];
-    let figures = figures.into_iter().filter(|(what, count)| *count > 0 || what.ends_with("matched"));
-    let all = figures.chain(losses.into_iter().filter(|(_, count)| *count > 0));
-    all.map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join("; ")
+    let figures = KERNELS.iter().map(|(what, figure, _)| (what, sum(ends, *figure)));
+    let said = figures.filter(|(what, count)| *count > 0 || what.ends_with("matched"));
+    said.map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join("; ")
 }
 
 /// What NCCL's own times leave possible of an error of CUPTI's.
@@ -405,7 +434,7 @@ fn times(ends: &[Nccl]) -> Option<String> {
 
 /// What kernel channels say, if there were any.
 fn channels(ends: &[Nccl]) -> Option<String> {
-    let sum = |figure: fn(&Nccl) -> u64| ends.iter().map(figure).sum::<u64>();
+    let sum = |figure| sum(ends, figure);
     let figures = [
         ("inside of their kernel", sum(Nccl::channels_inside_kernel)),
         ("of unknown kernels", sum(Nccl::channels_without_kernel)),
@@ -418,29 +447,14 @@ fn channels(ends: &[Nccl]) -> Option<String> {
     (!said.is_empty()).then(|| format!("{}; {confirmed} matches of kernels confirmed", said.join("; ")))
 }
 
-/// The recording's last word: all is well, or what is not.
-fn verdict(end: &Nccl) -> String {
-    let figures = [
-        ("dropped for lack of room", end.dropped()),
-        ("left out at the size limit", end.discarded()),
-        ("late", end.late()),
-        ("double stops", end.double_stops()),
-        ("stops or states of unknown events", end.unknown_handles()),
-        ("foreign handles", end.foreign_handles()),
-        ("unknown parents", end.unknown_parents()),
-        ("for other processes", end.foreign_events()),
-        ("given up open", end.evicted_open()),
-        ("proxy operations without progress", end.silent_proxy_ops()),
-        ("unknown types or states", end.unknown_types()),
-        ("without a lane", end.lanes_missing()),
-        ("communicators without tracks of their own", end.communicators_sharing()),
-        ("threads without tracks of their own", end.threads_sharing()),
-        ("slices on tracks of several communicators, peers or threads", end.slices_sharing()),
-        ("panics", end.panics()),
-    ];
+/// The recording's last word on NCCL's calls.
+fn calls(end: &Nccl) -> String {
     let mut text = format!("{} calls of NCCL, times to {} ns", end.recorded(), end.clock_error_ns());
-    for (what, count) in figures.into_iter().filter(|(_, count)| *count > 0) {
-        text.push_str(&format!("; {count} {what}"));
+    for (what, figure, _) in CALLS {
+        let count = figure(end);
+        if count > 0 {
+            text.push_str(&format!("; {count} {what}"));
+        }
     }
     text
 }

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
+mod archive;
 mod evidence;
 mod job;
 mod members;
@@ -31,13 +32,16 @@ use crate::trace::reader::wire::{Field, fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 use crate::trace::writer::tag_of_sequence;
 
+/// What is said of orders of events that cannot all be true.
+pub(super) const CONTRADICT: &str = "of these contradict the others";
+
 /// What is to be merged.
 #[derive(Debug, clap::Args)]
 pub(super) struct Wish {
     /// Traces, or folders with them
     #[arg(required = true, value_name = "FOLDER|FILE")]
     traces: Vec<PathBuf>,
-    /// The file to write; it must not exist
+    /// The file to write; it must not exist. With the ending .tar, an archive of the traces as they are, for Perfetto v58 and newer
     #[arg(short, long)]
     output: PathBuf,
     /// The file of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler)
@@ -51,6 +55,13 @@ pub(super) struct Wish {
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let Wish { traces, output, with, run } = wish;
     super::must_be_new(output)?;
+    let is_archive = archive::is_meant(output)?;
+    if let (true, Some(theirs)) = (is_archive, with) {
+        return Err(Reason::Refused(format!(
+            "{}: an archive has only files as they are, and what --with finds comes into the traces; name a .perfetto-trace to write",
+            theirs.display()
+        )));
+    }
     let named = files(traces)?;
     let together = Together::look(&named, run.as_deref(), out)?;
     let theirs = with.as_deref();
@@ -64,16 +75,20 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
     let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
-    let written = together.copy(&mut file).and_then(|bytes| {
+    let mut write = || -> Result<(u64, u64), Reason> {
+        if is_archive {
+            return Ok((archive::write(&together, &mut file, out)?, 0));
+        }
+        let bytes = together.copy(&mut file)?;
         file.write_all(&kernels).map_err(failed)?;
         let (drawn, backwards) = together.draw(&mut file)?;
         Ok((bytes + kernels.len() as u64 + drawn, backwards))
-    });
-    let (bytes, backwards) = written.inspect_err(|_| {
+    };
+    let (bytes, backwards) = write().inspect_err(|_| {
         // Half a trace is of no use to anybody; that it cannot be removed is not the news.
         let _ = fs::remove_file(output);
     })?;
-    if together.shared.is_sample {
+    if together.shared.is_sample && !is_archive {
         let _ = writeln!(
             out,
             "who waited for whom is drawn for some of the collectives and transfers: there are too many to remember"
@@ -195,6 +210,8 @@ struct Whole<'a> {
     path: &'a Path,
     extent: Extent,
     origin: Origin,
+    /// The number of its clock: 0 is that of the first trace.
+    clock: usize,
     /// Where its times are another host's: how they become those of the first.
     moved: Option<Move>,
 }
@@ -260,8 +277,8 @@ impl<'a> Together<'a> {
                 "more than one process says that it is rank {twice}: where these files are of several runs, merge those of one alone"
             );
         }
-        for missing in members.missing() {
-            let _ = writeln!(out, "{missing}");
+        for line in members.impossible().into_iter().chain(members.missing()) {
+            let _ = writeln!(out, "{line}");
         }
         let shared = Shared::of(evidence, &common.clocks);
         let moves = moves(&origins, &common.clocks, &shared)?;
@@ -273,6 +290,7 @@ impl<'a> Together<'a> {
             path,
             extent,
             origin,
+            clock: *clock,
             moved: moves[*clock].clone(),
         });
         let files: Vec<Whole<'_>> = files.collect();
@@ -303,7 +321,7 @@ impl<'a> Together<'a> {
     /// Copies the traces one after the other; answers how many bytes that was.
     fn copy(&self, output: &mut File) -> Result<u64, Reason> {
         let mut written = 0;
-        for Whole { path, extent, origin, moved } in &self.files {
+        for Whole { path, extent, origin, moved, .. } in &self.files {
             let failed = Reason::failed(format!("copy {}", path.display()));
             let source = File::open(path).map_err(|error| failed(reader::Error::Io(error)))?.take(extent.whole);
             written += match moved {
@@ -350,7 +368,7 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
         );
         if offset.contradictions > 0 {
             let (count, by) = (offset.contradictions, us(offset.contradiction_ns));
-            how.push_str(&format!("; {count} of these contradict the others, by up to {by}, which is part of it"));
+            how.push_str(&format!("; {count} {CONTRADICT}, by up to {by}, which is part of it"));
         }
         let of_clock = || origins.iter().zip(clocks).filter(|(_, it)| **it == clock);
         let outside = of_clock().flat_map(|(file, _)| file.ends()).map(|time| offset.at(time).error_ns).max();

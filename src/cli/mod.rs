@@ -1,4 +1,5 @@
-//! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage.
+//! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage. `run`, `doctor` and `info` have
+//! meanings of their own.
 
 mod beside;
 mod capture;
@@ -93,6 +94,9 @@ enum Command {
     ///
     /// Of Nsight Systems' SQLite exports and PyTorch's JSON too: what they hold, and what they know about NCCL's kernels. Of captures what is in
     /// them.
+    ///
+    /// Of each trace the second line is the verdict, whether it can be trusted. The exit code is that of the worst: 0 trusted, 1 with
+    /// reservations (something was lost, is unmatched or contradicts itself, or a recording is not closed), 2 where a file cannot be read to its end.
     Info {
         /// Traces, captures, or files of other tools
         #[arg(required = true)]
@@ -213,7 +217,9 @@ pub enum Failure {
     Usage(clap::Error),
     /// It could not be done: what was wrong, where, and what to do.
     Reason(Reason),
-    /// All is said, and this is the exit status: that of the job of `ncclscope run`, or the verdict of `ncclscope doctor`.
+    /// The same, where status 1 says something else: `ncclscope info` could not read a file. The status is 2.
+    Trouble(Reason),
+    /// All is said, and this is the exit status: that of the job of `ncclscope run`, or the verdict of `ncclscope doctor` or `info`.
     Exit(u8),
 }
 
@@ -227,7 +233,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(error) => error.fmt(f),
-            Failure::Reason(reason) => reason.fmt(f),
+            Failure::Reason(reason) | Failure::Trouble(reason) => reason.fmt(f),
             Failure::Exit(status) => write!(f, "status {status}"),
         }
     }
@@ -248,6 +254,10 @@ pub fn main() -> ExitCode {
         Err(Failure::Reason(reason)) => {
             eprintln!("ncclscope: {reason}");
             ExitCode::FAILURE
+        }
+        Err(Failure::Trouble(reason)) => {
+            eprintln!("ncclscope: {reason}");
+            ExitCode::from(2)
         }
         Err(Failure::Exit(status)) => ExitCode::from(status),
     }
@@ -305,7 +315,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         }
         Command::Compare(wish) => compare::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
-        Command::Info { traces, json } => info::run(&traces, json.as_deref(), out),
+        Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),
         Command::Join { .. } => {
             Err("ncclscope join is ncclscope merge now; it takes folders too, and another tool's file by --with".into())

@@ -51,7 +51,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
         writeln!(out, "  replayed      {remark}").map_err(wrote)?;
     }
     let damage = contents.print_end(end, out).map_err(wrote)?;
-    info::run(std::slice::from_ref(&output), None, out)?;
+    info::say(&output, out)?;
     match damage {
         Some(error) => Err(Reason::file(path)(format!("{error}. {} has all before it", output.display()))),
         None => Ok(()),

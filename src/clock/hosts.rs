@@ -281,6 +281,22 @@ impl Offset {
         Bounded { time: there, error_ns: 0 }.shifted(self.at(there))
     }
 
+    /// One offset for a whole stretch of the other host's time: the one in its middle. The error is the greatest within the stretch,
+    /// the drift away from that offset included.
+    #[must_use]
+    pub fn constant(&self, from: HostNs, to: HostNs) -> Shift {
+        let (first, last) = (from.0.min(to.0), to.0.max(from.0));
+        let middle = self.at(HostNs(first.midpoint(last))).ns;
+        // In between both run straight, so that the greatest is at a knot or at an end.
+        let bends = self.knots.iter().filter_map(|knot| u64::try_from(knot.at).ok());
+        let times = bends.filter(|at| (first..=last).contains(at)).chain([first, last]);
+        let error = |at| {
+            let Shift { ns, error_ns } = self.at(HostNs(at));
+            ns.abs_diff(middle).saturating_add(error_ns)
+        };
+        Shift { ns: middle, error_ns: times.map(error).max().unwrap_or_default() }
+    }
+
     /// The least and the greatest error between the first and the last operation, in ns.
     #[must_use]
     pub fn errors(&self) -> (u64, u64) {
@@ -496,6 +512,32 @@ mod tests {
         assert!((2_900_000..3_000_000).contains(&offset.contradiction_ns), "{}", offset.contradiction_ns);
         let Shift { ns: found, error_ns: error } = offset.at(HostNs(3_500_000_000));
         assert!(found.abs() < 20_000 && error > 2_900_000, "{found} within {error}");
+    }
+
+    #[test]
+    fn one_offset_for_a_stretch_states_the_drift_too() {
+        for seed in 1..=8 {
+            let random = &mut Random(seed);
+            let ahead = random.below(7_200_000_000_000).cast_signed();
+            let other = Truth { ahead, drift: random.below(200_000) as f64 - 100_000.0, swing: 1_000.0 };
+            let mut orders = Orders::default();
+            for number in 0..2_000 {
+                let time = number * 10_000_000 + 1_000_000_000;
+                seen(&mut orders, [REFERENCE, other], operation(random, time, 50_000, 10_000));
+            }
+            let offset = orders.solve().unwrap();
+            // Longer than what was seen.
+            let (first, last) = (900_000_000, 22_000_000_000);
+            let [from, to] = [first, last].map(|time| HostNs(other.reads(time)));
+            let Shift { ns, error_ns } = offset.constant(from, to);
+            assert_eq!(ns, offset.at(HostNs(from.0.midpoint(to.0))).ns);
+            assert!(error_ns < 4_000_000, "seed {seed}: {error_ns}");
+            for time in (first..=last).step_by(100_000_000) {
+                let there = other.reads(time);
+                let off = there.saturating_add_signed(ns).abs_diff(REFERENCE.reads(time));
+                assert!(off <= error_ns, "seed {seed}: off by {off} at {time}, not {error_ns}");
+            }
+        }
     }
 
     #[test]

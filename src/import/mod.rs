@@ -622,6 +622,9 @@ pub fn format(path: &Path) -> Result<Format, Error> {
             return Err(Error::Foreign("this is text in UTF-16: write it in UTF-8".into()));
         }
         [b'P', b'K', ..] => return Err(Error::Foreign("this is a ZIP archive: unpack it first".into())),
+        _ if path.extension().is_some_and(|it| it == "tar") => {
+            return Err(Error::Foreign("this is an archive: unpack it first".into()));
+        }
         _ if head.starts_with(b"QDSTRM") || path.extension().is_some_and(|it| it == "nsys-rep" || it == "qdrep") => {
             return Err(Error::Foreign(
                 "this is a report of Nsight Systems, in its own format: export it first".into(),

@@ -254,6 +254,9 @@ pub fn write_size(bytes: u64, text: &mut String) {
     .ok();
 }
 
+/// What a communicator without a name is called that has every rank of the job.
+pub const ALL: &str = "all";
+
 /// A short name for a communicator: its own name, like `dp`. Without one it is `all`, if it
 /// contains every rank of the job under its number there. Otherwise it is the short hash, like
 /// `1f2e3d4c`, and whether the communicator stays on this host. `world` is this process's rank in
@@ -264,7 +267,7 @@ pub fn short_comm(comm: &Comm, world: Option<(u32, u32)>) -> String {
         world.is_some_and(|(rank, size)| (i64::from(rank), i64::from(size)) == (comm.rank.into(), comm.ranks.into()));
     match (&comm.name, comm.hash) {
         (Some(name), _) => group_name(name).to_owned(),
-        (None, _) if is_all => "all".to_owned(),
+        (None, _) if is_all => ALL.to_owned(),
         (None, 0) => format!("communicator {}", comm.number),
         (None, hash) => unnamed_comm(hash, comm.nodes),
     }
@@ -284,7 +287,8 @@ pub fn short_hash(hash: u64) -> String {
 
 /// The part of a name that is most useful to people. PyTorch's names are `description:name`, with
 /// `undefined` where the group has no description.
-fn group_name(name: &str) -> &str {
+#[must_use]
+pub fn group_name(name: &str) -> &str {
     match name.split_once(':') {
         Some(("undefined" | "", rest)) if !rest.is_empty() => rest,
         Some((description, _)) if !description.is_empty() => description,

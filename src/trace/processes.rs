@@ -169,3 +169,17 @@ fn process_rank(rank: Option<u32>, seat: u32) -> u32 {
     let last = u32::MAX >> 1 >> SEAT_BITS;
     rank.unwrap_or(last).min(last) << SEAT_BITS | seat.min((1 << SEAT_BITS) - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::process_rank;
+
+    #[test]
+    fn processes_go_by_rank_and_each_of_their_gpus_behind_them() {
+        let ranks = [Some(0), Some(1), Some(2), Some(10), Some(1_000_000), None];
+        let places: Vec<u32> =
+            ranks.iter().flat_map(|rank| [0, 1, 2, 64].map(|seat| process_rank(*rank, seat))).collect();
+        assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{places:?}");
+        assert!(places.iter().all(|place| i32::try_from(*place).is_ok()), "the field is an int32: {places:?}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 
-use crate::steps::{Failure, Place, call};
+use crate::steps::{Failure, Place, call, call_for};
 
 /// Without a scenario's name, this one.
 const DEFAULT: &str = "eager_allreduce";
@@ -36,7 +36,7 @@ fn play(place: &Place, scenario: &str) -> Result<(), Failure> {
     call(host.stdout(Stdio::null()))?;
     let traces = std::fs::read_dir(&output).map_err(|error| format!("{}: {error}", output.display()))?;
     let traces: Vec<PathBuf> = traces.flatten().map(|entry| entry.path()).collect();
-    call(place.command(release.join("ncclscope")).arg("info").args(&traces))?;
+    call_for(place.command(release.join("ncclscope")).arg("info").args(&traces), &[0, 1])?;
     let traces: Vec<_> =
         traces.iter().map(|path| path.strip_prefix(&place.root).unwrap_or(path).display().to_string()).collect();
     println!("\nOpen it: target/release/ncclscope open {}", traces.join(" "));

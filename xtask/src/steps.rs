@@ -132,10 +132,15 @@ fn chore() -> String {
 
 /// Shows a command, runs it, and fails when it fails.
 pub(crate) fn call(command: &mut Command) -> Result<(), Failure> {
+    call_for(command, &[0])
+}
+
+/// Runs a command that may end with one of these codes.
+pub(crate) fn call_for(command: &mut Command, codes: &[i32]) -> Result<(), Failure> {
     let shown = show(command);
     println!("   {shown}");
     match command.status() {
-        Ok(status) if status.success() => Ok(()),
+        Ok(status) if status.code().is_some_and(|code| codes.contains(&code)) => Ok(()),
         Ok(status) => Err(Failure { reason: format!("{status}"), again: Some(shown) }),
         Err(error) => Err(Failure { reason: format!("failed to start it: {error}"), again: Some(shown) }),
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Hang, Info, Operations, is_being_written};
+use super::{Hang, Info, Operations, Trust, is_being_written};
 use crate::trace::names;
 use crate::trace::reader::Nccl;
 
@@ -35,15 +35,14 @@ pub(super) fn hang(hang: &Hang) -> Value {
 
 impl Info {
     /// What one trace holds.
-    pub(super) fn json(&self, path: &Path, bytes: u64, fault: Option<&str>) -> Value {
+    pub(super) fn json(&self, path: &Path, bytes: u64, trust: Option<&Trust>, fault: Option<&str>) -> Value {
         let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
         self.notes.iter().for_each(|note| *notes.entry(note).or_default() += 1);
         let mut recordings: Vec<_> = self.recordings.iter().collect();
         recordings.sort_unstable();
         let recording = |(tag, process): &(&u64, &String)| {
             let end = self.ended.iter().position(|ended| ended == *tag).map(|at| &self.ends[at]);
-            let is_closed = end.is_some() || self.imported.contains(tag);
-            let state = match is_closed {
+            let state = match self.is_closed(tag) {
                 true => "closed",
                 false if is_being_written(path) => "running",
                 false => "running or killed",
@@ -55,6 +54,7 @@ impl Info {
             "file": path.display().to_string(),
             "bytes": bytes,
             "slices": self.slices,
+            "verdict": trust.map(|trust| json!({ "text": trust.word(), "reasons": trust.reasons() })),
             "processes": self.processes,
             "communicators": self.communicators.iter().map(communicator).collect::<Vec<_>>(),
             "operations": self.operations.iter().map(|((comm, function), of)| {

@@ -12,7 +12,7 @@ use crate::trace::fields::{trace_packet, track_descriptor};
 use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};
 use crate::trace::reader::{Nccl, Packet};
-use crate::trace::words::instant;
+use crate::trace::words::{self, instant};
 use crate::trace::writer::TRACK_BITS;
 
 /// What stands between the parts of a track's name.
@@ -27,6 +27,10 @@ pub(super) struct Members {
     unnamed: HashMap<u64, Unnamed>,
     /// All communicators that say which rank the process is, by NCCL's hash.
     groups: BTreeMap<u64, Group>,
+    /// How many ranks the job has, by process mark: what a process that knows it calls `all` has every one of them.
+    jobs: HashMap<u64, u32>,
+    /// Processes with a communicator whose name is `all`.
+    named_all: BTreeSet<u64>,
 }
 
 /// Which ranks of a communicator there are.
@@ -36,6 +40,10 @@ struct Group {
     size: u32,
     /// Its ranks, each with the process that it is.
     ranks: BTreeMap<u32, u64>,
+    /// Ranks that more than one process says it is.
+    twice: BTreeSet<u32>,
+    /// Ranks that it cannot have.
+    beyond: BTreeSet<u32>,
 }
 
 #[derive(Default)]
@@ -55,16 +63,46 @@ impl Group {
     fn missing(&self) -> Ranks {
         Ranks::of((0..self.size).filter(|rank| !self.ranks.contains_key(rank)).collect())
     }
+
+    /// Its name, or what stands for it.
+    fn called(&self, hash: u64) -> String {
+        self.name.clone().unwrap_or_else(|| names::short_hash(hash))
+    }
+
+    /// A process says that it is this rank of so many.
+    fn add(&mut self, rank: u32, size: u32, mark: u64) {
+        self.size = size;
+        if rank >= size {
+            self.beyond.insert(rank);
+        } else if self.ranks.insert(rank, mark).is_some_and(|other| other != mark) {
+            self.twice.insert(rank);
+        }
+    }
+
+    /// What cannot be of its ranks.
+    fn impossible(&self) -> Option<String> {
+        if !self.beyond.is_empty() {
+            let beyond = Ranks::of(self.beyond.iter().copied().collect());
+            return Some(format!("a process says that it is its rank {beyond} of {}", self.size));
+        }
+        let twice = Ranks::of(self.twice.iter().copied().collect());
+        (!twice.is_empty()).then(|| format!("more than one process says that it is its rank {twice}"))
+    }
 }
 
 impl Members {
     /// Takes the next packet of a file.
     pub(super) fn look(&mut self, packet: &Packet<'_>) {
-        if let Some(descriptor) = packet.track_descriptor()
-            && let Some(process) = &descriptor.process
-            && let Some(rank) = survey::rank(process.process_name())
-        {
-            self.ranks.insert(descriptor.uuid() >> TRACK_BITS, rank);
+        if let Some(descriptor) = packet.track_descriptor() {
+            let mark = descriptor.uuid() >> TRACK_BITS;
+            if let Some(process) = &descriptor.process
+                && let Some(rank) = survey::rank(process.process_name())
+            {
+                self.ranks.insert(mark, rank);
+            }
+            if let Some(size) = size_of_job(descriptor.name()) {
+                self.jobs.insert(mark, size);
+            }
         }
         if let Some(event) = packet.event
             && event.name == instant::COMM_INIT
@@ -80,9 +118,13 @@ impl Members {
             && let Nccl { comm: Some(hash), comm_name, rank: Some(rank), ranks: Some(size), .. } = event.nccl()
             && let (Ok(rank), Ok(size)) = (u32::try_from(rank), u32::try_from(size))
         {
+            let mark = event.track >> TRACK_BITS;
+            if comm_name.as_deref().is_some_and(|name| names::group_name(name) == names::ALL) {
+                self.named_all.insert(mark);
+            }
             let group = self.groups.entry(hash).or_default();
-            (group.size, group.name) = (size, comm_name);
-            group.ranks.insert(rank, event.track >> TRACK_BITS);
+            group.name = comm_name;
+            group.add(rank, size, mark);
         }
     }
 
@@ -98,9 +140,13 @@ impl Members {
         }
         for (hash, its) in other.groups {
             let group = self.groups.entry(hash).or_default();
-            (group.size, group.name) = (its.size, its.name);
-            group.ranks.extend(its.ranks);
+            group.name = its.name;
+            its.ranks.into_iter().for_each(|(rank, mark)| group.add(rank, its.size, mark));
+            group.twice.extend(its.twice);
+            group.beyond.extend(its.beyond);
         }
+        self.jobs.extend(other.jobs);
+        self.named_all.extend(other.named_all);
     }
 
     /// Ranks of which there is no file, a sentence each: those of the job where a communicator has all of them, else those of each
@@ -122,12 +168,43 @@ impl Members {
             .iter()
             .take(SAID)
             .map(|(hash, group)| {
-                let name = group.name.clone().unwrap_or_else(|| names::short_hash(**hash));
-                format!("communicator {name}: no file of its rank {} of {}", group.missing(), group.size)
+                format!(
+                    "communicator {}: no file of its rank {} of {}",
+                    group.called(**hash),
+                    group.missing(),
+                    group.size
+                )
             })
             .collect();
         if torn.len() > SAID {
             lines.push(format!("{} more communicators have ranks without a file", torn.len() - SAID));
+        }
+        lines
+    }
+
+    /// What processes say of their ranks that cannot be, a sentence each.
+    pub(super) fn impossible(&self) -> Vec<String> {
+        let jobs: BTreeSet<u32> =
+            self.jobs.iter().filter(|(mark, _)| !self.named_all.contains(mark)).map(|(_, size)| *size).collect();
+        let mut lines = Vec::new();
+        if jobs.len() > 1 {
+            let sizes: Vec<_> = jobs.iter().map(u32::to_string).collect();
+            lines.push(format!("processes say different sizes of the job: {} ranks", sizes.join(" and ")));
+        }
+        if let Some(size) = jobs.last() {
+            let beyond: BTreeSet<u32> = self.ranks.values().copied().filter(|rank| rank >= size).collect();
+            let beyond = Ranks::of(beyond.into_iter().collect());
+            if !beyond.is_empty() {
+                lines
+                    .push(format!("a process says that it is rank {beyond}, and others that the job has {size} ranks"));
+            }
+        }
+        let groups = || self.groups.iter().filter_map(|(hash, group)| Some((hash, group, group.impossible()?)));
+        lines.extend(
+            groups().take(SAID).map(|(hash, group, what)| format!("communicator {}: {what}", group.called(*hash))),
+        );
+        if let more @ 1.. = groups().count().saturating_sub(SAID) {
+            lines.push(format!("{more} more communicators have ranks that cannot be"));
         }
         lines
     }
@@ -177,6 +254,12 @@ fn pattern(ranks: &[u32], is_one_host: bool) -> Option<String> {
         1 => Some(format!("ranks {first}-{}", ranks[ranks.len() - 1])),
         _ => Some(format!("stride {stride}")),
     }
+}
+
+/// How many ranks the job has, by a track of a communicator that has all of them: `all · rank 3 of 8`.
+fn size_of_job(track: &str) -> Option<u32> {
+    let (_, size) = track.strip_prefix(names::ALL)?.strip_prefix(words::track::RANK)?.split_once(" of ")?;
+    size.parse().ok()
 }
 
 /// New labels of communicators: by process mark, the old one and the new one.
@@ -251,6 +334,53 @@ mod tests {
             (&[], false, None),
         ] {
             assert_eq!(pattern(ranks, is_one_host).as_deref(), told, "{ranks:?}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_cannot_be_are_said_and_others_are_not() {
+        let file = |mark: u64, rank: u32, job: Option<u32>, group: (u32, u32)| {
+            let mut file = Members { ranks: HashMap::from([(mark, rank)]), ..Members::default() };
+            file.jobs.extend(job.map(|size| (mark, size)));
+            file.groups.entry(0x1f2e_3d4c).or_default().add(group.0, group.1, mark);
+            file
+        };
+        let said = |files: Vec<Members>| {
+            let mut all = Members::default();
+            files.into_iter().for_each(|file| all.merge(file));
+            all.impossible()
+        };
+        // All ranks, ranks of several GPUs in one process, and a group of a larger job whose size nobody says.
+        for healthy in [
+            vec![file(1, 0, Some(2), (0, 2)), file(2, 1, Some(2), (1, 2))],
+            vec![file(1, 0, Some(2), (0, 2)), file(1, 0, Some(2), (1, 2))],
+            vec![file(1, 4, None, (0, 2)), file(2, 9, None, (1, 2))],
+        ] {
+            assert_eq!(said(healthy), Vec::<String>::new());
+        }
+        assert_eq!(
+            said(vec![file(1, 0, Some(2), (0, 2)), file(2, 5, None, (1, 2))]),
+            ["a process says that it is rank 5, and others that the job has 2 ranks"]
+        );
+        assert_eq!(
+            said(vec![file(1, 0, Some(2), (0, 2)), file(2, 1, Some(8), (1, 2))]),
+            ["processes say different sizes of the job: 2 and 8 ranks"]
+        );
+        assert_eq!(
+            said(vec![file(1, 0, None, (1, 4)), file(2, 1, None, (1, 4)), file(3, 2, None, (2, 4))]),
+            ["communicator 1f2e3d4c: more than one process says that it is its rank 1"]
+        );
+        assert_eq!(
+            said(vec![file(1, 0, None, (0, 2)), file(2, 1, None, (7, 2))]),
+            ["communicator 1f2e3d4c: a process says that it is its rank 7 of 2"]
+        );
+        // A communicator that is called `all` need not have all ranks.
+        let mut named = file(1, 5, Some(2), (0, 2));
+        named.named_all.insert(1);
+        assert_eq!(said(vec![named]), Vec::<String>::new());
+        assert_eq!(size_of_job("all · rank 3 of 8"), Some(8));
+        for other in ["all · rank 3 of 8 · handed over", "all #2 · rank 3 of 8", "allgather · rank 3 of 8", "all"] {
+            assert_eq!(size_of_job(other), None, "{other}");
         }
     }
 

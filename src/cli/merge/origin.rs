@@ -27,18 +27,20 @@ pub(super) struct Origin {
     path: PathBuf,
     /// The marks of its processes.
     pub(super) tags: BTreeSet<u64>,
+    /// Their numbers on their host.
+    pub(super) pids: BTreeSet<i32>,
     /// The marks of what merges drew into it.
     pub(super) merges: BTreeSet<u64>,
-    hosts: BTreeSet<String>,
+    pub(super) hosts: BTreeSet<String>,
     pub(super) boots: BTreeSet<String>,
     /// What names its run.
     runs: BTreeSet<String>,
     /// Unknown where it says nothing of how it was made.
     kind: Option<Kind>,
     /// To the time since 1970.
-    to_utc: Option<Shift>,
+    pub(super) to_utc: Option<Shift>,
     /// From its first to its last time.
-    span: Option<Span>,
+    pub(super) span: Option<Span>,
     /// NCCL's hashes of its communicators.
     communicators: BTreeSet<u64>,
 }
@@ -83,6 +85,7 @@ impl Origin {
             && let Some(process) = &descriptor.process
         {
             self.tags.insert(descriptor.uuid() >> TRACK_BITS);
+            self.pids.insert(process.pid());
             // A further GPU of a process has its own name: `rank 3 · node17 · GPU 1`.
             self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
         }
@@ -161,7 +164,7 @@ impl Origin {
     }
 
     /// To another file's clock, by the wall clock of both.
-    fn to(&self, other: &Origin) -> Option<Shift> {
+    pub(super) fn to(&self, other: &Origin) -> Option<Shift> {
         Some(self.to_utc?.then(other.to_utc?.back()))
     }
 

@@ -1,0 +1,287 @@
+//! Whether a trace can be trusted: what its recordings lost, left open, or found to contradict itself.
+//!
+//! Only what spoils a reader's conclusions counts. What is inferred or shares a track is marked where it is drawn, and normal. Samples of
+//! GPU channels that cannot be true are not drawn: releases of NCCL without any fault in the job report some.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Info, sum};
+use crate::trace::names;
+use crate::trace::reader::{Extent, Nccl};
+
+/// A figure of recordings' last words: what it counts, and whether it is a reason to doubt.
+pub(super) type Figure = (&'static str, fn(&Nccl) -> u64, bool);
+
+/// Of NCCL's calls.
+pub(super) const CALLS: [Figure; 16] = [
+    ("dropped for lack of room", Nccl::dropped, true),
+    ("left out at the size limit", Nccl::discarded, true),
+    ("late", Nccl::late, true),
+    ("double stops", Nccl::double_stops, true),
+    ("stops or states of unknown events", Nccl::unknown_handles, true),
+    ("foreign handles", Nccl::foreign_handles, true),
+    ("unknown parents", Nccl::unknown_parents, true),
+    ("for other processes", Nccl::foreign_events, false),
+    ("given up open", Nccl::evicted_open, true),
+    ("proxy operations without progress", Nccl::silent_proxy_ops, false),
+    ("unknown types or states", Nccl::unknown_types, true),
+    ("without a lane", Nccl::lanes_missing, true),
+    ("communicators without tracks of their own", Nccl::communicators_sharing, false),
+    ("threads without tracks of their own", Nccl::threads_sharing, false),
+    ("slices on tracks of several communicators, peers or threads", Nccl::slices_sharing, false),
+    ("panics", Nccl::panics, true),
+];
+
+/// Of kernels.
+pub(super) const KERNELS: [Figure; 16] = [
+    (
+        "of NCCL, exactly matched",
+        |end| end.kernels_launch_bracket() + end.kernels_external_id() + end.kernels_graph_node(),
+        false,
+    ),
+    (
+        "of NCCL, match inferred",
+        |end| {
+            let by_order = end.kernels_call_bracket() + end.kernels_thread_order();
+            by_order + end.kernels_device_timer() + end.kernels_graph_replay()
+        },
+        false,
+    ),
+    ("of NCCL, whose match NCCL's own times contradict", Nccl::kernels_contradicted, true),
+    ("of NCCL, unmatched", Nccl::kernels_unmatched, true),
+    ("of the application", Nccl::kernels_application, false),
+    ("launches without a kernel", Nccl::launches_without_kernel, true),
+    ("of NCCL, missing because their times cannot be true", Nccl::kernels_untimed, true),
+    ("launches lost", Nccl::launches_lost, true),
+    ("that had not ended when CUPTI was flushed by force", Nccl::kernels_unfinished, true),
+    ("records dropped by CUPTI", Nccl::activities_dropped, true),
+    ("buffers lost", Nccl::activity_buffers_discarded, true),
+    ("records left out at the size limit", Nccl::activities_discarded, true),
+    ("records that cannot be true", Nccl::activities_implausible, true),
+    ("external ids of others", Nccl::external_ids_foreign, false),
+    ("whose times contradict NCCL's own", Nccl::kernels_mistimed, true),
+    ("NVTX markers without their other half", Nccl::markers_unpaired, false),
+];
+
+/// How far off host times may be before that is worth a reservation, ns: what people compare across ranks takes microseconds.
+const HOST_TIMES_NS: u64 = 1_000_000;
+/// Communicators that are named.
+const NAMED: usize = 4;
+
+/// Whether a trace can be trusted. The worse, the greater.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trust {
+    /// As far as it says itself; with what there is to say for it.
+    Full(String),
+    /// Where not.
+    But(Vec<String>),
+    /// It cannot be read to its end.
+    Not(String),
+}
+
+impl Trust {
+    /// Of a trace; nothing of one that no recording of ours is in. `damage` says why it was not read to its end.
+    pub(super) fn of(info: &Info, extent: Extent, damage: Option<&str>) -> Option<Trust> {
+        let ours = info.recordings.keys().filter(|tag| !info.imported.contains(tag)).count();
+        if ours == 0 {
+            return None;
+        }
+        if let Some(damage) = damage {
+            return Some(Trust::Not(damage.to_owned()));
+        }
+        let mut reasons = Vec::new();
+        let open = info.recordings.keys().filter(|tag| !info.is_closed(tag)).count();
+        match open {
+            0 => {}
+            1 if ours == 1 => reasons.push("the recording has no last word: what it lost is not known".into()),
+            _ => reasons.push(format!("of {ours} recordings {open} without a last word: what they lost is not known")),
+        }
+        if extent.unfinished > 0 {
+            reasons.push("its last packet is unfinished".into());
+        }
+        for (of, figures) in [("NCCL's calls", &CALLS), ("GPU kernels", &KERNELS)] {
+            let doubts = figures.iter().filter(|(_, _, is_doubt)| *is_doubt);
+            let doubts: Vec<_> = doubts
+                .map(|(what, figure, _)| (sum(&info.ends, *figure), what))
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, what)| format!("{count} {what}"))
+                .collect();
+            if !doubts.is_empty() {
+                reasons.push(format!("{of}: {}", doubts.join(", ")));
+            }
+        }
+        let cannot_be = |end: &Nccl| {
+            end.cupti_off_least_ns.is_some_and(|ns| ns > 0) || end.cupti_off_most_ns.is_some_and(|ns| ns < 0)
+        };
+        if info.ends.iter().any(cannot_be) {
+            reasons.push("CUPTI's times are off, by what NCCL's threads saw".into());
+        }
+        let host_times = info.ends.iter().map(Nccl::clock_error_ns).max().unwrap_or_default();
+        if host_times > HOST_TIMES_NS {
+            reasons.push(format!("host times are known to {} only", names::duration(host_times as f64)));
+        }
+        if info.clocks_contradict {
+            reasons.push("operations on several hosts contradict each other, see the notes".into());
+        }
+        reasons.extend(versions(info));
+        if !reasons.is_empty() {
+            return Some(Trust::But(reasons));
+        }
+        let host_times = names::duration(host_times as f64);
+        Some(Trust::Full(format!("nothing was lost, left unmatched or contradicted; host times to {host_times}")))
+    }
+
+    /// In a word, for programs too.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Trust::Full(_) => "trusted",
+            Trust::But(_) => "with reservations",
+            Trust::Not(_) => "not trusted",
+        }
+    }
+
+    /// Why it is no better.
+    pub(super) fn reasons(&self) -> &[String] {
+        match self {
+            Trust::Full(_) => &[],
+            Trust::But(reasons) => reasons,
+            Trust::Not(reason) => std::slice::from_ref(reason),
+        }
+    }
+
+    /// The exit status of `ncclscope info`.
+    pub(super) fn status(&self) -> u8 {
+        match self {
+            Trust::Full(_) => 0,
+            Trust::But(_) => 1,
+            Trust::Not(_) => 2,
+        }
+    }
+}
+
+impl std::fmt::Display for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let why = match self {
+            Trust::Full(why) | Trust::Not(why) => why.clone(),
+            Trust::But(reasons) => reasons.join("; "),
+        };
+        write!(f, "{}: {why}", self.word())
+    }
+}
+
+/// What speaks against the versions in it.
+fn versions(info: &Info) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let newer = |version: &&String| number(version) > number(env!("CARGO_PKG_VERSION"));
+    if let Some(version) = info.versions.iter().filter(newer).max_by_key(|version| number(version)) {
+        reasons.push(format!("it was recorded by ncclscope {version}, and this one may not know all that is in it"));
+    }
+    let mut of: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+    for communicator in info.communicators.iter().filter(|it| it.comm() != 0 && it.nccl_version() > 0) {
+        of.entry(communicator.comm()).or_default().insert(communicator.nccl_version());
+    }
+    for (hash, versions) in of.iter().filter(|(_, versions)| versions.len() > 1).take(NAMED) {
+        let versions: Vec<_> = versions.iter().map(|version| names::nccl_version(*version)).collect();
+        reasons.push(format!("communicator {hash:016x} has ranks with NCCL {}", versions.join(" and ")));
+    }
+    reasons
+}
+
+/// A version as numbers that compare.
+fn number(version: &str) -> Vec<u64> {
+    version.split(['.', '-', '+']).map_while(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// A trace of two recordings, whose last words say this.
+    fn trace(end: Nccl) -> Info {
+        Info {
+            recordings: HashMap::from([(1, "rank 0".to_owned()), (2, "rank 1".to_owned())]),
+            ended: vec![1, 2],
+            ends: vec![Nccl { recorded: Some(9), clock_error_ns: Some(79), ..Nccl::default() }, end],
+            ..Info::default()
+        }
+    }
+
+    fn of(info: &Info) -> Trust {
+        Trust::of(info, Extent::default(), None).expect("it has recordings")
+    }
+
+    #[test]
+    fn a_healthy_recording_is_trusted() {
+        let healthy = Nccl {
+            recorded: Some(100_000),
+            clock_error_ns: Some(200),
+            silent_proxy_ops: Some(12),
+            foreign_events: Some(4),
+            communicators_sharing: Some(3),
+            slices_sharing: Some(70),
+            kernels_launch_bracket: Some(500),
+            kernels_thread_order: Some(20),
+            kernels_application: Some(1_000),
+            external_ids_foreign: Some(3),
+            markers_unpaired: Some(1),
+            cupti_off_least_ns: Some(-5_000),
+            cupti_off_most_ns: Some(9_000),
+            channels_without_kernel: Some(2),
+            channels_implausible: Some(5),
+            ..Nccl::default()
+        };
+        let trust = of(&trace(healthy));
+        assert_eq!(
+            trust.to_string(),
+            "trusted: nothing was lost, left unmatched or contradicted; host times to 200 ns"
+        );
+        assert_eq!((trust.status(), trust.reasons()), (0, &[][..]));
+    }
+
+    #[test]
+    fn each_loss_and_contradiction_is_a_reservation_with_its_figure() {
+        let base = Nccl::default;
+        for (end, said) in [
+            (Nccl { dropped: Some(3), late: Some(1), ..base() }, "NCCL's calls: 3 dropped for lack of room, 1 late"),
+            (Nccl { kernels_unmatched: Some(4), ..base() }, "GPU kernels: 4 of NCCL, unmatched"),
+            (Nccl { cupti_off_least_ns: Some(7), ..base() }, "CUPTI's times are off, by what NCCL's threads saw"),
+            (Nccl { cupti_off_most_ns: Some(-7), ..base() }, "CUPTI's times are off, by what NCCL's threads saw"),
+            (Nccl { clock_error_ns: Some(2_500_000), ..base() }, "host times are known to 2.50 ms only"),
+        ] {
+            let trust = of(&trace(end));
+            assert_eq!((trust.status(), trust.to_string()), (1, format!("with reservations: {said}")));
+        }
+    }
+
+    #[test]
+    fn what_has_no_end_or_cannot_be_read_is_said() {
+        let mut info = trace(Nccl::default());
+        info.ended.pop();
+        info.ends.pop();
+        assert_eq!(of(&info).reasons(), ["of 2 recordings 1 without a last word: what they lost is not known"]);
+        let cut = Trust::of(&info, Extent { whole: 10, unfinished: 3 }, None).unwrap();
+        assert_eq!((cut.reasons().len(), cut.status()), (2, 1));
+        let damaged = Trust::of(&info, Extent::default(), Some("byte 7 is none of a trace")).unwrap();
+        assert_eq!((damaged.to_string(), damaged.status()), ("not trusted: byte 7 is none of a trace".into(), 2));
+        // Of what others recorded ncclscope knows no losses.
+        info.imported = vec![1, 2];
+        assert_eq!(Trust::of(&info, Extent::default(), None), None);
+        assert_eq!(Trust::of(&Info::default(), Extent::default(), None), None);
+    }
+
+    #[test]
+    fn versions_that_do_not_go_together_are_said() {
+        let mut info = trace(Nccl::default());
+        let rank = |comm, nccl_version| Nccl { comm: Some(comm), nccl_version: Some(nccl_version), ..Nccl::default() };
+        info.communicators = vec![rank(7, 23207), rank(7, 23207), rank(8, 22809), rank(8, 0)];
+        info.versions = ["0.0.9".to_owned(), env!("CARGO_PKG_VERSION").to_owned()].into();
+        assert_eq!(of(&info).status(), 0);
+        info.communicators.push(rank(7, 22809));
+        info.versions.insert("99.0.0".into());
+        let [newer, mixed] = of(&info).reasons().to_owned().try_into().expect("two reasons");
+        assert!(newer.contains("ncclscope 99.0.0"), "{newer}");
+        assert!(mixed.starts_with("communicator 0000000000000007 has ranks with NCCL 2.28.9 and 2.32.7"), "{mixed}");
+    }
+}

@@ -277,7 +277,7 @@ impl State {
     fn tell_of_the_unheard(&mut self) {
         let (begin, unsaid) = (self.length, std::mem::take(&mut self.unsaid));
         if unsaid > 0 {
-            let text = format_args!("{unsaid} messages before this one found no reader");
+            let text = format_args!("{unsaid} messages before this one were lost: nobody read them");
             self.length += write_line(&mut self.lines[begin..], text);
         }
     }

@@ -14,22 +14,23 @@ pub fn against_kernel_ch(version: Option<Version>, interface: u8, allgatherv_off
         // The proxy thread would spin, waiting for a sample without a time. On emulated GPUs,
         // 2.26.5 hangs when a communicator is destroyed with it; whether it does on real ones is
         // unknown.
-        _ if interface == 3 => "NCCL 2.26 has no GPU time to give, and can hang with it",
+        _ if interface == 3 => "NCCL 2.26 reports none, and can hang when asked for it",
         // nccl#2039: all-to-all overruns the proxy's pool.
-        Some(22707) => "NCCL 2.27.7 can crash with it",
+        Some(22707) => "NCCL 2.27.7 can crash when asked for it",
         // Grouped broadcasts advance the GPU's counter but not the host's; destroying the
         // communicator then hangs. Seen with the real library on emulated GPUs, up to 2.30.7.
         _ if (family(29) || family(30)) && !allgatherv_off => {
-            "NCCL 2.29 and 2.30 can hang with it unless NCCL_ALLGATHERV_ENABLE=0"
+            "NCCL 2.29 and 2.30 can hang when asked for it, unless NCCL_ALLGATHERV_ENABLE=0"
         }
         // nccl#2355: 4 to 13 % slower small collectives, and buffers are freed while its thread
         // still reads them: seen to crash with the real library on emulated GPUs.
-        Some(23102) => "NCCL 2.31.2 can crash with it",
+        Some(23102) => "NCCL 2.31.2 can crash when asked for it",
         None if interface == 6 && !allgatherv_off => {
-            "this NCCL did not tell its version, and 2.29 and 2.30 can hang with it unless NCCL_ALLGATHERV_ENABLE=0"
+            "the version of this NCCL is unknown, and 2.29 and 2.30 can hang when asked for it, unless \
+             NCCL_ALLGATHERV_ENABLE=0"
         }
         None if matches!(interface, 4 | 7) => {
-            "this NCCL did not tell its version, and some releases with this interface can crash with it"
+            "the version of this NCCL is unknown, and some releases with this interface can crash when asked for it"
         }
         _ => return None,
     })
@@ -71,7 +72,7 @@ pub const FAULTS: [Fault; 9] = [
     Fault {
         id: FaultId::NoKernels,
         releases: (22, 23),
-        what: "Update 1 of CUDA 12.4 reports no kernels; 12.5 Update 1 does",
+        what: "CUDA 12.4 Update 1 reports no kernels; 12.5 Update 1 does",
         follows: "the trace may have no kernels; use a newer CUPTI",
         source: "JuliaGPU/CUDA.jl#2328",
     },
@@ -79,58 +80,63 @@ pub const FAULTS: [Fault; 9] = [
         id: FaultId::NullBuffer,
         releases: (0, 27),
         what: "it crashes when it asks for a buffer and gets none",
-        follows: "nothing: it always gets one, and what has no room is counted",
+        follows: "none: it always gets a buffer, and records without room are counted",
         source: "pytorch/kineto#1534",
     },
     Fault {
         id: FaultId::DisableDeadlocks,
         releases: (130_000, 130_001),
         what: "it deadlocks when it is told to stop recording kernels",
-        follows: "it is not told to: after ncclscope_release some kernels may still come, without operations",
+        follows: "ncclscope does not tell it to: after ncclscope_release some kernels may still arrive, without \
+                  operations",
         source: "NVIDIA's notes on CUDA 13.0 Update 1",
     },
     Fault {
         id: FaultId::SpoiltTimes,
         releases: (130_000, 130_100),
-        what: "after some 25 million kernels of graphs it gives kernels no times, or reversed ones, and by then has taken 1 GiB of the GPU's memory; \
-               seen with 13.0.85 and driver 580",
-        follows: "the trace says from where on kernels are missing; a newer CUPTI may not do so",
+        what: "after some 25 million graph kernels it gives kernels no times, or reversed ones, and by then it has \
+               taken 1 GiB of GPU memory; seen with 13.0.85 and driver 580",
+        follows: "the trace says from when on kernels are missing; try a newer CUPTI",
         source: "parca-dev/parcagpu#23",
     },
     Fault {
         id: FaultId::GraphLaunches,
         releases: (0, 130_101),
-        what: "once it was given up and taken again, kernels of graphs may name another launch of a graph than their own",
-        follows: "after ncclscope_acquire the run of its graph that a kernel is comes from times or is left open, and kernels of graphs do not show what hangs",
+        what: "after it was given up and taken again, graph kernels may carry the correlation id of another graph \
+               launch",
+        follows: "after ncclscope_acquire the graph launch of a kernel is inferred from times or left open, and \
+                  graph kernels do not show what hangs",
         source: "NVIDIA's notes on CUDA 13.1 Update 1",
     },
     Fault {
         id: FaultId::LatchedClock,
         releases: (0, 130_303),
-        what: "where a context was there first, the GPU's times may keep the wall clock when it is given another one",
-        follows: "with NCCLSCOPE_CUPTI_CLOCK=boottime the GPU's times are then taken for the wall clock's; CUDA_INJECTION64_PATH comes before any context",
+        what: "if a CUDA context existed before it was given another clock, GPU times may keep the wall clock",
+        follows: "with NCCLSCOPE_CUPTI_CLOCK=boottime such GPU times are read as wall-clock times; with \
+                  CUDA_INJECTION64_PATH the recording starts before any context",
         source: "pytorch/pytorch#190354",
     },
     Fault {
         id: FaultId::ProcessorTime,
         releases: (0, 130_401),
-        what: "the processor time that it takes grows without end",
-        follows: "record long jobs in parts, or without kernels (NCCLSCOPE_CUPTI=0); how it grows, as far as flushing takes it, is the counter of \
-                  the thread ncclscope flush in the trace",
+        what: "its processor time grows without limit",
+        follows: "record long jobs in parts, or without kernels (NCCLSCOPE_CUPTI=0); the counter of the thread \
+                  \"ncclscope flush\" in the trace shows the part that flushing takes",
         source: "NVIDIA's notes on CUDA 13.4 Update 1",
     },
     Fault {
         id: FaultId::StaleNames,
         releases: (0, 130_401),
-        what: "where modules are unloaded and loaded, a kernel may have the name of one that was in its place before",
-        follows: "kernels that carry operations are known by their launches; the names of others may be wrong",
+        what: "when modules are unloaded and loaded, a kernel may get the name of an earlier one",
+        follows: "kernels of operations are identified by their launches; names of other kernels may be wrong",
         source: "NVIDIA's notes on CUDA 13.4 Update 1",
     },
     Fault {
         id: FaultId::Crash,
         releases: (130_200, 130_300),
-        what: "it crashes where the driver offers no GPU",
-        follows: "it is left alone where that cannot be excluded: no kernels in cuInit, or without a GPU",
+        what: "it crashes if the driver shows no GPU",
+        follows: "ncclscope does not use it unless a GPU is certain: no kernels if started in cuInit, or without a \
+                  GPU",
         source: "tried with three builds of CUDA 13.2",
     },
 ];

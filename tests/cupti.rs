@@ -117,7 +117,7 @@ fn cupti_is_lent_to_another_tool_and_taken_again() {
     assert!(call("ncclscope_acquire", 0).contains(&marks[1].begin));
     assert!(call("ncclscope_acquire", 1).contains(&marks[2].begin));
     let why = marks[1].str("note").unwrap();
-    assert!(why.starts_with("no GPU kernels: CUPTI has one owner"), "{why}");
+    assert!(why.starts_with("no GPU kernels: CUPTI can have only one owner"), "{why}");
     assert_eq!(recording.said().iter().filter(|line| **line == why).count(), 1, "{:?}", recording.said());
 }
 
@@ -166,7 +166,11 @@ fn a_tool_that_takes_the_buffers_without_subscribing_is_noticed_and_gets_its_rec
     assert_eq!((figures.get("kernels_unmatched"), figures.get("launches_without_kernel")), (0, 3));
     let said: Vec<_> = recording.said().into_iter().filter(|it| it.contains("has returned nothing")).collect();
     assert_eq!(said.len(), 1, "{:?}", recording.said());
-    assert!(said[0].starts_with("CUPTI has returned nothing of the last 2 launches: another profiler"), "{}", said[0]);
+    assert!(
+        said[0].starts_with("CUPTI has returned no record of the last 2 launches: another profiler"),
+        "{}",
+        said[0]
+    );
     assert_eq!(timeline.slice("CUPTI silent").str("note"), Some(said[0]));
 }
 
@@ -274,7 +278,7 @@ fn kernels_without_valid_times_are_missing_and_nothing_seems_to_hang() {
         assert_eq!((timeline.named("kernel times bad").len(), said), (stretches, stretches));
         if stretches > 0 {
             let note = timeline.slice("kernel times bad").str("note").unwrap();
-            assert!(note.contains("Known of this release: after some 25 million kernels of graphs"), "{note}");
+            assert!(note.contains("A known fault of this release: after some 25 million graph kernels"), "{note}");
         }
         let info = command::ncclscope(&["info".as_ref(), recording.traces.file().as_os_str()]).unwrap();
         let missing = format!("{} of NCCL, missing because their times cannot be true", all - good);
@@ -320,7 +324,7 @@ fn kernels_whose_times_keep_the_wall_clock_are_drawn_where_they_ran() {
         let notes = timeline.named("CUPTI clock").into_iter().filter_map(|note| note.str("note"));
         let notes: Vec<_> = notes.filter(|note| note.contains("keeps the wall clock")).collect();
         assert_eq!(notes, said, "in the trace as on stderr");
-        assert!(said.iter().all(|line| line.contains("Known of this release: where a context was there first")));
+        assert!(said.iter().all(|line| line.contains("A known fault of this release: if a CUDA context existed")));
     }
 }
 
@@ -427,7 +431,13 @@ fn acquire_takes_cupti_that_was_held_by_another_tool_at_the_start() {
     let recording = record(&script, &[]);
     assert_eq!(answers(&recording)[1..], [("debugger", 0), ("ncclscope_acquire", 0)]);
     let timeline = recording.timeline();
-    assert!(timeline.slice("recording started").str("note").unwrap().contains("no GPU kernels: CUPTI has one owner"));
+    assert!(
+        timeline
+            .slice("recording started")
+            .str("note")
+            .unwrap()
+            .contains("no GPU kernels: CUPTI can have only one owner")
+    );
     assert_eq!(kernels(&timeline), [("AllReduce 8 KiB f32", None)]);
     assert!(timeline.slice("CUPTI taken").str("note").unwrap().contains("CUPTI of CUDA 13.0"));
 }

@@ -101,7 +101,7 @@ fn without_a_driver_cupti_is_not_touched() {
 #[test]
 fn when_disabled_cupti_is_not_touched() {
     let why = complaint(&[&LIBRARIES.driver, &LIBRARIES.trap], &[("NCCLSCOPE_CUPTI", "0")]);
-    assert_eq!(why, "NCCLSCOPE_CUPTI=0 says so");
+    assert_eq!(why, "NCCLSCOPE_CUPTI=0 switches it off");
     // Nor if everything is disabled.
     let preload = format!("{}:{}", LIBRARIES.driver.display(), LIBRARIES.trap.display());
     let recording = Recording::by(Play::new(JOB).env("LD_PRELOAD", preload).env("NCCLSCOPE_ENABLE", "0"));
@@ -123,7 +123,7 @@ fn the_trap_ends_the_process() {
 #[test]
 fn a_release_that_crashes_without_a_gpu_is_not_touched_there() {
     let why = complaint(&[&LIBRARIES.useless_driver, &LIBRARIES.trap_13_2], &[]);
-    assert!(why.contains("is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU"), "{why}");
+    assert!(why.contains("is CUPTI of CUDA 13.2, which crashes if the driver shows no GPU"), "{why}");
 }
 
 #[test]
@@ -145,11 +145,11 @@ fn every_refusal_has_its_own_wording() {
     for (code, library) in &LIBRARIES.refuses {
         let why = complaint(&[&LIBRARIES.driver, library], &[]);
         let says = match code {
-            15 => "cuptiSubscribe answered NOT_INITIALIZED (15): the driver does not let this CUPTI in",
-            27 => "cuptiSubscribe answered NOT_SUPPORTED (27): a layer that runs CUDA on another machine",
+            15 => "cuptiSubscribe answered NOT_INITIALIZED (15): the driver does not accept this CUPTI",
+            27 => "cuptiSubscribe answered NOT_SUPPORTED (27): layers that run CUDA on a remote machine",
             35 => "cuptiSubscribe answered INSUFFICIENT_PRIVILEGES (35): the administrator",
-            39 => "CUPTI has one owner, and that is another profiler",
-            _ => "cuptiSubscribe answered UNKNOWN (999): the driver does not let this CUPTI in",
+            39 => "CUPTI can have only one owner, and another profiler",
+            _ => "cuptiSubscribe answered UNKNOWN (999): the driver does not accept this CUPTI",
         };
         assert!(why.starts_with(says), "{why}");
     }

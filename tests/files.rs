@@ -181,7 +181,7 @@ fn unread_lines_are_counted_in_the_trace_and_for_the_next_reader() {
     let played = Hard::new(&script).with(COMPLAINT.0, COMPLAINT.1).play();
     let read = played.checkpoint();
     assert!(read.contains("was removed"), "{read}");
-    assert!(read.contains("]: 2 messages before this one found no reader\n"), "{read}");
+    assert!(read.contains("]: 2 messages before this one were lost: nobody read them\n"), "{read}");
 
     let script =
         format!("do stderr_is_a_pipe_that_is_full\n{INIT}{}do wait_until_all_is_said\n{FINALIZE}", collective(1));

@@ -465,7 +465,7 @@ fn payloads_are_read_from_json_too() {
     assert_eq!(known(|it| it.peer.is_some()), 263);
     let note = profile.notes.iter().find(|note| note.contains("payloads")).unwrap();
     assert!(
-        note.starts_with("1 payloads of NCCL's ranges were not read, 263 were: 1 JSON that is no object"),
+        note.starts_with("1 payloads of NCCL's ranges were not read, 263 were: 1 JSON that is not an object"),
         "{note}"
     );
 }
@@ -512,10 +512,10 @@ fn damaged_payloads_are_counted_and_lose_nothing_else() {
     for part in [
         "24 payloads of NCCL's ranges were not read, 240 were",
         "3 shorter than 32 bytes",
-        "6 of another domain than their range",
-        "3 of a schema that the file does not have",
-        "9 of another length than their schema says",
-        "3 of a header that is not known",
+        "6 with a domain other than their range's",
+        "3 with a schema that is not in the file",
+        "9 with a length other than their schema's",
+        "3 with an unknown header",
     ] {
         assert!(note.contains(part), "{part} in {note}");
     }
@@ -527,10 +527,7 @@ fn damaged_payloads_are_counted_and_lose_nothing_else() {
     database.execute("UPDATE NVTX_EVENTS SET binaryData = x'00' WHERE binaryData IS NOT NULL", []).unwrap();
     let profile = import::open(&path).unwrap();
     assert_eq!(fact(&profile, "size").known, 0);
-    assert_eq!(
-        fact(&profile, "size").remark,
-        "none of 264 payloads has a form that is known: 264 shorter than 32 bytes"
-    );
+    assert_eq!(fact(&profile, "size").remark, "none of 264 payloads has a known layout: 264 shorter than 32 bytes");
 }
 
 #[test]
@@ -550,7 +547,7 @@ fn a_schema_with_two_versions_in_a_file_is_ignored() {
         assert_eq!(operation.bytes.is_some(), operation.function == "Recv", "{operation:?}");
     }
     let note = profile.notes.iter().find(|note| note.contains("payloads")).unwrap();
-    assert!(note.contains("132 of a schema that the file has in two versions"), "{note}");
+    assert!(note.contains("132 with a schema that the file has in two versions"), "{note}");
 }
 
 #[test]
@@ -575,7 +572,7 @@ fn a_release_without_schema_tables_loses_only_the_payloads() {
     {
         let (sized, note) = sized(change);
         assert_eq!(sized, 0);
-        assert!(note.unwrap().contains("no schema in the file; none of 264 payloads has a form that is known"));
+        assert!(note.unwrap().contains("no schema in the file; none of 264 payloads has a known layout"));
     }
 }
 
@@ -798,7 +795,7 @@ fn a_fault_in_json_is_located() {
     let Error::Damaged(reason) = &error else { panic!("{error:?}") };
     let position: usize = reason.split("at byte ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(position.abs_diff(quote) < 16, "{quote}: {reason}");
-    assert!(reason.contains("behind event "), "{reason}");
+    assert!(reason.contains("after event "), "{reason}");
 }
 
 #[test]
@@ -822,7 +819,7 @@ fn a_cut_json_file_is_read_up_to_the_cut() {
         let packed = if name.ends_with("gz") { " of the unpacked text" } else { "" };
         let position = note.split(' ').nth(5).unwrap();
         assert!(packed.is_empty() == (position == bytes.len().to_string()) && note.contains(packed), "{note}");
-        assert!(note.contains("behind event "), "{note}");
+        assert!(note.contains("after event "), "{note}");
         let output = folder.path().join("imported");
         ncclscope(&["import", "-o"], &[&output, &path]).unwrap();
         assert!(ncclscope(&["info"], &[&output]).unwrap().contains(note), "the trace says it too");

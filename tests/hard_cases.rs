@@ -317,7 +317,7 @@ fn an_unstopped_call_ends_with_the_enclosing_call_or_the_thread() {
     for name in ["ncclAllReduce 4 KiB f32", "KernelLaunch"] {
         let slice = timeline.slice(name);
         assert!(slice.duration.is_some(), "{name} is open");
-        assert_eq!(slice.str("doubt"), Some("no stop before the end of what contains it"), "{name}");
+        assert_eq!(slice.str("doubt"), Some("no stop before the end of the enclosing call"), "{name}");
     }
     assert_eq!(timeline.slice("GroupApi").str("doubt"), None);
 }

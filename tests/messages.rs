@@ -106,7 +106,7 @@ fn debug_prints_everything_on_every_rank() {
     let recording = record(JOB, &[("RANK", "3"), ("NCCLSCOPE_CLOCK", "sun"), ("NCCLSCOPE_LOG", "debug")]);
     let said = recording.said();
     assert_eq!(said[0], first_line(&recording, "standard"));
-    for part in ["NCCLSCOPE_CLOCK=sun", "; clock ", "recording ended: 2 calls of NCCL, 0 dropped; "] {
+    for part in ["NCCLSCOPE_CLOCK=sun", "; clock ", "recording ended: 2 calls from NCCL, 0 dropped; "] {
         assert_eq!(said.iter().filter(|line| line.contains(part)).count(), 1, "{part}: {said:?}");
     }
 }

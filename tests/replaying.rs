@@ -185,7 +185,7 @@ fn a_capture_is_announced_private_and_described() {
     let name = path.file_name().unwrap().to_string_lossy();
     assert!(recording.said()[0].contains(&format!(".perfetto-trace and {name}); ")), "{:?}", recording.said());
     let trace = ncclscope(&[Path::new("info"), &recording.traces.file()]).unwrap();
-    assert!(trace.contains(&format!("capture: all that this recording reads is kept in {name}")), "{trace}");
+    assert!(trace.contains(&format!("capture: everything this recording reads is kept in {name}")), "{trace}");
     let said = ncclscope(&[Path::new("info"), &path]).unwrap();
     let records = recording.calls() + 7;
     for part in [", a capture of ncclscope ", ", format 1\n", " · ", "preset full; clock ", " records, no buffers"] {
@@ -248,15 +248,15 @@ fn files_that_cannot_be_replayed_are_refused_with_the_reason() {
     let text: Vec<u8> = good.iter().copied().filter(|byte| *byte != b'\r').collect();
     for (bytes, why) in [
         (&b""[..], "the file is empty"),
-        (&trace, "this is not a capture of ncclscope: it begins with other bytes"),
+        (&trace, "this is not an ncclscope capture: its first bytes differ"),
         (&text, "copy it again in binary mode"),
-        (&changed(8, 0), "has format 0, of ncclscope"),
-        (&changed(8, 9), "has format 9, of ncclscope"),
-        (&good[..head - 1], "was cut off at byte 0"),
+        (&changed(8, 0), "has format 0 and was written by ncclscope"),
+        (&changed(8, 9), "has format 9 and was written by ncclscope"),
+        (&good[..head - 1], "is cut off at byte 0"),
         (&good[..head], "there is nothing in it but its head"),
         (&changed(head + 3, 0xff), &format!("the chunk at byte {head} is damaged: it claims ")),
         (&changed(head + 8, 0), &format!("the chunk at byte {head} is damaged: ")),
-        (&good[..head + 20], &format!("was cut off at byte {head}")),
+        (&good[..head + 20], &format!("is cut off at byte {head}")),
     ] {
         let (said, has_trace) = refused(bytes);
         assert!(said.contains(why), "{why}: {said}");
@@ -287,7 +287,7 @@ fn a_damaged_capture_is_replayed_up_to_the_damage() {
     let path = folder.path().join("cut.capture");
     fs::write(&path, &bytes[..middle]).unwrap();
     let (again, said) = replay(&path);
-    assert!(said.contains(&format!("the capture was cut off at byte {last}: ")), "{said}");
+    assert!(said.contains(&format!("the capture is cut off at byte {last}: ")), "{said}");
     let live = fs::read(recording.traces.file()).unwrap();
     assert!(!again.is_empty() && live.starts_with(&again), "what was flushed before is the same");
 }
@@ -333,17 +333,17 @@ fn entries_are_checked_against_the_rules() {
     };
     const END: &[u8] = &[18, 0, 0, 0];
     for (parts, why) in [
-        (&[&[10_u8][..]][..], "it does not begin with the recording's begin"),
+        (&[&[10_u8][..]][..], "its first entry is not the recording's beginning"),
         (&[&[0]], "an entry of unknown kind"),
-        (&[&first, &first], "a second begin"),
-        (&[&first, END, &[10]], "something follows the end"),
-        (&[&first, &[2, 1, 1]], "a record of a length that cannot be"),
+        (&[&first, &first], "a second beginning"),
+        (&[&first, END, &[10]], "an entry after the end"),
+        (&[&first, &[2, 1, 1]], "a record of impossible length"),
         (&[&first, &[5, 0, 9, 1]], "a length that reaches beyond the chunk"),
-        (&[&first, &[12, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]], "a number that does not end"),
+        (&[&first, &[12, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]], "an unterminated number"),
         (&[&first, &[13, 7]], "a level that does not exist"),
         (&[&first, &[15, 0, 1, 0xff]], "a text that is not UTF-8"),
-        (&[&first, &[3, 0, 2, 0]], "it ends inside of an entry"),
-        (&[&first, &[3, 2, 255, 255, 255, 255, 127, 0, 0]], "clocks that cannot be"),
+        (&[&first, &[3, 0, 2, 0]], "it ends inside an entry"),
+        (&[&first, &[3, 2, 255, 255, 255, 255, 127, 0, 0]], "impossible clock readings"),
     ] {
         let (said, _) = refused(&with(parts));
         assert!(said.contains(why), "{why}: {said}");
@@ -364,7 +364,7 @@ fn a_match_is_explained_by_candidates_rule_and_bounds() {
                 "candidates: the KernelLaunch that began 522.366 us before it began",
                 "candidates: run 1, handed over 480.043 us before it began: 1 AllReduce",
                 "rule: exact (launch bracket); it carries 1 AllReduce",
-                "bounds: by its launch and its work, CUPTI's times are late by -1081.680 us at least and 523.941 us at most",
+                "bounds: by its launch and its work, CUPTI's times are between -1081.680 us and 523.941 us late",
                 "drawn as exact (launch bracket)",
             ],
         ),
@@ -429,10 +429,7 @@ fn stored_captures_are_replayed() {
             fs::write(&golden, &shown).unwrap();
         }
         let changed = difference(&fs::read_to_string(&golden).unwrap_or_default(), &shown);
-        assert!(
-            changed.is_empty(),
-            "{name} shows something else; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}"
-        );
+        assert!(changed.is_empty(), "{name} differs; if that is intended, NCCLSCOPE_BLESS=1 renews it:\n{changed}");
     }
     assert!(!captures.is_empty() && with("txt").len() == captures.len(), "each text is that of a capture");
 }

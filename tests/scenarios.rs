@@ -60,7 +60,7 @@ fn check(name: &str, open_slices: [u64; 7]) {
     let changed = difference(&expected, &shown);
     assert!(
         changed.is_empty(),
-        "{name} shows something else than {} says; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}",
+        "{name} differs from {}; if that is intended, NCCLSCOPE_BLESS=1 renews it:\n{changed}",
         golden.display()
     );
 

@@ -263,7 +263,7 @@ pub enum Reason {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.tried.is_empty() {
-            return f.write_str("no name to look for");
+            return f.write_str("no names to look for");
         }
         for (place, Tried { name, reason }) in self.tried.iter().enumerate() {
             let comma = if place == 0 { "" } else { "; " };

@@ -292,12 +292,12 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             End::Done => f.write_str("the end of the buffer"),
-            End::Truncated { at } => write!(f, "a record that is cut off, at byte {at}"),
+            End::Truncated { at } => write!(f, "a truncated record at byte {at}"),
             End::UnknownKind { kind, at } => write!(f, "a record of unknown kind {kind}, at byte {at}"),
             End::Refused { result, at } => {
-                write!(f, "cuptiActivityGetNextRecord answered {result} at byte {}", at.unwrap_or(0))
+                write!(f, "cuptiActivityGetNextRecord returned {result} at byte {}", at.unwrap_or(0))
             }
-            End::Strayed { at } => write!(f, "a step that leads nowhere, at byte {}", at.unwrap_or(0)),
+            End::Strayed { at } => write!(f, "an invalid step, at byte {}", at.unwrap_or(0)),
         }
     }
 }

@@ -111,8 +111,8 @@ fn look() -> Option<First> {
         return Some(first);
     }
     profiler::stay_out(&format!(
-        "ncclscope {} from {} was loaded before this {}: this one records nothing. Name one file for both NCCL_PROFILER_PLUGIN \
-         and CUDA_INJECTION64_PATH",
+        "ncclscope {} from {} was loaded before this ncclscope {}, which therefore records nothing. Set \
+         NCCL_PROFILER_PLUGIN and CUDA_INJECTION64_PATH to the same file",
         version.map_or("of an unknown version".into(), CStr::to_string_lossy),
         path.display(),
         VERSION.to_string_lossy(),

@@ -79,7 +79,7 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Damage::Claims(length, packed) => write!(f, "it claims {length} bytes, {packed} compressed"),
-            Damage::Length(length) => write!(f, "it claims {length} bytes and has another number"),
+            Damage::Length(length) => write!(f, "it claims {length} bytes but has a different number"),
             Damage::Packed(error) => write!(f, "{error}"),
             Damage::Entry(fault) => write!(f, "{fault}"),
         }
@@ -90,31 +90,35 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Io(error) => write!(f, "failed to read it: {error}"),
-            Error::Empty => f.write_str("the file is empty: the process ended before anything was written, or the copy failed"),
+            Error::Empty => {
+                f.write_str("the file is empty: the process ended before anything was written, or the copy failed")
+            }
             Error::Foreign => f.write_str(
-                "this is not a capture of ncclscope: it begins with other bytes. Captures are made with NCCLSCOPE_CAPTURE=1 and end in \
-                 .capture; a trace is read by ncclscope info",
+                "this is not an ncclscope capture: its first bytes differ. Captures are made with \
+                 NCCLSCOPE_CAPTURE=1 and end in .capture; use ncclscope info for a trace",
             ),
             Error::Mangled => f.write_str(
-                "the line ends in this capture were changed, as if it were text: copy it again in binary mode",
+                "the line ends of this capture were converted, as if it were text: copy it again in binary mode",
             ),
             Error::Older { format, version } => write!(
                 f,
-                "this capture has format {format}, of ncclscope {version}; this version reads none before {OLDEST}. \
-                 Replay it with that version"
+                "this capture has format {format} and was written by ncclscope {version}; this version reads \
+                 formats from {OLDEST} on. Replay it with that version"
             ),
             Error::Newer { format, version } => write!(
                 f,
-                "this capture has format {format}, of ncclscope {version}; this version reads up to format {FORMAT}. \
-                 Replay it with that version or a later one"
+                "this capture has format {format} and was written by ncclscope {version}; this version reads \
+                 formats up to {FORMAT}. Replay it with that version or a later one"
             ),
             Error::Cut { at } => write!(
                 f,
-                "the capture was cut off at byte {at}: the process was killed, or the copy is not whole. All before that is good"
+                "the capture is cut off at byte {at}: the process was killed, or the copy is incomplete. \
+                 Everything before that is intact"
             ),
             Error::Damaged { at, what } => write!(
                 f,
-                "the chunk at byte {at} is damaged: {what}. All before it is good; copy the file again if there is another"
+                "the chunk at byte {at} is damaged: {what}. Everything before it is intact; copy the file again if \
+                 the original still exists"
             ),
         }
     }
@@ -352,7 +356,7 @@ impl Decoder {
 
     fn begin(&mut self, from: &mut Bytes<'_, '_>) -> Result<Begin, Fault> {
         let tag = from.number()?;
-        let mark = ProcessTag::from_bits(tag).ok_or(Fault("a process mark that cannot be"))?;
+        let mark = ProcessTag::from_bits(tag).ok_or(Fault("an impossible process tag"))?;
         let clocks = Clocks {
             boottime: HostNs(time(from.number()?)?),
             monotonic: time(from.number()?)?,
@@ -369,7 +373,7 @@ impl Decoder {
             0 => None,
             1 => Some(Stages::Alone),
             2 => Some(Stages::Beside),
-            _ => return Err(Fault("a way to draw kernels that cannot be")),
+            _ => return Err(Fault("an impossible choice of stages")),
         };
         let complaints = from.texts()?;
         let mut attributes = Vec::new();
@@ -387,7 +391,7 @@ impl Decoder {
     fn record<'a>(&'a mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'a>, Fault> {
         let (kind, length) = (from.byte()?, usize::from(from.byte()?));
         if !(2..=MAX_WORDS).contains(&length) {
-            return Err(Fault("a record of a length that cannot be"));
+            return Err(Fault("a record of impossible length"));
         }
         let ring = RingId(from.small()?);
         let small = u16::try_from(from.number()?).map_err(|_| Fault("a number that is too large"))?;
@@ -411,7 +415,7 @@ impl Decoder {
         let (ticks, host) = (time(from.since(self.last.ticks)?)?, time(from.since(self.last.host)?)?);
         let (ticked, passed) = (ticks.abs_diff(self.last.ticks), host.abs_diff(self.last.host));
         if ticked > PASS || passed > PASS || passed / RATE > ticked || ticked / RATE > passed.max(1000) {
-            return Err(Fault("clocks that cannot be"));
+            return Err(Fault("impossible clock readings"));
         }
         let (error_ns, window_ns) = (from.small()?, from.number()?.min(PASS));
         (self.last.ticks, self.last.host) = (ticks, host);
@@ -473,13 +477,13 @@ impl Decoder {
 
 /// Checks that a clock could return this time, so that what is computed from it stays in range.
 fn time(ns: u64) -> Result<u64, Fault> {
-    if ns < 1 << 62 { Ok(ns) } else { Err(Fault("a time that cannot be")) }
+    if ns < 1 << 62 { Ok(ns) } else { Err(Fault("an impossible time")) }
 }
 
 /// A count, small enough to be added to others.
 fn count(from: &mut Bytes<'_, '_>) -> Result<u64, Fault> {
     let count = from.number()?;
-    if count < 1 << 56 { Ok(count) } else { Err(Fault("a count that cannot be")) }
+    if count < 1 << 56 { Ok(count) } else { Err(Fault("an impossible count")) }
 }
 
 fn standing(from: &mut Bytes<'_, '_>) -> Result<Standing, Fault> {
@@ -503,7 +507,7 @@ struct Bytes<'r, 'a>(&'r mut &'a [u8]);
 
 impl<'a> Bytes<'_, 'a> {
     fn byte(&mut self) -> Result<u8, Fault> {
-        let (&first, rest) = self.0.split_first().ok_or(Fault("it ends inside of an entry"))?;
+        let (&first, rest) = self.0.split_first().ok_or(Fault("it ends inside an entry"))?;
         *self.0 = rest;
         Ok(first)
     }
@@ -528,7 +532,7 @@ impl<'a> Bytes<'_, 'a> {
                 return Ok(value);
             }
         }
-        Err(Fault("a number that does not end"))
+        Err(Fault("an unterminated number"))
     }
 
     fn small(&mut self) -> Result<u32, Fault> {

@@ -42,14 +42,14 @@ pub fn walk(source: impl Read, mut each: impl FnMut(&Entry<'_>)) -> Result<End, 
         let damaged = |fault| Error::Damaged { at, what: Damage::Entry(fault) };
         while let Some(entry) = decoder.next(&mut entries).map_err(damaged)? {
             if end.is_some() {
-                return Err(damaged(Fault("something follows the end")));
+                return Err(damaged(Fault("an entry after the end")));
             }
             match &entry {
-                Entry::Begin(..) if has_begun => return Err(damaged(Fault("a second begin"))),
+                Entry::Begin(..) if has_begun => return Err(damaged(Fault("a second beginning"))),
                 Entry::Begin(..) => has_begun = true,
                 // May also be the first entry, if the disk was full.
                 Entry::CutShort(why) => end = Some(End::CutShort((*why).to_owned())),
-                _ if !has_begun => return Err(damaged(Fault("it does not begin with the recording's begin"))),
+                _ if !has_begun => return Err(damaged(Fault("its first entry is not the recording's beginning"))),
                 Entry::Input(Input::End(_)) => end = Some(End::Closed),
                 _ => {}
             }

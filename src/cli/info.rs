@@ -449,7 +449,7 @@ fn channels(ends: &[Nccl]) -> Option<String> {
 
 /// The recording's last word on NCCL's calls.
 fn calls(end: &Nccl) -> String {
-    let mut text = format!("{} calls of NCCL, times to {} ns", end.recorded(), end.clock_error_ns());
+    let mut text = format!("{} calls from NCCL, times to {} ns", end.recorded(), end.clock_error_ns());
     for (what, figure, _) in CALLS {
         let count = figure(end);
         if count > 0 {

@@ -99,7 +99,7 @@ fn tsc_objection() -> Option<&'static str> {
         return Some("the processor does not promise a constant rate");
     }
     if !sys::read_file(CLOCKSOURCE).is_ok_and(|source| source.trim_ascii() == b"tsc") {
-        return Some("the kernel does not keep time by it");
+        return Some("the kernel does not use it to keep time");
     }
     if !sys::may_read_tsc() {
         return Some("this process may not read it");

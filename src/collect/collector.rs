@@ -154,7 +154,8 @@ impl Collector {
             if catch_unwind(run).is_err() {
                 recorder::switch_off();
                 message::line(
-                    "an internal error ended the recording; what is in the trace file remains. Please report it",
+                    "an internal error ended the recording; the trace file keeps everything up to here. Please \
+                     report it",
                 );
             }
             let mut state = theirs.lock();
@@ -361,7 +362,7 @@ impl Run {
             reader.drain(&mut self.out);
         }
         if let Some(time) = forced {
-            let text = "nothing had ended for seconds; kernels that had not ended yet, and so have no record";
+            let text = "no kernel had ended for seconds; those still running have no record";
             self.out.feed(&Input::Note { time, name: remark::FORCED, text });
         }
         let now = self.out.pipeline.now();
@@ -370,7 +371,7 @@ impl Run {
                 self.out.feed(&Input::Note { time: silence.since, name: remark::SILENT, text: &silence.to_string() });
             }
             Some(cupti::Change::Heard) => {
-                let text = "it returns what it records, though ncclscope_acquire was not called";
+                let text = "it returns records again, though ncclscope_acquire was not called";
                 self.out.feed(&Input::Note { time: now, name: remark::HEARD, text });
             }
             None => {}
@@ -383,7 +384,7 @@ impl Run {
         self.take_kernels(true);
         let unheard = message::unheard();
         if unheard > 0 {
-            let text = format!("{unheard} lines for stderr, which nobody reads or which is another file now");
+            let text = format!("{unheard} lines for stderr were lost: nobody reads it, or it is another file now");
             self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: "messages lost", text: &text });
         }
         self.out.end(&Input::End(Ending {
@@ -394,7 +395,7 @@ impl Run {
         self.out.say();
         let (calls, dropped) = (self.out.pipeline.calls(), self.rings.dropped());
         let path = self.out.file.path().display();
-        message::detail(format_args!("recording ended: {calls} calls of NCCL, {dropped} dropped; {path}"));
+        message::detail(format_args!("recording ended: {calls} calls from NCCL, {dropped} dropped; {path}"));
         self.out.file.close();
     }
 }
@@ -468,13 +469,16 @@ impl Outlet {
         let why = match (level, self.file.stopped()) {
             (Level::Ends, Stopped::No) if memory::is_short() => {
                 format!(
-                    "all of its memory ({}) is in use: only open slices are ended",
+                    "all of its memory ({}) is in use: from here on only the ends of open slices are written",
                     names::size(memory::HEAP as u64)
                 )
             }
-            (Level::Ends, Stopped::No) => format!("NCCLSCOPE_MAX_SIZE ({limit}) reached: only open slices are ended"),
+            (Level::Ends, Stopped::No) => format!(
+                "NCCLSCOPE_MAX_SIZE ({limit}) reached: from here on only the \
+                                                   ends of open slices are written"
+            ),
             (Level::Ends, _) => self.file.error(),
-            _ => format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: the proxy's steps are left out"),
+            _ => format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: proxy steps are left out from here on"),
         };
         // The writing thread has already reported why it stopped.
         if self.file.stopped() == Stopped::No {

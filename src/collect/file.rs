@@ -289,8 +289,8 @@ impl Disk {
             && !self.shared.accused.swap(true, Ordering::Relaxed)
         {
             message::formatted(format_args!(
-                "{}: the disk hangs, a write has taken {:.1} s and goes on. As long as it does nobody waits for it, and what finds \
-                 no room in memory is dropped and counted",
+                "{}: the disk hangs: a write has taken {:.1} s and has not returned. The job does not wait for it; \
+                 records that do not fit in memory are dropped and counted",
                 self.path.display(),
                 taken.as_secs_f64(),
             ));
@@ -314,7 +314,7 @@ impl Make {
         let refuse = |path: &Path, error| {
             let mode = options.mode.unwrap_or_default();
             message::formatted(format_args!(
-                "NCCLSCOPE_FILE_MODE={mode:o} does not hold for {}: {error}",
+                "NCCLSCOPE_FILE_MODE={mode:o} could not be applied to {}: {error}",
                 path.display()
             ));
         };
@@ -480,7 +480,7 @@ fn check_space(file: &Output, min_free: u64, shared: &Shared) {
         Err(error) => {
             if !shared.blind.swap(true, Ordering::Relaxed) {
                 message::formatted(format_args!(
-                    "NCCLSCOPE_MIN_FREE does not hold: no word of what is free at {path}: {error}"
+                    "NCCLSCOPE_MIN_FREE cannot be enforced: failed to read the free space at {path}: {error}"
                 ));
             }
         }

@@ -218,10 +218,10 @@ pub(super) fn explain(clock: Option<&DeviceClock>, kernel: &Kernel, candidates: 
         None => "its GPU's timer is not known".into(),
         Some(clock) => {
             let inside = fitting.iter().filter(|candidate| candidate.is_inside(kernel, clock)).count();
-            format!("the channels of {inside} ran in it by the GPU's timer")
+            format!("by the GPU's timer, the channels of {inside} ran in it")
         }
     };
-    format!("candidates: {all} plans without a kernel, of which {fit} have its device, length, grid and name; {inside}")
+    format!("candidates: {all} plans without a kernel; {fit} match its device, length, grid and name; {inside}")
 }
 
 /// For devices whose timer is not known: kernels and channels that agree on its offset.

@@ -43,7 +43,7 @@ impl Correlator {
         }
         self.trail.say(kernel, || {
             let who = if by_host { "the host's times" } else { "its channels" };
-            [format!("waits: {who} do not fit the match, and kernels to come tell which is wrong")]
+            [format!("waits: {who} contradict the match, and later kernels will show which is wrong")]
         });
         self.doubted.push(Doubted { kernel: kernel.clone(), found, since: self.last, by_host });
     }
@@ -76,9 +76,9 @@ impl Correlator {
         if self.trail.follows(kernel.correlation) {
             let channels = match self.channels.agreement(group, false) {
                 Agreement::Unknown => "say nothing",
-                Agreement::Open => "may lie outside of it, which is not decided",
+                Agreement::Open => "may lie outside it, which is not decided yet",
                 Agreement::Agrees => "lie in it",
-                Agreement::Contradicts => "lie outside of it, or the order of its stream speaks against it",
+                Agreement::Contradicts => "lie outside it, or the order of its stream contradicts the match",
             };
             self.trail.say(kernel, || [format!("its channels: {channels}")]);
         }

@@ -109,7 +109,7 @@ impl Correlator {
             Ok(found) => {
                 if let Some(other) = overtaken {
                     self.trail.say(kernel, || {
-                        ["its stream: it and a kernel launched before or after it began in the other order".into()]
+                        ["its stream: it and another kernel did not begin in the order of their launches".into()]
                     });
                     [other, found.group].into_iter().for_each(|group| self.channels.contradict(group));
                     self.skews.entry(kernel.place.device).or_default().forget_trial();
@@ -120,11 +120,11 @@ impl Correlator {
                 if !self.channels.adopt(kernel, reason, self.last) {
                     return self.unmatched(kernel, reason, sink);
                 }
-                self.trail.say(kernel, || ["waits: its channels may tell whose it is".into()]);
+                self.trail.say(kernel, || ["waits: its channels may identify its operation".into()]);
             }
             Err(_) => {
                 self.matches.application += 1;
-                self.trail.say(kernel, || ["drawn as the application's: its name is none of NCCL's".into()]);
+                self.trail.say(kernel, || ["drawn as the application's: its name is not one of NCCL's".into()]);
                 sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner: Owner::Application } });
             }
         }

@@ -231,18 +231,18 @@ impl Runs {
     pub(super) fn explain(&self, seen: Option<&Seen>, kernel: Option<Span>, steps: &mut Vec<String>) {
         let (low, high) = seen.map_or((0, self.told.len()), |seen| self.in_time(seen));
         if let Some(seen) = seen {
-            let launch = seen.launched.map_or("its graph's launch was not told".into(), |launched| {
+            let launch = seen.launched.map_or("the launch of its graph was not reported".into(), |launched| {
                 let asked = trail::before(launched.time, kernel);
                 format!("its graph's launch {} was made {asked}", launched.index + 1)
             });
             let is_counted = seen.is_counted && self.clones <= 1;
             let count = if is_counted { "the count of launches holds" } else { "the count of launches does not hold" };
             let told = self.gone as usize + self.told.len();
-            steps.push(format!("bounds: {launch}; {count}; of {told} runs told, {} fit in time", high - low));
+            steps.push(format!("bounds: {launch}; {count}; {} of {told} reported runs fit in time", high - low));
         }
         for (place, run) in self.told.iter().enumerate().take(high).skip(low).take(EXPLAINED) {
             let number = self.gone + place as u64 + 1;
-            let taken = if run.is_claimed { ", which has its kernel" } else { "" };
+            let taken = if run.is_claimed { ", which already has a kernel" } else { "" };
             let (begun, carried) = (trail::before(run.begin, kernel), trail::operations(&run.operations));
             steps.push(format!("candidates: run {number}, handed over {begun}: {carried}{taken}"));
         }

@@ -76,7 +76,7 @@ pub(super) fn found(method: Method, carried: &[Arc<Operation>], replay: Option<u
 pub(super) fn operations(operations: &[Arc<Operation>]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for operation in operations {
-        *counts.entry(operation.func().spelling().unwrap_or("an operation of another name")).or_default() += 1;
+        *counts.entry(operation.func().spelling().unwrap_or("an operation with another name")).or_default() += 1;
     }
     let parts: Vec<String> = counts.into_iter().map(|(name, count)| format!("{count} {name}")).collect();
     if parts.is_empty() { "no operation".into() } else { parts.join(", ") }
@@ -86,17 +86,17 @@ pub(super) fn operations(operations: &[Arc<Operation>]) -> String {
 pub(super) fn bounds(bounds: Bounds, kernel: &Kernel, contradicts: bool, is_off: bool) -> String {
     let late = match (bounds.least, bounds.most) {
         (i64::MIN, i64::MAX) => "NCCL saw nothing that bounds CUPTI's times".into(),
-        (i64::MIN, most) => format!("by its launch, CUPTI's times are late by {} at most", signed_us(most)),
-        (least, i64::MAX) => format!("by its work, CUPTI's times are late by {} at least", signed_us(least)),
+        (i64::MIN, most) => format!("by its launch, CUPTI's times are at most {} late", signed_us(most)),
+        (least, i64::MAX) => format!("by its work, CUPTI's times are at least {} late", signed_us(least)),
         (least, most) => {
             let (least, most) = (signed_us(least), signed_us(most));
-            format!("by its launch and its work, CUPTI's times are late by {least} at least and {most} at most")
+            format!("by its launch and its work, CUPTI's times are between {least} and {most} late")
         }
     };
     let verdict = match (contradicts, is_off) {
-        (false, _) => "nothing speaks against it",
-        (true, true) => "CUPTI's times of this GPU are off, as other kernels say too",
-        (true, false) => "that speaks against the match, or CUPTI's times are off",
+        (false, _) => "nothing contradicts it",
+        (true, true) => "CUPTI's times of this GPU are off, as other kernels show, too",
+        (true, false) => "either the match is wrong, or CUPTI's times are off",
     };
     format!("bounds: {late}; {verdict}; drawn give or take {}", error(kernel.span))
 }

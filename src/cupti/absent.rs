@@ -63,13 +63,13 @@ pub enum Absent {
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Absent::SwitchedOff => f.write_str("NCCLSCOPE_CUPTI=0 says so"),
+            Absent::SwitchedOff => f.write_str("NCCLSCOPE_CUPTI=0 switches it off"),
             Absent::Forked => f.write_str("this process was forked from one that records"),
             Absent::NoDriver => f.write_str("this process has not loaded the CUDA driver (libcuda.so.1)"),
             Absent::NoLibrary { tried } => write!(
                 f,
-                "no libcupti was found ({tried}). `pip install nvidia-cuda-cupti` or the CUDA toolkit has it, and \
-                 NCCLSCOPE_CUPTI=/path/to/libcupti.so.13 says where it is"
+                "no libcupti was found ({tried}). Install it with `pip install nvidia-cuda-cupti` or the CUDA \
+                 toolkit, or set NCCLSCOPE_CUPTI=/path/to/libcupti.so.13"
             ),
             Absent::TooOld { path, function, version } => {
                 write!(f, "{path} is from before CUDA 12.0")?;
@@ -81,26 +81,26 @@ impl fmt::Display for Absent {
             }
             Absent::Broken { path, driver_starts: false } => write!(
                 f,
-                "{path} is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU, as here. Use that of 13.3 \
-                 or later"
+                "{path} is CUPTI of CUDA 13.2, which crashes if the driver shows no GPU, as here. Use CUPTI of \
+                 CUDA 13.3 or later"
             ),
             Absent::Broken { path, driver_starts: true } => write!(
                 f,
-                "{path} is CUPTI of CUDA 13.2, which crashes where the driver offers no GPU, and in cuInit that is not \
-                 known. Use that of 13.3 or later, or call ncclscope_acquire after cuInit"
+                "{path} is CUPTI of CUDA 13.2, which crashes if the driver shows no GPU, and during cuInit that is \
+                 not known yet. Use CUPTI of CUDA 13.3 or later, or call ncclscope_acquire after cuInit"
             ),
             Absent::Taken { owner } => {
                 let owner = owner.as_deref().unwrap_or("another profiler (torch.profiler, Nsight Systems, a debugger)");
-                write!(f, "CUPTI has one owner, and that is {owner}. Run without it to have kernels here")
+                write!(f, "CUPTI can have only one owner, and {owner} has it. Run without that tool to record kernels")
             }
-            Absent::Held => f.write_str("this process records kernels already"),
+            Absent::Held => f.write_str("this process is already recording kernels"),
             Absent::Refused { call, code } => {
                 write!(f, "{call} answered {}{}", error_name(*code), advice(*code))
             }
             Absent::Silent => {
                 write!(f, "CUPTI has not answered for {} s, and is left alone", TAKING.as_secs())
             }
-            Absent::Late => f.write_str("CUPTI does not return from a flush"),
+            Absent::Late => f.write_str("a flush of CUPTI has not returned"),
             Absent::Leaving => f.write_str("CUPTI is still being given up: it does not return its records"),
             Absent::NoResources(what) => f.write_str(what),
         }
@@ -138,11 +138,11 @@ pub(super) fn error_name(code: u32) -> String {
 fn advice(code: u32) -> &'static str {
     match code {
         cupti::CUPTI_ERROR_NOT_INITIALIZED | cupti::CUPTI_ERROR_UNKNOWN => {
-            ": the driver does not let this CUPTI in. A CUPTI that is not newer than the driver may help"
+            ": the driver does not accept this CUPTI. Try a CUPTI that is not newer than the driver"
         }
         cupti::CUPTI_ERROR_NOT_SUPPORTED => {
-            ": a layer that runs CUDA on another machine puts such a CUPTI in place of NVIDIA's; kernels can be seen only \
-             where the GPU is"
+            ": layers that run CUDA on a remote machine replace NVIDIA's CUPTI with one that answers so; kernels \
+             can be recorded only on the machine with the GPU"
         }
         cupti::CUPTI_ERROR_INSUFFICIENT_PRIVILEGES | cupti::CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES => {
             ": the administrator of this machine has restricted profiling (NVreg_RestrictProfilingToAdminUsers)"

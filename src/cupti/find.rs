@@ -38,7 +38,7 @@ pub(super) fn find(source: &Source, driver_starts: bool) -> Result<Found, Absent
     if let Source::Path(wanted) = source
         && !same_file(wanted, Path::new(&found.path))
     {
-        found.remarks.push(format!("{} was asked for, but this one was loaded already", wanted.display()));
+        found.remarks.push(format!("{} was requested, but this copy was already loaded", wanted.display()));
     }
     // This CUPTI overflows the stack in the first function called if it cannot use the driver.
     let has_gpu = || !driver_starts && driver.devices().is_some_and(|count| count > 0);
@@ -88,7 +88,7 @@ fn mapped() -> Result<Option<Found>, Absent> {
         .iter()
         .map(|copy| copy.to_string_lossy())
         .filter(|copy| **copy != *path)
-        .map(|copy| format!("{copy} is loaded too, and cannot trace"))
+        .map(|copy| format!("{copy} is loaded as well and cannot trace"))
         .collect();
     Ok(Some(Found { api, path, remarks }))
 }

@@ -97,14 +97,13 @@ impl Intake {
         let Some(change) = self.clock.add(reading) else { return };
         let (text, aloud) = match change {
             Change::Stepped(by) => {
-                let text = format!(
-                    "the wall clock was set by {by} ns; times of the GPU around this moment are that uncertain"
-                );
+                let text =
+                    format!("the wall clock was set by {by} ns; GPU times around this moment are uncertain by as much");
                 (text, false)
             }
             Change::Foreign => {
-                let text = "CUPTI's time is not the wall clock: another tool in the process gave it a clock of its own. \
-                            Times of the GPU are mapped by measurement";
+                let text = "CUPTI's time is not the wall clock: another tool in the process gave it another clock. \
+                            GPU times are converted by measuring that clock";
                 (text.into(), !std::mem::replace(&mut self.said.foreign, true))
             }
             Change::Wall => ("CUPTI's time is the wall clock again".into(), false),
@@ -132,11 +131,11 @@ impl Intake {
         self.decoder.decode(bytes, walker, outside, times, sink);
         if self.clock.is_latched() && !std::mem::replace(&mut self.said.latched, true) {
             let mut text = String::from(
-                "CUPTI keeps the wall clock for the GPU's times, though it was given CLOCK_BOOTTIME and says that it has it. They are taken for \
-                 the wall clock's; NCCLSCOPE_CUPTI_CLOCK=wall asks for no more than that",
+                "CUPTI keeps the wall clock for GPU times, though it was given CLOCK_BOOTTIME and reports using \
+                 it. These times are read as wall-clock times; NCCLSCOPE_CUPTI_CLOCK=wall leaves it the wall clock",
             );
             if let Some(fault) = releases::cupti_fault(self.version, FaultId::LatchedClock) {
-                text.push_str(&format!(". Known of this release: {} ({})", fault.what, fault.source));
+                text.push_str(&format!(". A known fault of this release: {} ({})", fault.what, fault.source));
             }
             self.notes.push(Note { name: "CUPTI clock", text, aloud: true });
         }
@@ -149,8 +148,8 @@ impl Intake {
         }
         self.standing = now;
         if now.discarded_buffers > 0 || now.refused_requests > 0 {
-            let text =
-                "records of kernels are being discarded: CUPTI is faster than the recording. The trace says how many";
+            let text = "kernel records are being discarded: CUPTI returns them faster than they can be recorded. The \
+                 trace says how many";
             if !std::mem::replace(&mut self.said.discarded, true) {
                 self.notes.push(Note { name: "kernels discarded", text: text.into(), aloud: true });
             }

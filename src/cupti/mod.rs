@@ -292,7 +292,7 @@ fn start_with(
         }
         remarks.extend(releases::cupti_fault(version, FaultId::NoKernels).map(|fault| fault.what.into()));
         if version > NEWEST {
-            remarks.push("newer than this ncclscope, which reads what it knows".into());
+            remarks.push("newer than this ncclscope, which reads only the fields it knows".into());
         }
         let pool = || Pool::new(options.pool_bytes);
         let shared = Shared::get_or_init(api, pool)
@@ -306,8 +306,8 @@ fn start_with(
         }
         if subscription.took_buffers() {
             remarks.push(
-                "another tool may have had CUPTI's buffers before: a profile that it is taking now, such as torch.profiler's, \
-                 then has no kernels from here on"
+                "another tool may have been using CUPTI before: if it is taking a profile now, as torch.profiler \
+                 does, that profile has no kernels from here on"
                     .into(),
             );
         }
@@ -316,7 +316,7 @@ fn start_with(
         }
         let flusher = flusher(subscription, options, Arc::default())?;
         if !flusher.desk().has_readings() {
-            remarks.push("it does not tell the time, which is taken for the wall clock".into());
+            remarks.push("it does not answer when asked for its time, which is assumed to be the wall clock".into());
         }
         let reader = Reader {
             shared,
@@ -477,9 +477,9 @@ impl fmt::Display for Silence {
         };
         write!(
             f,
-            "CUPTI has returned nothing of {launches}: another profiler in this process, such as torch.profiler, has probably \
-             taken its buffers, which needs no subscription. Kernels from here on are not recorded, and nothing follows from that. \
-             ncclscope_acquire takes CUPTI again"
+            "CUPTI has returned no record of {launches}: another profiler in this process, such as torch.profiler, \
+             has probably registered its own buffers, which needs no subscription. Kernels are not recorded from \
+             here on, so missing kernels prove nothing. ncclscope_acquire takes CUPTI again"
         )
     }
 }

@@ -20,7 +20,7 @@ fn objection_to(value: Option<&OsStr>, path: &str) -> Option<String> {
     let file = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     (file(Path::new(other)) != file(Path::new(path))).then(|| {
         let other = other.to_string_lossy();
-        format!("no NVTX ranges: {VARIABLE} names another tool's library ({other}); unset it, or let it be {path}")
+        format!("no NVTX ranges: {VARIABLE} names another tool's library ({other}); unset it, or set it to {path}")
     })
 }
 

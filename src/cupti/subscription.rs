@@ -95,7 +95,7 @@ impl Subscription {
         self.before = Before { thread_ids: thread_ids(api), wall_clock: false };
         // Before the first kind is enabled: records under way keep the clock they had.
         self.before.wall_clock = options.boottime && note("a clock of our own", set_clock(api, boottime));
-        note("thread ids of the system", set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
+        note("system thread ids", set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
         let result = self.register();
         if result != cupti::CUPTI_SUCCESS {
             return Err(Absent::Refused { call: "cuptiActivityRegisterCallbacks", code: result });
@@ -114,8 +114,8 @@ impl Subscription {
             Matching::External | Matching::Timer => 0,
         };
         if options.matching != Matching::Timer {
-            enable("nodes of graphs", cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
-            enable("launches of graphs", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
+            enable("graph nodes", cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
+            enable("graph launches", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
         }
         let changes = GRAPH_CHANGES.into_iter().filter(|_| options.matching != Matching::Timer);
         for id in changes.chain(COPYING.into_iter().filter(|_| options.copies)) {
@@ -124,7 +124,7 @@ impl Subscription {
             unsafe { (api.cuptiEnableCallback)(1, self.handle, cupti::CUPTI_CB_DOMAIN_DRIVER_API, id) };
         }
         if self.version >= STATE_DOMAIN {
-            enable("failures of its own", cupti::CUPTI_CB_DOMAIN_STATE, &STATES);
+            enable("reports of its own failures", cupti::CUPTI_CB_DOMAIN_STATE, &STATES);
         }
         for kind in OBJECTS {
             // SAFETY: no pointers.
@@ -176,7 +176,7 @@ impl Subscription {
             result == cupti::CUPTI_SUCCESS
         };
         if enable("external ids", cupti::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)
-            && enable("calls of the driver", cupti::CUPTI_ACTIVITY_KIND_DRIVER)
+            && enable("driver calls", cupti::CUPTI_ACTIVITY_KIND_DRIVER)
         {
             recorder::bracket_launches(callbacks::BRACKET);
         }

@@ -873,7 +873,7 @@ fn without_launch_callbacks_an_id_is_pushed_around_launches() {
 fn kernels_are_recorded_without_callbacks_and_ids() {
     let _one = fresh(28, &[("callback", 14), ("enable(4)", 14)]);
     let (cupti, _reader) = start(&options()).unwrap();
-    assert!(cupti.facts().refused.ends_with(&["calls of the driver: NOT_COMPATIBLE (14)".to_owned()]));
+    assert!(cupti.facts().refused.ends_with(&["driver calls: NOT_COMPATIBLE (14)".to_owned()]));
     calls();
     recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
     recorder::stop(start_launch());

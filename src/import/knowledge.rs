@@ -173,7 +173,7 @@ fn operations(profile: &Profile, nccl: &[&Kernel]) -> String {
         let functions = counted(profile.operations.iter().map(|operation| operation.function.as_str()));
         parts.push(format!("no kernels; seen on the host: {functions}"));
     } else if without > 0 {
-        parts.push(format!("{without} more were asked for whose kernel is not in the file"));
+        parts.push(format!("{without} more were called, but their kernels are not in the file"));
     }
     parts.join("; ")
 }
@@ -225,7 +225,7 @@ fn algorithm(units: &Units<'_>, kernels: &[&Kernel], collectives: u64) -> String
     let names_one = kernels.iter().any(|kernel| kernel.name.contains("_RING_") || kernel.name.contains("_TREE_"));
     // NCCL builds kernels only for a few combinations, and runs the others inside those.
     if said.is_empty() && names_one {
-        "the kernel's name has those it was built for, not those that ran in it".into()
+        "the kernel's name has those it was built for, not those it ran".into()
     } else {
         said
     }

@@ -271,9 +271,9 @@ impl How {
             How::Unknown => "unknown",
             How::Exact => "exact match",
             How::Inferred => "inferred match",
-            How::Told => "told by the tool",
+            How::Told => "stated by the tool",
             How::Launched => "launched inside the range of their call or group",
-            How::Concluded => "concluded: every group of its process asks for the same",
+            How::Concluded => "concluded: all groups of its process ask for the same",
             How::Named => "by the kernel's own name",
         }
     }
@@ -549,8 +549,8 @@ impl fmt::Display for Error {
             }
             Error::Foreign(what) => write!(
                 f,
-                "{what}; known are traces of ncclscope, SQLite exports of Nsight Systems (nsys export --type sqlite report.nsys-rep) and \
-                 JSON of PyTorch's profiler (export_chrome_trace), also gzipped"
+                "{what}; supported are traces of ncclscope, SQLite exports of Nsight Systems (nsys export --type \
+                 sqlite report.nsys-rep) and JSON of PyTorch's profiler (export_chrome_trace), also gzipped"
             ),
             Error::Damaged(reason) | Error::Unsupported(reason) => f.write_str(reason),
         }
@@ -631,7 +631,7 @@ pub fn format(path: &Path) -> Result<Format, Error> {
             ));
         }
         _ => {
-            return Err(Error::Foreign("this is no profile: its first bytes belong to no format that is known".into()));
+            return Err(Error::Foreign("this is not a profile: its first bytes match no known format".into()));
         }
     })
 }

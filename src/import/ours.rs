@@ -217,7 +217,7 @@ impl Reader {
             instant::ENDED if nccl.dropped() + nccl.discarded() > 0 => {
                 let lost = nccl.dropped() + nccl.discarded();
                 self.profile.processes[process].lost += lost;
-                self.profile.notes.push(format!("{lost} calls of NCCL are not in the trace"));
+                self.profile.notes.push(format!("{lost} calls from NCCL are not in the trace"));
             }
             _ if matches!(Category::of(category), Some(Category::Nvtx | Category::PyTorch)) => {
                 let range = self.range(uuid, process, Span { start: time, end: time }, name, &nccl);
@@ -424,7 +424,7 @@ impl Reader {
 
     fn finish(mut self) -> Result<Profile, Error> {
         if self.processes.is_empty() {
-            return Err(Error::Foreign("this is a trace of Perfetto's that holds no process of ours".into()));
+            return Err(Error::Foreign("this is a Perfetto trace without a process recorded by ncclscope".into()));
         }
         for (process, track, span, operation) in std::mem::take(&mut self.carried) {
             if let Some(&kernel) = self.several.get(&(process, track, span)) {

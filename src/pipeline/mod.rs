@@ -93,8 +93,10 @@ impl Pipeline {
         tracks.attributes(&attributes);
         tracks.note(clocks.boottime, instant::STARTED, &begin.first_words);
         if let Some(file) = &begin.capture {
-            let text =
-                format!("all that this recording reads is kept in {file}, from which ncclscope replay makes it again");
+            let text = format!(
+                "everything this recording reads is kept in {file}; ncclscope replay makes the trace again \
+                         from it"
+            );
             tracks.note(clocks.boottime, "capture", &text);
         }
         Pipeline {
@@ -444,19 +446,19 @@ impl Pipeline {
         }
         if change == spoilt::Change::Begins {
             let mut text = format!(
-                "CUPTI gives kernels no times, or times that cannot be true, {} so far. They are missing from here on, and nothing follows \
-                 from that: what hangs is not known by its kernels",
+                "CUPTI reports kernels without times, or with impossible times: {} so far. They are missing from \
+                 here on, so hangs cannot be seen from kernels",
                 self.spoilt.count()
             );
             if let Some(fault) = releases::cupti_fault(self.version, FaultId::SpoiltTimes) {
-                text.push_str(&format!(". Known of this release: {} ({})", fault.what, fault.source));
+                text.push_str(&format!(". A known fault of this release: {} ({})", fault.what, fault.source));
             }
             self.tracks.note(now, remark::SPOILT, &text);
             if !std::mem::replace(&mut self.said_spoilt, true) {
                 self.said.push(text);
             }
         } else {
-            let text = format!("kernels have times again that can be true; {} had none", self.spoilt.count());
+            let text = format!("kernels have valid times again; {} had none", self.spoilt.count());
             self.tracks.note(now, remark::SOUND, &text);
         }
         self.say_expected(now);
@@ -495,8 +497,9 @@ impl Pipeline {
     fn lost(&mut self, total: u64) {
         // After the end lost records do not matter, and do not mean that the recording is slow.
         if self.dropped == 0 && self.level != Level::Ends {
-            let text = "records are being dropped: NCCL's threads are faster than the recording. The trace says how many \
-                        and when; NCCLSCOPE_BUFFER_SIZE gives it more room, NCCLSCOPE_PRESET=light less to do";
+            let text = "records are being dropped: NCCL's threads are faster than the recording. The trace says \
+                        how many and when. A larger NCCLSCOPE_BUFFER_SIZE gives it more room, \
+                        NCCLSCOPE_PRESET=light less to do";
             self.said.push(text.into());
         }
         self.dropped = total;

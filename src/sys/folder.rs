@@ -47,8 +47,7 @@ pub fn open(path: &Path, mode: Option<u32>, mut refused: impl FnMut(io::Error)) 
                 let link = Descriptor::open(Some(&folder), &step, libc::O_PATH | libc::O_NOFOLLOW)?;
                 let Some(target) = link.target() else { return Err(error) };
                 if link.is_planted_in(&folder) {
-                    let text =
-                        format!("{} is another user's symbolic link in a folder that all may write to", step.display());
+                    let text = format!("{} is another user's symbolic link in a world-writable folder", step.display());
                     return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
                 }
                 links += 1;

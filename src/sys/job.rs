@@ -85,7 +85,7 @@ impl fmt::Display for NotLoadable {
         f.write_str(match self {
             NotLoadable::ZeroByte => "its path has a zero byte",
             NotLoadable::Loader(Some(words)) => words,
-            NotLoadable::Loader(None) => "the loader does not say why",
+            NotLoadable::Loader(None) => "the loader gives no reason",
         })
     }
 }

@@ -61,9 +61,9 @@ impl fmt::Display for WriteError {
         match self {
             WriteError::Io(error) => write!(f, "{error}"),
             WriteError::Removed => f.write_str("it was removed"),
-            WriteError::Replaced => f.write_str("the program closed its descriptor, and another file is there now"),
+            WriteError::Replaced => f.write_str("the program closed its descriptor, and the path is another file now"),
             WriteError::Closed(error) => {
-                write!(f, "the program closed its descriptor, and it cannot be opened again: {error}")
+                write!(f, "the program closed its descriptor, and the file cannot be reopened: {error}")
             }
         }
     }
@@ -92,7 +92,7 @@ impl Output {
         let descriptor = Descriptor::open(Some(folder), name, flags)?;
         let there = Descriptor::open(Some(folder), name, libc::O_PATH | libc::O_NOFOLLOW)?;
         if !there.is_same(&descriptor) {
-            return Err(io::Error::other("the program closed its descriptor at once"));
+            return Err(io::Error::other("the program closed its descriptor right after it was opened"));
         }
         let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
         let room = if ahead > 0 { Room::Kept { ahead, until: 0 } } else { Room::Unknown };
@@ -166,7 +166,13 @@ impl Output {
         while !rest.is_empty() {
             self.check()?;
             match self.descriptor.write(rest) {
-                Ok(0) => return Err(WriteError::Io(io::Error::new(io::ErrorKind::WriteZero, "nothing is taken"))),
+                Ok(0) => {
+                    return Err(WriteError::Io(io::Error::new(
+                        io::ErrorKind::WriteZero,
+                        "the file system \
+                                                                                             accepted no bytes",
+                    )));
+                }
                 Ok(count) => rest = &rest[count..],
                 Err(error) => return Err(WriteError::Io(error)),
             }

@@ -300,7 +300,7 @@ impl Args {
     pub fn channel_doubt(&mut self, timing: Timing, unreliable: bool, doubt: Option<Doubt>) -> &mut Args {
         let flaw = match timing {
             Timing::Seen(flaw) => Some(flaw.text()),
-            Timing::Gpu { .. } => unreliable.then_some("an earlier sample of this channel could not be true"),
+            Timing::Gpu { .. } => unreliable.then_some("an earlier sample of this channel was impossible"),
         };
         match (doubt, flaw) {
             (Some(doubt), flaw) => {
@@ -396,12 +396,12 @@ impl Args {
             Owner::Operations { method, comm, operations, replay, untold, .. } => {
                 if *untold > 0 {
                     let broadcasts = if *untold == 1 { "a broadcast".into() } else { format!("{untold} broadcasts") };
-                    self.text(nccl::DOUBT, &format!("may carry {broadcasts} too: NCCL tells nothing of these"));
+                    self.text(nccl::DOUBT, &format!("may also carry {broadcasts}: NCCL does not report these"));
                 }
                 if *method == Method::Contradicted {
                     self.text(
                         nccl::DOUBT,
-                        "NCCL's times of what it carried do not fit its own: the match or a time is wrong",
+                        "NCCL's times of what it carried contradict its own: the match or a time is wrong",
                     );
                 }
                 self.matched_by(*method)

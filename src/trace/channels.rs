@@ -23,8 +23,9 @@ pub(super) struct Channels {
 
 impl Channels {
     pub(super) fn new(canvas: &mut Canvas) -> Channels {
-        let description = "Kernel channels whose kernel is not known: by the GPU's timer where the host alone bounds it, else as NCCL's \
-                           threads saw them. The stamps themselves are in the arguments, on the GPU's own clock.";
+        let description = "Kernel channels whose kernel is not known: by the GPU's timer if the host alone bounds \
+                           it, otherwise as NCCL's threads saw them. The stamps themselves are in the arguments, \
+                           on the GPU's own clock.";
         Channels { group: canvas.group("GPU channels", 4, description), families: FxHashMap::default() }
     }
 

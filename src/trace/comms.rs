@@ -187,8 +187,8 @@ impl Comms {
         let (name, description) = [
             (
                 "other communicators",
-                "Operations of communicators that have no tracks of their own, because there are so many, while the GPU works on them. The \
-                 communicator is an argument.",
+                "Operations of communicators that have no tracks of their own, because there are too many, while \
+                 the GPU works on them. The communicator is an argument.",
             ),
             (
                 "other communicators · handed over",
@@ -278,8 +278,9 @@ impl Comms {
             return false;
         }
         if !drawn.outstanding.is_drawn() {
-            let description = "Operations that NCCL was handed and the GPU has not finished, by their kernels. One whose kernel is not known \
-                               counts until a later one has ended.";
+            let description = "Operations that NCCL has handed over and the GPU has not finished, according to \
+                               their kernels. An operation whose kernel is not known counts until a later one has \
+                               ended.";
             let place = Place { parent, rank: Some(rank(comm, Slot::Outstanding)), description, ..Place::default() };
             let name = format!("outstanding · {}", names::comm(&drawn.label, comm));
             let counter = Counter::new(canvas.writer(), &name, Unit::Named("operations"), place, drawn.init);
@@ -307,10 +308,9 @@ impl Comms {
                 let name = format!("{of} · {}", names::comm(label, comm));
                 Counter::new(writer, &name, Unit::Named("B/s"), place, span.start)
             };
-            let algorithm =
-                "Algorithm bandwidth: bytes of the operations, a second of their kernel, as nccl-tests counts.";
-            let bus =
-                "Bus bandwidth: what each link has to carry for them, a second of their kernel, as nccl-tests counts.";
+            let algorithm = "Algorithm bandwidth: bytes of the operations per second of kernel time, as in nccl-tests.";
+            let bus = "Bus bandwidth: bytes that each link has to carry for them per second of kernel time, as in \
+                 nccl-tests.";
             Speed::new([
                 counter(Slot::AlgorithmBandwidth, "algbw", algorithm),
                 counter(Slot::BusBandwidth, "busbw", bus),

@@ -132,7 +132,7 @@ impl Gpu {
     pub(super) fn overhead(&mut self, canvas: &mut Canvas, overhead: &Overhead) {
         let parent = canvas.gpu_group(None);
         let family = *self.overhead.get_or_insert_with(|| {
-            let description = "Time that CUPTI took from the application, by its own account.";
+            let description = "Time that CUPTI took from the application, as CUPTI reports it.";
             let place = Placing { parent, rank: u32::MAX >> 1, description };
             canvas.lanes.family("CUPTI overhead".into(), place, LANES)
         });
@@ -212,7 +212,8 @@ impl Gpu {
         }
         let name = self.stream_name(place);
         let rank = stream_rank(place);
-        let description = "Kernels and copies while they ran, by CUPTI. Those of NCCL are named by what they carry.";
+        let description = "Kernels and copies while they ran, from CUPTI. NCCL's kernels are named by what they \
+                           carry.";
         let parent = canvas.gpu_group(Some(place.device));
         let placing = Placing { parent, rank, description };
         let kernels = canvas.family(name.clone(), placing, Some(LANES).filter(|_| place.stream != OTHERS));

@@ -51,8 +51,8 @@ impl Host {
     /// description.
     fn marked(&self) -> (Category, &'static str, &'static str) {
         match self.by_pytorch {
-            false => (Category::Nvtx, "NVTX", "Ranges that the program marks by NVTX, by CUPTI."),
-            true => (Category::PyTorch, track::PYTORCH, "Operators and annotations, by PyTorch's profiler."),
+            false => (Category::Nvtx, "NVTX", "Ranges that the program marks with NVTX, from CUPTI."),
+            true => (Category::PyTorch, track::PYTORCH, "Operators and annotations, from PyTorch's profiler."),
         }
     }
 
@@ -62,8 +62,8 @@ impl Host {
         let parent = families.parent;
         let family = *families.calls.entry(call.api).or_insert_with(|| {
             let (rank, description) = match call.api {
-                Api::Runtime => (1, "Calls into CUDA, by CUPTI."),
-                Api::Driver => (2, "Calls into CUDA, by CUPTI."),
+                Api::Runtime => (1, "Calls into CUDA, from CUPTI."),
+                Api::Driver => (2, "Calls into CUDA, from CUPTI."),
                 Api::Hip => (3, "Calls into HIP."),
             };
             let placing = Placing { parent, rank, description };
@@ -109,7 +109,7 @@ impl Host {
             canvas.args.int(nccl::TID, tid);
         }
         if is_open {
-            canvas.args.text(nccl::DOUBT, "no end before that of the recording: begin only");
+            canvas.args.text(nccl::DOUBT, "no end before the recording ended: begin only");
         }
         let (name, category) = (Text(&marker.name), self.marked().0);
         match end {

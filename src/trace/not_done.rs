@@ -25,8 +25,8 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, Operation, Owner};
 
-const DESCRIPTION: &str = "Operations that should have ended and are not known to have, from their hand-over on; those of a \
-                           graph from its launch on. The first one is what the others wait for.";
+const DESCRIPTION: &str = "Overdue operations: not known to have ended although they should have. Each begins at \
+                           its hand-over, or at the launch of its graph. The others wait for the first one.";
 /// How long a communicator may stand still with an operation under way, in ns.
 const PATIENCE_NS: u64 = 3_000_000_000;
 /// How often that time is doubled: up to three minutes.
@@ -102,7 +102,7 @@ impl NotDone {
         self.expects_kernels = expected;
         if !expected {
             for context in comms.drawn.keys().copied().collect::<Vec<_>>() {
-                self.give_up(canvas, comms, context, now, "from here on nothing is known of kernels");
+                self.give_up(canvas, comms, context, now, "from here on nothing is known about kernels");
             }
         }
     }
@@ -264,7 +264,7 @@ impl NotDone {
             canvas.args.uint(nccl::REPLAY, *number);
         }
         if let Some((_, Some(kernel))) = comm.device.and_then(|device| self.first.get(&device)) {
-            canvas.args.text(nccl::NOTE, &format!("the GPU had not ended a kernel before it: {kernel}"));
+            canvas.args.text(nccl::NOTE, &format!("the GPU had not finished an earlier kernel: {kernel}"));
         }
         let name = OperationName { operation, prefix: "" };
         let look = Look::new(Category::NotDone, &name).of(operation.correlation(Some(comm)));

@@ -14,8 +14,8 @@ const DEVICES: usize = 64;
 const COMMS_RANK: u32 = 1;
 const GPU_RANK: u32 = 2;
 
-const COMMS: &str = "One track a communicator, in the order of their creation.";
-const GPU: &str = "What ran on the GPU, by CUPTI: one track a stream.";
+const COMMS: &str = "One track per communicator, in order of creation.";
+const GPU: &str = "What ran on the GPU, from CUPTI: one track per stream.";
 
 /// What names a process in the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]

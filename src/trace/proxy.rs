@@ -76,7 +76,7 @@ impl ProxyThread {
         let name = if named { name } else { "proxy thread" };
         let name = if id == OTHER_THREADS { "other threads".into() } else { format!("{name} ({tid})") };
         let group = processes::group(canvas.writer(), parent, &name, id.0 & u32::MAX >> 1, "");
-        let description = "What the thread does: idle or active, asleep, taking in operations.";
+        let description = "What the thread is doing: idle or active, asleep, taking in operations.";
         let state = canvas.lanes.family("state".into(), Placing { parent: group, rank: 0, description }, 1);
         let description = "Events that the network plugin reported.";
         let place = Placing { parent: group, rank: u32::MAX >> 1, description };
@@ -97,7 +97,7 @@ struct PeerKey {
 impl Proxy {
     pub(super) fn new(canvas: &mut Canvas) -> Proxy {
         Proxy {
-            group: canvas.group("Proxy", 3, "What NCCL's network proxy does, one group a progress thread."),
+            group: canvas.group("Proxy", 3, "What NCCL's network proxy does, one group per progress thread."),
             threads: FxHashMap::default(),
             own: 0,
             peers: FxHashMap::default(),
@@ -186,8 +186,7 @@ impl Proxy {
     /// An operation that NCCL reports nothing more about.
     fn silent(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>) {
         let [family, _] = self.peer(at, thread, op);
-        let note =
-            "NCCL started this operation and reported nothing more of it, as it does for every transport but NET";
+        let note = "NCCL started this operation and reported nothing more about it, as for every transport except NET";
         at.canvas.args.clear().proxy_op(op).text(nccl::NOTE, note);
         let name = Fixed("proxy operation without progress");
         at.canvas.instant(family, at.time, Category::Proxy, &name);
@@ -290,8 +289,8 @@ impl Proxy {
     fn queued(&mut self, at: &mut At<'_>, thread: ThreadId, change: i64) {
         let proxy = self.thread(at, thread);
         let gauge = proxy.queued.get_or_insert_with(|| {
-            let description = "Operations of the network that the thread took and has not begun: those of one connection wait for each \
-                               other. Changes within 10 us are left out.";
+            let description = "Network operations that the thread took but has not begun: those of one connection \
+                               wait for each other. Changes within 10 us are left out.";
             let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
             let unit = Unit::Named("operations");
             Gauge::new(Counter::new(at.canvas.writer(), "operations queued", unit, place, at.time))
@@ -350,7 +349,7 @@ impl Proxy {
             return family;
         }
         let parent = self.thread(at, thread).group;
-        let place = Placing { parent, rank: u32::MAX >> 2, description: "Transfers of operations that are not known." };
+        let place = Placing { parent, rank: u32::MAX >> 2, description: "Transfers whose operation is not known." };
         let family = at.canvas.lanes.family("unknown operations".to_owned() + track::STEPS, place, LANES);
         self.peers.insert(key, [family; 2]);
         family

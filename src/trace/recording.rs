@@ -62,7 +62,7 @@ pub(super) struct Recording {
 impl Recording {
     /// Starts at `time`, with nothing dropped.
     pub(super) fn new(canvas: &mut Canvas, time: HostNs) -> Recording {
-        let group = canvas.group("ncclscope", 5, "What the recording says of itself: losses, doubts, limits.");
+        let group = canvas.group("ncclscope", 5, "What the recording says about itself: losses, doubts, limits.");
         let on = Place { parent: group, rank: Some(1), ..Place::default() };
         let drops = Counter::new(canvas.writer(), track::DROPS, Unit::Named("records"), on, time);
         let place = Placing { parent: group, rank: 0, description: "Begin, end and remarks of the recording." };
@@ -99,7 +99,7 @@ impl Recording {
                     None if name.starts_with("ncclscope") => (format!("CPU · {name}"), self.group),
                     None => (format!("CPU · {name} ({tid})"), proxy.group()),
                 };
-                let description = "Time on a processor, by the kernel, as a share of the second before.";
+                let description = "CPU time, as the kernel counts it, as a share of the previous second.";
                 let place = Place { parent, rank: Some(0), description, ..Place::default() };
                 let counter = Counter::new(canvas.writer(), &name, Unit::Named("%"), place, time);
                 self.cpu.insert(tid, counter);
@@ -142,7 +142,7 @@ impl Recording {
             false => ("early", -most, "kernels begin before the calls that launch them"),
         };
         let note = format!(
-            "GPU {device}: by at least {} too {way}: {what}; kernels state an error that covers it from here on",
+            "GPU {device}: at least {} too {way}: {what}; from here on the stated error of kernels covers this",
             names::duration(by as f64)
         );
         canvas.args.text(nccl::NOTE, &note);
@@ -164,7 +164,11 @@ impl Recording {
             .uint(nccl::STREAM_ID, u64::from(place.stream))
             .nonzero(nccl::CORRELATION, u64::from(correlation))
             .nonzero(nccl::GRAPH_NODE, graph_node)
-            .text(nccl::NOTE, "a kernel that began here: NCCL's times of what it carried do not fit its own, the match or a time is wrong");
+            .text(
+                nccl::NOTE,
+                "a kernel that began here: NCCL's times of what it carried contradict its own; the \
+                               match or a time is wrong",
+            );
         self.remark(canvas, time, remark::CONTRADICTED);
     }
 

@@ -127,7 +127,7 @@ impl RenderStages {
         interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
             out.uint(specification::IID, u64::from(number));
             out.bytes_field(specification::NAME, name.as_bytes());
-            out.bytes_field(specification::DESCRIPTION, b"Kernels while they ran, by CUPTI.");
+            out.bytes_field(specification::DESCRIPTION, b"Kernels while they ran, from CUPTI.");
         });
         self.queues.insert(place, number);
         number

@@ -285,9 +285,9 @@ fn calls_with_a_missing_or_late_stop_are_cut_at_the_enclosing_call() {
               0 communicator init
         python3
           1..8 GroupApi
-          2..4 ncclAllReduce 1 KiB f32 (no stop before the end of what contains it)
-          4..8 ncclAllReduce 1 KiB f32 (no stop before the end of what contains it)
-          10..11 GroupApi (no stop before the end of what contains it)",
+          2..4 ncclAllReduce 1 KiB f32 (no stop before the end of the enclosing call)
+          4..8 ncclAllReduce 1 KiB f32 (no stop before the end of the enclosing call)
+          10..11 GroupApi (no stop before the end of the enclosing call)",
     );
 }
 
@@ -376,7 +376,7 @@ fn an_ended_thread_s_track_keeps_its_order() {
         "0 0 thread 100 python3 | 1 0 start a GroupApi | 9 0 ends | 5 0 start b GroupApi | 10 0 stop b",
         "
         python3
-          1..9 GroupApi (no stop before the end of what contains it)
+          1..9 GroupApi (no stop before the end of the enclosing call)
         unknown
           5..10 GroupApi",
     );

@@ -224,7 +224,8 @@ impl Threads {
             return;
         };
         let family = *self.others.get_or_insert_with(|| {
-            let description = "Calls of threads that have no track of their own, because there are so many; the thread is an argument.";
+            let description = "Calls of threads that have no track of their own, because there are too many; the \
+                               thread is an argument.";
             let place = Placing { parent: canvas.processes.track(), rank: 0, description };
             canvas.lanes.shared_family("other threads".into(), place)
         });
@@ -293,7 +294,7 @@ fn cut(
     for call in stack.drain(keep..) {
         calls.remove(&call.id);
         let mut args = Args::new();
-        args.text(nccl::DOUBT, "no stop before the end of what contains it");
+        args.text(nccl::DOUBT, "no stop before the end of the enclosing call");
         writer.end(sequence, track, time, &Extra { args: args.bytes(), ..Extra::default() });
     }
 }

@@ -69,6 +69,6 @@ pub fn assert_golden(shown: &str, golden: &str) {
     let changed = difference(&fs::read_to_string(golden).unwrap_or_default(), shown);
     assert!(
         changed.is_empty(),
-        "the viewer shows other tracks than {golden} says; if that is meant, NCCLSCOPE_BLESS=1 writes it anew:\n{changed}"
+        "the tracks in the viewer differ from {golden}; if that is intended, NCCLSCOPE_BLESS=1 renews it:\n{changed}"
     );
 }

@@ -226,7 +226,7 @@ fn loader_error() -> String {
     // SAFETY: dlerror gives null or a C string that lives until the next call on this thread.
     let error = unsafe { libc::dlerror() };
     if error.is_null() {
-        return "the loader does not say why".to_owned();
+        return "the loader gives no reason".to_owned();
     }
     // SAFETY: as above.
     unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned()

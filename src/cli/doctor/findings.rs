@@ -489,7 +489,7 @@ mod tests {
             it.environment = vec![(name.into(), value.into())];
         }
         note(|it| it.nccl.push(copy_of_nccl("2.21.5+cuda12.4")), "profiler plugins came with 2.23");
-        note(|it| it.nccl = vec![copy_of_nccl("2.27.7+cuda12.9")], "NCCL 2.27.7 can crash with it");
+        note(|it| it.nccl = vec![copy_of_nccl("2.27.7+cuda12.9")], "NCCL 2.27.7 can crash when asked for it");
         note(|it| it.nccl = vec![copy_of_nccl("2.27.3+cuda12.9")], "takes no path in NCCL_PROFILER_PLUGIN");
         note(|it| it.nccl = vec![copy_of_nccl("2.99.1+cuda14.0")], "newer than any that was tried, 2.32.3");
         note(|it| it.nccl = vec![], "no libnccl.so.2");

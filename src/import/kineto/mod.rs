@@ -117,29 +117,29 @@ impl Reader {
         let at = format!("byte {position}{text} (line {}, column {})", error.line(), error.column());
         let behind = match self.events {
             0 => "before the first event".to_owned(),
-            events => format!("behind event {events}"),
+            events => format!("after event {events}"),
         };
         let kind = error.classify();
         let is_cut = kind == Category::Eof || error.io_error_kind() == Some(io::ErrorKind::UnexpectedEof);
         if is_cut && self.events > 0 {
             self.profile.notes.push(format!(
-                "the file ends at {at}, {behind}: the process was killed while it wrote, or the copy is not whole; what stands behind that, \
-                 which may be names, ranks and versions, is missing"
+                "the file ends at {at}, {behind}: the process was killed while writing, or the copy is incomplete; \
+                 anything after this point is missing, such as names, ranks and versions"
             ));
             return Ok(());
         }
         Err(match kind {
             _ if is_cut => Error::Damaged(format!(
-                "the JSON ends at {at}, {behind}: the process was killed while it wrote, or the copy is not whole"
+                "the JSON ends at {at}, {behind}: the process was killed while writing, or the copy is incomplete"
             )),
             Category::Io => Error::Damaged(format!(
                 "failed to read on at {at}, {behind}: {error}; the file is damaged, copy it again"
             )),
             kind if self.events == 0 && (!self.has_events || kind == Category::Data) => {
-                Error::Foreign(format!("this is no trace of Kineto's: {error}, at {at}"))
+                Error::Foreign(format!("this is not a Kineto trace: {error}, at {at}"))
             }
             _ => Error::Damaged(format!(
-                "malformed JSON at {at}, {behind}: {error}; PyTorch's profiler has to write it again"
+                "malformed JSON at {at}, {behind}: {error}; have PyTorch's profiler write it again"
             )),
         })
     }
@@ -151,10 +151,10 @@ impl Reader {
             "X" => {
                 let (start, duration) = (nanoseconds(event.ts.as_deref()), nanoseconds(event.dur.as_deref()));
                 let (Some(start), Some(duration)) = (start, duration.filter(|duration| *duration >= 0)) else {
-                    return self.complain(&event, "has no time or no duration that can be read");
+                    return self.complain(&event, "has no readable time or duration");
                 };
                 let Some(end) = start.checked_add(duration) else {
-                    return self.complain(&event, "ends beyond all time");
+                    return self.complain(&event, "ends at an impossible time");
                 };
                 self.complete(&event, Span::of(start, end));
             }
@@ -168,7 +168,7 @@ impl Reader {
                 let times = nanoseconds(begin.ts.as_deref()).zip(nanoseconds(event.ts.as_deref()));
                 match times.filter(|(start, end)| start <= end) {
                     Some((start, end)) => self.complete(&begin, Span::of(start, end)),
-                    None => self.complain(&begin, "has no begin or no end that can be read"),
+                    None => self.complain(&begin, "has no readable begin or end"),
                 }
             }
             "s" | "f" if event.cat == "ac2g" => self.arrow(&event),
@@ -222,7 +222,7 @@ impl Reader {
     /// The process and thread of a host event that began at `start`.
     fn thread(&mut self, event: &Event, start: FileNs) -> Option<(usize, i64)> {
         let (Some(pid), Some(tid)) = (event.pid.number, event.tid.number) else {
-            self.complain(event, "is of no process or no thread");
+            self.complain(event, "has no process or no thread");
             return None;
         };
         let process = *self.processes.entry(event.pid.clone()).or_insert_with(|| {
@@ -308,7 +308,7 @@ impl Reader {
 
     fn finish(mut self) -> Result<Profile, Error> {
         if !self.has_events {
-            return Err(Error::Foreign("this is JSON, but no trace of Kineto's: it has no traceEvents".into()));
+            return Err(Error::Foreign("this is JSON, but not a Kineto trace: it has no traceEvents".into()));
         }
         self.arrows.follow(&mut self.profile, &self.processes);
         self.owners.decide(&mut self.profile, &self.processes);
@@ -387,13 +387,11 @@ impl Reader {
     fn note(&mut self) {
         let notes = &mut self.profile.notes;
         if let Some(schema) = self.schema.filter(|schema| *schema > SCHEMA) {
-            notes.push(format!(
-                "its schema is {schema}, and the newest that is known here {SCHEMA}: it is read as that"
-            ));
+            notes.push(format!("its schema is {schema}; the newest supported one is {SCHEMA}, so it is read as that"));
         }
         if !self.left_out.is_empty() {
             let all: Vec<_> = self.left_out.iter().map(|(category, count)| format!("{count} {category}")).collect();
-            notes.push(format!("events that are not taken over: {}", all.join(", ")));
+            notes.push(format!("events that are not imported: {}", all.join(", ")));
         }
         let unended: usize = self.begun.values().map(Vec::len).sum();
         if unended > 0 || self.unbegun > 0 {

@@ -102,7 +102,7 @@ impl Owners {
         }
         if lost > 0 {
             profile.notes.push(format!(
-                "several ranks are merged in this file, and of {lost} kernels and copies it cannot be told which rank's they were"
+                "several ranks are merged in this file; for {lost} kernels and copies the rank cannot be determined"
             ));
         }
         let mut owners = owners.into_iter().flatten();

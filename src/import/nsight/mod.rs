@@ -115,7 +115,7 @@ impl Export {
         };
         let mut profile = Profile { source, ..Profile::default() };
         if let Some(window) = facts.get("DERIVED_WINDOW_NS") {
-            profile.notes.push(format!("the file holds only the window {window} ns of a longer report"));
+            profile.notes.push(format!("the file contains only the window {window} ns of a longer report"));
         }
         self.read_strings()?;
         self.read_environment(&mut profile)?;
@@ -143,7 +143,8 @@ impl Export {
         }
         if has_strings && (has("CUPTI_ACTIVITY_KIND_RUNTIME")? || has("NVTX_EVENTS")? || has("TARGET_INFO_GPU")?) {
             return Err(Error::Unsupported(format!(
-                "this export of Nsight Systems does not say its schema, as those of older releases did not: it has no table META_DATA_EXPORT; {EXPORT_AGAIN}"
+                "this Nsight Systems export does not state its schema, like those of older releases: it has no \
+                 table META_DATA_EXPORT; {EXPORT_AGAIN}"
             )));
         }
         if has("StringTable")? && has("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL")? {
@@ -151,7 +152,7 @@ impl Export {
         }
         let missing = if has_strings { "META_DATA_EXPORT" } else { "StringIds" };
         Err(Error::Foreign(format!(
-            "this is an SQLite database, but no export of Nsight Systems: it has no table {missing}"
+            "this is an SQLite database, but not an Nsight Systems export: it has no table {missing}"
         )))
     }
 
@@ -321,7 +322,7 @@ impl Export {
         if !found? {
             profile
                 .notes
-                .push("no NVTX ranges: what NCCL was asked for is not known (nsys profile --trace=cuda,nvtx)".into());
+                .push("no NVTX ranges: NCCL's operations are not known (nsys profile --trace=cuda,nvtx)".into());
         }
         if unended > 0 {
             profile.notes.push(format!("{unended} NVTX ranges have no end in the file and are left out"));
@@ -344,7 +345,7 @@ impl Export {
         self.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0).map(FileNs))?;
         let first = profile.extent().unwrap_or_default().start;
         profile.clock = match (epoch, began) {
-            _ if first > SINCE_1970 => Clock::of_file("UTC, as the export was asked for", Some(0)),
+            _ if first > SINCE_1970 => Clock::of_file("UTC, as requested for the export", Some(0)),
             // Without this check, a made-up epoch would date times that have no date.
             (Some(epoch), began) if epoch > SINCE_1970 => {
                 // The session began at `startTime` of this clock; at 0 if the table is missing.
@@ -442,19 +443,19 @@ fn schema(facts: &HashMap<String, String>) -> Result<String, Error> {
     // The undivided number is the older of the two forms.
     let major = facts.get("EXPORT_SCHEMA_VERSION_MAJOR").map(String::as_str);
     let Some(major) = major.or_else(|| whole?.split('.').next()) else {
-        return refused(format!(
-            "this export of Nsight Systems{product} does not say which schema it has; {EXPORT_AGAIN}"
-        ));
+        return refused(format!("this export of Nsight Systems{product} does not state its schema; {EXPORT_AGAIN}"));
     };
     let schema = whole.cloned().unwrap_or_else(|| major.to_owned());
     match major.parse::<u32>() {
         Ok(SCHEMA) => Ok(schema),
         Ok(older) if older < SCHEMA => refused(format!(
-            "this export of Nsight Systems{product} has schema {schema}, which is older than {SCHEMA}.x, the only one that is known; {EXPORT_AGAIN}"
+            "this export of Nsight Systems{product} has schema {schema}, which is older than {SCHEMA}.x, the only \
+             supported one; {EXPORT_AGAIN}"
         )),
         Ok(_) => refused(format!(
-            "this export of Nsight Systems{product} has schema {schema}, which is newer than {SCHEMA}.x, the only one that this version of ncclscope \
-             knows: take a newer one, or export the report with a release of Nsight Systems from 2023 to 2026"
+            "this export of Nsight Systems{product} has schema {schema}, which is newer than {SCHEMA}.x, the only \
+             one that this version of ncclscope supports: use a newer version, or export the report with a release \
+             of Nsight Systems from 2023 to 2026"
         )),
         Err(_) => refused(format!(
             "the schema of this export of Nsight Systems{product} is no version: {schema}; {EXPORT_AGAIN}"

@@ -91,7 +91,7 @@ impl Payload {
     /// has a known field.
     fn of_json(text: &str) -> Result<Payload, &'static str> {
         let fields = serde_json::from_str::<serde_json::Map<String, Value>>(text);
-        let fields = fields.map_err(|_| "JSON that is no object")?;
+        let fields = fields.map_err(|_| "JSON that is not an object")?;
         let mut payload = Payload::default();
         let mut is_nccl = false;
         for (name, value) in fields {
@@ -217,20 +217,20 @@ impl Schemas {
         let mut next = || words.next().unwrap_or(0);
         let (of_domain, number, size, position) = (next(), next(), next(), next());
         if i64::try_from(of_domain) != Ok(domain) {
-            return Err("of another domain than their range");
+            return Err("with a domain other than their range's");
         }
         let schema = i64::try_from(number).ok().and_then(|number| self.0.get(&(domain, number)));
         let schema =
-            schema.filter(|schema| !schema.fields.is_empty()).ok_or("of a schema that the file does not have")?;
+            schema.filter(|schema| !schema.fields.is_empty()).ok_or("with a schema that is not in the file")?;
         if schema.is_ambiguous {
-            return Err("of a schema that the file has in two versions");
+            return Err("with a schema that the file has in two versions");
         }
         let has_size = schema.size.is_none_or(|known| known == size);
         if !has_size || u64::try_from(rest.len()) != Ok(size) {
-            return Err("of another length than their schema says");
+            return Err("with a length other than their schema's");
         }
         if position != HEADER as u64 && u64::try_from(bytes.len()) != Ok(position) {
-            return Err("of a header that is not known");
+            return Err("with an unknown header");
         }
         let mut payload = Payload::default();
         for field in schema.fields.values() {
@@ -308,7 +308,7 @@ impl Payloads {
                 };
                 notes.push(format!("{ATTACHED}: {names}; {why}"));
             }
-            (0, _) => notes.push(format!("{ATTACHED}: {names}; none of {unread} payloads has a form that is known: {whys}")),
+            (0, _) => notes.push(format!("{ATTACHED}: {names}; none of {unread} payloads has a known layout: {whys}")),
             (_, 0) => {}
             (read, _) => notes.push(format!(
                 "{unread} payloads of NCCL's ranges were not read, {read} were: {whys}; sizes, peers and communicators of these calls are \
@@ -534,7 +534,7 @@ mod tests {
             let payload = Payload::of_json(&format!(r#"{{"Root": -1, "Reduction operation": {value}}}"#)).unwrap();
             assert_eq!(payload, Payload { reduction, ..Payload::default() }, "{value}");
         }
-        assert_eq!(Payload::of_json("[1]"), Err("JSON that is no object"));
+        assert_eq!(Payload::of_json("[1]"), Err("JSON that is not an object"));
         assert_eq!(Payload::of_json(r#"{"payload": {"Root": 1}}"#), Err("JSON without a field of NCCL's"));
     }
 

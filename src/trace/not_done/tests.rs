@@ -215,7 +215,7 @@ fn a_kernel_of_the_application_before_it_is_named() {
         job.begun().iter().map(|nccl| nccl.note().to_owned()).collect::<Vec<_>>()
     };
     let (ours, theirs) = ((8, "ncclDevKernel", Some(1)), |correlation| (correlation, "backward", None));
-    assert_eq!(notes(ours, theirs(7)), ["the GPU had not ended a kernel before it: backward"]);
+    assert_eq!(notes(ours, theirs(7)), ["the GPU had not finished an earlier kernel: backward"]);
     assert_eq!(notes(ours, theirs(9)), [""], "it was launched later");
 }
 
@@ -346,7 +346,7 @@ fn operations_that_can_no_longer_be_followed_are_closed() {
     };
     for (give_up, why) in [
         (end as fn(&mut Job, u64), "its communicator was finalized"),
-        (|job, time| job.tracks.expect_kernels(false, HostNs(time)), "from here on nothing is known of kernels"),
+        (|job, time| job.tracks.expect_kernels(false, HostNs(time)), "from here on nothing is known about kernels"),
     ] {
         let mut job = Job::new();
         job.hand_over(1, SECOND);

@@ -90,10 +90,10 @@ impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Damage::NoPacket => f.write_str("no packet begins here"),
-            Damage::TooLong(missing) => write!(f, "it claims {missing} bytes more"),
+            Damage::TooLong(missing) => write!(f, "it claims to have {missing} more bytes"),
             Damage::Packed(error) => write!(f, "{error}"),
-            Damage::NoMessage => f.write_str("it is no message"),
-            Damage::CutOff => f.write_str("what it holds is cut off"),
+            Damage::NoMessage => f.write_str("it is not a message"),
+            Damage::CutOff => f.write_str("its content is cut off"),
             Damage::Message(error) => write!(f, "{error}"),
         }
     }

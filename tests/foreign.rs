@@ -673,11 +673,11 @@ fn refused(name: &str, bytes: &[u8]) -> Error {
 fn files_that_are_no_profile_are_refused() {
     assert!(matches!(refused("empty.json", b""), Error::Empty));
     for (name, bytes, says) in [
-        ("notes.txt", &b"the cluster was slow on Monday"[..], "no profile"),
+        ("notes.txt", &b"the cluster was slow on Monday"[..], "not a profile"),
         ("report.nsys-rep", b"\x01\x02\x03\x04", "export it first"),
         ("archive.zip", b"PK\x03\x04", "unpack it first"),
         ("other.json", b"{\"loss\": [1, 2, 3]}", "no traceEvents"),
-        ("number.json", b"[1, 2]", "no trace of Kineto's"),
+        ("number.json", b"[1, 2]", "not a Kineto trace"),
     ] {
         let error = refused(name, bytes);
         assert!(matches!(error, Error::Foreign(_) | Error::Damaged(_)), "{name}: {error:?}");
@@ -686,7 +686,7 @@ fn files_that_are_no_profile_are_refused() {
     let database = written("other.sqlite", &[]);
     empty_database(&database.1);
     let error = import::open(&database.1).unwrap_err().to_string();
-    assert!(error.contains("no export of Nsight Systems"), "{error}");
+    assert!(error.contains("not an Nsight Systems export"), "{error}");
     let error = import::open(Path::new("/nonexistent/trace.json")).unwrap_err();
     assert!(matches!(error, Error::Io(_)), "{error}");
 }
@@ -706,9 +706,9 @@ fn an_export_of_another_schema_is_refused_with_the_reason() {
         ),
         (
             "DELETE FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA%'",
-            "this export of Nsight Systems 2026.2.1.210 does not say which schema it has",
+            "this export of Nsight Systems 2026.2.1.210 does not state its schema",
         ),
-        ("DROP TABLE META_DATA_EXPORT", "does not say its schema, as those of older releases did not"),
+        ("DROP TABLE META_DATA_EXPORT", "does not state its schema, like those of older releases"),
         (
             "ALTER TABLE StringIds RENAME TO StringTable; \
              ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",
@@ -720,7 +720,7 @@ fn an_export_of_another_schema_is_refused_with_the_reason() {
         rusqlite::Connection::open(&path).unwrap().execute_batch(change).unwrap();
         let error = import::open(&path).unwrap_err().to_string();
         assert!(error.contains(says), "{change}: {error}");
-        assert!(!error.contains("no export of Nsight Systems"), "{error}");
+        assert!(!error.contains("not an Nsight Systems export"), "{error}");
     }
     // An export with its schema as a single number is read; one without a date gets none.
     let (_folder, path) = nsight();

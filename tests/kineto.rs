@@ -289,7 +289,7 @@ fn merged_ranks_stay_separate_processes() {
     assert!(profile.kernels.iter().all(|kernel| kernel.process == 2), "{:?}", profile.kernels);
     assert!(profile.processes[2].name.contains("of an unknown process"), "{:?}", profile.processes[2]);
     assert!(
-        profile.notes.iter().any(|note| note.contains("of 4 kernels and copies it cannot be told")),
+        profile.notes.iter().any(|note| note.contains("for 4 kernels and copies the rank cannot be determined")),
         "{:?}",
         profile.notes
     );

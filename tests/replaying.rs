@@ -371,10 +371,10 @@ fn a_match_is_explained_by_candidates_rule_and_bounds() {
         (
             "805",
             &[
-                "candidates: none; its node is of no capture of NCCL's that was told",
+                "candidates: none; no capture that NCCL reported has its node",
                 "drawn as the application's",
                 "candidates: the captured KernelLaunch that began ",
-                "the count of launches holds; of 2 runs told, 1 fit in time",
+                "the count of launches holds; 1 of 2 reported runs fit in time",
                 "rule: exact (graph node); it carries 1 AllReduce, run 1 of its graph",
                 "its channels: lie in it",
                 "drawn as exact (graph node)",

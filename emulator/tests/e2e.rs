@@ -404,7 +404,7 @@ fn refused_channels(nccl: &str) {
             "SELECT extract_arg(arg_set_id, 'nccl.note') AS note FROM slice WHERE name = 'no GPU time per channel'",
         );
         assert_eq!(rows.len(), 1);
-        assert!(rows[0].str("note").starts_with("NCCL 2.29 and 2.30 can hang with it"));
+        assert!(rows[0].str("note").starts_with("NCCL 2.29 and 2.30 can hang when asked for it"));
     }
     let noted = said(&job, "note");
     let noted = noted.iter().filter(|note| note.starts_with("no GPU time per channel: NCCL 2.29")).count();

@@ -479,7 +479,7 @@ impl Plans {
     /// What a kernel can be, before it is claimed.
     pub(super) fn explain(&self, kernel: &KernelKey) -> Vec<String> {
         let launch = match (kernel.graph_node, self.claims.get(&kernel.correlation)) {
-            (0, None) => return vec!["candidates: none; the call that launched it was not told, or long ago".into()],
+            (0, None) => return vec!["candidates: none; the call that launched it was not reported, or is too long ago".into()],
             (0, Some(Claim::Launch(launch))) => *launch,
             (0, Some(Claim::External(launch))) => *launch,
             (0, Some(Claim::Thread(_, run))) => {
@@ -492,7 +492,7 @@ impl Plans {
             }
             (node, _) => match self.nodes.launch_of(node) {
                 Some(launch) => launch,
-                None => return vec!["candidates: none; its node is of no capture of NCCL's that was told".into()],
+                None => return vec!["candidates: none; no capture that NCCL reported has its node".into()],
             },
         };
         let Some(known) = self.known(launch) else {

@@ -311,7 +311,7 @@ fn optional_parts_may_be_refused() {
 #[test]
 fn a_refusal_says_why_and_leaves_cupti_as_it_was() {
     let taken = Absent::Taken { owner: Some("Kineto".into()) };
-    assert!(taken.to_string().contains("that is Kineto"));
+    assert!(taken.to_string().contains("Kineto has it"));
     for (version, answers, expected, after) in [
         (
             130_000,
@@ -896,7 +896,7 @@ fn every_reason_is_a_sentence() {
         (Absent::Broken { path: "/x".into(), driver_starts: false }, "13.3"),
         (Absent::Broken { path: "/x".into(), driver_starts: true }, "ncclscope_acquire"),
         (Absent::Taken { owner: None }, "torch.profiler"),
-        (Absent::Refused { call: "cuptiSubscribe", code: 27 }, "another machine"),
+        (Absent::Refused { call: "cuptiSubscribe", code: 27 }, "remote machine"),
         (Absent::Refused { call: "cuptiSubscribe", code: 15 }, "NOT_INITIALIZED (15)"),
         (Absent::Refused { call: "cuptiSubscribe", code: 999 }, "UNKNOWN (999)"),
         (Absent::Refused { call: "cuptiSubscribe", code: 12345 }, "error 12345"),

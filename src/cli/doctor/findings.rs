@@ -500,10 +500,10 @@ mod tests {
             let copy = |version: &&str| CuptiCopy { version: Some((*version).into()), ..copy_of_cupti(13) };
             it.cupti = versions.iter().map(copy).collect();
         }
-        note(|it| cupti(it, &["13.0.85", "2025.3.1"]), "13.0.85; 2025.3.1: after some 25 million kernels of graphs");
+        note(|it| cupti(it, &["13.0.85", "2025.3.1"]), "13.0.85; 2025.3.1: after some 25 million graph kernels");
         note(|it| cupti(it, &["13.0.85", "2025.3.1"]), "13.0.85, perhaps: it deadlocks when it is told to stop");
         note(|it| cupti(it, &["12.9.79"]), "so: record long jobs in parts");
-        note(|it| cupti(it, &["12.9.79"]), "a kernel may have the name of one that was in its place before");
+        note(|it| cupti(it, &["12.9.79"]), "a kernel may get the name of an earlier one");
         note(|it| cupti(it, &["12.9.79"]), "so: with NCCLSCOPE_CUPTI_CLOCK=boottime");
         note(|it| set(it, "CUDA_INJECTION64_PATH", "/x/nsys.so"), "CUDA_INJECTION64_PATH=/x/nsys.so");
         note(|it| set(it, "KINETO_USE_DAEMON", "1"), "a daemon may start PyTorch's profiler");

@@ -458,7 +458,7 @@ fn schema(facts: &HashMap<String, String>) -> Result<String, Error> {
              of Nsight Systems from 2023 to 2026"
         )),
         Err(_) => refused(format!(
-            "the schema of this export of Nsight Systems{product} is no version: {schema}; {EXPORT_AGAIN}"
+            "the schema of this export of Nsight Systems{product} is not a version: {schema}; {EXPORT_AGAIN}"
         )),
     }
 }

@@ -89,7 +89,7 @@ impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.version {
             Some(version) => write!(f, "NCCL {}", names::nccl_version(version))?,
-            None => f.write_str("NCCL, which does not tell its version")?,
+            None => f.write_str("NCCL, which does not report its version")?,
         }
         write!(f, " (profiler interface v{})", self.interface)
     }
@@ -438,7 +438,7 @@ impl Session {
             let text = match cupti.facts().stops() {
                 true => {
                     "as asked for: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
-                     that had not ended are lost, and count as records that cannot be true"
+                     that had not ended are lost, and count as impossible records"
                 }
                 false => {
                     "as asked for: launches from here on are not recorded. CUPTI of CUDA 13.0 deadlocks when it is told to \

@@ -236,7 +236,7 @@ fn a_folder_is_one_run_with_all_its_files() {
     }
     fs::copy(data("kineto_1rank_nccl.json.gz"), one.join("kineto.json.gz")).unwrap();
     let error = compare(&[], &both, &one).unwrap_err();
-    assert!(error.contains("a folder has to hold the files of one run by one tool"), "{error}");
+    assert!(error.contains("a folder must hold the files of one run by one tool"), "{error}");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn only_a_file_of_the_same_run_is_merged() {
     let recording = recorded(5, "1Mi");
     let ours = recording.traces.file();
     let kineto = data("kineto_1rank_nccl.json.gz");
-    for (file, reason) in [(&*ours, "not of one run"), (&*kineto, "ncclscope import")] {
+    for (file, reason) in [(&*ours, "not from the same run"), (&*kineto, "ncclscope import")] {
         let error = merge(&[file], &kineto).unwrap_err();
         assert!(error.contains(reason), "{reason}: {error}");
     }
@@ -314,7 +314,7 @@ fn a_file_is_not_merged_with_another_process_of_the_same_id() {
     let own = own.traces.file();
     for files in [[&*moved, &*own], [&*own, &*moved]] {
         let error = merge(&files, &theirs).unwrap_err();
-        assert!(error.contains("several processes of the traces have the number"), "{error}");
+        assert!(error.contains("several processes in the traces have pid"), "{error}");
     }
     assert!(merge(&[&own], &theirs).unwrap().contains("5 unmatched"));
 }

@@ -281,7 +281,7 @@ fn kernels_without_valid_times_are_missing_and_nothing_seems_to_hang() {
             assert!(note.contains("A known fault of this release: after some 25 million graph kernels"), "{note}");
         }
         let info = command::ncclscope(&["info".as_ref(), recording.traces.file().as_os_str()]).unwrap();
-        let missing = format!("{} of NCCL, missing because their times cannot be true", all - good);
+        let missing = format!("{} of NCCL, missing because their times are impossible", all - good);
         assert!(info.contains(&missing), "{info}");
     }
 }
@@ -1105,7 +1105,7 @@ fn plugin_and_injected_library_record_as_one() {
     assert_eq!(timeline.named("bad setting").len(), 1);
     let said = recording.said();
     assert!(said.len() == 3 && said[1].starts_with("NCCLSCOPE_PRESTE"), "{said:?}");
-    assert_eq!(said[2], "NCCL, which does not tell its version (profiler interface v7) is recorded too");
+    assert_eq!(said[2], "NCCL, which does not report its version (profiler interface v7) is recorded too");
     assert_eq!(timeline.figures().get("recorded"), recording.calls());
 }
 

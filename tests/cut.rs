@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// What the cut writes on an instant that it moved.
-const REMARK: &str = "outside of what ncclscope cut kept";
+const REMARK: &str = "outside what ncclscope cut kept";
 
 /// A trace on disk and as Perfetto reads it.
 struct Original {

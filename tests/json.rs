@@ -107,7 +107,7 @@ fn the_exit_status_of_info_says_whether_a_trace_can_be_trusted() {
     ncclscope(&["import".as_ref(), kineto.as_os_str(), "-o".as_ref(), imported.as_os_str()]).unwrap();
     for (files, expected, verdict) in [
         (vec![&healthy], 0, "trusted: nothing was lost, left unmatched or contradicted; host times to "),
-        (vec![&killed], 1, "with reservations: the recording has no last word"),
+        (vec![&killed], 1, "with reservations: the recording has no end"),
         (vec![&cut], 1, "its last packet is unfinished"),
         (vec![&damaged], 2, "not trusted: "),
         (vec![&healthy, &killed], 1, "trusted: "),

@@ -375,7 +375,7 @@ fn imported_files_are_merged_only_with_dated_imports_of_the_same_time() {
     assert_eq!(times, [120_000, 150_000]);
     let days = import("days", (BASE + 2 * 86_400_000_000_000).into());
     let reason = join([&one, &days]).unwrap_err();
-    let says = "two runs: they were not recorded at one time, from 2026-05-26 07:58:50.000 UTC for 50.0 µs and from 2026-05-28 07:58:50.000 UTC";
+    let says = "two runs: they were not recorded at the same time, from 2026-05-26 07:58:50.000 UTC for 50.0 µs and from 2026-05-28 07:58:50.000 UTC";
     assert!(reason.contains(says), "{reason}");
     let undated = import("undated", Value::Null);
     let reason = join([&one, &undated]).unwrap_err();

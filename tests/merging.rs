@@ -154,7 +154,7 @@ fn files_of_another_boot_or_run_are_refused() {
     assert!(reason.contains(&format!("they are of different hosts, {host} and {elsewhere}")), "{reason}");
     assert!(reason.contains("nothing relates their clocks"), "{reason}");
     let reason = ncclscope(&["open".as_ref(), one.as_os_str(), other.as_os_str()]).unwrap_err();
-    assert!(reason.contains("are of two clocks; ncclscope merge puts them on one"), "{reason}");
+    assert!(reason.contains("use different clocks; ncclscope merge puts them on one"), "{reason}");
     // A container has a name of its own, but the boot id of its host.
     replace(&other, another, boot.trim());
     join(&[&one, &other]).unwrap();
@@ -162,7 +162,7 @@ fn files_of_another_boot_or_run_are_refused() {
     // Two runs one after the other, and one file that states its run.
     let later = file("later", 2, &[]);
     let reason = join(&[&one, &later]).unwrap_err();
-    assert!(reason.contains("are of two runs: they were not recorded at one time"), "{reason}");
+    assert!(reason.contains("are from two runs: they were not recorded at the same time"), "{reason}");
     let run = [("NCCLSCOPE_RUN_ID", "tuesday")];
     let (one, later) = (file("said", 1, &run), file("said later", 2, &run));
     join(&[&one, &later]).unwrap();
@@ -187,7 +187,7 @@ fn one_of_several_runs_is_chosen_by_name() {
         ncclscope(&all.into_iter().chain(words.iter().map(std::ffi::OsStr::new)).collect::<Vec<_>>())
     };
     let reason = merge("both", &[]).unwrap_err();
-    assert!(reason.contains("are of two runs") && reason.contains("--run"), "{reason}");
+    assert!(reason.contains("are from two runs") && reason.contains("--run"), "{reason}");
     for (output, run) in [("one", "tuesday"), ("other", "NCCLSCOPE_RUN_ID=tuesday")] {
         let said = merge(output, &["--run", run]).unwrap();
         assert!(

@@ -30,7 +30,7 @@ fn first_line(recording: &Recording, preset: &str) -> String {
     let file = recording.traces.file();
     let [folder, name] = [file.parent().unwrap().as_os_str(), file.file_name().unwrap()].map(|it| it.to_string_lossy());
     format!(
-        "recording to {folder} (this process: {name}); NCCL, which does not tell its version (profiler interface v7); preset {preset}; \
+        "recording to {folder} (this process: {name}); NCCL, which does not report its version (profiler interface v7); preset {preset}; \
          GPU kernels: no, this process has not loaded the CUDA driver (libcuda.so.1)"
     )
 }

@@ -278,7 +278,7 @@ fn a_damaged_capture_is_replayed_up_to_the_damage() {
     bytes[middle] ^= 0x10;
     let (said, has_trace) = refused(&bytes);
     assert!(
-        said.contains(&format!("the chunk at byte {last} is damaged: ")) && said.contains("has all before it"),
+        said.contains(&format!("the chunk at byte {last} is damaged: ")) && said.contains("has everything before it"),
         "{said}"
     );
     assert!(has_trace);

@@ -508,5 +508,5 @@ fn an_unwritable_folder_is_named() {
 fn a_process_killed_before_the_first_flush_is_reported() {
     let place = Place::new();
     let job = place.rank(&COLLECTIVE.replace("main finalize world", "main kill SIGKILL"));
-    assert_cause(&place, &["--flush-period", "60000"], &job, "before anything of the recording was flushed");
+    assert_cause(&place, &["--flush-period", "60000"], &job, "before any of the recording was flushed");
 }

@@ -86,8 +86,8 @@ impl Contents {
     pub(super) fn figures(&self) -> String {
         let seconds = self.begin.as_ref().map_or(0, |begin| self.last.since(begin.first.host)) as f64 / 1e9;
         let buffers = match self.buffers {
-            0 => "no buffers of CUPTI's".into(),
-            count => format!("{count} buffers of CUPTI's with {}", names::size(self.bytes)),
+            0 => "no CUPTI buffers".into(),
+            count => format!("{count} CUPTI buffers with {}", names::size(self.bytes)),
         };
         format!("{seconds:.3} s, {} records, {buffers}", self.records)
     }
@@ -98,10 +98,7 @@ impl Contents {
             Ok(End::Closed) => {}
             Ok(End::CutShort(why)) => writeln!(out, "  ended early   {why}")?,
             Ok(End::Open) => {
-                writeln!(
-                    out,
-                    "  not closed    the recording has no last word: its process was killed, or is still running"
-                )?;
+                writeln!(out, "  not closed    the recording has no end: its process was killed, or is still running")?;
             }
             Err(error @ Error::Cut { .. }) => writeln!(out, "  fault         {error}")?,
             Err(error) => return Ok(Some(error)),

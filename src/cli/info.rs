@@ -338,8 +338,8 @@ impl Info {
             open.truncate(NAMED);
             let names = open.join(", ");
             let what = match missing {
-                1 => "this recording has no last word",
-                _ => "these recordings have no last word",
+                1 => "this recording has no end",
+                _ => "these recordings have no end",
             };
             let why = match is_being_written(path) {
                 true => "it is still running",
@@ -436,10 +436,10 @@ fn times(ends: &[Nccl]) -> Option<String> {
 fn channels(ends: &[Nccl]) -> Option<String> {
     let sum = |figure| sum(ends, figure);
     let figures = [
-        ("inside of their kernel", sum(Nccl::channels_inside_kernel)),
+        ("inside their kernel", sum(Nccl::channels_inside_kernel)),
         ("of unknown kernels", sum(Nccl::channels_without_kernel)),
         ("without a time", sum(Nccl::channels_unmapped)),
-        ("that cannot be true", sum(Nccl::channels_implausible)),
+        ("that are impossible", sum(Nccl::channels_implausible)),
     ];
     let said: Vec<String> =
         figures.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}")).collect();

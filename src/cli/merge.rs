@@ -58,7 +58,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let is_archive = archive::is_meant(output)?;
     if let (true, Some(theirs)) = (is_archive, with) {
         return Err(Reason::Refused(format!(
-            "{}: an archive has only files as they are, and what --with finds comes into the traces; name a .perfetto-trace to write",
+            "{}: an archive holds the files unchanged, and --with adds to the traces; name a .perfetto-trace to write",
             theirs.display()
         )));
     }
@@ -67,7 +67,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let theirs = with.as_deref();
     if let (Some(theirs), true) = (theirs, together.files.iter().any(|file| file.moved.is_some())) {
         return Err(Reason::Refused(format!(
-            "{}: another tool's file is of one host, and these traces are of several; merge it with those of its host, and the result with the others",
+            "{}: another tool's file covers one host, and these traces are from several; merge it with those of \
+             its host first, then the result with the others",
             theirs.display()
         )));
     }
@@ -274,7 +275,8 @@ impl<'a> Together<'a> {
         if !twice.is_empty() {
             let _ = writeln!(
                 out,
-                "more than one process says that it is rank {twice}: where these files are of several runs, merge those of one alone"
+                "more than one process says that it is rank {twice}: if these files are from several runs, merge \
+                 only those of one"
             );
         }
         for line in members.impossible().into_iter().chain(members.missing()) {
@@ -395,7 +397,7 @@ fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> Reason {
     if inferred > 0 {
         why.push_str(&format!("; {inferred} kernels whose operations are inferred do not count"));
     }
-    Reason::Refused(why + ". Merge the files of each host alone")
+    Reason::Refused(why + ". Merge the files of each host separately")
 }
 
 impl Edits {
@@ -445,7 +447,7 @@ pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), Reason> {
     let Some((first, others)) = origins.split_first() else { return Ok(()) };
     match others.iter().find(|other| !origin::one_boot(first, other)) {
         Some(other) => Err(Reason::Refused(format!(
-            "{} and {} are of two clocks; ncclscope merge puts them on one",
+            "{} and {} use different clocks; ncclscope merge puts them on one",
             first.name(),
             other.name()
         ))),

@@ -318,7 +318,8 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),
         Command::Join { .. } => {
-            Err("ncclscope join is ncclscope merge now; it takes folders too, and another tool's file by --with".into())
+            Err("ncclscope join is ncclscope merge now; it takes folders too, and another tool's file with --with"
+                .into())
         }
         Command::Open { traces, ui, port, patience, no_browser } => {
             let patience = Duration::from_nanos(patience);

@@ -45,7 +45,7 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     }
     let survey = Survey::of(traces)?;
     let Some(span) = survey.span else {
-        return Err(Reason::file(&traces[0])("there is nothing in this trace that could be shown"));
+        return Err(Reason::file(&traces[0])("there is nothing in this trace to show"));
     };
     let ui = wish.ui.as_deref().map(serve::viewer).transpose()?;
     let listener = port::listen(wish.port)?;
@@ -61,7 +61,7 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
 
     let on_read = || {
         let _ = match wish.ui {
-            None => writeln!(out, "It was read. It is nowhere else now but in the browser's memory."),
+            None => writeln!(out, "It was read. It is now only in the browser's memory."),
             Some(_) => writeln!(out, "It was read. The viewer's own files stay for a while, for what it loads later."),
         };
     };
@@ -90,8 +90,8 @@ fn introduce(traces: &[PathBuf], survey: &Survey, busy: (u64, u64), out: &mut dy
         let trace = traces[0].display();
         writeln!(
             out,
-            "That is much for a browser: it takes minutes to load, and its memory may not suffice. A part is quicker:\n  \
-             ncclscope cut {trace} -o part.perfetto-trace --time {window} --no-steps"
+            "That is a lot for a browser: it takes minutes to load, and may not fit in memory. A part is \
+             quicker:\n ncclscope cut {trace} -o part.perfetto-trace --time {window} --no-steps"
         )?;
     }
     Ok(())
@@ -108,8 +108,8 @@ fn explain(link: &str, has_browser: bool, wish: &Wish, out: &mut dyn Write) -> s
         let user = env::var("USER").or_else(|_| env::var("LOGNAME")).map_or_else(|_| String::new(), |user| user + "@");
         writeln!(
             out,
-            "This machine has no desktop. On the one before you, bring the port there, then open the link:\n  \
-             ssh -L {port}:127.0.0.1:{port} {user}{host}"
+            "This machine has no desktop. On your own machine, forward the port, then open the link:\n ssh -L \
+             {port}:127.0.0.1:{port} {user}{host}"
         )?;
     }
     writeln!(out, "  {link}")?;

@@ -41,7 +41,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
             Err(error) => Reason::file(path)(error),
             Ok(End::CutShort(why)) => Reason::file(path)(format!("the capture ended before anything was in it: {why}")),
             Ok(End::Open | End::Closed) => {
-                Reason::file(path)("there is nothing in it but its head: the process was killed at once")
+                Reason::file(path)("there is nothing in it but its head: the process was killed right away")
             }
         });
     }
@@ -53,7 +53,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     let damage = contents.print_end(end, out).map_err(wrote)?;
     info::say(&output, out)?;
     match damage {
-        Some(error) => Err(Reason::file(path)(format!("{error}. {} has all before it", output.display()))),
+        Some(error) => Err(Reason::file(path)(format!("{error}. {} has everything before it", output.display()))),
         None => Ok(()),
     }
 }

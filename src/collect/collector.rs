@@ -473,10 +473,9 @@ impl Outlet {
                     names::size(memory::HEAP as u64)
                 )
             }
-            (Level::Ends, Stopped::No) => format!(
-                "NCCLSCOPE_MAX_SIZE ({limit}) reached: from here on only the \
-                                                   ends of open slices are written"
-            ),
+            (Level::Ends, Stopped::No) => {
+                format!("NCCLSCOPE_MAX_SIZE ({limit}) reached: from here on only the ends of open slices are written")
+            }
             (Level::Ends, _) => self.file.error(),
             _ => format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: proxy steps are left out from here on"),
         };

@@ -479,7 +479,9 @@ impl Plans {
     /// What a kernel can be, before it is claimed.
     pub(super) fn explain(&self, kernel: &KernelKey) -> Vec<String> {
         let launch = match (kernel.graph_node, self.claims.get(&kernel.correlation)) {
-            (0, None) => return vec!["candidates: none; the call that launched it was not reported, or is too long ago".into()],
+            (0, None) => {
+                return vec!["candidates: none; the call that launched it was not reported, or is too long ago".into()];
+            }
             (0, Some(Claim::Launch(launch))) => *launch,
             (0, Some(Claim::External(launch))) => *launch,
             (0, Some(Claim::Thread(_, run))) => {

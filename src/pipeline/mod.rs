@@ -94,8 +94,7 @@ impl Pipeline {
         tracks.note(clocks.boottime, instant::STARTED, &begin.first_words);
         if let Some(file) = &begin.capture {
             let text = format!(
-                "everything this recording reads is kept in {file}; ncclscope replay makes the trace again \
-                         from it"
+                "everything this recording reads is kept in {file}; ncclscope replay makes the trace again from it"
             );
             tracks.note(clocks.boottime, "capture", &text);
         }

@@ -169,8 +169,7 @@ impl Output {
                 Ok(0) => {
                     return Err(WriteError::Io(io::Error::new(
                         io::ErrorKind::WriteZero,
-                        "the file system \
-                                                                                             accepted no bytes",
+                        "the file system accepted no bytes",
                     )));
                 }
                 Ok(count) => rest = &rest[count..],

@@ -166,8 +166,8 @@ impl Recording {
             .nonzero(nccl::GRAPH_NODE, graph_node)
             .text(
                 nccl::NOTE,
-                "a kernel that began here: NCCL's times of what it carried contradict its own; the \
-                               match or a time is wrong",
+                "a kernel that began here: NCCL's times of what it carried contradict its own; the match or a time \
+                 is wrong",
             );
         self.remark(canvas, time, remark::CONTRADICTED);
     }

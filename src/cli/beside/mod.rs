@@ -77,15 +77,15 @@ pub(super) fn packets(ours: &Profile, theirs: Profile) -> Result<(Vec<u8>, Vec<J
     let recognised = case::recognise(ours, &theirs, None)?;
     if recognised.case != Case::SameRun {
         return Err(Reason::Refused(format!(
-            "they are not of one run: {}; ncclscope compare compares two runs",
+            "they are not from the same run: {}; use ncclscope compare for two runs",
             recognised.reason
         )));
     }
     let own = own_processes(ours, &theirs)?;
     let calls = starts::launching_calls(&theirs);
     let aligned = starts::align(&starts::brackets(ours), &calls, theirs.clock.to(&ours.clock)).ok_or(
-        "their clocks cannot be put together: more than half of the launches would have to lie in a KernelLaunch of ours, which NCCL \
-         reports from 2.28 on",
+        "their clocks cannot be aligned: more than half of the launches would have to lie in a KernelLaunch of \
+         ours, which NCCL reports from 2.28 on",
     )?;
     let theirs = &theirs.shifted(aligned.shift(), &ours.clock);
     let (launches, error) = (aligned.pairs.len(), duration(f64::from(error_of(&theirs.clock))));
@@ -115,8 +115,8 @@ fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>
             [at] => own.push((process, at)),
             [one, other, ..] => {
                 return Err(Reason::Refused(format!(
-                    "several processes of the traces have the number {}, {} and {}, so that its own cannot be told: join it with the trace of \
-                     its own process, and the result with the others",
+                    "several processes in the traces have pid {}, {} and {}, and the file may belong to either: \
+                     merge it with the trace of its own process first, then the result with the others",
                     about.pid, ours.processes[one].name, ours.processes[other].name
                 )));
             }

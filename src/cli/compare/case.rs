@@ -57,7 +57,7 @@ fn comparable(a: &Profile, b: &Profile) -> Result<(), Reason> {
     for profile in [a, b] {
         if profile.extent().is_none() {
             return Err(Reason::Refused(format!(
-                "{} holds nothing to compare: {}",
+                "{} has nothing to compare: {}",
                 name(profile),
                 profile.notes.join("; ")
             )));
@@ -118,16 +118,18 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
             case: Case::SameRun,
             reason: format!(
                 "their times {} and process {} is in both, beside ncclscope by {tool}",
-                if apart > 0 { "are as near as wall clocks tell" } else { "overlap" },
+                if apart > 0 { "are as close as wall clocks can tell" } else { "overlap" },
                 list(common)
             ),
         }),
         (common, _, Tool::Ncclscope) => Err(Reason::Refused(format!(
-            "they are of one run, of process {}, and the first one has to be the trace of ncclscope then: name them the other way round",
+            "both are recordings of the same run, of process {}, and the trace of ncclscope has to come first: \
+             name them the other way round",
             list(common)
         ))),
         (common, ..) => Err(Reason::Refused(format!(
-            "both are recordings of the same run, of process {}, and moments are compared with a trace of ncclscope only; {ANYWAY}",
+            "both are recordings of the same run, of process {}, and moments can be compared only with a trace of \
+             ncclscope; {ANYWAY}",
             list(common)
         ))),
     }
@@ -215,7 +217,7 @@ mod tests {
             (&ours, profile(Tool::Ncclscope, Some("n1"), 7, 10), "the same run"),
             (&ours, ours.clone(), "the same recording"),
             (&profile(Tool::Kineto, None, 7, 0), ours.clone(), "the other way round"),
-            (&profile(Tool::Kineto, None, 7, 0), profile(Tool::Nsight, None, 7, 0), "a trace of ncclscope only"),
+            (&profile(Tool::Kineto, None, 7, 0), profile(Tool::Nsight, None, 7, 0), "only with a trace of ncclscope"),
             (&profile(Tool::Kineto, None, 7, 0), profile(Tool::Kineto, None, 7, 0), "the same recording"),
             (&ours, Profile { launches: Vec::new(), ..profile(Tool::Kineto, None, 7, 0) }, "nothing to compare"),
         ] {

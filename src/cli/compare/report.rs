@@ -351,9 +351,10 @@ fn changes(slower: &Slower) -> Section {
     }
     numbers(&mut table, 4..10);
     let mut lines = vec![format!(
-        "Compared are the medians of up to ten blocks of consecutive {}, since neighbours depend on each other; the first tenth, 1 to 20, is left \
-         out as warm-up. A verdict needs p < {} (test of Mann and Whitney, two-sided, corrected after Holm), medians that differ by more than \
-         the noise, which is what the blocks of each run differ by, added, and by {:.0} %; and {} blocks on each side. What takes less than {:.0} % of {} \
+        "Medians of up to ten blocks of consecutive {} are compared, since neighbours depend on each other; the \
+         first tenth, 1 to 20, is left out as warm-up. A verdict needs p < {} (test of Mann and Whitney, \
+         two-sided, corrected after Holm), medians that differ by more than the noise, which is what the blocks of \
+         each run differ by, added, and by {:.0} %; and {} blocks on each side. What takes less than {:.0} % of {} \
          is left out.",
         if slower.steps.is_some() { "steps" } else { "executions" },
         change::LEVEL,

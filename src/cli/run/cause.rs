@@ -44,7 +44,8 @@ pub(super) fn cause(evidence: &Evidence, library: &Path) -> String {
             None => "its process was killed".into(),
         };
         return format!(
-            "{how} before anything of the recording was flushed to its file; --flush-period has that done more often than every second"
+            "{how} before any of the recording was flushed to its file; --flush-period flushes more often than \
+             every second"
         );
     }
     let without = without_library(&evidence.processes, library);
@@ -58,13 +59,14 @@ pub(super) fn cause(evidence: &Evidence, library: &Path) -> String {
                 format!("NCCL loaded ncclscope, but its folder cannot be written: {words}. --output names another")
             }
             None => {
-                "NCCL loaded ncclscope, and no trace is where it should be; what ncclscope said above tells why".into()
+                "NCCL loaded ncclscope, but there is no trace where it should be; see what ncclscope said above".into()
             }
         };
     }
     without.open.first_key_value().map(told).unwrap_or_else(|| {
-        "no process of the job was seen with NCCL (libnccl.so). Of ranks on other machines, behind a daemon (srun, docker) or with NCCL \
-         linked into them, nothing is seen from here: there ncclscope run goes before the program itself, not before the launcher"
+        "no process of the job was seen with NCCL (libnccl.so). Ranks on other machines, behind a daemon (srun, \
+         docker) or with NCCL linked into them cannot be seen from here: there, put ncclscope run before the \
+         program itself, not before the launcher"
             .into()
     })
 }
@@ -105,14 +107,14 @@ fn why_without(process: &Seen, library: &Path) -> Option<String> {
     match &process.plugin {
         None => {
             return Some(
-                "NCCL_PROFILER_PLUGIN did not reach the program: its launcher does not pass the environment on. ncclscope run before \
-                 the program itself, behind the launcher, sets it there"
+                "NCCL_PROFILER_PLUGIN did not reach the program: its launcher does not pass the environment on. \
+                 put ncclscope run before the program itself, behind the launcher"
                     .into(),
             );
         }
         Some(other) if !plan::is_ours(other.as_ref(), library) => {
             return Some(format!(
-                "the program was started with NCCL_PROFILER_PLUGIN={other}: something on the way set it anew"
+                "the program was started with NCCL_PROFILER_PLUGIN={other}: something on the way changed it"
             ));
         }
         Some(_) => {}
@@ -122,7 +124,8 @@ fn why_without(process: &Seen, library: &Path) -> Option<String> {
     let paths = process.library_path.as_deref().unwrap_or_default();
     (by_name && !std::env::split_paths(paths).any(|path| path == home)).then(|| {
         format!(
-            "LD_LIBRARY_PATH did not reach the program with {}: something on the way set it anew, and NCCL does not find the library",
+            "LD_LIBRARY_PATH did not reach the program with {}: something on the way changed it, and NCCL does not \
+             find the library",
             home.display()
         )
     })
@@ -132,8 +135,8 @@ fn not_loaded(process: &Seen) -> String {
     let release = process.release.as_deref();
     let release = release.map_or_else(|| "NCCL".into(), |release| format!("NCCL {release}"));
     format!(
-        "{release} was loaded and ncclscope was not: no communicator was made while anybody looked, or NCCL could not load it; \
-         NCCL_DEBUG=INFO has NCCL say which"
+        "{release} was loaded and ncclscope was not: no communicator was made while anybody looked, or NCCL could \
+         not load it; NCCL_DEBUG=INFO shows which"
     )
 }
 
@@ -189,13 +192,13 @@ mod tests {
             "LD_LIBRARY_PATH did not reach the program with /opt/n",
         );
         assert_cause(of(|_| ()), "NCCL 2.28.9+cuda13.0 was loaded and ncclscope was not");
-        assert_cause(of(|it| it.has_library = true), "what ncclscope said above tells why");
+        assert_cause(of(|it| it.has_library = true), "see what ncclscope said above");
         let path = |it: &mut Seen| (it.plugin, it.library_path) = (Some(LIBRARY.into()), None);
         assert_cause(Evidence { processes: vec![seen(path)], ..Evidence::default() }, "and ncclscope was not");
         let refused = Evidence { not_writable: Some("/x: Permission denied".into()), ..of(|it| it.has_library = true) };
         assert_cause(refused, "its folder cannot be written: /x: Permission denied");
         let killed = Evidence { empty: 1, signal: Some(9), ..of(|it| it.has_library = true) };
-        assert_cause(killed, "the job was killed by signal 9 before anything");
+        assert_cause(killed, "the job was killed by signal 9 before any of");
     }
 
     #[test]

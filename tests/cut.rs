@@ -256,7 +256,7 @@ fn an_impossible_cut_says_why() {
         (&["--time", "1h.."][..], "the trace is over by then; it lasts"),
         (&["--time", "1..2"], "has no unit"),
         (&["--ranks", "7"], "none of them is in the trace; it lasts"),
-        (&["--ranks", "x"], "no rank"),
+        (&["--ranks", "x"], "not a rank"),
         (&["--comm", "nobody"], "no such communicator in the trace"),
         (&["--time", "0ns..1ns"], "no slice of"),
     ] {

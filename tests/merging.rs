@@ -373,7 +373,7 @@ fn a_file_named_twice_is_not_merged_with_itself() {
     let joined = folder.path().join("joined.perfetto-trace");
     let said =
         ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), file.as_os_str(), file.as_os_str()]).unwrap();
-    assert!(said.starts_with("left out: ") && said.contains("carry the same process mark"), "{said}");
+    assert!(said.starts_with("left out: ") && said.contains("carry the same process tag"), "{said}");
     assert_eq!(fs::read(joined).unwrap(), fs::read(file).unwrap());
 }
 

@@ -204,7 +204,7 @@ fn a_file_that_cannot_be_opened_says_why() {
     let file = file.to_str().unwrap();
     let opened = |words: &[&str]| ncclscope(&[&["open", "--no-browser"], words].concat()).unwrap_err();
     let reason = opened(&[file, file, "--for", "1ms"]);
-    assert!(reason.contains("the same process mark"), "{reason}");
+    assert!(reason.contains("the same process tag"), "{reason}");
     let empty = folder.path().join("empty");
     fs::write(&empty, "").unwrap();
     let reason = opened(&[empty.to_str().unwrap()]);

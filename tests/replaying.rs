@@ -188,7 +188,9 @@ fn a_capture_is_announced_private_and_described() {
     assert!(trace.contains(&format!("capture: everything this recording reads is kept in {name}")), "{trace}");
     let said = ncclscope(&[Path::new("info"), &path]).unwrap();
     let records = recording.calls() + 7;
-    for part in [", a capture of ncclscope ", ", format 1\n", " · ", "preset full; clock ", " records, no CUPTI buffers"] {
+    for part in
+        [", a capture of ncclscope ", ", format 1\n", " · ", "preset full; clock ", " records, no CUPTI buffers"]
+    {
         assert!(said.contains(part), "{part}: {said}");
     }
     let held: u64 = said.split(" s, ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();

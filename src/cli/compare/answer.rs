@@ -294,7 +294,7 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
             let by = match link {
                 Some(link) => network(link),
                 None if links.is_empty() => {
-                    "no rank comes later, so it is a link or NCCL itself, and which cannot be told from here".into()
+                    "no rank comes later, so it is a link or NCCL itself; these files do not show which".into()
                 }
                 None => format!("the network takes {longer} on {} of {} links", links.len(), slower.links.len()),
             };
@@ -399,7 +399,7 @@ fn waiters(cause: &Cause, waiting: &[&Row], names: &Names, is_step: bool) -> Str
 
 /// Why a change has no cause.
 fn unexplained(slower: &Slower, waiting: &[&Row], names: &Names) -> String {
-    let Some(most) = waiting.first() else { return ", and without kernels in both it cannot be told why".into() };
+    let Some(most) = waiting.first() else { return ", and without kernels in both the cause is unknown".into() };
     let ranks: BTreeSet<String> = waiting.iter().flat_map(|row| row.ranks.clone()).collect();
     let who = names.say(&ranks.into_iter().collect::<Vec<_>>());
     let whom = if slower.is_partial {

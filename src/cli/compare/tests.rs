@@ -210,7 +210,7 @@ fn a_transfer_that_takes_longer_accuses_no_rank() {
     let report =
         HEALTHY.says(&Job { transfer: 4000, ..HEALTHY }, "AllReduce 2 MiB f32 on dp takes longer by itself, 4.0");
     let answer = report.answer.unwrap();
-    assert!(answer.text.contains("which cannot be told from here"), "{}", answer.text);
+    assert!(answer.text.contains("these files do not show which"), "{}", answer.text);
     assert_eq!((answer.causes.len(), answer.causes[0].part), (1, Part::Transfers));
     // Unless the network shows where.
     let link = Job { transfer: 4000, link: Some((3, 900)), ..HEALTHY };

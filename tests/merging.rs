@@ -1,6 +1,7 @@
 //! Files joined end to end are one trace, in whatever order; a file that was cut is good up to the cut.
 
 mod command;
+mod synthetic;
 
 use command::ncclscope;
 use ncclscope::trace::reader::whole_length;
@@ -10,6 +11,7 @@ use ncclscope_tests::recording::{Recording, assert_sound};
 use ncclscope_tests::timeline::{Slice, Timeline};
 use std::fs;
 use std::path::{Path, PathBuf};
+use synthetic::{Damage, Job};
 
 const SCENARIOS: [&str; 3] = ["eager_allreduce", "graph_replay", "net_plugin"];
 
@@ -398,4 +400,47 @@ fn a_communicator_is_asked_for_by_what_its_tracks_call_it() {
     let reason = operations("stride 3").unwrap_err();
     let listed = "stride 2 000000b0, stride 2 000000b1, this host 000000a0, this host 000000a1";
     assert!(reason.ends_with(&format!("the communicators {listed}")), "{reason}");
+}
+
+#[test]
+fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
+    const RANKS: u32 = 64;
+    const STEPS: u64 = 40;
+    let job = Job::new(RANKS, 8, STEPS);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |rank: u32| folder.path().join(job.name(rank));
+    let trace = |rank: u32| {
+        let mut bytes = Vec::new();
+        // Every third is not compressed, and so has no checksum of zlib's.
+        job.write(rank, rank % 3 > 0, &mut bytes).unwrap();
+        bytes
+    };
+    let damage = |rank: u32| (rank % 2 == 1).then(|| Damage::ALL[rank as usize / 2 % Damage::ALL.len()]);
+    for rank in 0..RANKS {
+        let mut bytes = trace(rank);
+        if let Some(damage) = damage(rank) {
+            damage.wreak(&mut bytes, || trace((rank + 1) % RANKS));
+        }
+        fs::write(path(rank), bytes).unwrap();
+    }
+    let joined = folder.path().join("joined");
+    let words = ["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), folder.path().as_os_str()];
+    let said = ncclscope(&words).unwrap();
+    for rank in 0..RANKS {
+        let name = path(rank).display().to_string();
+        let line = said.lines().find(|line| line.contains(&name));
+        match damage(rank) {
+            None if line.is_none_or(|line| line.contains("same process mark")) => {}
+            Some(Damage::Cut) if line.is_some_and(|line| line.contains(": left out an unfinished packet of ")) => {}
+            Some(Damage::Twin) if said.contains("same process mark") => {}
+            Some(damage) if damage != Damage::Cut && line.is_some_and(|line| line.starts_with("left out: ")) => {}
+            damage => panic!("rank {rank}, {damage:?}: {line:?}"),
+        }
+    }
+    println!("{said}");
+    let trace = Trace::open(&joined).unwrap();
+    let problems = trace.check();
+    let wrong = problems.iter().filter(|problem| !matches!(problem, Problem::OpenSlices { .. }));
+    let wrong: Vec<_> = wrong.map(ToString::to_string).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
 }

@@ -2,20 +2,24 @@
 //! all of them know is added. Those of other hosts are written anew, on the clock of the first.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write};
+use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
 
+mod abreast;
 mod evidence;
 mod members;
 mod moved;
 mod numbers;
 mod origin;
+mod sound;
 
+use self::abreast::{Piece, Pieces};
 use self::evidence::Parts;
 use self::members::{Labels, Members};
 use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
+use self::sound::Sound;
 use super::beside::{self, Fate, Joined};
 use super::survey;
 use crate::cli::reason::Reason;
@@ -58,11 +62,10 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     let own: Vec<&Path> = together.files.iter().map(|file| file.path).collect();
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
-    let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
-    let written = together.copy(&mut file).and_then(|bytes| {
-        file.write_all(&kernels).map_err(failed)?;
-        Ok(bytes + kernels.len() as u64)
+    let written = abreast::write(output, &mut file, |pieces| {
+        together.copy(pieces)?;
+        pieces.put(Piece::Ready(kernels)).map_err(Reason::file(output))
     });
     let bytes = written.inspect_err(|_| {
         // Half a trace is of no use to anybody; that it cannot be removed is not the news.
@@ -154,12 +157,15 @@ struct Looked {
 }
 
 impl Looked {
-    /// Looks through a trace, one of so many.
-    fn at(path: &Path, count: usize) -> Result<Looked, Reason> {
+    /// Looks through a trace, one of so many, on so many threads.
+    fn at(path: &Path, count: usize, threads: usize) -> Result<Looked, Reason> {
         must_be_ours(path)?;
         let (mut origin, mut parts) = (Origin::of(path), Parts::of_one_in(count));
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        let extent = super::read_trace(path, |packet| {
+        let mut sound = Sound::default();
+        let file = File::open(path).map_err(Reason::read(path))?;
+        let extent = reader::read_on(threads, file, |packet| {
+            sound.look(packet)?;
             origin.look(packet);
             members.look(packet);
             numbers.look(packet);
@@ -167,7 +173,8 @@ impl Looked {
                 parts.look(event, HostNs(packet.time.unwrap_or_default()));
             }
             Ok(())
-        })?;
+        })
+        .map_err(|error: reader::Error| Reason::file(path)(error))?;
         Ok(Looked { extent, origin, parts, members, numbers })
     }
 }
@@ -194,8 +201,9 @@ impl<'a> Together<'a> {
         let (mut files, mut origins, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
         let mut left_out = Vec::new();
-        for path in named {
-            let looked = Looked::at(path, named.len()).and_then(|looked| {
+        let all = abreast::each(named, |path, threads| Looked::at(path, named.len(), threads));
+        for (path, looked) in named.iter().zip(all) {
+            let looked = looked.and_then(|looked| {
                 if let Some(other) = origins.iter().find(|other: &&Origin| !other.tags.is_disjoint(&looked.origin.tags))
                 {
                     return Err(survey::twins(other.path(), path));
@@ -257,32 +265,25 @@ impl<'a> Together<'a> {
         Ok(Together { files: files.collect(), edits, boot })
     }
 
-    /// Copies the traces one after the other; answers how many bytes that was.
-    fn copy(&self, output: &mut File) -> Result<u64, Reason> {
-        let mut written = 0;
+    /// Copies the traces one after the other.
+    fn copy(&'a self, pieces: &mut Pieces<'a>) -> Result<(), Reason> {
         for Whole { path, extent, origin, moved } in &self.files {
-            let failed = |error: io::Error| format!("failed to copy {}: {error}", path.display());
             let fault = |error: reader::Error| format!("failed to copy {}: {error}", path.display());
-            let source = File::open(path).map_err(failed)?.take(extent.whole);
-            written += match moved {
-                Some(how) => moved::copy(source, how, &self.boot, |packet| self.edits.packet(packet), output),
-                None if self.edits.concern(origin) => {
-                    let mut bytes = 0;
-                    let copied = blocks::rewritten(
-                        source,
-                        |packets| self.edits.packets(packets),
-                        |packets| {
-                            bytes += packets.len() as u64;
-                            Ok(output.write_all(packets)?)
-                        },
-                    );
-                    copied.map(|_| bytes)
+            let source = File::open(path).map_err(reader::Error::Io).map_err(fault)?.take(extent.whole);
+            match moved {
+                Some(how) => {
+                    let put = |packets| pieces.put(Piece::Packets(packets));
+                    moved::copy(source, how, &self.boot, |packet| self.edits.packet(packet), put)
                 }
-                None => io::copy(&mut { source }, output).map_err(reader::Error::Io),
+                None if self.edits.concern(origin) => {
+                    let put = |packets: &[u8]| pieces.put(Piece::Ready(packets.to_vec()));
+                    blocks::rewritten(source, |packets| self.edits.packets(packets), put).map(drop)
+                }
+                None => pieces.put(Piece::File(path, source)),
             }
             .map_err(fault)?;
         }
-        Ok(written)
+        Ok(())
     }
 }
 

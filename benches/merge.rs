@@ -12,7 +12,7 @@ mod synthetic;
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,44 +40,38 @@ fn main() -> io::Result<()> {
         size.bytes / 1_000_000,
         begin.elapsed().as_secs_f64()
     );
-    println!("| | s | MB/s | million events/s | peak memory, MB |\n| --- | --- | --- | --- | --- |");
-    let row = |what: &str, Size { events, bytes, .. }: Size, seconds: f64, peak: u64| {
+    println!("| | s | CPU s | MB/s | million events/s | peak memory, MB |\n| --- | --- | --- | --- | --- | --- |");
+    let row = |what: &str, size: Size, Watched { seconds, cpu, peak }: Watched| {
         let rate = |number: u64| number as f64 / 1e6 / seconds;
-        println!("| {what} | {seconds:.1} | {:.0} | {:.2} | {} |", rate(bytes), rate(events), peak >> 20);
+        let (bytes, events, peak) = (rate(size.bytes), rate(size.events), peak / 1_000_000);
+        println!("| {what} | {seconds:.1} | {cpu:.1} | {bytes:.0} | {events:.2} | {peak} |");
     };
-    let copy = Command::new("sh")
-        .args(["-c", "cat \"$0\"/* > \"$1\""])
-        .args([&traces, &joined])
-        .stdout(Stdio::null())
-        .spawn()?;
-    let (seconds, peak) = watched(copy)?;
-    row("the bytes copied (`cat`)", size, seconds, peak);
+    let mut copy = Command::new("sh");
+    copy.args(["-c", "cat \"$0\"/* > \"$1\""]).args([&traces, &joined]);
+    row("`cat` of all files", size, watched(&mut copy)?);
     fs::remove_file(&joined)?;
     let merge = |what: &str, size: Size| -> io::Result<String> {
         let said = folder.path().join("said");
         let mut merge = Command::new(&program);
-        merge.arg("merge").args([&*traces, Path::new("-o"), &*joined]);
-        let (seconds, peak) = watched(merge.stdout(File::create(&said)?).spawn()?)?;
-        row(what, size, seconds, peak);
-        println!("| what it wrote | | | | {} MB |", fs::metadata(&joined)?.len() / 1_000_000);
+        merge.arg("merge").args([&*traces, Path::new("-o"), &*joined]).stdout(File::create(&said)?);
+        row(what, size, watched(&mut merge)?);
         fs::remove_file(&joined)?;
         fs::read_to_string(said)
     };
-    let said = merge("`ncclscope merge`", size)?;
-    let left_out = said.lines().filter(|line| line.starts_with("left out: ")).count();
-    if words.iter().any(|word| word == "--say") {
-        said.lines().take(5).for_each(|line| println!("  {line}"));
-    }
+    let whole = merge("`ncclscope merge`", size)?;
     for rank in (0..ranks).filter(|rank| rank % 2 == 1) {
         let mut bytes = fs::read(path(rank))?;
         let next = fs::read(path((rank + 1) % ranks))?;
         Damage::ALL[rank as usize / 2 % Damage::ALL.len()].wreak(&mut bytes, || next);
         fs::write(path(rank), bytes)?;
     }
-    let half = Size { events: size.events / 2, packets: size.packets / 2, bytes: size.bytes / 2 };
-    let said = merge("the same, half of the files damaged", half)?;
-    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
-    println!("\nleft out: {left_out} before, {} of the damaged; cut: {}", count("left out: "), count("unfinished packet"));
+    let half = merge("half of the files damaged", Size { events: size.events / 2, bytes: size.bytes / 2 })?;
+    for (what, said) in [("whole", whole), ("half damaged", half)] {
+        let count = |words: &str| said.lines().filter(|line| line.contains(words)).count();
+        let last = said.lines().last().unwrap_or_default().rsplit("joined: ").next().unwrap_or_default();
+        println!("\n{what}: {} left out, {} cut, {last}", count("left out: "), count(": left out an unfinished"));
+        said.lines().filter(|line| line.starts_with("node1: ")).for_each(|line| println!("{line}"));
+    }
     Ok(())
 }
 
@@ -91,32 +85,47 @@ fn written(job: &Job, ranks: u32, path: &(impl Fn(u32) -> PathBuf + Sync)) -> io
             if rank >= ranks {
                 return Ok(all);
             }
-            let Size { events, packets, bytes } = job.write(rank, true, &mut BufWriter::new(File::create(path(rank))?))?;
-            (all.events, all.packets, all.bytes) = (all.events + events, all.packets + packets, all.bytes + bytes);
+            let Size { events, bytes } = job.write(rank, true, &mut BufWriter::new(File::create(path(rank))?))?;
+            (all.events, all.bytes) = (all.events + events, all.bytes + bytes);
         }
     };
     let cores = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(some)).collect();
         threads.into_iter().try_fold(Size::default(), |all, thread| {
-            let Size { events, packets, bytes } = thread.join().expect("no panic")?;
-            Ok(Size { events: all.events + events, packets: all.packets + packets, bytes: all.bytes + bytes })
+            let Size { events, bytes } = thread.join().expect("no panic")?;
+            Ok(Size { events: all.events + events, bytes: all.bytes + bytes })
         })
     })
 }
 
-/// How long a program takes, in seconds, and the most memory that it had at a time, in bytes.
-fn watched(mut child: Child) -> io::Result<(f64, u64)> {
-    let (begin, mut peak) = (Instant::now(), 0);
-    let status = format!("/proc/{}/status", child.id());
+/// What a program took.
+struct Watched {
+    /// On the clock, and of processors.
+    seconds: f64,
+    cpu: f64,
+    /// The most memory that it had at a time, in bytes.
+    peak: u64,
+}
+
+/// Runs a program, and looks at it all the time.
+fn watched(command: &mut Command) -> io::Result<Watched> {
+    let (begin, mut child) = (Instant::now(), command.spawn()?);
+    let folder = PathBuf::from(format!("/proc/{}", child.id()));
+    let of = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let (mut peak, mut ticks) = (0, 0);
     let ended = loop {
-        let line = fs::read_to_string(&status).unwrap_or_default();
-        let kib = line.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
-        peak = kib.map_or(peak, |kib: u64| kib << 10);
+        let (status, stat) = (of("status"), of("stat"));
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        peak = peak.max(line.and_then(|kib| kib.parse().ok()).unwrap_or(0) << 10);
+        // Behind the name: user's and system's time are the 12th and 13th; of the children who are waited for, the two after them.
+        let times = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(4);
+        ticks = ticks.max(times.filter_map(|time| time.parse::<u64>().ok()).sum());
         match child.try_wait()? {
             Some(ended) => break ended,
             None => thread::sleep(Duration::from_millis(5)),
         }
     };
-    if ended.success() { Ok((begin.elapsed().as_secs_f64(), peak)) } else { Err(io::Error::other(ended.to_string())) }
+    let (seconds, cpu) = (begin.elapsed().as_secs_f64(), ticks as f64 / 100.0);
+    if ended.success() { Ok(Watched { seconds, cpu, peak }) } else { Err(io::Error::other(ended.to_string())) }
 }

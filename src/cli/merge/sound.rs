@@ -4,7 +4,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::trace::fields::{EXTENSION, interned_data, trace_packet, track_event, track_event::r#type as kind};
+use crate::trace::fields::{interned_data, trace_packet, track_event, track_event::r#type as kind};
 use crate::trace::reader::wire::{Field, Value, fields};
 use crate::trace::reader::{self, Event, Packet, TERMINATING_FLOW_IDS};
 
@@ -67,6 +67,9 @@ impl Sound {
             let whole = packet.decode().map_err(|_| "it is no message")?;
             if let Some(descriptor) = &whole.track_descriptor {
                 self.tracks.entry(descriptor.uuid()).or_default();
+            }
+            if let Some(descriptor) = &whole.extension_descriptor {
+                self.args = Args::of(descriptor.extension_set()).ok_or("it does not describe our arguments")?;
             }
         }
         match &packet.event {
@@ -131,7 +134,8 @@ fn is_text(field: &Field<'_>) -> bool {
     is_bytes(field) && str::from_utf8(field.bytes()).is_ok()
 }
 
-/// Which of our typed arguments are texts, by their number; the others are integers. Nothing where this build knows none of that number.
+/// Which of our typed arguments are texts, by their number; the others are integers. Nothing where the file describes none of that number.
+#[derive(Default)]
 struct Args(Vec<Option<bool>>);
 
 impl Args {
@@ -146,41 +150,56 @@ impl Args {
     }
 }
 
-impl Default for Args {
-    /// By the descriptor that every trace carries. The numbers are those of protobuf's `descriptor.proto`.
-    fn default() -> Args {
-        const FILE: u32 = 1;
-        const MESSAGE: u32 = 4;
+impl Args {
+    /// By the descriptor that a trace carries; nothing where that is none. The numbers are those of protobuf's `descriptor.proto`.
+    fn of(descriptor: &[u8]) -> Option<Args> {
         const NAME: u32 = 1;
-        const FIELD: u32 = 2;
+        /// In a file.
+        const MESSAGE: u32 = 4;
+        const ENUM: u32 = 5;
+        /// In a message its fields, in an enum its values.
+        const MEMBER: u32 = 2;
         const NUMBER: u32 = 3;
         const TYPE: u32 = 5;
         const STRING: u64 = 9;
-        fn part(message: &[u8], number: u32) -> Option<Field<'_>> {
-            fields(message).find(|it| it.number == number)
-        }
-        let set = fields(EXTENSION).filter(|it| it.number == FILE).flat_map(|file| fields(file.bytes()));
-        let mut messages = set.filter(|it| it.number == MESSAGE).map(|it| it.bytes());
-        let ours = messages.find(|it| part(it, NAME).is_some_and(|name| name.bytes() == b"Nccl")).unwrap_or_default();
         let mut args = Vec::new();
-        for field in fields(ours).filter(|it| it.number == FIELD) {
-            let uint = |number| part(field.bytes(), number).map_or(0, |it| it.uint());
-            let number = uint(NUMBER) as usize;
-            args.resize(args.len().max(number + 1), None);
-            args[number] = Some(uint(TYPE) == STRING);
+        for file in whole(descriptor)? {
+            for part in whole(file.bytes())?.iter().filter(|it| [MESSAGE, ENUM].contains(&it.number)) {
+                let parts = whole(part.bytes())?;
+                let is_ours = parts.iter().any(|it| it.number == NAME && it.bytes() == b"Nccl");
+                for member in parts.iter().filter(|it| it.number == MEMBER) {
+                    let member = whole(member.bytes())?;
+                    let part = |number| member.iter().find(|it| it.number == number);
+                    if !part(NAME)?.bytes().iter().all(u8::is_ascii_graphic) {
+                        return None;
+                    }
+                    if is_ours {
+                        let number = usize::from(u16::try_from(part(NUMBER)?.uint()).ok()?);
+                        args.resize(args.len().max(number + 1), None);
+                        args[number] = Some(part(TYPE)?.uint() == STRING);
+                    }
+                }
+            }
         }
-        Args(args)
+        (!args.is_empty()).then_some(Args(args))
     }
+}
+
+/// The fields of a message; nothing where it is none.
+fn whole(message: &[u8]) -> Option<Vec<Field<'_>>> {
+    let mut parts = fields(message);
+    let found = parts.by_ref().collect();
+    (!parts.is_damaged()).then_some(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::fields::nccl;
+    use crate::trace::fields::{EXTENSION, nccl};
 
     #[test]
     fn our_arguments_have_the_types_of_the_schema() {
-        let args = Args::default();
+        let args = Args::of(EXTENSION).unwrap();
         let of = |number: u32| args.0[number as usize];
         assert_eq!([nccl::SEQ, nccl::PEER, nccl::FUNCTION, nccl::NOTE, nccl::COMM_NAME].map(of), [
             Some(false),
@@ -192,5 +211,8 @@ mod tests {
         assert!(args.are_sound(&[0x08, 7]) && args.are_sound(&[]));
         // A text in the place of an integer; half an integer.
         assert!(!args.are_sound(&[0x0a, 1, b'x']) && !args.are_sound(&[0x08]));
+        let mut damaged = EXTENSION.to_vec();
+        damaged[2_000..2_040].fill(0xff);
+        assert!(Args::of(&damaged).is_none() && Args::of(&[]).is_none());
     }
 }

@@ -21,6 +21,7 @@ use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
 use self::sound::Sound;
 use super::beside::{self, Fate, Joined};
+use super::progress::Stage;
 use super::survey;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
@@ -200,9 +201,12 @@ impl<'a> Together<'a> {
     fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        let mut left_out = Vec::new();
-        let all = abreast::each(named, |path, threads| Looked::at(path, named.len(), threads));
-        for (path, looked) in named.iter().zip(all) {
+        let (mut left_out, mut clocks) = (Vec::new(), Vec::<usize>::new());
+        let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
+        let stage = Stage::begin(format!("looking through {} files", named.len()), named.iter().map(size).sum());
+        let look = |path: &'a PathBuf, threads| Looked::at(path, named.len(), threads);
+        abreast::look(named, look, |path, looked| {
+            stage.advance(size(path));
             let looked = looked.and_then(|looked| {
                 if let Some(other) = origins.iter().find(|other: &&Origin| !other.tags.is_disjoint(&looked.origin.tags))
                 {
@@ -215,10 +219,7 @@ impl<'a> Together<'a> {
             });
             let Looked { extent, origin, parts: known, members: its_members, numbers: its_numbers } = match looked {
                 Ok(looked) => looked,
-                Err(reason) => {
-                    left_out.push(reason);
-                    continue;
-                }
+                Err(reason) => return left_out.push(reason),
             };
             if extent.unfinished > 0 {
                 let (path, bytes) = (path.display(), extent.unfinished);
@@ -226,10 +227,23 @@ impl<'a> Together<'a> {
             }
             members.merge(its_members);
             numbers.merge(its_numbers);
+            // Files of one clock know much the same, which is kept once: with the first of them.
+            let none = Parts::of_one_in(named.len());
+            match clocks.iter().find(|first| origin::one_boot(&origins[**first], &origin)) {
+                Some(first) => {
+                    let first: &mut Parts = &mut parts[*first];
+                    first.merge(known);
+                    parts.push(none);
+                }
+                None => {
+                    clocks.push(parts.len());
+                    parts.push(known);
+                }
+            }
             files.push((path.as_path(), extent));
             origins.push(origin);
-            parts.push(known);
-        }
+        });
+        drop(stage);
         if files.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
         }
@@ -267,6 +281,8 @@ impl<'a> Together<'a> {
 
     /// Copies the traces one after the other.
     fn copy(&'a self, pieces: &mut Pieces<'a>) -> Result<(), Reason> {
+        let size = self.files.iter().map(|file| file.extent.whole).sum();
+        let stage = Stage::begin(format!("writing {} files as one", self.files.len()), size);
         for Whole { path, extent, origin, moved } in &self.files {
             let fault = |error: reader::Error| format!("failed to copy {}: {error}", path.display());
             let source = File::open(path).map_err(reader::Error::Io).map_err(fault)?.take(extent.whole);
@@ -282,6 +298,7 @@ impl<'a> Together<'a> {
                 None => pieces.put(Piece::File(path, source)),
             }
             .map_err(fault)?;
+            stage.advance(extent.whole);
         }
         Ok(())
     }

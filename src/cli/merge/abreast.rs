@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Take, Write as _};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
@@ -11,28 +10,39 @@ use crate::cli::reason::Reason;
 use crate::trace::packer::Packer;
 use crate::trace::reader::{self, blocks};
 
-/// What `work` makes of each of them, in their order. It also gets how many threads it may have of its own.
-pub(super) fn each<'a, T: Sync, R: Send>(all: &'a [T], work: impl Fn(&'a T, usize) -> R + Sync) -> Vec<R> {
+/// Files that each thread may be ahead of the one that waits for the first of them.
+const AHEAD: usize = 2;
+
+/// Calls `work` for all of them side by side, and `each` for what it made of them, one after the other in their order. `work` also gets how many
+/// threads it may have of its own. Not much more is in memory than what is under way.
+pub(super) fn look<'a, T: Sync, R: Send>(
+    all: &'a [T],
+    work: impl Fn(&'a T, usize) -> R + Sync,
+    mut each: impl FnMut(&'a T, R),
+) {
     let cores = blocks::cores();
     let abreast = cores.min(all.len());
     if abreast < 2 {
-        return all.iter().map(|it| work(it, cores)).collect();
+        all.iter().for_each(|it| each(it, work(it, cores)));
+        return;
     }
-    let next = AtomicUsize::new(0);
-    let some = || {
-        let mut made = Vec::new();
-        while let Some((at, it)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, all.get(at)?))) {
-            made.push((at, work(it, cores / abreast)));
+    thread::scope(|scope| {
+        let worker = |first: usize| {
+            let (done, made) = sync_channel(AHEAD);
+            let work = &work;
+            scope.spawn(move || {
+                let mut its = all.iter().skip(first).step_by(abreast);
+                its.try_for_each(|it| done.send(work(it, cores / abreast)))
+            });
+            made
+        };
+        let workers: Vec<_> = (0..abreast).map(worker).collect();
+        for (it, made) in all.iter().zip(workers.iter().cycle()) {
+            // One that panicked is joined at the end of the scope, which panics then.
+            let Ok(made) = made.recv() else { return };
+            each(it, made);
         }
-        made
-    };
-    let mut made = thread::scope(|scope| {
-        let threads: Vec<_> = (0..abreast).map(|_| scope.spawn(some)).collect();
-        let joined = threads.into_iter().map(|it| it.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.flatten().collect::<Vec<_>>()
     });
-    made.sort_unstable_by_key(|(at, _)| *at);
-    made.into_iter().map(|(_, made)| made).collect()
 }
 
 /// What comes next in the file that is written.
@@ -117,12 +127,15 @@ mod tests {
     #[test]
     fn what_is_made_side_by_side_is_in_order() {
         let numbers: Vec<u64> = (0..1_000).collect();
-        let made = each(&numbers, |number, threads| {
-            thread::sleep(std::time::Duration::from_micros(number * 7 % 50));
+        let mut made = Vec::new();
+        let wait = |number: u64| thread::sleep(std::time::Duration::from_micros(number * 7 % 50));
+        let work = |number: &u64, threads: usize| {
+            wait(*number);
             number + threads.min(1) as u64
-        });
-        assert_eq!(made, (1..=1_000).collect::<Vec<_>>());
-        assert!(each(&[] as &[u8], |_, _| ()).is_empty());
+        };
+        look(&numbers, work, |number, its| made.push((*number, its)));
+        assert_eq!(made, (0..1_000).map(|number| (number, number + 1)).collect::<Vec<_>>());
+        look(&[] as &[u64], work, |_, _| panic!("there is none"));
     }
 
     #[test]

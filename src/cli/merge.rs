@@ -176,6 +176,9 @@ impl Looked {
             Ok(())
         })
         .map_err(|error: reader::Error| Reason::file(path)(error))?;
+        if extent.whole == 0 {
+            return Err(Reason::file(path)("there is no whole packet in it"));
+        }
         Ok(Looked { extent, origin, parts, members, numbers })
     }
 }
@@ -201,7 +204,8 @@ impl<'a> Together<'a> {
     fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        let (mut left_out, mut clocks) = (Vec::new(), Vec::<usize>::new());
+        // The first file of each clock, and the clock of each file.
+        let (mut left_out, mut firsts, mut clocks) = (Vec::new(), Vec::<usize>::new(), Vec::new());
         let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
         let stage = Stage::begin(format!("looking through {} files", named.len()), named.iter().map(size).sum());
         let look = |path: &'a PathBuf, threads| Looked::at(path, named.len(), threads);
@@ -228,15 +232,16 @@ impl<'a> Together<'a> {
             members.merge(its_members);
             numbers.merge(its_numbers);
             // Files of one clock know much the same, which is kept once: with the first of them.
-            let none = Parts::of_one_in(named.len());
-            match clocks.iter().find(|first| origin::one_boot(&origins[**first], &origin)) {
-                Some(first) => {
-                    let first: &mut Parts = &mut parts[*first];
+            let clock = firsts.iter().position(|first| origin::one_boot(&origins[*first], &origin));
+            clocks.push(clock.unwrap_or(firsts.len()));
+            match clock {
+                Some(clock) => {
+                    let first: &mut Parts = &mut parts[firsts[clock]];
                     first.merge(known);
-                    parts.push(none);
+                    parts.push(Parts::of_one_in(named.len()));
                 }
                 None => {
-                    clocks.push(parts.len());
+                    firsts.push(parts.len());
                     parts.push(known);
                 }
             }
@@ -244,6 +249,17 @@ impl<'a> Together<'a> {
             origins.push(origin);
         });
         drop(stage);
+        // Whose process was killed before anything relates its host's clock to that of another does not keep the others apart.
+        let is_alone = alone(&clocks, &files, |clock| &parts[firsts[clock]]);
+        if is_alone.iter().any(|is_alone| !is_alone) {
+            let mut keep = clocks.iter().map(|clock| !is_alone[*clock]).cycle();
+            for ((path, _), _) in files.iter().zip(&clocks).filter(|(_, clock)| is_alone[**clock]) {
+                left_out.push(Reason::file(path)("it ends before anything relates the clock of its host to that of another"));
+            }
+            files.retain(|_| keep.next() == Some(true));
+            origins.retain(|_| keep.next() == Some(true));
+            parts.retain(|_| keep.next() == Some(true));
+        }
         if files.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
         }
@@ -302,6 +318,14 @@ impl<'a> Together<'a> {
         }
         Ok(())
     }
+}
+
+/// For each clock whether all of its files were cut off, and share no operation with those of another.
+fn alone<'a>(clocks: &[usize], files: &[(&Path, Extent)], known: impl Fn(usize) -> &'a Parts) -> Vec<bool> {
+    let count = clocks.iter().max().map_or(0, |last| last + 1);
+    let is_whole = |clock: usize| clocks.iter().zip(files).any(|(its, (_, it))| *its == clock && it.unfinished == 0);
+    let shares = |clock: usize| (0..count).any(|other| other != clock && known(other).share(known(clock)));
+    (0..count).map(|clock| !is_whole(clock) && !shares(clock)).collect()
 }
 
 /// For each clock how its times become those of the first one.

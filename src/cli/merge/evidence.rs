@@ -175,6 +175,11 @@ impl Parts {
         self.parts.retain(|key, _| mixed(*key) & bits == 0);
     }
 
+    /// Whether those of another clock know one of these operations.
+    pub(super) fn share(&self, other: &Parts) -> bool {
+        other.parts.keys().any(|key| self.parts.contains_key(key))
+    }
+
     /// Takes what another file of the same clock knows.
     pub(super) fn merge(&mut self, other: Parts) {
         self.leave_out(other.left_out);

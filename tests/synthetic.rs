@@ -165,11 +165,8 @@ impl Rank<'_> {
         let (host, each) = (job.host(rank), job.ranks / job.hosts);
         let clock = Job::clock(host);
         let start = clock.reads(0);
-        let clocks = Clocks {
-            boottime: start,
-            monotonic: start.0,
-            realtime: WALL + mixed(u64::from(host), 5) % 1_000_000,
-        };
+        let clocks =
+            Clocks { boottime: start, monotonic: start.0, realtime: WALL + mixed(u64::from(host), 5) % 1_000_000 };
         // Marks that no two ranks have, as random ones nearly always are.
         let tag = ProcessTag::from_random(u64::from(rank).wrapping_mul(0x9_3d47) & 0xf_ffff);
         let info = ProcessInfo {
@@ -293,8 +290,7 @@ impl Rank<'_> {
         self.at(begin - 900, What::ProxyOpTaken { thread });
         self.at(begin, What::ProxyOpBegin { id: op, thread, proxy, queued_ns: 900, was_taken: true });
         self.at(begin, What::StepBegin { id: step, op, thread, step: 0, proxy: Some(proxy) });
-        let waits =
-            [state::PROXY_STEP_SEND_GPU_WAIT, state::PROXY_STEP_SEND_PEER_WAIT, state::PROXY_STEP_SEND_WAIT];
+        let waits = [state::PROXY_STEP_SEND_GPU_WAIT, state::PROXY_STEP_SEND_PEER_WAIT, state::PROXY_STEP_SEND_WAIT];
         for (number, state) in waits.into_iter().enumerate() {
             let bytes = (state == state::PROXY_STEP_SEND_WAIT).then_some(1 << 19);
             self.at(begin + 2_000 * number as u64, What::StepPhase { id: step, state, bytes });

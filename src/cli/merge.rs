@@ -204,8 +204,8 @@ impl<'a> Together<'a> {
     fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        // The first file of each clock, and the clock of each file.
-        let (mut left_out, mut firsts, mut clocks) = (Vec::new(), Vec::<usize>::new(), Vec::new());
+        // The first file of each clock.
+        let (mut left_out, mut firsts) = (Vec::new(), Vec::<usize>::new());
         let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
         let stage = Stage::begin(format!("looking through {} files", named.len()), named.iter().map(size).sum());
         let look = |path: &'a PathBuf, threads| Looked::at(path, named.len(), threads);
@@ -232,11 +232,9 @@ impl<'a> Together<'a> {
             members.merge(its_members);
             numbers.merge(its_numbers);
             // Files of one clock know much the same, which is kept once: with the first of them.
-            let clock = firsts.iter().position(|first| origin::one_boot(&origins[*first], &origin));
-            clocks.push(clock.unwrap_or(firsts.len()));
-            match clock {
-                Some(clock) => {
-                    let first: &mut Parts = &mut parts[firsts[clock]];
+            match firsts.iter().find(|first| origin::one_boot(&origins[**first], &origin)) {
+                Some(first) => {
+                    let first: &mut Parts = &mut parts[*first];
                     first.merge(known);
                     parts.push(Parts::of_one_in(named.len()));
                 }
@@ -249,24 +247,29 @@ impl<'a> Together<'a> {
             origins.push(origin);
         });
         drop(stage);
-        // Whose process was killed before anything relates its host's clock to that of another does not keep the others apart.
-        let is_alone = alone(&clocks, &files, |clock| &parts[firsts[clock]]);
-        if is_alone.iter().any(|is_alone| !is_alone) {
-            let mut keep = clocks.iter().map(|clock| !is_alone[*clock]).cycle();
-            for ((path, _), _) in files.iter().zip(&clocks).filter(|(_, clock)| is_alone[**clock]) {
-                left_out.push(Reason::file(path)("it ends before anything relates the clock of its host to that of another"));
-            }
-            files.retain(|_| keep.next() == Some(true));
-            origins.retain(|_| keep.next() == Some(true));
-            parts.retain(|_| keep.next() == Some(true));
-        }
         if files.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
         }
         for reason in &left_out {
             let _ = writeln!(out, "left out: {reason}");
         }
-        let common = origin::judge(&origins)?;
+        let mut common = origin::judge(&origins)?;
+        // A host whose processes were killed before anything relates its clock to another's does not keep the others apart.
+        let is_alone = alone(&common.clocks, &files, &parts);
+        if is_alone.contains(&true) && is_alone.contains(&false) {
+            for (path, _) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
+                let _ = writeln!(
+                    out,
+                    "left out: {}: nothing in it relates the clock of its host to another's",
+                    path.display()
+                );
+            }
+            let mut keep = is_alone.iter().map(|is_alone| !is_alone).cycle();
+            files.retain(|_| keep.next() == Some(true));
+            origins.retain(|_| keep.next() == Some(true));
+            parts.retain(|_| keep.next() == Some(true));
+            common = origin::judge(&origins)?;
+        }
         if let Some(remark) = &common.remark {
             let _ = writeln!(out, "{remark}");
         }
@@ -320,12 +323,15 @@ impl<'a> Together<'a> {
     }
 }
 
-/// For each clock whether all of its files were cut off, and share no operation with those of another.
-fn alone<'a>(clocks: &[usize], files: &[(&Path, Extent)], known: impl Fn(usize) -> &'a Parts) -> Vec<bool> {
+/// For each file whether all those of its clock were cut off, and share no operation with those of another clock.
+fn alone(clocks: &[usize], files: &[(&Path, Extent)], parts: &[Parts]) -> Vec<bool> {
     let count = clocks.iter().max().map_or(0, |last| last + 1);
-    let is_whole = |clock: usize| clocks.iter().zip(files).any(|(its, (_, it))| *its == clock && it.unfinished == 0);
-    let shares = |clock: usize| (0..count).any(|other| other != clock && known(other).share(known(clock)));
-    (0..count).map(|clock| !is_whole(clock) && !shares(clock)).collect()
+    let of = |clock| (0..files.len()).filter(move |file| clocks[*file] == clock);
+    let share = |one, other| of(one).any(|one| of(other).any(|other| parts[other].share(&parts[one])));
+    let is_cut = |clock| of(clock).all(|file| files[file].1.unfinished > 0);
+    let is_alone = |clock| is_cut(clock) && !(0..count).any(|other| other != clock && share(clock, other));
+    let alone: Vec<bool> = (0..count).map(is_alone).collect();
+    clocks.iter().map(|clock| alone[*clock]).collect()
 }
 
 /// For each clock how its times become those of the first one.

@@ -201,13 +201,10 @@ mod tests {
     fn our_arguments_have_the_types_of_the_schema() {
         let args = Args::of(EXTENSION).unwrap();
         let of = |number: u32| args.0[number as usize];
-        assert_eq!([nccl::SEQ, nccl::PEER, nccl::FUNCTION, nccl::NOTE, nccl::COMM_NAME].map(of), [
-            Some(false),
-            Some(false),
-            Some(false),
-            Some(true),
-            Some(true)
-        ]);
+        assert_eq!(
+            [nccl::SEQ, nccl::PEER, nccl::FUNCTION, nccl::NOTE, nccl::COMM_NAME].map(of),
+            [Some(false), Some(false), Some(false), Some(true), Some(true)]
+        );
         assert!(args.are_sound(&[0x08, 7]) && args.are_sound(&[]));
         // A text in the place of an integer; half an integer.
         assert!(!args.are_sound(&[0x0a, 1, b'x']) && !args.are_sound(&[0x08]));

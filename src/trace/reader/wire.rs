@@ -144,7 +144,8 @@ mod tests {
         assert_eq!(fields(&[0x12, 0x05, 1]).count(), 0);
         assert_eq!(fields(&[0x08, 1, 0x0b]).count(), 1);
         assert_eq!(fields(&[0x08]).count(), 0);
-        for (message, is_damaged) in [(&[0x08][..], true), (&[0x08, 1, 0x0b], true), (&[0, 0], true), (&[0x08, 1], false), (&[], false)]
+        for (message, is_damaged) in
+            [(&[0x08][..], true), (&[0x08, 1, 0x0b], true), (&[0, 0], true), (&[0x08, 1], false), (&[], false)]
         {
             let mut fields = fields(message);
             fields.by_ref().for_each(drop);

@@ -490,6 +490,40 @@ fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
 }
 
 #[test]
+fn whatever_is_recorded_or_cut_or_merged_is_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let scenarios = fs::read_dir(format!("{}/scenarios", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let mut count = 0;
+    for scenario in scenarios {
+        let scenario = scenario.unwrap().path();
+        let name = scenario.display();
+        let play = Play::new(fs::read_to_string(&scenario).unwrap()).env("NCCLSCOPE_PRESET", "full");
+        // One of them aborts.
+        let recording = Recording::by(play.env("NCCLSCOPE_COMPRESS", "0"));
+        fs::copy(recording.traces.file(), path("trace")).unwrap();
+        let merge = |file: &str, output: &str| {
+            let _ = fs::remove_file(path(output));
+            let said = ncclscope(&["merge".into(), "-o".into(), path(output), path(file)]);
+            said.unwrap_or_else(|reason| panic!("{name}, {file}: {reason}"))
+        };
+        merge("trace", "merged");
+        merge("merged", "again");
+        assert_eq!(fs::read(path("trace")).unwrap(), fs::read(path("again")).unwrap(), "{name}");
+        for [how, value] in [["--no-steps", ""], ["--time", "1us.."], ["--time", "..2ms"]] {
+            let _ = fs::remove_file(path("cut"));
+            let mut words = vec!["cut".into(), path("trace"), "-o".into(), path("cut"), how.into()];
+            words.extend((!value.is_empty()).then(|| value.into()));
+            if ncclscope(&words).is_ok() {
+                merge("cut", "merged");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
+#[test]
 fn files_that_end_before_anything_relates_their_clock_are_left_out() {
     // A rank a host. Two of them were killed before their first operation, among them the first.
     let (job, unborn) = (Job::new(4, 4, 40), Job::new(4, 4, 0));

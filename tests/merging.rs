@@ -415,7 +415,7 @@ fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
     let trace = |rank: u32| {
         let mut bytes = Vec::new();
         // Every third is not compressed: no checksum tells what is wrong with it.
-        let size = job.write(rank, rank % 3 > 0, &mut bytes).unwrap();
+        let size = job.write(rank, !rank.is_multiple_of(3), &mut bytes).unwrap();
         assert_eq!(size.bytes, bytes.len() as u64);
         (bytes, size.events)
     };
@@ -445,8 +445,11 @@ fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
             None => lines.is_empty(),
             // One that is compressed has a single packet.
             Some(Damage::Cut) => {
-                let how =
-                    if rank % 3 == 0 { "left out an unfinished packet of " } else { "there is no whole packet in it" };
+                let how = if rank.is_multiple_of(3) {
+                    "left out an unfinished packet of "
+                } else {
+                    "there is no whole packet in it"
+                };
                 lines.len() == 1 && lines[0].contains(how)
             }
             Some(Damage::Twin) => lines.len() == 1 && of_twins(&lines[0]),
@@ -531,7 +534,7 @@ fn files_that_end_before_anything_relates_their_clock_are_left_out() {
     let path = |rank: u32| folder.path().join(job.name(rank));
     for rank in 0..4 {
         let mut bytes = Vec::new();
-        if rank % 2 == 0 {
+        if rank.is_multiple_of(2) {
             unborn.write(rank, false, &mut bytes).unwrap();
             bytes.truncate(bytes.len() - 3);
         } else {

@@ -133,7 +133,7 @@ impl Job {
 
 /// Every other step is one of all ranks.
 fn is_of_all(step: u64) -> bool {
-    step % 2 == 0
+    step.is_multiple_of(2)
 }
 
 /// When a rank comes to a step.

@@ -145,7 +145,7 @@ mod tests {
         let mut output = File::create(&path).unwrap();
         let ready = |n: u8| Piece::Ready(vec![n; 1 + usize::from(n)]);
         let all = |pieces: &mut Pieces<'_>| (0..100).try_for_each(|n| pieces.put(ready(n)));
-        let written = write(&path, &mut output, |pieces| Ok(all(pieces).unwrap())).unwrap();
+        let written = write(&path, &mut output, |pieces| all(pieces).map_err(Reason::file(&path))).unwrap();
         let expected: Vec<u8> = (0..100_u8).flat_map(|n| vec![n; 1 + usize::from(n)]).collect();
         assert_eq!((std::fs::read(&path).unwrap(), written), (expected, 5_050));
 

@@ -532,7 +532,7 @@ fn files_that_end_before_anything_relates_their_clock_are_left_out() {
     let (job, unborn) = (Job::new(4, 4, 40), Job::new(4, 4, 0));
     let folder = tempfile::tempdir().unwrap();
     let path = |rank: u32| folder.path().join(job.name(rank));
-    for rank in 0..4 {
+    for rank in 0..4_u32 {
         let mut bytes = Vec::new();
         if rank.is_multiple_of(2) {
             unborn.write(rank, false, &mut bytes).unwrap();

@@ -221,7 +221,7 @@ impl<'a> Together<'a> {
                     None => Ok(looked),
                 }
             });
-            let Looked { extent, origin, parts: known, members: its_members, numbers: its_numbers } = match looked {
+            let Looked { extent, origin, parts: mut known, members: its_members, numbers: its_numbers } = match looked {
                 Ok(looked) => looked,
                 Err(reason) => return left_out.push(reason),
             };
@@ -240,6 +240,7 @@ impl<'a> Together<'a> {
                 }
                 None => {
                     firsts.push(parts.len());
+                    known.shrink();
                     parts.push(known);
                 }
             }

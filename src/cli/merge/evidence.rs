@@ -175,6 +175,12 @@ impl Parts {
         self.parts.retain(|key, _| mixed(*key) & bits == 0);
     }
 
+    /// There may be as many of these as hosts: no memory is kept for more than is known.
+    pub(super) fn shrink(&mut self) {
+        self.open = FxHashMap::default();
+        self.parts.shrink_to_fit();
+    }
+
     /// Whether those of another clock know one of these operations.
     pub(super) fn share(&self, other: &Parts) -> bool {
         other.parts.keys().any(|key| self.parts.contains_key(key))

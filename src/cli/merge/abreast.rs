@@ -66,7 +66,7 @@ impl<'a> Pieces<'a> {
     ///
     /// # Errors
     ///
-    /// Where nothing more is written. Why that is, [`write`] says.
+    /// Where nothing more is written. Why that is, [`write()`] says.
     pub(super) fn put(&mut self, piece: Piece<'a>) -> Result<(), reader::Error> {
         let to = self.next % self.to.len();
         self.next += 1;

@@ -1,10 +1,12 @@
-//! How fast and in how much memory `ncclscope merge` joins a large job, beside copying its bytes; and the same with half of the files damaged.
+//! How fast and in how much memory `ncclscope merge` joins a large job, beside copying its bytes;
+//! and the same with half of the files damaged.
 //!
 //! ```text
 //! cargo bench --bench merge [-- --ranks 1024 --hosts 128 --steps 6000 --folder FOLDER]
 //! ```
 //!
-//! Without anything said, 64 ranks on 8 hosts. The ranks are synthetic (`tests/synthetic.rs`). Everything is removed at the end.
+//! Without anything said, 64 ranks on 8 hosts. The ranks are synthetic (`tests/synthetic.rs`).
+//! Everything is removed at the end.
 
 #[path = "../tests/synthetic.rs"]
 mod synthetic;
@@ -118,7 +120,8 @@ fn watched(command: &mut Command) -> io::Result<Watched> {
         let (status, stat) = (of("status"), of("stat"));
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
         peak = peak.max(line.and_then(|kib| kib.parse().ok()).unwrap_or(0) << 10);
-        // Behind the name: user's and system's time are the 12th and 13th; of the children who are waited for, the two after them.
+        // Behind the name: user's and system's time are the 12th and 13th; of the children who are
+        // waited for, the two after them.
         let times = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(4);
         ticks = ticks.max(times.filter_map(|time| time.parse::<u64>().ok()).sum());
         match child.try_wait()? {

@@ -1,7 +1,9 @@
-//! A job of any size without a job: the trace of each of its ranks, made up from the rank's number and drawn by the profiler's own writer.
+//! A job of any size without a job: the trace of each of its ranks, made up from the rank's number
+//! and drawn by the profiler's own writer.
 //!
-//! A step is an operation of all ranks, whose transfers the proxy makes, or one of a host's ranks, by turns. Each rank comes when it is done with its own
-//! work, and nobody leaves before the last has come; so the truth is known. Each host has a clock of its own: another boot, another drift.
+//! A step is an operation of all ranks, whose transfers the proxy makes, or one of a host's ranks,
+//! by turns. Each rank comes when it is done with its own work, and nobody leaves before the last
+//! has come; so the truth is known. Each host has a clock of its own: another boot, another drift.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -84,7 +86,8 @@ impl Job {
         rank / (self.ranks / self.hosts)
     }
 
-    /// Up to 20 ppm fast or slow, booted up to a day before; and on the wall clock's time to a millisecond.
+    /// Up to 20 ppm fast or slow, booted up to a day before; and on the wall clock's time to a
+    /// millisecond.
     fn clock(host: u32) -> HostClock {
         let (boot, drift) = (mixed(u64::from(host), 1), mixed(u64::from(host), 2));
         HostClock { at_start: 1_000_000_000_000 + boot % 86_400_000_000_000, ppb: (drift % 40_000) as i64 - 20_000 }

@@ -255,7 +255,8 @@ impl<'a> Together<'a> {
             let _ = writeln!(out, "left out: {reason}");
         }
         let mut common = origin::judge(&origins)?;
-        // A host whose processes were killed before anything relates its clock to another's does not keep the others apart.
+        // A host whose processes were killed before anything relates its clock to another's does not
+        // keep the others apart.
         let is_alone = alone(&common.clocks, &files, &parts);
         if is_alone.contains(&true) && is_alone.contains(&false) {
             for (path, _) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
@@ -324,7 +325,8 @@ impl<'a> Together<'a> {
     }
 }
 
-/// For each file whether all those of its clock were cut off, and share no operation with those of another clock.
+/// For each file whether all those of its clock were cut off, and share no operation with those of
+/// another clock.
 fn alone(clocks: &[usize], files: &[(&Path, Extent)], parts: &[Parts]) -> Vec<bool> {
     let count = clocks.iter().max().map_or(0, |last| last + 1);
     let of = |clock| (0..files.len()).filter(move |file| clocks[*file] == clock);

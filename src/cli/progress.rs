@@ -1,7 +1,8 @@
 //! How far a command has come: a line on stderr, where that is a terminal, once it has taken a second.
 //!
-//! Few commands know of it. How much of a file is read can be seen from outside, by where its descriptor stands; so it is looked for there. What is read
-//! without moving one (SQLite) is named without a share. Who goes through many files says how much they are together: a [`Stage`].
+//! Most commands do not know of it. How much of a file is read can be seen from outside, by where its
+//! descriptor stands; so it is looked for there. What is read without moving one (SQLite) is named
+//! without a share. Who goes through many files says how much they are together: a [`Stage`].
 
 use std::fs;
 use std::io::{self, IsTerminal as _};

@@ -1,4 +1,5 @@
-//! Many files on all cores: looked through side by side, and written one after the other while their packets are compressed.
+//! Many files on all cores: looked through side by side, and written one after the other while
+//! their packets are compressed.
 
 use std::fs::File;
 use std::io::{self, Take, Write as _};
@@ -13,8 +14,9 @@ use crate::trace::reader::{self, blocks};
 /// Files that each thread may be ahead of the one that waits for the first of them.
 const AHEAD: usize = 2;
 
-/// Calls `work` for all of them side by side, and `each` for what it made of them, one after the other in their order. `work` also gets how many
-/// threads it may have of its own. Not much more is in memory than what is under way.
+/// Calls `work` for all of them side by side, and `each` for what it made of them, one after the
+/// other in their order. `work` also gets how many threads it may have of its own. Not much more
+/// is in memory than what is under way.
 pub(super) fn look<'a, T: Sync, R: Send>(
     all: &'a [T],
     work: impl Fn(&'a T, usize) -> R + Sync,
@@ -74,7 +76,8 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Writes the pieces that `make` hands over, in their order; answers how many bytes that were. A few pieces for each core are in memory.
+/// Writes the pieces that `make` hands over, in their order; answers how many bytes that were. A
+/// few pieces for each core are in memory.
 pub(super) fn write<'a>(
     path: &Path,
     output: &mut File,

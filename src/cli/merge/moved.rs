@@ -24,8 +24,8 @@ pub(super) struct Move {
     pub(super) how: String,
 }
 
-/// Copies a trace whose times are moved, and in which `edit` may change packets that describe tracks: `put` gets many packets at a time. Its times
-/// are of the boot `boot` then, and it says so.
+/// Copies a trace whose times are moved, and in which `edit` may change packets that describe tracks:
+/// `put` gets many packets at a time. Its times are of the boot `boot` then, and it says so.
 pub(super) fn copy(
     source: impl Read + Send,
     how: &Move,

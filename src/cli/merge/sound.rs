@@ -1,6 +1,8 @@
-//! Whether a file is what a recording wrote. Where packets are compressed, zlib's checksum tells. The others have none, but every trace of ours
-//! keeps to more than Perfetto's format: fields have the types of the schema and are there once, names, tracks and sequences are defined before
-//! they are used, slices begin before they end. Hardly any other bytes do. A value in the place of another value is not noticed.
+//! Whether a file is what a recording wrote. Where packets are compressed, zlib's checksum tells.
+//! The others have none, but every trace of ours keeps to more than Perfetto's format: fields have
+//! the types of the schema and are there once, names, tracks and sequences are defined before they
+//! are used, slices begin before they end. Hardly any other bytes do. A value in the place of
+//! another value is not noticed.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -134,7 +136,8 @@ fn is_text(field: &Field<'_>) -> bool {
     is_bytes(field) && str::from_utf8(field.bytes()).is_ok()
 }
 
-/// Which of our typed arguments are texts, by their number; the others are integers. Nothing where the file describes none of that number.
+/// Which of our typed arguments are texts, by their number; the others are integers. Nothing where
+/// the file describes none of that number.
 #[derive(Default)]
 struct Args(Vec<Option<bool>>);
 
@@ -151,7 +154,8 @@ impl Args {
 }
 
 impl Args {
-    /// By the descriptor that a trace carries; nothing where that is none. The numbers are those of protobuf's `descriptor.proto`.
+    /// By the descriptor that a trace carries; nothing where that is none. The numbers are those
+    /// of protobuf's `descriptor.proto`.
     fn of(descriptor: &[u8]) -> Option<Args> {
         const NAME: u32 = 1;
         /// In a file.

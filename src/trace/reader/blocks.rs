@@ -154,8 +154,8 @@ pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS)
 }
 
-/// Calls `work` for each block of a file, side by side on so many threads, or on this one alone, and `each` for what it made of them, one after
-/// the other in their order.
+/// Calls `work` for each block of a file on `threads` threads, with 1 on this one, and `each` for what
+/// it made of them, one after the other in their order.
 fn in_order<T: Send, E: From<Error>>(
     threads: usize,
     source: impl Read + Send,

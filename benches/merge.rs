@@ -5,8 +5,8 @@
 //! cargo bench --bench merge [-- --ranks 1024 --hosts 128 --steps 6000 --folder FOLDER]
 //! ```
 //!
-//! Without anything said, 64 ranks on 8 hosts. The ranks are synthetic (`tests/synthetic.rs`).
-//! Everything is removed at the end.
+//! Without anything said, 64 ranks on 8 hosts. `--program` names another `ncclscope` to measure.
+//! The ranks are synthetic (`tests/synthetic.rs`). Everything is removed at the end.
 
 #[path = "../tests/synthetic.rs"]
 mod synthetic;

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write};
+use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
 
+mod abreast;
 mod archive;
 mod evidence;
 mod job;
@@ -13,13 +14,17 @@ mod members;
 mod moved;
 mod numbers;
 mod origin;
+mod sound;
 
+use self::abreast::{Piece, Pieces};
 use self::evidence::{Evidence, Looking, Shared};
 use self::members::{Labels, Members};
 use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
+use self::sound::Sound;
 use super::beside::{self, Fate, Joined};
+use super::progress::Stage;
 use super::survey;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
@@ -73,18 +78,19 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     let own: Vec<&Path> = together.files.iter().map(|file| file.path).collect();
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
-    let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
-    let mut write = || -> Result<(u64, u64), Reason> {
-        if is_archive {
-            return Ok((archive::write(&together, &mut file, out)?, 0));
-        }
-        let bytes = together.copy(&mut file)?;
-        file.write_all(&kernels).map_err(failed)?;
-        let (drawn, backwards) = together.draw(&mut file)?;
-        Ok((bytes + kernels.len() as u64 + drawn, backwards))
+    let mut backwards = 0;
+    let written = if is_archive {
+        archive::write(&together, &mut file, out)
+    } else {
+        abreast::write(output, &mut file, |pieces| {
+            together.copy(pieces)?;
+            pieces.put(Piece::Ready(kernels)).map_err(Reason::file(output))?;
+            backwards = together.draw(pieces).map_err(Reason::file(output))?;
+            Ok(())
+        })
     };
-    let (bytes, backwards) = write().inspect_err(|_| {
+    let bytes = written.inspect_err(|_| {
         // Half a trace is of no use to anybody; that it cannot be removed is not the news.
         let _ = fs::remove_file(output);
     })?;
@@ -189,18 +195,25 @@ struct Looked {
 }
 
 impl Looked {
-    /// Looks through a trace, one of so many.
-    fn at(path: &Path, count: usize) -> Result<Looked, Reason> {
+    /// Looks through a trace, one of so many, on so many threads.
+    fn at(path: &Path, count: usize, threads: usize) -> Result<Looked, Reason> {
         must_be_ours(path)?;
         let (mut origin, mut looking) = (Origin::of(path), Looking::at_one_of(count));
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        let extent = super::read_trace(path, |packet| {
+        let mut sound = Sound::default();
+        let file = File::open(path).map_err(Reason::read(path))?;
+        let extent = reader::read_on(threads, file, |packet| {
+            sound.look(packet)?;
             origin.look(packet);
             members.look(packet);
             numbers.look(packet);
             looking.look(packet);
             Ok(())
-        })?;
+        })
+        .map_err(|error: reader::Error| Reason::file(path)(error))?;
+        if extent.whole == 0 {
+            return Err(Reason::file(path)("there is no whole packet in it"));
+        }
         Ok(Looked { extent, origin, evidence: looking.done(), members, numbers })
     }
 }
@@ -231,8 +244,12 @@ impl<'a> Together<'a> {
         let (mut files, mut origins, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
         let mut left_out = Vec::new();
-        for path in named {
-            let looked = Looked::at(path, named.len()).and_then(|looked| {
+        let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
+        let stage = Stage::begin(format!("looking through {} files", named.len()), named.iter().map(size).sum());
+        let look = |path: &'a PathBuf, threads| Looked::at(path, named.len(), threads);
+        abreast::look(named, look, |path, looked| {
+            stage.advance(size(path));
+            let looked = looked.and_then(|looked| {
                 if let Some(other) = origins.iter().find(|other: &&Origin| !other.tags.is_disjoint(&looked.origin.tags))
                 {
                     return Err(survey::twins(other.path(), path));
@@ -245,10 +262,7 @@ impl<'a> Together<'a> {
             let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers } =
                 match looked {
                     Ok(looked) => looked,
-                    Err(reason) => {
-                        left_out.push(reason);
-                        continue;
-                    }
+                    Err(reason) => return left_out.push(reason),
                 };
             if extent.unfinished > 0 {
                 let (path, bytes) = (path.display(), extent.unfinished);
@@ -259,14 +273,35 @@ impl<'a> Together<'a> {
             files.push((path.as_path(), extent));
             origins.push(origin);
             evidence.push(its_evidence);
-        }
+        });
+        drop(stage);
         if files.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
         }
         for reason in &left_out {
             let _ = writeln!(out, "left out: {reason}");
         }
-        let common = origin::judge(&origins)?;
+        let mut common = origin::judge(&origins)?;
+        let mut shared = Shared::of(evidence, &common.clocks);
+        // A host whose processes were killed before anything relates its clock to another's does not
+        // keep the others apart.
+        let is_alone = alone(&common.clocks, &files, &shared);
+        if is_alone.contains(&true) && is_alone.contains(&false) {
+            for (path, _) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
+                let _ = writeln!(
+                    out,
+                    "left out: {}: nothing in it relates the clock of its host to another's",
+                    path.display()
+                );
+            }
+            let before = std::mem::take(&mut common.clocks);
+            let mut keep = is_alone.iter().map(|is_alone| !is_alone).cycle();
+            files.retain(|_| keep.next() == Some(true));
+            origins.retain(|_| keep.next() == Some(true));
+            common = origin::judge(&origins)?;
+            let kept = before.iter().zip(&is_alone).filter(|(_, is_alone)| !**is_alone).map(|(clock, _)| *clock);
+            shared.keep(&kept.zip(common.clocks.iter().copied()).collect());
+        }
         if let Some(remark) = &common.remark {
             let _ = writeln!(out, "{remark}");
         }
@@ -280,7 +315,6 @@ impl<'a> Together<'a> {
         for line in members.impossible().into_iter().chain(members.missing()) {
             let _ = writeln!(out, "{line}");
         }
-        let shared = Shared::of(evidence, &common.clocks);
         let moves = moves(&origins, &common.clocks, &shared)?;
         for Move { host, how, .. } in moves.iter().flatten() {
             let _ = writeln!(out, "{host}: {how}");
@@ -300,8 +334,9 @@ impl<'a> Together<'a> {
     }
 
     /// Draws what only all of them know; see [`job::draw`].
-    fn draw(&self, output: &mut File) -> Result<(u64, u64), Reason> {
-        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), output)
+    fn draw(&self, pieces: &mut Pieces<'_>) -> Result<u64, reader::Error> {
+        let put = |packets| pieces.put(Piece::Packets(packets));
+        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), put)
     }
 
     /// A mark that no process has.
@@ -318,32 +353,39 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// Copies the traces one after the other; answers how many bytes that was.
-    fn copy(&self, output: &mut File) -> Result<u64, Reason> {
-        let mut written = 0;
+    /// Copies the traces one after the other.
+    fn copy(&'a self, pieces: &mut Pieces<'a>) -> Result<(), Reason> {
+        let size = self.files.iter().map(|file| file.extent.whole).sum();
+        let stage = Stage::begin(format!("writing {} files as one", self.files.len()), size);
         for Whole { path, extent, origin, moved, .. } in &self.files {
-            let failed = Reason::failed(format!("copy {}", path.display()));
-            let source = File::open(path).map_err(|error| failed(reader::Error::Io(error)))?.take(extent.whole);
-            written += match moved {
-                Some(how) => moved::copy(source, how, &self.boot, &self.edits, output),
-                None if self.edits.concern(origin) => {
-                    let mut bytes = 0;
-                    let copied = blocks::rewritten(
-                        source,
-                        |packets| self.edits.packets(packets),
-                        |packets| {
-                            bytes += packets.len() as u64;
-                            Ok(output.write_all(packets)?)
-                        },
-                    );
-                    copied.map(|_| bytes)
+            let fault = Reason::failed::<reader::Error>(format!("copy {}", path.display()));
+            let source = File::open(path).map_err(reader::Error::Io).map_err(&fault)?.take(extent.whole);
+            match moved {
+                Some(how) => {
+                    let put = |packets| pieces.put(Piece::Packets(packets));
+                    moved::copy(source, how, &self.boot, &self.edits, put)
                 }
-                None => io::copy(&mut { source }, output).map_err(reader::Error::Io),
+                None if self.edits.concern(origin) => {
+                    let put = |packets: &[u8]| pieces.put(Piece::Ready(packets.to_vec()));
+                    blocks::rewritten(source, |packets| self.edits.packets(packets), put).map(drop)
+                }
+                None => pieces.put(Piece::File(path, source)),
             }
-            .map_err(failed)?;
+            .map_err(fault)?;
+            stage.advance(extent.whole);
         }
-        Ok(written)
+        Ok(())
     }
+}
+
+/// For each file whether all those of its clock were cut off, and share nothing with those of
+/// another clock.
+fn alone(clocks: &[usize], files: &[(&Path, Extent)], shared: &Shared) -> Vec<bool> {
+    let related = shared.related_clocks();
+    let is_cut = |clock| clocks.iter().zip(files).all(|(its, (_, extent))| *its != clock || extent.unfinished > 0);
+    let count = clocks.iter().max().map_or(0, |last| last + 1);
+    let alone: Vec<bool> = (0..count).map(|clock| is_cut(clock) && !related.contains(&clock)).collect();
+    clocks.iter().map(|clock| alone[*clock]).collect()
 }
 
 /// For each clock how its times become those of the first one.

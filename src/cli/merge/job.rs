@@ -1,18 +1,16 @@
 //! Who waited for whom: what the parts of all ranks in a collective say once their clocks are one.
 
 use std::collections::HashMap;
-use std::io::Write;
 
 use super::evidence::{Member, Role, Shared, Visit};
 use super::members::Labels;
 use super::moved::Move;
-use crate::cli::reason::Reason;
 use crate::model::ids::ProcessTag;
 use crate::model::time::{Bounded, HostNs};
 use crate::trace::job::{Collective, CommTracks, JobTracks, Part, RankTracks};
-use crate::trace::reader::blocks::packed;
+use crate::trace::reader;
 
-/// Packets that are compressed together, in bytes.
+/// Packets that are handed on together, in bytes.
 const CHUNK: usize = 256 << 10;
 
 /// The part of a rank on the clock of all.
@@ -68,18 +66,17 @@ fn shifted(time: Bounded, how: Option<&Move>) -> Bounded {
     how.map_or(time, |how| time.shifted(how.offset.at(time.time)))
 }
 
-/// Draws it, and the arrows of transfers. Answers how many bytes that was, and how many arrows are missing because the clocks would turn
-/// them round.
+/// Draws it, and the arrows of transfers, and hands the packets to `put`. Returns how many arrows are left out because the
+/// clocks would turn them round.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
     labels: &Labels,
     tag: ProcessTag,
-    output: &mut dyn Write,
-) -> Result<(u64, u64), Reason> {
-    let mut flush = Flush { output, written: 0 };
+    mut put: impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
+) -> Result<u64, reader::Error> {
     let first = |visits: &[Visit]| visits.iter().map(|it| Placed::of(it, shared, moves).entered.time).min();
-    let Some(begin) = shared.operations().filter_map(first).min() else { return Ok((0, 0)) };
+    let Some(begin) = shared.operations().filter_map(first).min() else { return Ok(0) };
     let mut job = JobTracks::new(tag, begin);
     let mut ranks: HashMap<u32, Option<RankTracks>> = HashMap::new();
     let all: Vec<&[Visit]> = shared.operations().collect();
@@ -107,15 +104,15 @@ pub(super) fn draw(
                     job.part(of_rank, it, &part, arrow);
                 }
             }
-            flush.some(&mut job, CHUNK)?;
+            hand_on(&mut job, CHUNK, &mut put)?;
         }
         if let Some(Some(of_all)) = tracks {
             job.waiting(of_all, &mut changes);
         }
     }
-    let backwards = transfers(shared, moves, &mut job, &mut flush)?;
-    flush.some(&mut job, 1)?;
-    Ok((flush.written, backwards))
+    let backwards = transfers(shared, moves, &mut job, &mut put)?;
+    hand_on(&mut job, 1, &mut put)?;
+    Ok(backwards)
 }
 
 /// A collective, with the parts of its ranks.
@@ -174,8 +171,8 @@ fn transfers(
     shared: &Shared,
     moves: &[Option<Move>],
     job: &mut JobTracks,
-    flush: &mut Flush<'_>,
-) -> Result<u64, Reason> {
+    put: &mut impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
+) -> Result<u64, reader::Error> {
     let mut arrows: Vec<[(u64, HostNs); 2]> = Vec::new();
     let mut backwards = 0;
     for ends in shared.transfers() {
@@ -189,24 +186,16 @@ fn transfers(
     arrows.sort_unstable_by_key(|[(_, sent), _]| *sent);
     for [sent, arrived] in arrows {
         job.transfer(sent, arrived);
-        flush.some(job, CHUNK)?;
+        hand_on(job, CHUNK, put)?;
     }
     Ok(backwards)
 }
 
-/// Writes what was drawn, compressed.
-struct Flush<'a> {
-    output: &'a mut dyn Write,
-    written: u64,
-}
-
-impl Flush<'_> {
-    fn some(&mut self, job: &mut JobTracks, at_least: usize) -> Result<(), Reason> {
-        if job.pending_bytes() >= at_least {
-            let packet = packed(&job.take()).map_err(Reason::Output)?;
-            self.output.write_all(&packet).map_err(Reason::Output)?;
-            self.written += packet.len() as u64;
-        }
-        Ok(())
-    }
+/// Hands on what was drawn, where that is enough.
+fn hand_on(
+    job: &mut JobTracks,
+    at_least: usize,
+    put: &mut impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
+) -> Result<(), reader::Error> {
+    if job.pending_bytes() < at_least { Ok(()) } else { put(job.take()) }
 }

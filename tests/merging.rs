@@ -378,7 +378,7 @@ fn a_file_named_twice_is_not_merged_with_itself() {
     let joined = folder.path().join("joined.perfetto-trace");
     let said =
         ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), file.as_os_str(), file.as_os_str()]).unwrap();
-    assert!(said.starts_with("left out: ") && said.contains("carry the same process mark"), "{said}");
+    assert!(said.starts_with("left out: ") && said.contains("the same recording is in "), "{said}");
     assert_eq!(fs::read(joined).unwrap(), fs::read(file).unwrap());
 }
 
@@ -556,6 +556,46 @@ fn a_communicator_is_selected_by_the_name_of_its_tracks() {
 }
 
 #[test]
+fn processes_that_drew_the_same_mark_are_told_apart() {
+    const RANKS: u32 = 6;
+    const STEPS: u64 = 5;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let merge = |output: &str, files: &[PathBuf]| {
+        let words = ["merge".into(), "-o".into(), path(output)];
+        ncclscope(&words.into_iter().chain(files.iter().cloned()).collect::<Vec<_>>()).unwrap()
+    };
+    let write = |folder: &str, marks: u32| {
+        let mut job = Job::new(RANKS, 2, STEPS);
+        job.marks = marks;
+        fs::create_dir(path(folder)).unwrap();
+        for rank in 0..RANKS {
+            let mut bytes = Vec::new();
+            job.write(rank, rank != 3, &mut bytes).unwrap();
+            fs::write(path(folder).join(job.name(rank)), bytes).unwrap();
+        }
+    };
+    // All ranks have marks of their own, or two marks among them.
+    write("own", RANKS);
+    write("two", 2);
+    let [own, two] = ["own", "two"].map(|folder| {
+        let output = format!("{folder}.perfetto-trace");
+        let said = merge(&output, &[path(folder)]);
+        assert!(!said.contains("left out"), "{said}");
+        let trace = Trace::open(path(&output)).unwrap();
+        assert_sound(&trace, 0);
+        identities(&trace)
+    });
+    assert_eq!(own, two);
+    // What was merged has other marks; it is merged with the rest of the job all the same, and not with its own ranks.
+    let files: Vec<PathBuf> = fs::read_dir(path("two")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    merge("some.perfetto-trace", &files[..4]);
+    let said = merge("again.perfetto-trace", &[&[path("some.perfetto-trace")], &files[3..]].concat());
+    assert_eq!(said.matches("the same recording is in ").count(), 1, "{said}");
+    assert_eq!(identities(&Trace::open(path("again.perfetto-trace")).unwrap()).len(), own.len());
+}
+
+#[test]
 fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
     const RANKS: u32 = 64;
     const STEPS: u64 = 40;
@@ -588,7 +628,7 @@ fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
     };
     for rank in 0..RANKS {
         // Of twins, which have different names in a folder, the second one is left out.
-        let of_twins = |line: &String| line.contains("carry the same process mark");
+        let of_twins = |line: &String| line.contains("the same recording is in ");
         let (mut lines, how) = (lines(rank), damage(rank));
         lines.retain(|line| how.is_some() || !of_twins(line));
         let is_right = match how {

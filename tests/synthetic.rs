@@ -41,6 +41,8 @@ const CHUNK: usize = 192 << 10;
 pub(crate) struct Job {
     ranks: u32,
     hosts: u32,
+    /// Marks that the ranks have; as many as ranks where each has its own, as random ones nearly always are.
+    pub(crate) marks: u32,
     /// When the last rank came to each step: of all, or of each host.
     last: Vec<Vec<u64>>,
 }
@@ -79,7 +81,7 @@ impl Job {
                 false => (0..hosts).map(|host| of(host * each..(host + 1) * each)).collect(),
             }
         };
-        Job { ranks, hosts, last: (0..steps).map(last).collect() }
+        Job { ranks, hosts, marks: ranks, last: (0..steps).map(last).collect() }
     }
 
     fn host(&self, rank: u32) -> u32 {
@@ -170,8 +172,7 @@ impl Rank<'_> {
         let start = clock.reads(0);
         let clocks =
             Clocks { boottime: start, monotonic: start.0, realtime: WALL + mixed(u64::from(host), 5) % 1_000_000 };
-        // Marks that no two ranks have, as random ones nearly always are.
-        let tag = ProcessTag::from_random(u64::from(rank).wrapping_mul(0x9_3d47) & 0xf_ffff);
+        let tag = ProcessTag::from_random(u64::from(rank % job.marks).wrapping_mul(0x9_3d47) & 0xf_ffff);
         let info = ProcessInfo {
             pid: 1000 + rank as i32,
             name: format!("rank {rank} · node{host} · GPU {}", rank % each),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{Read as _, Write};
+use std::io::{self, Read as _, Take, Write};
 use std::path::{Path, PathBuf};
 
 mod abreast;
@@ -14,6 +14,7 @@ mod members;
 mod moved;
 mod numbers;
 mod origin;
+mod remark;
 mod sound;
 
 use self::abreast::{Piece, Pieces};
@@ -22,10 +23,10 @@ use self::members::{Labels, Members};
 use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
+use self::remark::Marks;
 use self::sound::Sound;
 use super::beside::{self, Fate, Joined};
 use super::progress::Stage;
-use super::survey;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
@@ -68,7 +69,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         )));
     }
     let named = files(traces)?;
-    let together = Together::look(&named, run.as_deref(), out)?;
+    let together = Together::look(&named, run.as_deref(), output, out)?;
     let theirs = with.as_deref();
     if let (Some(theirs), true) = (theirs, together.files.iter().any(|file| file.moved.is_some())) {
         return Err(Reason::Refused(format!(
@@ -192,16 +193,25 @@ struct Looked {
     evidence: Evidence,
     members: Members,
     numbers: Numbers,
+    /// The file with other marks, where another process has the same ones.
+    copy: Option<File>,
 }
+
+/// How many new marks are tried for one that is taken.
+const RANDOM_MARKS: usize = 1 << 16;
 
 impl Looked {
     /// Looks through a trace, one of so many, on so many threads.
     fn at(path: &Path, count: usize, threads: usize) -> Result<Looked, Reason> {
         must_be_ours(path)?;
+        Looked::of(path, File::open(path).map_err(Reason::read(path))?, count, threads)
+    }
+
+    /// The same of a file that is open.
+    fn of(path: &Path, file: File, count: usize, threads: usize) -> Result<Looked, Reason> {
         let (mut origin, mut looking) = (Origin::of(path), Looking::at_one_of(count));
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
         let mut sound = Sound::default();
-        let file = File::open(path).map_err(Reason::read(path))?;
         let extent = reader::read_on(threads, file, |packet| {
             sound.look(packet)?;
             origin.look(packet);
@@ -214,19 +224,52 @@ impl Looked {
         if extent.whole == 0 {
             return Err(Reason::file(path)("there is no whole packet in it"));
         }
-        Ok(Looked { extent, origin, evidence: looking.done(), members, numbers })
+        Ok(Looked { extent, origin, evidence: looking.done(), members, numbers, copy: None })
+    }
+
+    /// The same with marks that no earlier file has. An error where one of those has its recording.
+    fn with_own_marks(self, path: &Path, earlier: &[Origin], beside: &Path, count: usize) -> Result<Looked, Reason> {
+        if let Some(twin) = earlier.iter().find(|earlier| self.origin.has_twin_in(earlier)) {
+            return Err(Reason::file(path)(format!("the same recording is in {}", twin.name())));
+        }
+        let is_taken = |mark: &u64| earlier.iter().any(|it| it.tags.contains(mark) || it.merges.contains(mark));
+        let Origin { tags, merges, .. } = &self.origin;
+        let taken: Vec<u64> = tags.union(merges).copied().filter(is_taken).collect();
+        if taken.is_empty() {
+            return Ok(self);
+        }
+        let mut marks = Marks::new();
+        for mark in taken {
+            let is_free = |new: &u64| !is_taken(new) && !tags.contains(new) && !merges.contains(new);
+            let random = std::iter::repeat_with(|| u64::from(ProcessTag::from_random(sys::random()).bits()));
+            let new = random.take(RANDOM_MARKS).find(|new| is_free(new) && marks.values().all(|it| it != new));
+            marks.insert(mark, new.ok_or_else(|| Reason::file(path)("all marks of processes are taken"))?);
+        }
+        let copy = remark::copied(path, &marks, beside).map_err(Reason::failed(format!("copy {}", path.display())))?;
+        let again = remark::again(&copy).map_err(Reason::read(path))?;
+        Ok(Looked { copy: Some(copy), ..Looked::of(path, again, count, blocks::cores())? })
     }
 }
 
 /// A trace, and what becomes of it.
 struct Whole<'a> {
     path: &'a Path,
+    /// What is read in its place.
+    copy: Option<File>,
     extent: Extent,
     origin: Origin,
     /// The number of its clock: 0 is that of the first trace.
     clock: usize,
     /// Where its times are another host's: how they become those of the first.
     moved: Option<Move>,
+}
+
+impl Whole<'_> {
+    /// What is merged of it.
+    fn open(&self) -> io::Result<Take<File>> {
+        let file = self.copy.as_ref().map_or_else(|| File::open(self.path), remark::again)?;
+        Ok(file.take(self.extent.whole))
+    }
 }
 
 /// What changes in packets that describe tracks.
@@ -240,7 +283,12 @@ struct Edits {
 impl<'a> Together<'a> {
     /// Looks through traces, and leaves out those that cannot be read, are there twice, or are of another run than the one that is named. An
     /// error says why the rest cannot be one.
-    fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
+    fn look(
+        named: &'a [PathBuf],
+        run: Option<&str>,
+        beside: &Path,
+        out: &mut dyn Write,
+    ) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
         let mut left_out = Vec::new();
@@ -250,16 +298,13 @@ impl<'a> Together<'a> {
         abreast::look(named, look, |path, looked| {
             stage.advance(size(path));
             let looked = looked.and_then(|looked| {
-                if let Some(other) = origins.iter().find(|other: &&Origin| !other.tags.is_disjoint(&looked.origin.tags))
-                {
-                    return Err(survey::twins(other.path(), path));
-                }
+                let looked = looked.with_own_marks(path, &origins, beside, named.len())?;
                 match run {
                     Some(run) => looked.origin.must_be_of(run).map(|()| looked),
                     None => Ok(looked),
                 }
             });
-            let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers } =
+            let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers, copy } =
                 match looked {
                     Ok(looked) => looked,
                     Err(reason) => return left_out.push(reason),
@@ -270,7 +315,7 @@ impl<'a> Together<'a> {
             }
             members.merge(its_members);
             numbers.merge(its_numbers);
-            files.push((path.as_path(), extent));
+            files.push((path.as_path(), extent, copy));
             origins.push(origin);
             evidence.push(its_evidence);
         });
@@ -287,7 +332,7 @@ impl<'a> Together<'a> {
         // keep the others apart.
         let is_alone = alone(&common.clocks, &files, &shared);
         if is_alone.contains(&true) && is_alone.contains(&false) {
-            for (path, _) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
+            for (path, ..) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
                 let _ = writeln!(
                     out,
                     "left out: {}: nothing in it relates the clock of its host to another's",
@@ -320,13 +365,15 @@ impl<'a> Together<'a> {
             let _ = writeln!(out, "{host}: {how}");
         }
         let boot = origins.first().and_then(|origin| origin.boots.first().cloned()).unwrap_or_default();
-        let files = files.into_iter().zip(origins).zip(&common.clocks).map(|(((path, extent), origin), clock)| Whole {
-            path,
-            extent,
-            origin,
-            clock: *clock,
-            moved: moves[*clock].clone(),
-        });
+        let files =
+            files.into_iter().zip(origins).zip(&common.clocks).map(|(((path, extent, copy), origin), clock)| Whole {
+                path,
+                copy,
+                extent,
+                origin,
+                clock: *clock,
+                moved: moves[*clock].clone(),
+            });
         let files: Vec<Whole<'_>> = files.collect();
         let drawn_before = files.iter().flat_map(|file| file.origin.merges.iter().copied()).collect();
         let edits = Edits { labels: members.labels(), numbers: numbers.renumbered(), drawn_before };
@@ -357,9 +404,9 @@ impl<'a> Together<'a> {
     fn copy(&'a self, pieces: &mut Pieces<'a>) -> Result<(), Reason> {
         let size = self.files.iter().map(|file| file.extent.whole).sum();
         let stage = Stage::begin(format!("writing {} files as one", self.files.len()), size);
-        for Whole { path, extent, origin, moved, .. } in &self.files {
+        for file @ Whole { path, extent, origin, moved, .. } in &self.files {
             let fault = Reason::failed::<reader::Error>(format!("copy {}", path.display()));
-            let source = File::open(path).map_err(reader::Error::Io).map_err(&fault)?.take(extent.whole);
+            let source = file.open().map_err(reader::Error::Io).map_err(&fault)?;
             match moved {
                 Some(how) => {
                     let put = |packets| pieces.put(Piece::Packets(packets));
@@ -380,9 +427,9 @@ impl<'a> Together<'a> {
 
 /// For each file whether all those of its clock were cut off, and share nothing with those of
 /// another clock.
-fn alone(clocks: &[usize], files: &[(&Path, Extent)], shared: &Shared) -> Vec<bool> {
+fn alone(clocks: &[usize], files: &[(&Path, Extent, Option<File>)], shared: &Shared) -> Vec<bool> {
     let related = shared.related_clocks();
-    let is_cut = |clock| clocks.iter().zip(files).all(|(its, (_, extent))| *its != clock || extent.unfinished > 0);
+    let is_cut = |clock| clocks.iter().zip(files).all(|(its, (_, extent, _))| *its != clock || extent.unfinished > 0);
     let count = clocks.iter().max().map_or(0, |last| last + 1);
     let alone: Vec<bool> = (0..count).map(|clock| is_cut(clock) && !related.contains(&clock)).collect();
     clocks.iter().map(|clock| alone[*clock]).collect()

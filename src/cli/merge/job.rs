@@ -18,38 +18,45 @@ const CHUNK: usize = 256 << 10;
 struct Placed<'a> {
     visit: &'a Visit,
     member: &'a Member,
+    how: Option<&'a Move>,
     entered: Bounded,
     left: Bounded,
 }
 
-/// When the last rank of one host came.
+/// When a rank came, or the last one of a host.
 #[derive(Clone, Copy)]
-struct Came {
+struct Came<'a> {
     clock: usize,
+    how: Option<&'a Move>,
+    /// On the clock of all, and on its own.
     at: HostNs,
+    there: HostNs,
     /// How far that may be off on its own clock, and on the clock of all, ns.
     own_error: u64,
     error: u64,
 }
 
 impl<'a> Placed<'a> {
-    fn of(visit: &'a Visit, shared: &'a Shared, moves: &[Option<Move>]) -> Placed<'a> {
+    fn of(visit: &'a Visit, shared: &'a Shared, moves: &'a [Option<Move>]) -> Placed<'a> {
         let member = shared.member_of(visit);
-        let [entered, left] = visit.times().map(|time| shifted(time, moves[member.clock].as_ref()));
-        Placed { visit, member, entered, left }
+        let how = moves[member.clock].as_ref();
+        let [entered, left] = visit.times().map(|time| shifted(time, how));
+        Placed { visit, member, how, entered, left }
     }
 
-    fn came(&self) -> Came {
-        let [Bounded { error_ns: own_error, .. }, _] = self.visit.times();
-        Came { clock: self.member.clock, at: self.entered.time, own_error, error: self.entered.error_ns }
+    fn came(&self) -> Came<'a> {
+        let [Bounded { time: there, error_ns: own_error }, _] = self.visit.times();
+        let (at, error) = (self.entered.time, self.entered.error_ns);
+        Came { clock: self.member.clock, how: self.how, at, there, own_error, error }
     }
 }
 
-impl Came {
-    /// How far it may be off when one of them came before the other, ns. What two ranks of one clock share does not count.
-    fn error_to(self, other: Came) -> u64 {
+impl Came<'_> {
+    /// How far it may be off when one of them came before the other, ns.
+    fn error_to(self, other: Came<'_>) -> u64 {
         if self.clock == other.clock {
-            self.own_error.saturating_add(other.own_error)
+            let between = self.how.map_or(0, |how| how.offset.error_between(self.there, other.there));
+            self.own_error.saturating_add(other.own_error).saturating_add(between)
         } else {
             self.error.saturating_add(other.error)
         }
@@ -57,7 +64,7 @@ impl Came {
 }
 
 /// How far it may be off how long a rank waited for the last one, whichever that truly was, ns.
-fn wait_error(came: Came, last: Came, last_of_hosts: &[Came]) -> u64 {
+fn wait_error(came: Came<'_>, last: Came<'_>, last_of_hosts: &[Came<'_>]) -> u64 {
     let latest = last_of_hosts.iter().map(|it| it.at.0.saturating_add(came.error_to(*it))).max().unwrap_or(0);
     latest.saturating_sub(last.at.0).max(came.error_to(last))
 }
@@ -90,7 +97,7 @@ pub(super) fn draw(
             let Some(of_all) = *tracks.get_or_insert_with(|| job.communicator(label, it.first)) else { break };
             let arrow = job.collective(of_all, it);
             for part in parts.iter().filter(|it| it.visit.role != Role::Gives) {
-                let Placed { visit, member, entered, left } = *part;
+                let Placed { visit, member, entered, left, .. } = *part;
                 if it.last > entered.time {
                     changes.extend([(entered.time, 1), (it.last, -1)]);
                 }
@@ -119,12 +126,12 @@ pub(super) fn draw(
 struct Known<'a> {
     it: Collective,
     parts: Vec<Placed<'a>>,
-    last: Came,
-    last_of_hosts: Vec<Came>,
+    last: Came<'a>,
+    last_of_hosts: Vec<Came<'a>>,
 }
 
 /// What is known of a collective; nothing where nobody waited for anybody.
-fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &[Option<Move>]) -> Option<Known<'a>> {
+fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &'a [Option<Move>]) -> Option<Known<'a>> {
     if visits.iter().any(|it| it.is_send_recv) {
         return None;
     }
@@ -133,11 +140,11 @@ fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &[Option<Move>
     let first = parts.iter().map(|it| it.entered.time).min()?;
     let by = givers().max_by_key(|it| it.entered.time)?;
     let last = by.came();
-    let mut last_of_hosts: Vec<Came> = Vec::new();
+    let mut last_of_hosts: Vec<Came<'_>> = Vec::new();
     for came in givers().map(Placed::came) {
         match last_of_hosts.iter_mut().find(|it| it.clock == came.clock) {
             Some(known) => {
-                known.at = known.at.max(came.at);
+                (known.at, known.there) = (known.at, known.there).max((came.at, came.there));
                 known.own_error = known.own_error.max(came.own_error);
                 known.error = known.error.max(came.error);
             }

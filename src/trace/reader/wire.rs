@@ -116,6 +116,11 @@ pub(crate) fn put_uint(out: &mut Vec<u8>, number: u32, value: u64) {
     encoding::uint64::encode(number, &value, out);
 }
 
+/// Appends a number of 64 bits in a fixed size.
+pub(crate) fn put_fixed64(out: &mut Vec<u8>, number: u32, value: u64) {
+    encoding::fixed64::encode(number, &value, out);
+}
+
 /// Appends a message, string or bytes field.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, number: u32, value: &[u8]) {
     encoding::encode_key(number, encoding::WireType::LengthDelimited, out);

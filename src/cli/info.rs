@@ -468,7 +468,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_are_counted_by_what_tells_of_more_in_each_process() {
+    fn the_larger_count_of_each_process_is_used() {
         let of = |handed_over, ran| Operations { handed_over: (handed_over, 10 * handed_over), ran: (ran, 10 * ran) };
         // Replays that NCCL hands over on one rank and not on the other; lost kernels.
         for (each, all) in [

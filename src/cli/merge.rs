@@ -1,5 +1,6 @@
-//! `ncclscope merge`: a trace is a run of packets, so traces of one clock are merged by writing one after the other; what only
-//! all of them know is added. Those of other hosts are written anew, on the clock of the first.
+//! `ncclscope merge`: a trace is a sequence of packets, so traces on one clock are merged by
+//! concatenation. What only all of them together show is added. Traces of other hosts are rewritten
+//! onto the clock of the first.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -32,22 +33,23 @@ use crate::trace::reader::wire::{Field, fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 use crate::trace::writer::tag_of_sequence;
 
-/// What is said of orders of events that cannot all be true.
+/// How a message describes orders of events that cannot all be true.
 pub(super) const CONTRADICT: &str = "of these contradict the others";
 
-/// What is to be merged.
+/// What to merge.
 #[derive(Debug, clap::Args)]
 pub(super) struct Wish {
     /// Traces, or folders with them
     #[arg(required = true, value_name = "FOLDER|FILE")]
     traces: Vec<PathBuf>,
-    /// The file to write; it must not exist. With the ending .tar, an archive of the traces as they are, for Perfetto v58 and newer
+    /// The file to write; it must not exist. If it ends in .tar: an archive of the unchanged
+    /// traces, for Perfetto v58 and newer
     #[arg(short, long)]
     output: PathBuf,
     /// The file of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler)
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
-    /// Of several runs, this one: what names it (`SLURM_JOB_ID=17`, or `17` alone)
+    /// If there are several runs, take this one, by its name (`SLURM_JOB_ID=17` or just `17`)
     #[arg(long)]
     run: Option<String>,
 }
@@ -85,7 +87,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         Ok((bytes + kernels.len() as u64 + drawn, backwards))
     };
     let (bytes, backwards) = write().inspect_err(|_| {
-        // Half a trace is of no use to anybody; that it cannot be removed is not the news.
+        // Half a trace is of no use. If it cannot be removed, the first error is still the one to
+        // report.
         let _ = fs::remove_file(output);
     })?;
     if together.shared.is_sample && !is_archive {
@@ -105,7 +108,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     Ok(())
 }
 
-/// The files named, with those of folders by name.
+/// The files named on the command line, with those of folders in order of name.
 fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     let mut files = Vec::new();
     for path in named {
@@ -141,7 +144,8 @@ fn must_be_ours(path: &Path) -> Result<(), Reason> {
     }
 }
 
-/// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
+/// The packets that put the kernels of the tool that held CUPTI under the operations of these
+/// traces.
 fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Reason> {
     let ours = import::open_traces(own).map_err(Reason::failed("read the traces"))?;
     let profile = import::open(theirs).map_err(Reason::file(theirs))?;
@@ -168,13 +172,13 @@ fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, 
     Ok(packets)
 }
 
-/// Traces that can be one.
+/// Traces that can be merged.
 struct Together<'a> {
     files: Vec<Whole<'a>>,
     edits: Edits,
-    /// The boot whose clock they are put on; empty where none says its own.
+    /// The boot whose clock they are put on; empty if none says its own.
     boot: String,
-    /// What the ranks had in common, and how the times of each clock become those of the first.
+    /// What the ranks had in common, and how each clock's times become those of the first.
     shared: Shared,
     moves: Vec<Option<Move>>,
 }
@@ -189,7 +193,7 @@ struct Looked {
 }
 
 impl Looked {
-    /// Looks through a trace, one of so many.
+    /// Looks through a trace; `count` is how many there are.
     fn at(path: &Path, count: usize) -> Result<Looked, Reason> {
         must_be_ours(path)?;
         let (mut origin, mut looking) = (Origin::of(path), Looking::at_one_of(count));
@@ -205,14 +209,14 @@ impl Looked {
     }
 }
 
-/// A trace, and what becomes of it.
+/// A trace, and how it is copied.
 struct Whole<'a> {
     path: &'a Path,
     extent: Extent,
     origin: Origin,
-    /// The number of its clock: 0 is that of the first trace.
+    /// The number of its clock; 0 is the clock of the first trace.
     clock: usize,
-    /// Where its times are another host's: how they become those of the first.
+    /// If its times are another host's: how they become those of the first.
     moved: Option<Move>,
 }
 
@@ -220,13 +224,13 @@ struct Whole<'a> {
 struct Edits {
     labels: Labels,
     numbers: Renumbered,
-    /// The marks of what earlier merges drew, which is drawn anew.
+    /// The tags of what earlier merges drew, which is drawn again.
     drawn_before: BTreeSet<u64>,
 }
 
 impl<'a> Together<'a> {
-    /// Looks through traces, and leaves out those that cannot be read, are there twice, or are of another run than the one that is named. An
-    /// error says why the rest cannot be one.
+    /// Looks through traces, and leaves out those that cannot be read, are duplicates, or come from
+    /// a run other than the named one. An error says why the rest cannot be merged.
     fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
@@ -299,12 +303,12 @@ impl<'a> Together<'a> {
         Ok(Together { files, edits, boot, shared, moves })
     }
 
-    /// Draws what only all of them know; see [`job::draw`].
+    /// Draws what only all of them together show; see [`job::draw`].
     fn draw(&self, output: &mut File) -> Result<(u64, u64), Reason> {
         job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), output)
     }
 
-    /// A mark that no process has.
+    /// A tag that no process has.
     fn tag(&self) -> ProcessTag {
         let is_free = |tag: &ProcessTag| {
             let bits = u64::from(tag.bits());
@@ -318,7 +322,7 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// Copies the traces one after the other; answers how many bytes that was.
+    /// Copies the traces one after the other. Returns how many bytes that was.
     fn copy(&self, output: &mut File) -> Result<u64, Reason> {
         let mut written = 0;
         for Whole { path, extent, origin, moved, .. } in &self.files {
@@ -346,7 +350,7 @@ impl<'a> Together<'a> {
     }
 }
 
-/// For each clock how its times become those of the first one.
+/// For each clock, how its times become those of the first one.
 fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Option<Move>>, Reason> {
     let count = clocks.iter().max().map_or(0, |last| last + 1);
     if count < 2 {
@@ -380,7 +384,7 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
     Ok(moves)
 }
 
-/// Why a file's clock cannot be put on that of another.
+/// Why a file's clock cannot be related to that of another.
 fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> Reason {
     let hosts = match (reference.host(), file.host()) {
         (one, other) if one == other => format!("{one} was booted between them"),
@@ -404,12 +408,12 @@ impl Edits {
         self.labels.concern(&origin.tags) || self.numbers.concern(&origin.tags) || !origin.merges.is_empty()
     }
 
-    /// Whether an earlier merge drew what is on this sequence.
+    /// Whether this sequence comes from an earlier merge, and so is drawn again.
     fn is_drawn_anew(&self, sequence: u64) -> bool {
         !self.drawn_before.is_empty() && self.drawn_before.contains(&tag_of_sequence(sequence))
     }
 
-    /// Packets one after the other, where one of them changes.
+    /// A series of packets, if any of them changes.
     fn packets(&self, packets: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let mut changes = false;
@@ -439,7 +443,7 @@ impl Edits {
     }
 }
 
-/// Refuses traces that can only be shown together once they are merged.
+/// Refuses traces that have to be merged before they can be shown together.
 pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), Reason> {
     let origins = traces.iter().map(|path| Origin::head(path)).collect::<Result<Vec<_>, _>>()?;
     let Some((first, others)) = origins.split_first() else { return Ok(()) };

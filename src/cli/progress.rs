@@ -1,7 +1,9 @@
-//! How far a command has come: a line on stderr, where that is a terminal, once it has taken a second.
+//! How far a command has come: a line on stderr if that is a terminal, once the command has taken a
+//! second.
 //!
-//! No command knows of it. How much of a file is read can be seen from outside, by where its descriptor stands; so it is looked for there. What is read
-//! without moving one (SQLite) is named without a share.
+//! Commands know nothing about it. How much of a file has been read can be seen from outside, from
+//! the position of its descriptor. A file that is read without moving one (SQLite) is named without
+//! a percentage.
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
@@ -13,13 +15,13 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What takes no longer is not worth a line.
+/// A command that takes no longer needs no progress line.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often it is looked at.
+/// How often the position is read.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// A line that is there until this is dropped.
+/// A line that stays until this is dropped.
 pub(super) struct Progress {
     line: Line,
     stop: Option<Sender<()>>,
@@ -34,7 +36,8 @@ pub(super) struct Line {
 }
 
 impl Progress {
-    /// Begins to watch this process, where somebody sees it. `otherwise` is said while no file is read.
+    /// Starts to watch this process if stderr is a terminal. `otherwise` is shown while no file is
+    /// read.
     pub(super) fn start(otherwise: &'static str) -> Option<Progress> {
         if !io::stderr().is_terminal() {
             return None;
@@ -102,7 +105,7 @@ struct Reading {
     size: u64,
 }
 
-/// The largest file that this process has open for reading, and how much of it is read.
+/// The largest file that this process has open for reading, and how much of it has been read.
 fn reading() -> Option<Reading> {
     let entries = fs::read_dir("/proc/self/fd").ok()?.flatten();
     let files = entries.filter_map(|entry| {
@@ -110,7 +113,7 @@ fn reading() -> Option<Reading> {
         let facts = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
         let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        // The last octal digit of `flags` says for what it is open.
+        // The last octal digit of `flags` is the access mode.
         let is_read = of("flags:")?.ends_with('0');
         let name = fs::read_link(entry.path()).ok()?.file_name()?.to_string_lossy().into_owned();
         is_read.then_some(Reading { name, at: of("pos:")?.parse().ok()?, size: facts.len() })
@@ -124,9 +127,9 @@ mod tests {
     use std::io::{Seek as _, SeekFrom};
 
     #[test]
-    fn how_much_of_a_file_is_read_is_seen_from_outside() {
+    fn progress_is_read_from_the_descriptor() {
         let path = std::env::temp_dir().join(format!("ncclscope-progress-{}", std::process::id()));
-        // Larger than whatever the other tests read, and nothing on the disk.
+        // Larger than whatever the other tests read, and it takes no space on the disk.
         fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
         let mut file = fs::File::open(&path).unwrap();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();

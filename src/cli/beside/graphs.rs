@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_say_when_a_thread_captured() {
+    fn calls_show_when_a_thread_captured() {
         let begin = "cudaStreamBeginCapture_v10000";
         let end = "cudaStreamEndCapture_v10000";
         // A runtime call contains the driver's call; the two are one.
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_concluded_where_calls_are_missing() {
+    fn nothing_is_concluded_if_calls_are_missing() {
         let process = |lost| Process { pid: 1, name: String::new(), rank: None, threads: BTreeMap::new(), lost };
         let kernel = Kernel {
             graph_node: 5 << 32 | 3,

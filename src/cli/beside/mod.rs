@@ -500,7 +500,7 @@ mod tests {
     use crate::model::time::Shift;
 
     #[test]
-    fn a_kernel_of_theirs_is_as_uncertain_as_cupti_makes_it() {
+    fn imported_kernels_are_as_uncertain_as_cupti_s() {
         let on_ours = |low, high| Profile::default().shifted(Shift::between(low, high), &Clock::default()).clock;
         assert_eq!(error_of(&on_ours(5_000, 5_220)), 1_110);
         assert_eq!(error_of(&on_ours(0, i64::MAX / 4)), activity::Span::UNKNOWN_ERROR);

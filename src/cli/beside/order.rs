@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_is_of_the_capture_whose_launches_it_has() {
+    fn a_graph_matches_the_capture_with_its_launches() {
         let captures = [capture(&["AllReduce", "AllGather"], 100), capture(&["AllGather", "AllReduce"], 200)];
         let graphs = [graph(&[GATHER, F32], &[300, 400]), graph(&[F32, GATHER], &[350])];
         assert_eq!(concluded(&captures, &graphs, &Made::default()), [Ok(1), Ok(0)]);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_cannot_be_of_what_came_after() {
+    fn a_graph_cannot_come_from_a_later_capture() {
         let two = [capture(&["AllReduce"], 100), capture(&["AllReduce"], 200)];
         let early = graph(&[F32], &[150, 300]);
         let late = graph(&[F32], &[250, 350]);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_that_changed_and_kernels_out_of_order_are_not_matched() {
+    fn changed_graphs_and_kernels_out_of_order_are_not_matched() {
         let captures = [capture(&["AllReduce", "AllReduce"], 100)];
         let whole = graph(&[F32, F32], &[200, 300]);
         assert_eq!(concluded(&captures, std::slice::from_ref(&whole), &Made::default()), [Ok(0)]);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_several_captures_is_no_graphs_unless_it_has_all_of_it() {
+    fn an_ambiguous_capture_matches_only_a_graph_with_all_of_it() {
         let mut run = capture(&["AllReduce", "AllReduce"], 100);
         run.may_be_several = true;
         let one = capture(&["AllReduce"], 150);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn replays_are_counted_by_what_was_handed_over_before_their_kernels() {
+    fn replays_are_numbered_by_the_hand_overs_before_their_kernels() {
         assert_eq!(numbered(&[], true, 0), Ok(Some(vec![0, 1, 2])));
         assert_eq!(numbered(&[], false, 0), Ok(None));
         assert_eq!(numbered(&[5, 105, 205], true, 0), Ok(Some(vec![0, 1, 2])));

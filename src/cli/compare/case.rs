@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_may_be_shorter_than_two_readings_of_the_wall_clock_are_apart() {
+    fn a_job_may_be_shorter_than_the_time_between_clock_readings() {
         for start in [-900_000_000, 500, 900_000_000] {
             let (ours, theirs) = (profile(Tool::Ncclscope, Some("n1"), 7, 0), profile(Tool::Kineto, None, 7, start));
             assert_eq!(recognise(&ours, &theirs, None).unwrap().case, Case::SameRun, "{start}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn other_times_are_another_run() {
+    fn different_times_mean_different_runs() {
         let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
         let tools = [Tool::Ncclscope, Tool::Nsight, Tool::Kineto];
         for (one, tool) in tools.into_iter().flat_map(|one| tools.map(|tool| (one, tool))) {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_the_reason() {
+    fn impossible_pairs_are_refused_with_the_reason() {
         let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
         for (a, b, reason) in [
             (&ours, profile(Tool::Nsight, Some("n2"), 7, 0), "different hosts"),

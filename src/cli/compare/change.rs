@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_told_from_what_did_not() {
+    fn changed_and_unchanged_values_are_told_apart() {
         let run = |middle| around(40, middle);
         assert_eq!(verdict(&run(1e6), &run(1.2e6)), Verdict::Slower);
         assert_eq!(verdict(&run(1.2e6), &run(1e6)), Verdict::Faster);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_too_few() {
+    fn too_few_values_give_no_verdict() {
         // Five values plus one of warm-up are enough; one fewer is not.
         let verdict = |count| verdict(&around(count, 1e6), &around(count, 2e6));
         assert_eq!((verdict(6), verdict(5), verdict(2)), (Verdict::Slower, Verdict::TooFew, Verdict::TooFew));
@@ -195,7 +195,7 @@ mod tests {
 
     /// A run whose machine is busy from time to time, for many steps in a row: neighbouring values
     /// are alike, distant ones are not.
-    fn in_moods(count: usize, seed: u64) -> Vec<f64> {
+    fn with_busy_phases(count: usize, seed: u64) -> Vec<f64> {
         let mut state = seed;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -211,10 +211,10 @@ mod tests {
     }
 
     #[test]
-    fn values_that_depend_on_their_neighbours_are_not_taken_for_independent() {
+    fn correlated_values_are_not_treated_as_independent() {
         let (mut alone, mut found) = (0, 0);
         for seed in 0..400 {
-            let (a, b) = (in_moods(400, 2 * seed + 1), in_moods(400, 2 * seed + 2));
+            let (a, b) = (with_busy_phases(400, 2 * seed + 1), with_busy_phases(400, 2 * seed + 2));
             alone += usize::from(mann_whitney(&a, &b).unwrap() < LEVEL);
             found += usize::from(verdict(&a, &b).is_change());
         }
@@ -223,13 +223,14 @@ mod tests {
         assert!(alone > 200, "{alone}");
         assert!(found <= 8, "{found} of 400");
         // A change larger than the variation is found.
-        let slower = |seed| in_moods(400, seed).iter().map(|value| value * 1.6).collect::<Vec<_>>();
-        let seen = (0..100).filter(|seed| verdict(&in_moods(400, seed + 1), &slower(seed + 1000)) == Verdict::Slower);
+        let slower = |seed| with_busy_phases(400, seed).iter().map(|value| value * 1.6).collect::<Vec<_>>();
+        let seen =
+            (0..100).filter(|seed| verdict(&with_busy_phases(400, seed + 1), &slower(seed + 1000)) == Verdict::Slower);
         assert!(seen.count() >= 95);
     }
 
     #[test]
-    fn noise_hides_a_change_and_says_so() {
+    fn a_change_hidden_by_noise_is_reported_as_such() {
         let noisy = |middle: f64, turn: usize| -> Vec<f64> {
             (0..12).map(|number| middle * if (number / 2 + turn).is_multiple_of(2) { 0.7 } else { 1.4 }).collect()
         };
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn many_quantities_ask_for_more() {
+    fn more_quantities_need_stronger_evidence() {
         // 6 against 6 values that do not overlap: 2 of the 924 possible choices.
         let pair = || Pair::new(&around(7, 1e6), &around(7, 2e6));
         let probability = |count: usize| compare(&vec![pair(); count], 0.0)[0].unwrap().probability.unwrap();

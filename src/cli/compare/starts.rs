@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_no_difference_is_not_put_together() {
+    fn clocks_that_no_difference_fits_are_not_aligned() {
         let (brackets, mut calls) = launches(20);
         // The clock is set by a millisecond in the middle.
         for call in &mut calls[10..] {

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_approximation_meets_the_exact_test() {
+    fn the_approximation_agrees_with_the_exact_test() {
         // 30 on each side, interleaved with a shift. The two methods are close, and less so farther
         // down the tail.
         let a: Vec<f64> = (0..30).map(f64::from).collect();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_normal_distribution_has_its_tail() {
+    fn the_normal_tail_matches_the_tables() {
         // From tables of the normal distribution.
         for (z, part) in [
             (0.0, 0.5),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tests_ask_for_more() {
+    fn more_tests_need_stronger_evidence() {
         let corrected = holm(&[0.01, 0.04, 0.03]);
         for (value, expected) in corrected.iter().zip([0.03, 0.06, 0.06]) {
             near(*value, expected);

@@ -160,7 +160,7 @@ fn text(report: &Report) -> String {
 }
 
 #[test]
-fn the_rank_that_works_longer_is_named_and_who_waits_for_it() {
+fn names_the_rank_that_works_longer_and_who_waits_for_it() {
     let slow = Job { slow: Some((2, 3000)), ..HEALTHY };
     let report = HEALTHY.says(&slow, "B's steps take 13.2 ms instead of 10.2 ms (+29 %): ");
     let answer = report.answer.as_ref().unwrap();
@@ -199,7 +199,7 @@ fn all_that_work_longer_are_named_together() {
 }
 
 #[test]
-fn a_gpu_that_its_host_leaves_idle_is_no_slower_kernel() {
+fn a_gpu_left_idle_by_its_host_is_not_a_slower_kernel() {
     let report = HEALTHY.says(&Job { late: Some((1, 4000)), ..HEALTHY }, "rank 1's GPU idles longer: 4.1");
     let answer = report.answer.unwrap();
     assert!(answer.text.contains("the others wait for it in AllReduce"), "{}", answer.text);
@@ -207,7 +207,7 @@ fn a_gpu_that_its_host_leaves_idle_is_no_slower_kernel() {
 }
 
 #[test]
-fn a_transfer_that_takes_longer_accuses_no_rank() {
+fn a_slower_transfer_blames_no_rank() {
     let report =
         HEALTHY.says(&Job { transfer: 4000, ..HEALTHY }, "AllReduce 2 MiB f32 on dp takes longer by itself, 4.0");
     let answer = report.answer.unwrap();
@@ -219,7 +219,7 @@ fn a_transfer_that_takes_longer_accuses_no_rank() {
 }
 
 #[test]
-fn other_sizes_are_another_thing_in_the_step() {
+fn other_sizes_count_as_different_work() {
     let report = HEALTHY.says(
         &Job { transfer: 2000, bytes: 4 << 20, ..HEALTHY },
         "they have AllReduce 4 MiB f32 on dp instead of AllReduce 2 MiB f32 on dp, +1.0",
@@ -230,7 +230,7 @@ fn other_sizes_are_another_thing_in_the_step() {
 }
 
 #[test]
-fn the_same_twice_is_the_same() {
+fn equal_runs_do_not_differ() {
     for seed in 0..40 {
         let report =
             Job { seed: 2 * seed + 1, ..HEALTHY }.says(&HEALTHY, "No difference beyond the noise of these runs");
@@ -245,14 +245,14 @@ fn the_same_twice_is_the_same() {
 }
 
 #[test]
-fn a_rank_that_is_slower_is_named_in_noise_too() {
+fn a_slower_rank_is_named_despite_noise() {
     let noisy = Job { jitter: 30, ..HEALTHY };
     let report = noisy.against(&Job { slow: Some((2, 3000)), ..noisy.clone() });
     assert_eq!(report.answer.unwrap().causes[0].ranks, ["rank 2"]);
 }
 
 #[test]
-fn what_one_file_cannot_tell_is_said() {
+fn unknown_waiting_is_reported_as_unknown() {
     let only = |job: &Job, seed| {
         let mut profile = Job { seed, ..job.clone() }.profile();
         profile.kernels.retain(|kernel| kernel.process == 0);
@@ -270,7 +270,7 @@ fn what_one_file_cannot_tell_is_said() {
 }
 
 #[test]
-fn few_steps_are_too_few() {
+fn too_few_steps_give_no_verdict() {
     // Seven step beginnings make six steps, one of them warm-up.
     for (steps, verdict) in [(7, Verdict::Slower), (6, Verdict::TooFew)] {
         let job = Job { steps, ..HEALTHY };
@@ -280,7 +280,7 @@ fn few_steps_are_too_few() {
 }
 
 #[test]
-fn marked_steps_count_before_what_repeats() {
+fn marked_steps_take_precedence_over_repeats() {
     let marked = |seed| {
         let mut profile = Job { seed, ..HEALTHY }.profile();
         let starts: Vec<(usize, i64)> = (profile.kernels.iter())
@@ -308,7 +308,7 @@ fn marked_steps_count_before_what_repeats() {
 }
 
 #[test]
-fn without_steps_each_thing_is_compared_by_itself() {
+fn without_steps_executions_are_compared() {
     // Kernels are missing here and there, so that nothing repeats.
     let irregular = |job: &Job, seed| {
         let mut profile = Job { seed, ..job.clone() }.profile();
@@ -330,7 +330,7 @@ fn without_steps_each_thing_is_compared_by_itself() {
 }
 
 #[test]
-fn other_jobs_are_named_first_whichever_tool_wrote_them() {
+fn differences_of_jobs_come_first_for_every_tool() {
     for (one, other) in [(Tool::Kineto, Tool::Kineto), (Tool::Nsight, Tool::Kineto), (Tool::Ncclscope, Tool::Nsight)] {
         let a = Job { tool: one, world: 8, device: "A100", ..HEALTHY };
         let b = Job { tool: other, world: 2, device: "V100", nccl: "2.28.9", ranks: 2, ..HEALTHY };
@@ -346,7 +346,7 @@ fn other_jobs_are_named_first_whichever_tool_wrote_them() {
 }
 
 #[test]
-fn ranks_of_other_numbers_are_compared_where_there_is_one() {
+fn single_ranks_with_different_numbers_are_compared() {
     let only = |rank: usize, seed| {
         let mut profile = Job { seed, ..HEALTHY }.profile();
         profile.kernels.retain(|kernel| kernel.process == rank);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_window_says_why() {
+    fn invalid_windows_say_why() {
         for (text, says) in [
             ("1s", "two times with .."),
             ("1..2", "\"12\" has no unit"),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_read_as_they_are_said() {
+    fn printed_durations_can_be_read_back() {
         for (ns, text) in [(0, "0ns"), (999, "999ns"), (1500, "1.5us"), (2_000_000, "2ms"), (3_007_000_000, "3.007s")] {
             assert_eq!(duration(ns), text);
             assert_eq!(nanoseconds(text).unwrap(), ns);

@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_of_addresses_is_read() {
+    fn the_address_space_limit_is_read() {
         let head = "Limit                     Soft Limit           Hard Limit           Units     \n";
         let line = |limit: &str| {
             format!("{head}Max address space         {limit}            unlimited            bytes     \n")
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_tells_its_cuda() {
+    fn the_driver_version_gives_its_cuda() {
         let of = |release: &str| Driver { kernel: Some(release.into()), ..Driver::default() }.cuda_major();
         assert_eq!([of("580.65.06"), of("535.104.05"), of("470.1"), of("x")], [Some(13), Some(12), Some(11), None]);
     }

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_is_well_nothing_else_is_said() {
+    fn a_healthy_machine_has_no_other_findings() {
         let all = findings(&well());
         assert!(all.iter().all(|finding| finding.grade == Grade::Ok), "{all:?}");
         assert_found(|_| (), Grade::Ok, "580.65.06, 8 x NVIDIA H200");
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_it_from_recording_is_a_problem() {
+    fn whatever_prevents_recording_is_a_problem() {
         let problem = |change: fn(&mut Facts), words| assert_found(change, Grade::Problem, words);
         problem(
             |it| (it.library, it.library_fault) = (None, Some("there is no libncclscope.so".into())),
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_a_part_is_a_note() {
+    fn a_partial_loss_is_a_note() {
         let note = |change: fn(&mut Facts), words| assert_found(change, Grade::Note, words);
         fn set(it: &mut Facts, name: &str, value: &str) {
             it.environment = vec![(name.into(), value.into())];
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_cupti_is_told_in_one_note_for_all() {
+    fn one_note_names_all_processes_with_cupti() {
         let user = |pid, name: &str, is_recorded| User { pid, name: name.into(), is_recorded };
         assert_found(
             |it| it.cupti_users = vec![user(7, "nsys", false)],
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_a_cupti_does_not_have_are_not_told() {
+    fn faults_of_other_cupti_releases_are_not_reported() {
         let mut facts = well();
         for (version, told) in [("13.5.25", 0), ("13.4.92", 2), ("12.3.101", 4)] {
             facts.cupti[0].version = Some(version.into());
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_variables_are_no_conflict() {
+    fn our_own_variables_do_not_conflict() {
         let ours = [("NCCL_PROFILER_PLUGIN", "libncclscope.so"), ("CUDA_INJECTION64_PATH", "/opt/n/libncclscope.so")];
         let mut facts = well();
         facts.environment = ours.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();

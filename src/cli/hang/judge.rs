@@ -287,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_is_missing_is_named() {
+    fn the_missing_rank_is_named() {
         let expected = "AllReduce 1 MiB f32, seq 5 on comm 7: 3 of 4 ranks have come and waited 4.0 s, missing: 2 (last seen: \
                         AllReduce 1 MiB f32, seq 4, 5.0 s before the end)";
         assert_eq!(said(&job(7, 4, 0, &[0, 1, 3])), [(true, expected.to_owned())]);
     }
 
     #[test]
-    fn what_is_no_longer_than_the_job_waited_before_is_not_called_a_hang() {
+    fn a_wait_no_longer_than_earlier_ones_is_not_called_a_hang() {
         let mut late = job(7, 4, 0, &[0, 1, 3]);
         late.members[2].gap_ns = 2 * SECOND;
         assert!(!said(&late)[0].0, "the rank that is missing paused for as long before");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_leave_a_doubt() {
+    fn losses_make_a_hang_uncertain() {
         let mut job = job(7, 4, 0, &[0, 1, 3]);
         job.processes.get_mut(&2).expect("the process of rank 2").is_lossy = true;
         let (is_certain, text) = &said(&job)[0];
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_here_are_not_missing_ranks() {
+    fn ranks_without_files_are_not_called_missing() {
         let mut job = job(7, 4, 0, &[0, 1]);
         job.members.truncate(2);
         let text = &said(&job)[0].1;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_elsewhere_is_not_what_the_others_wait_for() {
+    fn a_rank_that_waits_elsewhere_is_not_the_cause() {
         // Ranks 0 to 2 wait in 7 for rank 3, which waits in 9 for rank 4.
         let mut job = job(7, 4, 0, &[0, 1, 2]);
         add(&mut job, 9, &[3, 4], &[0], 3);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_communicator_the_first_operation_is_named() {
+    fn the_first_operation_of_a_communicator_is_named() {
         let mut job = job(7, 2, 0, &[0, 1]);
         for member in [0, 1] {
             let key = (7, mark(7, 6), None);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_said_to_have() {
+    fn an_ended_process_is_reported_as_ended() {
         let mut job = job(7, 3, 0, &[0, 1]);
         let process = job.processes.get_mut(&2).expect("the process of rank 2");
         process.ended = Some(END[0].saturating_sub(3 * SECOND));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_tell_where_it_stands_when_all_have_come() {
+    fn transfers_show_where_it_hangs_if_all_ranks_have_come() {
         let mut job = job(7, 3, 0, &[0, 1, 2]);
         let since = END[0].saturating_sub(4 * SECOND);
         for (track, phase) in
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_and_nothing_is_said() {
+    fn without_a_hang_nothing_is_reported() {
         let mut job = job(7, 3, 0, &[]);
         assert_eq!(said(&job), []);
         job.seen = HashMap::new();

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_or_cannot_be_read_is_said() {
+    fn unfinished_and_unreadable_traces_are_reported() {
         let mut info = trace(Nccl::default());
         info.ended.pop();
         info.ends.pop();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_do_not_go_together_are_said() {
+    fn incompatible_versions_are_reported() {
         let mut info = trace(Nccl::default());
         let rank = |comm, nccl_version| Nccl { comm: Some(comm), nccl_version: Some(nccl_version), ..Nccl::default() };
         info.communicators = vec![rank(7, 23207), rank(7, 23207), rank(8, 22809), rank(8, 0)];

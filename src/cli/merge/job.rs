@@ -1,4 +1,5 @@
-//! Who waited for whom: what the parts of all ranks in a collective say once their clocks are one.
+//! Who waited for whom: what the parts of all ranks in a collective show once they are on one
+//! clock.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,10 +13,10 @@ use crate::model::time::{Bounded, HostNs};
 use crate::trace::job::{Collective, CommTracks, JobTracks, Part, RankTracks};
 use crate::trace::reader::blocks::packed;
 
-/// Packets that are compressed together, in bytes.
+/// How many bytes of packets are compressed together.
 const CHUNK: usize = 256 << 10;
 
-/// The part of a rank on the clock of all.
+/// One rank's part, on the common clock.
 #[derive(Clone, Copy)]
 struct Placed<'a> {
     visit: &'a Visit,
@@ -29,7 +30,7 @@ struct Placed<'a> {
 struct Came {
     clock: usize,
     at: HostNs,
-    /// How far that may be off on its own clock, and on the clock of all, ns.
+    /// How far that may be off on its own clock, and on the common clock, ns.
     own_error: u64,
     error: u64,
 }
@@ -48,7 +49,8 @@ impl<'a> Placed<'a> {
 }
 
 impl Came {
-    /// How far it may be off when one of them came before the other, ns. What two ranks of one clock share does not count.
+    /// The error of the time between the two, ns. Ranks on one clock share the error of that clock,
+    /// so it does not count between them.
     fn error_to(self, other: Came) -> u64 {
         if self.clock == other.clock {
             self.own_error.saturating_add(other.own_error)
@@ -58,7 +60,7 @@ impl Came {
     }
 }
 
-/// How far it may be off how long a rank waited for the last one, whichever that truly was, ns.
+/// The error of how long a rank waited for the last one, whichever rank that really was, ns.
 fn wait_error(came: Came, last: Came, last_of_hosts: &[Came]) -> u64 {
     let latest = last_of_hosts.iter().map(|it| it.at.0.saturating_add(came.error_to(*it))).max().unwrap_or(0);
     latest.saturating_sub(last.at.0).max(came.error_to(last))
@@ -68,8 +70,8 @@ fn shifted(time: Bounded, how: Option<&Move>) -> Bounded {
     how.map_or(time, |how| time.shifted(how.offset.at(time.time)))
 }
 
-/// Draws it, and the arrows of transfers. Answers how many bytes that was, and how many arrows are missing because the clocks would turn
-/// them round.
+/// Draws it, and the arrows of transfers. Returns how many bytes that was, and how many arrows are
+/// left out because the clocks would reverse them.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
@@ -126,7 +128,7 @@ struct Known<'a> {
     last_of_hosts: Vec<Came>,
 }
 
-/// What is known of a collective; nothing where nobody waited for anybody.
+/// What is known about a collective; `None` if nobody waited for anybody.
 fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &[Option<Move>]) -> Option<Known<'a>> {
     if visits.iter().any(|it| it.is_send_recv) {
         return None;
@@ -147,7 +149,7 @@ fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &[Option<Move>
             None => last_of_hosts.push(came),
         }
     }
-    // By how much it came after each other one, at least, as it seems, and at most.
+    // How long it came after another one: the least, the likeliest and the most.
     let after = |other: &Placed<'_>| {
         let (late, error) = (last.at.since(other.entered.time), last.error_to(other.came()));
         [late.saturating_sub(error), late, late.saturating_add(error)]
@@ -183,7 +185,7 @@ fn transfers(
             let (clock, time) = shared.time_of(end);
             (end.track, shifted(time, moves[clock].as_ref()).time)
         });
-        // Perfetto draws an arrow from what is earlier to what is later.
+        // Perfetto draws an arrow from the earlier end to the later one.
         if sent <= arrived { arrows.push(arrow) } else { backwards += 1 }
     }
     arrows.sort_unstable_by_key(|[(_, sent), _]| *sent);

@@ -189,8 +189,8 @@ pub(super) struct Looking {
     runs: FxHashMap<u64, Vec<Option<Visit>>>,
     /// Open transfers, outermost first, and inside of them what they wait for.
     steps: FxHashMap<u64, Vec<Step>>,
-    /// Operations of graphs. Several of them may share a number, and it may be a different
-    /// operation on another rank.
+    /// Operations of graphs. Several may share a number, which may mean different operations on
+    /// different ranks.
     replayed: FxHashSet<(u64, u64)>,
     oldest: VecDeque<(u64, u64)>,
 }

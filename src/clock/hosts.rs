@@ -281,13 +281,13 @@ impl Offset {
         Bounded { time: there, error_ns: 0 }.shifted(self.at(there))
     }
 
-    /// One offset for a whole stretch of the other host's time: the one in its middle. The error is the greatest within the stretch,
-    /// the drift away from that offset included.
+    /// One offset for a whole range of the other host's time: the one in its middle. The error is
+    /// the largest within the range, including the drift away from that offset.
     #[must_use]
     pub fn constant(&self, from: HostNs, to: HostNs) -> Shift {
         let (first, last) = (from.0.min(to.0), to.0.max(from.0));
         let middle = self.at(HostNs(first.midpoint(last))).ns;
-        // In between both run straight, so that the greatest is at a knot or at an end.
+        // Both are straight between knots, so the largest error is at a knot or at an end.
         let bends = self.knots.iter().filter_map(|knot| u64::try_from(knot.at).ok());
         let times = bends.filter(|at| (first..=last).contains(at)).chain([first, last]);
         let error = |at| {
@@ -526,7 +526,7 @@ mod tests {
                 seen(&mut orders, [REFERENCE, other], operation(random, time, 50_000, 10_000));
             }
             let offset = orders.solve().unwrap();
-            // Longer than what was seen.
+            // Longer than the observed range.
             let (first, last) = (900_000_000, 22_000_000_000);
             let [from, to] = [first, last].map(|time| HostNs(other.reads(time)));
             let Shift { ns, error_ns } = offset.constant(from, to);

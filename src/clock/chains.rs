@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_after_an_arrival_comes_after_what_led_to_it() {
+    fn a_send_after_an_arrival_follows_what_led_to_it() {
         // Unrelated clocks: host 1 is 1000 ahead, host 2 is 500 behind.
         let transfers = [(2, 520, 0, 1_030), (0, 1_000, 1, 2_010), (1, 2_015, 2, 515)];
         assert_eq!(
@@ -115,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_before_an_arrival_says_nothing_of_it() {
+    fn a_send_before_an_arrival_proves_nothing() {
         assert_eq!(found(3, &[(0, 100, 1, 200), (1, 199, 2, 300)]), [(0, 100, 1, 200), (1, 199, 2, 300)]);
     }
 
     #[test]
-    fn transfers_that_cannot_be_are_passed_over() {
+    fn impossible_transfers_are_skipped() {
         // Each arrives before it was sent, by way of the other.
         let found = found(2, &[(0, 100, 1, 50), (1, 60, 0, 90)]);
         assert!(found.len() <= 1, "{found:?}");

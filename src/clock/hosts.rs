@@ -26,9 +26,9 @@ use std::collections::BinaryHeap;
 use super::lines::{Line, Lines};
 use crate::model::time::{Bounded, HostNs, Shift};
 
-/// Greatest drift between two hosts' clocks, in ns per second: NTP slews each by up to half of it.
+/// Largest drift between two hosts' clocks, in ns per second: NTP slews each by up to half of it.
 const DRIFT: f64 = 1_000_000.0;
-/// Greatest change of the drift within a second, in ns per second.
+/// Largest change of the drift within a second, in ns per second.
 const CHANGE: f64 = 10_000.0;
 /// Length of a window in which a line must hold, in seconds; longer if there would be more than
 /// [`WINDOWS`].
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn one_offset_for_a_stretch_states_the_drift_too() {
+    fn one_offset_for_a_range_includes_the_drift() {
         for seed in 1..=8 {
             let random = &mut Random(seed);
             let ahead = random.below(7_200_000_000_000).cast_signed();

@@ -12,7 +12,7 @@ use crate::model::activity;
 use crate::model::time::FileNs;
 use crate::model::timeline::{Method, Operation, Owner, Unmatched};
 
-/// What is known of the graphs of one process.
+/// What is known about the graphs of one process.
 #[derive(Default)]
 pub(super) struct Graphs {
     /// Captured launches, by index.

@@ -15,7 +15,7 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     let place = |key: &Key| job.standing.iter().position(|it| it.key == *key);
     let mut by_time: Vec<(Key, Hang)> = by_key.into_iter().map(|(key, on)| (key, job.hang(key, &on))).collect();
     by_time.sort_by_key(|(key, hang)| (hang.has_paused, std::cmp::Reverse(hang.age), place(key)));
-    // Of a communicator's collectives, the first is the one waited for; later ones wait for it.
+    // A communicator's first open collective is the one waited for; later ones wait for it.
     let mut hangs: Vec<(Key, Hang)> = Vec::new();
     for (key, hang) in by_time {
         let of_comm = hangs.iter().filter(|(first, _)| first.0 == key.0).count();

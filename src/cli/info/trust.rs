@@ -144,7 +144,7 @@ impl Trust {
         }
     }
 
-    /// Why the verdict is no better.
+    /// Why the verdict is not better.
     pub(super) fn reasons(&self) -> &[String] {
         match self {
             Trust::Full(_) => &[],

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_run_need_not_all_know_each_other() {
+    fn files_of_one_run_may_be_linked_through_others() {
         let (mut second, mut third) = (recorded("b"), recorded("c"));
         (second.span, third.span) = (span(15_000_000_000, 30_000_000_000), span(25_000_000_000, 40_000_000_000));
         assert_eq!(

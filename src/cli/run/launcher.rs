@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_processes_is_known_by_its_launcher() {
+    fn one_of_several_processes_is_recognised_by_its_launcher() {
         for (variables, expected) in [
             (&[][..], None),
             (&[("RANK", "0"), ("WORLD_SIZE", "8")], Some("RANK")),

@@ -14,7 +14,7 @@
 //! | `launch corr=.. [in=LAUNCH] [group=LABEL]` | a kernel's launch, as CUPTI's callback tells it |
 //! | `node N in=LAUNCH`, `clone N of=M` | a node of a graph is made, or cloned |
 //! | `kernel START corr=.. [node=..] [name=..]` | CUPTI reports a kernel, which ended at `TIME` |
-//! | `advance` | time goes on to `TIME` |
+//! | `advance` | the time advances to `TIME` |
 //! | `copy START corr=.. [node=..]` | CUPTI reports a copy, which ended at `TIME` |
 //! | `push N NAME [tid=..] [domain=..]`, `pop N`, `lost` | CUPTI reports a range's begin, its end, and that it lost records |
 //! | `graph GRAPH corr=..` | a graph is launched; without the id: it is made |

@@ -53,7 +53,7 @@ fn readings_that_were_interrupted_do_not_widen_the_error() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_times_are_refused() {
     let mut clock = CuptiClock::default();
     assert_eq!(clock.to_host(Stamp(EPOCH), HostNs(SECOND)), None);
     clock.add(&wall(10 * SECOND, EPOCH));
@@ -97,7 +97,7 @@ fn a_step_of_the_wall_clock_widens_the_error_around_it() {
 }
 
 #[test]
-fn a_clock_set_back_far_leaves_the_newest_meaning() {
+fn after_a_clock_was_set_far_back_the_newest_meaning_applies() {
     // Set back by an hour. Times are taken as recent, since records from an hour ago no longer
     // arrive.
     const HOUR: u64 = 3600 * SECOND;
@@ -137,7 +137,7 @@ fn ticks_are_converted_piece_by_piece() {
 }
 
 #[test]
-fn a_clock_that_speeds_up_is_not_believed_to_be_straight() {
+fn a_clock_that_speeds_up_is_not_taken_for_straight() {
     // The rate grows by 3 parts per million each second: in the middle of a piece, that is 375 ns
     // off the line.
     let ticks = |at: u64| (at as f64 + 1.5e-15 * (at as f64).powi(2)) as u64;
@@ -178,7 +178,7 @@ fn another_tool_changes_the_clock_and_changes_it_back() {
 }
 
 #[test]
-fn our_own_clock_needs_no_other_and_minds_no_step() {
+fn our_own_clock_needs_no_other_and_ignores_steps() {
     let ours = |at: u64, offset: u64| reading(at, offset, Some(0));
     let mut clock = CuptiClock::default();
     assert_eq!(clock.add(&ours(10 * SECOND, EPOCH)), None);
@@ -199,7 +199,7 @@ fn our_own_clock_needs_no_other_and_minds_no_step() {
 }
 
 #[test]
-fn the_gpu_s_times_may_keep_the_wall_clock_where_cupti_says_it_has_ours() {
+fn gpu_times_may_stay_on_the_wall_clock_after_cupti_accepted_ours() {
     let ours = |at: u64, offset: u64| reading(at, offset, Some(0));
     let mut clock = CuptiClock::default();
     clock.add(&ours(10 * SECOND, EPOCH));
@@ -218,7 +218,7 @@ fn the_gpu_s_times_may_keep_the_wall_clock_where_cupti_says_it_has_ours() {
 }
 
 #[test]
-fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
+fn true_times_lie_within_the_bound_of_a_foreign_clock() {
     // Random rates, and readings at random intervals, in which CUPTI is read anywhere between the
     // other clocks.
     let mut numbers = Random::new(0xfeed);
@@ -261,7 +261,7 @@ fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
 }
 
 #[test]
-fn no_truth_lies_outside_of_its_bound() {
+fn true_times_lie_within_the_bound() {
     // Random worlds: readings at random intervals with random delays, a wall clock that is set now
     // and then, a CUPTI that interpolates along straight lines of up to a second across it, and
     // records that arrive up to 3 s late.

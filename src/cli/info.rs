@@ -367,7 +367,7 @@ fn is_being_written(path: &Path) -> bool {
         fs::metadata(entry.path()).is_ok_and(|other| (other.dev(), other.ino()) == (file.dev(), file.ino()))
     });
     same.any(|entry| {
-        // `flags: 0100001`: the last octal digit is the access mode.
+        // `flags:	0100001`: the last octal digit is the access mode.
         let info = entry.path().to_string_lossy().replacen("/fd/", "/fdinfo/", 1);
         let info = fs::read_to_string(info).unwrap_or_default();
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));

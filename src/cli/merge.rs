@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write};
+use std::io::{self, Read as _, Take, Write};
 use std::path::{Path, PathBuf};
 
+mod abreast;
 mod archive;
 mod evidence;
 mod job;
@@ -14,14 +15,19 @@ mod members;
 mod moved;
 mod numbers;
 mod origin;
+mod remark;
+mod sound;
 
+use self::abreast::{Piece, Pieces};
 use self::evidence::{Evidence, Looking, Shared};
 use self::members::{Labels, Members};
 use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
+use self::remark::Marks;
+use self::sound::Sound;
 use super::beside::{self, Fate, Joined};
-use super::survey;
+use super::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
@@ -65,7 +71,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         )));
     }
     let named = files(traces)?;
-    let together = Together::look(&named, run.as_deref(), out)?;
+    let together = Together::look(&named, run.as_deref(), output, out)?;
     let theirs = with.as_deref();
     if let (Some(theirs), true) = (theirs, together.files.iter().any(|file| file.moved.is_some())) {
         return Err(Reason::Refused(format!(
@@ -75,18 +81,19 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     let own: Vec<&Path> = together.files.iter().map(|file| file.path).collect();
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
-    let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
-    let mut write = || -> Result<(u64, u64), Reason> {
-        if is_archive {
-            return Ok((archive::write(&together, &mut file, out)?, 0));
-        }
-        let bytes = together.copy(&mut file)?;
-        file.write_all(&kernels).map_err(failed)?;
-        let (drawn, backwards) = together.draw(&mut file)?;
-        Ok((bytes + kernels.len() as u64 + drawn, backwards))
+    let mut backwards = 0;
+    let written = if is_archive {
+        archive::write(&together, &mut file, out)
+    } else {
+        abreast::write(output, &mut file, |pieces| {
+            together.copy(pieces)?;
+            pieces.put(Piece::Ready(kernels)).map_err(Reason::file(output))?;
+            backwards = together.draw(pieces).map_err(Reason::file(output))?;
+            Ok(())
+        })
     };
-    let (bytes, backwards) = write().inspect_err(|_| {
+    let bytes = written.inspect_err(|_| {
         // Half a trace is of no use. If it cannot be removed, the first error is still the one to
         // report.
         let _ = fs::remove_file(output);
@@ -190,34 +197,83 @@ struct Looked {
     evidence: Evidence,
     members: Members,
     numbers: Numbers,
+    /// The file with other tags, if another process has the same ones.
+    copy: Option<File>,
 }
 
+/// How many new tags are tried for one that is taken.
+const RANDOM_MARKS: usize = 1 << 16;
+
 impl Looked {
-    /// Looks through a trace; `count` is how many there are.
-    fn at(path: &Path, count: usize) -> Result<Looked, Reason> {
+    /// Looks through a trace, one of `count`, on this many threads.
+    fn at(path: &Path, count: usize, threads: usize) -> Result<Looked, Reason> {
         must_be_ours(path)?;
+        Looked::of(path, File::open(path).map_err(Reason::read(path))?, count, threads)
+    }
+
+    /// The same for an open file.
+    fn of(path: &Path, file: File, count: usize, threads: usize) -> Result<Looked, Reason> {
         let (mut origin, mut looking) = (Origin::of(path), Looking::at_one_of(count));
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        let extent = super::read_trace(path, |packet| {
+        let mut sound = Sound::default();
+        let extent = reader::read_on(threads, file, |packet| {
+            sound.look(packet)?;
             origin.look(packet);
             members.look(packet);
             numbers.look(packet);
             looking.look(packet);
             Ok(())
-        })?;
-        Ok(Looked { extent, origin, evidence: looking.done(), members, numbers })
+        })
+        .map_err(|error: reader::Error| Reason::file(path)(error))?;
+        if extent.whole == 0 {
+            return Err(Reason::file(path)("there is no whole packet in it"));
+        }
+        Ok(Looked { extent, origin, evidence: looking.done(), members, numbers, copy: None })
+    }
+
+    /// The same with marks that no earlier file has. An error where one of those has its recording.
+    fn with_own_marks(self, path: &Path, earlier: &[Origin], beside: &Path, count: usize) -> Result<Looked, Reason> {
+        if let Some(twin) = earlier.iter().find(|earlier| self.origin.has_twin_in(earlier)) {
+            return Err(Reason::file(path)(format!("the same recording is in {}", twin.name())));
+        }
+        let is_taken = |mark: &u64| earlier.iter().any(|it| it.tags.contains(mark) || it.merges.contains(mark));
+        let Origin { tags, merges, .. } = &self.origin;
+        let taken: Vec<u64> = tags.union(merges).copied().filter(is_taken).collect();
+        if taken.is_empty() {
+            return Ok(self);
+        }
+        let mut marks = Marks::new();
+        for mark in taken {
+            let is_free = |new: &u64| !is_taken(new) && !tags.contains(new) && !merges.contains(new);
+            let random = std::iter::repeat_with(|| u64::from(ProcessTag::from_random(sys::random()).bits()));
+            let new = random.take(RANDOM_MARKS).find(|new| is_free(new) && marks.values().all(|it| it != new));
+            marks.insert(mark, new.ok_or_else(|| Reason::file(path)("all marks of processes are taken"))?);
+        }
+        let copy = remark::copied(path, &marks, beside).map_err(Reason::failed(format!("copy {}", path.display())))?;
+        let again = remark::again(&copy).map_err(Reason::read(path))?;
+        Ok(Looked { copy: Some(copy), ..Looked::of(path, again, count, blocks::cores())? })
     }
 }
 
 /// A trace, and how it is copied.
 struct Whole<'a> {
     path: &'a Path,
+    /// What is read instead of it.
+    copy: Option<File>,
     extent: Extent,
     origin: Origin,
     /// The number of its clock; 0 is the clock of the first trace.
     clock: usize,
     /// If its times are another host's: how they become those of the first.
     moved: Option<Move>,
+}
+
+impl Whole<'_> {
+    /// What is merged of it.
+    fn open(&self) -> io::Result<Take<File>> {
+        let file = self.copy.as_ref().map_or_else(|| File::open(self.path), remark::again)?;
+        Ok(file.take(self.extent.whole))
+    }
 }
 
 /// What changes in packets that describe tracks.
@@ -231,28 +287,31 @@ struct Edits {
 impl<'a> Together<'a> {
     /// Looks through traces, and leaves out those that cannot be read, are duplicates, or come from
     /// a run other than the named one. An error says why the rest cannot be merged.
-    fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
+    fn look(
+        named: &'a [PathBuf],
+        run: Option<&str>,
+        beside: &Path,
+        out: &mut dyn Write,
+    ) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
         let mut left_out = Vec::new();
-        for path in named {
-            let looked = Looked::at(path, named.len()).and_then(|looked| {
-                if let Some(other) = origins.iter().find(|other: &&Origin| !other.tags.is_disjoint(&looked.origin.tags))
-                {
-                    return Err(survey::twins(other.path(), path));
-                }
+        let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
+        let stage = Stage::begin(format!("looking through {} files", named.len()), named.iter().map(size).sum());
+        let look = |path: &'a PathBuf, threads| Looked::at(path, named.len(), threads);
+        abreast::look(named, look, |path, looked| {
+            stage.advance(size(path));
+            let looked = looked.and_then(|looked| {
+                let looked = looked.with_own_marks(path, &origins, beside, named.len())?;
                 match run {
                     Some(run) => looked.origin.must_be_of(run).map(|()| looked),
                     None => Ok(looked),
                 }
             });
-            let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers } =
+            let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers, copy } =
                 match looked {
                     Ok(looked) => looked,
-                    Err(reason) => {
-                        left_out.push(reason);
-                        continue;
-                    }
+                    Err(reason) => return left_out.push(reason),
                 };
             if extent.unfinished > 0 {
                 let (path, bytes) = (path.display(), extent.unfinished);
@@ -260,17 +319,38 @@ impl<'a> Together<'a> {
             }
             members.merge(its_members);
             numbers.merge(its_numbers);
-            files.push((path.as_path(), extent));
+            files.push((path.as_path(), extent, copy));
             origins.push(origin);
             evidence.push(its_evidence);
-        }
+        });
+        drop(stage);
         if files.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
         }
         for reason in &left_out {
             let _ = writeln!(out, "left out: {reason}");
         }
-        let common = origin::judge(&origins)?;
+        let mut common = origin::judge(&origins)?;
+        let mut shared = Shared::of(evidence, &common.clocks);
+        // A host whose processes were killed before anything relates its clock to another's does not
+        // keep the others apart.
+        let is_alone = alone(&common.clocks, &files, &shared);
+        if is_alone.contains(&true) && is_alone.contains(&false) {
+            for (path, ..) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
+                let _ = writeln!(
+                    out,
+                    "left out: {}: nothing in it relates the clock of its host to another's",
+                    path.display()
+                );
+            }
+            let before = std::mem::take(&mut common.clocks);
+            let mut keep = is_alone.iter().map(|is_alone| !is_alone).cycle();
+            files.retain(|_| keep.next() == Some(true));
+            origins.retain(|_| keep.next() == Some(true));
+            common = origin::judge(&origins)?;
+            let kept = before.iter().zip(&is_alone).filter(|(_, is_alone)| !**is_alone).map(|(clock, _)| *clock);
+            shared.keep(&kept.zip(common.clocks.iter().copied()).collect());
+        }
         if let Some(remark) = &common.remark {
             let _ = writeln!(out, "{remark}");
         }
@@ -284,19 +364,20 @@ impl<'a> Together<'a> {
         for line in members.impossible().into_iter().chain(members.missing()) {
             let _ = writeln!(out, "{line}");
         }
-        let shared = Shared::of(evidence, &common.clocks);
         let moves = moves(&origins, &common.clocks, &shared)?;
         for Move { host, how, .. } in moves.iter().flatten() {
             let _ = writeln!(out, "{host}: {how}");
         }
         let boot = origins.first().and_then(|origin| origin.boots.first().cloned()).unwrap_or_default();
-        let files = files.into_iter().zip(origins).zip(&common.clocks).map(|(((path, extent), origin), clock)| Whole {
-            path,
-            extent,
-            origin,
-            clock: *clock,
-            moved: moves[*clock].clone(),
-        });
+        let files =
+            files.into_iter().zip(origins).zip(&common.clocks).map(|(((path, extent, copy), origin), clock)| Whole {
+                path,
+                copy,
+                extent,
+                origin,
+                clock: *clock,
+                moved: moves[*clock].clone(),
+            });
         let files: Vec<Whole<'_>> = files.collect();
         let drawn_before = files.iter().flat_map(|file| file.origin.merges.iter().copied()).collect();
         let edits = Edits { labels: members.labels(), numbers: numbers.renumbered(), drawn_before };
@@ -304,8 +385,9 @@ impl<'a> Together<'a> {
     }
 
     /// Draws what only all of them together show; see [`job::draw`].
-    fn draw(&self, output: &mut File) -> Result<(u64, u64), Reason> {
-        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), output)
+    fn draw(&self, pieces: &mut Pieces<'_>) -> Result<u64, reader::Error> {
+        let put = |packets| pieces.put(Piece::Packets(packets));
+        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), put)
     }
 
     /// A tag that no process has.
@@ -322,32 +404,39 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// Copies the traces one after the other. Returns how many bytes that was.
-    fn copy(&self, output: &mut File) -> Result<u64, Reason> {
-        let mut written = 0;
-        for Whole { path, extent, origin, moved, .. } in &self.files {
-            let failed = Reason::failed(format!("copy {}", path.display()));
-            let source = File::open(path).map_err(|error| failed(reader::Error::Io(error)))?.take(extent.whole);
-            written += match moved {
-                Some(how) => moved::copy(source, how, &self.boot, &self.edits, output),
-                None if self.edits.concern(origin) => {
-                    let mut bytes = 0;
-                    let copied = blocks::rewritten(
-                        source,
-                        |packets| self.edits.packets(packets),
-                        |packets| {
-                            bytes += packets.len() as u64;
-                            Ok(output.write_all(packets)?)
-                        },
-                    );
-                    copied.map(|_| bytes)
+    /// Copies the traces one after the other.
+    fn copy(&'a self, pieces: &mut Pieces<'a>) -> Result<(), Reason> {
+        let size = self.files.iter().map(|file| file.extent.whole).sum();
+        let stage = Stage::begin(format!("writing {} files as one", self.files.len()), size);
+        for file @ Whole { path, extent, origin, moved, .. } in &self.files {
+            let fault = Reason::failed::<reader::Error>(format!("copy {}", path.display()));
+            let source = file.open().map_err(reader::Error::Io).map_err(&fault)?;
+            match moved {
+                Some(how) => {
+                    let put = |packets| pieces.put(Piece::Packets(packets));
+                    moved::copy(source, how, &self.boot, &self.edits, put)
                 }
-                None => io::copy(&mut { source }, output).map_err(reader::Error::Io),
+                None if self.edits.concern(origin) => {
+                    let put = |packets: &[u8]| pieces.put(Piece::Ready(packets.to_vec()));
+                    blocks::rewritten(source, |packets| self.edits.packets(packets), put).map(drop)
+                }
+                None => pieces.put(Piece::File(path, source)),
             }
-            .map_err(failed)?;
+            .map_err(fault)?;
+            stage.advance(extent.whole);
         }
-        Ok(written)
+        Ok(())
     }
+}
+
+/// For each file, whether all files of its clock were cut off and share nothing with files of
+/// another clock.
+fn alone(clocks: &[usize], files: &[(&Path, Extent, Option<File>)], shared: &Shared) -> Vec<bool> {
+    let related = shared.related_clocks();
+    let is_cut = |clock| clocks.iter().zip(files).all(|(its, (_, extent, _))| *its != clock || extent.unfinished > 0);
+    let count = clocks.iter().max().map_or(0, |last| last + 1);
+    let alone: Vec<bool> = (0..count).map(|clock| is_cut(clock) && !related.contains(&clock)).collect();
+    clocks.iter().map(|clock| alone[*clock]).collect()
 }
 
 /// For each clock, how its times become those of the first one.

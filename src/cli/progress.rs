@@ -1,15 +1,16 @@
 //! How far a command has come: a line on stderr if that is a terminal, once the command has taken a
 //! second.
 //!
-//! Commands know nothing about it. How much of a file has been read can be seen from outside, from
-//! the position of its descriptor. A file that is read without moving one (SQLite) is named without
-//! a percentage.
+//! Most commands know nothing about it. How much of a file has been read can be seen from outside,
+//! from the position of its descriptor. A file that is read without moving one (SQLite) is named
+//! without a percentage. A command that goes through many files states their total size: a
+//! [`Stage`].
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ impl Progress {
             let mut pause = PATIENCE;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 shown.is_shown.store(true, Ordering::Relaxed);
-                shown.show(reading(), otherwise);
+                shown.show(staged().or_else(reading), otherwise);
                 pause = PERIOD;
             }
         };
@@ -82,33 +83,70 @@ impl Line {
         let template =
             |template| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         match reading {
-            Some(Reading { name, at, size }) if at > 0 => {
-                self.bar.set_message(name);
-                self.bar.set_style(template("reading {msg} {bar:30} {percent} %"));
+            Some(Reading { what, at, size }) if at > 0 => {
+                self.bar.set_message(what);
+                self.bar.set_style(template("{msg} {bar:30} {percent} %"));
                 self.bar.set_length(size);
                 self.bar.set_position(at);
             }
             reading => {
                 self.bar.set_style(template("{msg}"));
-                self.bar.set_message(reading.map_or_else(|| otherwise.into(), |it| format!("reading {}", it.name)));
+                self.bar.set_message(reading.map_or_else(|| otherwise.into(), |it| it.what));
             }
         }
         self.bar.tick();
     }
 }
 
-/// A file that is being read.
-#[derive(Debug, PartialEq, Eq)]
+/// Many files that a command goes through, while this is there. One at a time.
+pub(super) struct Stage(());
+
+/// The stage that there is.
+static STAGE: Mutex<Option<Reading>> = Mutex::new(None);
+
+impl Stage {
+    /// Begins one: `what` is done with files of so many bytes together.
+    pub(super) fn begin(what: String, bytes: u64) -> Stage {
+        *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reading { what, at: 0, size: bytes });
+        Stage(())
+    }
+
+    /// It is done with a file of so many bytes.
+    pub(super) fn advance(&self, bytes: u64) {
+        STAGE.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|stage| stage.at += bytes);
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// What is done with a file, or with many, how much of it is done, and how much there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
-    name: String,
+    what: String,
     at: u64,
     size: u64,
 }
 
+/// The current stage, with what has been read of the open files.
+fn staged() -> Option<Reading> {
+    let stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+    let read: u64 = open().map(|file| file.at).sum();
+    Some(Reading { at: (stage.at + read).min(stage.size), ..stage })
+}
+
 /// The largest file that this process has open for reading, and how much of it has been read.
 fn reading() -> Option<Reading> {
-    let entries = fs::read_dir("/proc/self/fd").ok()?.flatten();
-    let files = entries.filter_map(|entry| {
+    open().max_by_key(|file| file.size)
+}
+
+/// The files that this process has open for reading.
+fn open() -> impl Iterator<Item = Reading> {
+    let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
         let number: u32 = entry.file_name().to_str()?.parse().ok().filter(|number| *number > 2)?;
         let facts = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
@@ -116,9 +154,8 @@ fn reading() -> Option<Reading> {
         // The last octal digit of `flags` is the access mode.
         let is_read = of("flags:")?.ends_with('0');
         let name = fs::read_link(entry.path()).ok()?.file_name()?.to_string_lossy().into_owned();
-        is_read.then_some(Reading { name, at: of("pos:")?.parse().ok()?, size: facts.len() })
-    });
-    files.max_by_key(|file| file.size)
+        is_read.then_some(Reading { what: format!("reading {name}"), at: of("pos:")?.parse().ok()?, size: facts.len() })
+    })
 }
 
 #[cfg(test)]
@@ -132,13 +169,20 @@ mod tests {
         // Larger than whatever the other tests read, and it takes no space on the disk.
         fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
         let mut file = fs::File::open(&path).unwrap();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        assert_eq!(reading(), Some(Reading { name: name.clone(), at: 0, size: 1 << 42 }));
+        let what = format!("reading {}", path.file_name().unwrap().to_string_lossy());
+        assert_eq!(reading(), Some(Reading { what: what.clone(), at: 0, size: 1 << 42 }));
         file.seek(SeekFrom::Start(1 << 40)).unwrap();
-        assert_eq!(reading(), Some(Reading { name: name.clone(), at: 1 << 40, size: 1 << 42 }));
+        assert_eq!(reading(), Some(Reading { what: what.clone(), at: 1 << 40, size: 1 << 42 }));
+        // Of four files one is done, and a quarter of this one. What other tests read is far less.
+        let stage = Stage::begin("joining".into(), 4 << 42);
+        stage.advance(1 << 42);
+        let at = staged().map(|it| (it.what, it.at >> 40, it.size));
+        assert_eq!(at, Some(("joining".to_owned(), 5, 4 << 42)));
+        drop(stage);
+        assert_eq!(staged(), None);
         drop(file);
         let written = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        assert_ne!(reading().map(|it| it.name), Some(name), "what is written is not read");
+        assert_ne!(reading().map(|it| it.what), Some(what), "what is written is not read");
         drop(written);
         fs::remove_file(&path).unwrap();
     }

@@ -440,8 +440,8 @@ pub(super) fn label(hash: u64, comm: &Communicator) -> String {
 /// Why two traces cannot be merged.
 pub(super) fn twins(one: &Path, other: &Path) -> Reason {
     Reason::Refused(format!(
-        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
-         or a rare coincidence (one in a million a pair); merge them into separate files",
+        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, or two processes \
+         drew the same random mark, as happens among a thousand; ncclscope merge tells those apart",
         one.display(),
         other.display()
     ))

@@ -297,6 +297,16 @@ impl Offset {
         Shift { ns: middle, error_ns: times.map(error).max().unwrap_or_default() }
     }
 
+    /// How far off the time between two instants of the other host may be once both are the
+    /// reference's, in ns. It is exact on the other host's clock, which may run at another rate.
+    #[must_use]
+    pub fn error_between(&self, one: HostNs, other: HostNs) -> u64 {
+        let each = self.at(one).error_ns.saturating_add(self.at(other).error_ns);
+        // Neither the true rate nor the stated one is further from the reference's than this.
+        let by_rate = 2.0 * DRIFT * seconds(one.0.abs_diff(other.0).min(i64::MAX as u64) as i64);
+        each.min(by_rate.ceil() as u64)
+    }
+
     /// The least and the greatest error between the first and the last operation, in ns.
     #[must_use]
     pub fn errors(&self) -> (u64, u64) {
@@ -606,6 +616,29 @@ mod tests {
                 assert!(error < 30_000 * host as u64, "host {host}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn the_time_between_two_instants_is_known_better_than_either() {
+        let random = &mut Random(4);
+        let other = Truth { ahead: 5_000_000, drift: 90_000.0, swing: 0.0 };
+        let mut orders = Orders::default();
+        for number in 0..100 {
+            let times = operation(random, number * 20_000_000 + 1_000_000_000, 400_000, 300_000);
+            seen(&mut orders, [REFERENCE, other], times);
+        }
+        let offset = orders.solve().unwrap();
+        for number in 1..90 {
+            let [one, two] = [number * 20_000_000 + 1_000_000_000, number * 20_100_000 + 1_000_003_000];
+            let shifted = |time| offset.shifted(other.at(time)).time.0 as i64;
+            let truth = REFERENCE.reads(two) as i64 - REFERENCE.reads(one) as i64;
+            let off = (shifted(two) - shifted(one) - truth).unsigned_abs();
+            let error = offset.error_between(other.at(one), other.at(two));
+            assert!(off <= error + 2, "{number}: {off} is more than {error}");
+        }
+        let [near, far] = [1_000, 1_000_000_000]
+            .map(|by| offset.error_between(other.at(2_000_000_000), other.at(2_000_000_000 + by)));
+        assert!(near <= 3 && far > 10_000, "{near} and {far}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! a machine: one offset holds for all files of a machine, over their whole length.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -43,8 +43,8 @@ pub(super) fn write(together: &Together<'_>, output: &mut File, out: &mut dyn Wr
     let mut written = 0;
     let manifest = plan.manifest(out).to_string();
     written += member(MANIFEST, manifest.len() as u64, &mut manifest.as_bytes(), output).map_err(Reason::Output)?;
-    for (Whole { path, extent, .. }, name) in together.files.iter().zip(&plan.members) {
-        let mut source = File::open(path).map_err(Reason::read(path))?.take(extent.whole);
+    for (file @ Whole { path, extent, .. }, name) in together.files.iter().zip(&plan.members) {
+        let mut source = file.open().map_err(Reason::read(path))?;
         written += member(name, extent.whole, &mut source, output)
             .map_err(Reason::failed(format!("copy {}", path.display())))?;
     }
@@ -226,7 +226,7 @@ mod tests {
         }
         let moved = Move { offset: orders.solve().unwrap(), host: host.into(), how: String::new() };
         let extent = Extent { whole: 1, unfinished: 0 };
-        Whole { path: Path::new(path), extent, origin, clock, moved: (clock > 0).then_some(moved) }
+        Whole { path: Path::new(path), copy: None, extent, origin, clock, moved: (clock > 0).then_some(moved) }
     }
 
     fn plan(files: &[Whole<'_>]) -> (Value, String) {

@@ -2,7 +2,7 @@
 //! and when data went from one rank to another. This relates the clocks of hosts
 //! ([`Shared::orders`]), and `job` draws it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -20,7 +20,7 @@ use crate::trace::writer::TRACK_BITS;
 const VISITS: usize = 4 << 20;
 const ENDS: usize = 2 << 20;
 /// How many are kept per file, at least.
-const OF_FILE: usize = 4 << 10;
+const OF_FILE: usize = 512;
 /// How many replayed operations are remembered while their transfers arrive.
 const REPLAYED: usize = 64 << 10;
 /// The assumed error of a host's time if the recording has no last word that states it, ns.
@@ -511,6 +511,34 @@ impl Shared {
                 self.transfers.push((start, start + 1));
             }
             start += group.len() as u32;
+        }
+    }
+
+    /// The clocks of files that have an operation or a transfer in common with those of another clock.
+    pub(super) fn related_clocks(&self) -> BTreeSet<usize> {
+        let mut related = BTreeSet::new();
+        for visits in self.operations() {
+            let clock = |visit: &Visit| self.member_of(visit).clock;
+            if visits.iter().any(|visit| clock(visit) != clock(&visits[0])) {
+                related.extend(visits.iter().map(clock));
+            }
+        }
+        for [(from, _), (to, _)] in self.transfers().map(|ends| ends.map(|end| self.time_of(end))) {
+            if from != to {
+                related.extend([from, to]);
+            }
+        }
+        related
+    }
+
+    /// Forgets the clocks that have no new number. They must have nothing in common with the others.
+    pub(super) fn keep(&mut self, numbers: &HashMap<usize, usize>) {
+        let is_kept = |members: &[Member], member: u32| numbers.contains_key(&members[member as usize].clock);
+        let (members, visits, ends) = (&self.members, &self.visits, &self.ends);
+        self.operations.retain(|range| is_kept(members, visits[range.start as usize].member));
+        self.transfers.retain(|(sent, _)| is_kept(members, ends[*sent as usize].member));
+        for member in &mut self.members {
+            member.clock = numbers.get(&member.clock).copied().unwrap_or_default();
         }
     }
 

@@ -15,6 +15,8 @@ use crate::config;
 use crate::import::knowledge::{duration, utc};
 use crate::import::{Clock, Span};
 use crate::model::time::{FileNs, HostNs, Shift};
+use crate::trace::fields::nccl;
+use crate::trace::names;
 use crate::trace::reader::{self, Event, Packet, TracePacket};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
@@ -30,6 +32,10 @@ pub(super) struct Origin {
     path: PathBuf,
     /// The tags of its processes.
     pub(super) tags: BTreeSet<u64>,
+    /// Each tag with what tells the process from others with the same tag: its name and its pid.
+    processes: BTreeSet<(u64, String)>,
+    /// Its ranks: tag, NCCL's hash of the communicator, and the rank there.
+    ranks: BTreeSet<(u64, u64, u64)>,
     /// Their ids on their host.
     pub(super) pids: BTreeSet<i32>,
     /// The tags of what earlier merges drew into it.
@@ -89,6 +95,10 @@ impl Origin {
         {
             self.tags.insert(descriptor.uuid() >> TRACK_BITS);
             self.pids.insert(process.pid());
+            // A merge may have given it another pid.
+            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
+            let who = format!("{} {}", process.process_name(), told.unwrap_or(process.pid()));
+            self.processes.insert((descriptor.uuid() >> TRACK_BITS, who));
             // A process's further GPUs have names such as `rank 3 · node17 · GPU 1`.
             self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
         }
@@ -122,14 +132,26 @@ impl Origin {
             instant::STARTED => self.kind = Some(Kind::Recorded),
             instant::IMPORT_STARTED => drop(self.kind.get_or_insert(Kind::ImportedBefore)),
             instant::COMM_INIT => {
-                self.communicators.extend(event.nccl().comm.filter(|hash| *hash != 0));
+                let (mark, rank) = (event.track >> TRACK_BITS, event.uint(nccl::RANK).unwrap_or(0));
+                if let Some(hash) = event.nccl().comm.filter(|hash| *hash != 0) {
+                    self.communicators.insert(hash);
+                    self.ranks.insert((mark, hash, rank));
+                }
             }
             _ => {}
         }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// Whether both contain the recording of one process: with the same name, pid and tag; or with the
+    /// same name, pid and rank, if a merge gave it another tag.
+    pub(super) fn has_twin_in(&self, other: &Origin) -> bool {
+        let ranks = |of: &Origin, mark: u64| -> BTreeSet<(u64, u64)> {
+            of.ranks.range((mark, 0, 0)..=(mark, u64::MAX, u64::MAX)).map(|(_, hash, rank)| (*hash, *rank)).collect()
+        };
+        self.processes.iter().any(|(mark, who)| {
+            let others = || other.processes.iter().filter(|(_, its)| its == who).map(|(its, _)| *its);
+            others().any(|its| its == *mark || !ranks(self, *mark).is_disjoint(&ranks(other, its)))
+        })
     }
 
     /// Refuses a file that does not say that it belongs to this run.

@@ -231,7 +231,8 @@ impl Looked {
         Ok(Looked { extent, origin, evidence: looking.done(), members, numbers, copy: None })
     }
 
-    /// The same with marks that no earlier file has. An error where one of those has its recording.
+    /// The same with tags that no earlier file has. An error if one of those files contains the same
+    /// recording.
     fn with_own_marks(self, path: &Path, earlier: &[Origin], beside: &Path, count: usize) -> Result<Looked, Reason> {
         if let Some(twin) = earlier.iter().find(|earlier| self.origin.has_twin_in(earlier)) {
             return Err(Reason::file(path)(format!("the same recording is in {}", twin.name())));
@@ -269,7 +270,7 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    /// What is merged of it.
+    /// The part of it that is merged.
     fn open(&self) -> io::Result<Take<File>> {
         let file = self.copy.as_ref().map_or_else(|| File::open(self.path), remark::again)?;
         Ok(file.take(self.extent.whole))
@@ -332,8 +333,8 @@ impl<'a> Together<'a> {
         }
         let mut common = origin::judge(&origins)?;
         let mut shared = Shared::of(evidence, &common.clocks);
-        // A host whose processes were killed before anything relates its clock to another's does not
-        // keep the others apart.
+        // A host whose processes were killed before anything relates its clock to another one must
+        // not prevent the merge of the others.
         let is_alone = alone(&common.clocks, &files, &shared);
         if is_alone.contains(&true) && is_alone.contains(&false) {
             for (path, ..) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {

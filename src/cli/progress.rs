@@ -98,20 +98,20 @@ impl Line {
     }
 }
 
-/// Many files that a command goes through, while this is there. One at a time.
+/// Many files that a command goes through, for as long as this exists. There is one at a time.
 pub(super) struct Stage(());
 
-/// The stage that there is.
+/// The current stage.
 static STAGE: Mutex<Option<Reading>> = Mutex::new(None);
 
 impl Stage {
-    /// Begins one: `what` is done with files of so many bytes together.
+    /// Begins a stage: `what` is done with files of this many bytes in total.
     pub(super) fn begin(what: String, bytes: u64) -> Stage {
         *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reading { what, at: 0, size: bytes });
         Stage(())
     }
 
-    /// It is done with a file of so many bytes.
+    /// A file of this many bytes is done.
     pub(super) fn advance(&self, bytes: u64) {
         STAGE.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|stage| stage.at += bytes);
     }
@@ -123,7 +123,7 @@ impl Drop for Stage {
     }
 }
 
-/// What is done with a file, or with many, how much of it is done, and how much there is.
+/// What is being done with one file or many, how many bytes are done, and how many there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
     what: String,
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(reading(), Some(Reading { what: what.clone(), at: 0, size: 1 << 42 }));
         file.seek(SeekFrom::Start(1 << 40)).unwrap();
         assert_eq!(reading(), Some(Reading { what: what.clone(), at: 1 << 40, size: 1 << 42 }));
-        // Of four files one is done, and a quarter of this one. What other tests read is far less.
+        // One of four files is done, and a quarter of this one. What other tests read is far less.
         let stage = Stage::begin("joining".into(), 4 << 42);
         stage.advance(1 << 42);
         let at = staged().map(|it| (it.what, it.at >> 40, it.size));

@@ -297,12 +297,13 @@ impl Offset {
         Shift { ns: middle, error_ns: times.map(error).max().unwrap_or_default() }
     }
 
-    /// How far off the time between two instants of the other host may be once both are the
-    /// reference's, in ns. It is exact on the other host's clock, which may run at another rate.
+    /// How far off the time between two instants of the other host may be once both are on the
+    /// reference's clock, in ns. It is exact on the other host's clock, which may run at another
+    /// rate.
     #[must_use]
     pub fn error_between(&self, one: HostNs, other: HostNs) -> u64 {
         let each = self.at(one).error_ns.saturating_add(self.at(other).error_ns);
-        // Neither the true rate nor the stated one is further from the reference's than this.
+        // Neither the true rate nor the stated one differs from the reference's by more than this.
         let by_rate = 2.0 * DRIFT * seconds(one.0.abs_diff(other.0).min(i64::MAX as u64) as i64);
         each.min(by_rate.ceil() as u64)
     }

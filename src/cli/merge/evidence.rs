@@ -514,7 +514,8 @@ impl Shared {
         }
     }
 
-    /// The clocks of files that have an operation or a transfer in common with those of another clock.
+    /// The clocks whose files have an operation or a transfer in common with files of another
+    /// clock.
     pub(super) fn related_clocks(&self) -> BTreeSet<usize> {
         let mut related = BTreeSet::new();
         for visits in self.operations() {
@@ -531,7 +532,8 @@ impl Shared {
         related
     }
 
-    /// Forgets the clocks that have no new number. They must have nothing in common with the others.
+    /// Forgets the clocks that have no new number. They must have nothing in common with the
+    /// others.
     pub(super) fn keep(&mut self, numbers: &HashMap<usize, usize>) {
         let is_kept = |members: &[Member], member: u32| numbers.contains_key(&members[member as usize].clock);
         let (members, visits, ends) = (&self.members, &self.visits, &self.ends);

@@ -24,7 +24,7 @@ struct Placed<'a> {
     left: Bounded,
 }
 
-/// When a rank came, or the last one of a host.
+/// When a rank came, or the last rank of a host.
 #[derive(Clone, Copy)]
 struct Came<'a> {
     clock: usize,
@@ -200,7 +200,7 @@ fn transfers(
     Ok(backwards)
 }
 
-/// Hands on what was drawn, where that is enough.
+/// Hands on what was drawn, if it has reached this many bytes.
 fn hand_on(
     job: &mut JobTracks,
     at_least: usize,

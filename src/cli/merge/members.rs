@@ -260,8 +260,8 @@ fn pattern(ranks: &[u32], is_one_host: bool) -> Option<String> {
     }
 }
 
-/// The number of ranks in the job, from a track of a communicator that has all of them: `all · rank
-/// 3 of 8`.
+/// The number of ranks in the job, from a track of a communicator that has all of them:
+/// `all · rank 3 of 8`.
 fn size_of_job(track: &str) -> Option<u32> {
     let (_, size) = track.strip_prefix(names::ALL)?.strip_prefix(words::track::RANK)?.split_once(" of ")?;
     size.parse().ok()

@@ -142,8 +142,8 @@ impl Origin {
         }
     }
 
-    /// Whether both contain the recording of one process: with the same name, pid and tag; or with the
-    /// same name, pid and rank, if a merge gave it another tag.
+    /// Whether both contain the recording of one process: with the same name, pid and tag; or with
+    /// the same name, pid and rank, if a merge gave it another tag.
     pub(super) fn has_twin_in(&self, other: &Origin) -> bool {
         let ranks = |of: &Origin, mark: u64| -> BTreeSet<(u64, u64)> {
             of.ranks.range((mark, 0, 0)..=(mark, u64::MAX, u64::MAX)).map(|(_, hash, rank)| (*hash, *rank)).collect()

@@ -32,7 +32,7 @@ pub struct Reader {
     pub(super) has_given_up: bool,
 }
 
-/// Takes what a [`Reader`] hands over: an [`super::intake::Intake`], with whoever else keeps it.
+/// Takes what a [`Reader`] hands over: an [`super::intake::Intake`], and whatever else keeps it.
 pub trait Taker {
     /// A reading of the clocks.
     fn reading(&mut self, reading: &Reading);

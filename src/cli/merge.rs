@@ -1,5 +1,6 @@
-//! `ncclscope merge`: a trace is a run of packets, so traces of one clock are merged by writing one after the other; what only
-//! all of them know is added. Those of other hosts are written anew, on the clock of the first.
+//! `ncclscope merge`: a trace is a sequence of packets, so traces on one clock are merged by
+//! concatenation. What only all of them together show is added. Traces of other hosts are rewritten
+//! onto the clock of the first.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -38,22 +39,23 @@ use crate::trace::reader::wire::{Field, fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 use crate::trace::writer::tag_of_sequence;
 
-/// What is said of orders of events that cannot all be true.
+/// How a message describes orders of events that cannot all be true.
 pub(super) const CONTRADICT: &str = "of these contradict the others";
 
-/// What is to be merged.
+/// What to merge.
 #[derive(Debug, clap::Args)]
 pub(super) struct Wish {
     /// Traces, or folders with them
     #[arg(required = true, value_name = "FOLDER|FILE")]
     traces: Vec<PathBuf>,
-    /// The file to write; it must not exist. With the ending .tar, an archive of the traces as they are, for Perfetto v58 and newer
+    /// The file to write; it must not exist. If it ends in .tar: an archive of the unchanged
+    /// traces, for Perfetto v58 and newer
     #[arg(short, long)]
     output: PathBuf,
     /// The file of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler)
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
-    /// Of several runs, this one: what names it (`SLURM_JOB_ID=17`, or `17` alone)
+    /// If there are several runs, take this one, by its name (`SLURM_JOB_ID=17` or just `17`)
     #[arg(long)]
     run: Option<String>,
 }
@@ -92,7 +94,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         })
     };
     let bytes = written.inspect_err(|_| {
-        // Half a trace is of no use to anybody; that it cannot be removed is not the news.
+        // Half a trace is of no use. If it cannot be removed, the first error is still the one to
+        // report.
         let _ = fs::remove_file(output);
     })?;
     if together.shared.is_sample && !is_archive {
@@ -112,7 +115,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     Ok(())
 }
 
-/// The files named, with those of folders by name.
+/// The files named on the command line, with those of folders in order of name.
 fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     let mut files = Vec::new();
     for path in named {
@@ -148,7 +151,8 @@ fn must_be_ours(path: &Path) -> Result<(), Reason> {
     }
 }
 
-/// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
+/// The packets that put the kernels of the tool that held CUPTI under the operations of these
+/// traces.
 fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Reason> {
     let ours = import::open_traces(own).map_err(Reason::failed("read the traces"))?;
     let profile = import::open(theirs).map_err(Reason::file(theirs))?;
@@ -175,13 +179,13 @@ fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, 
     Ok(packets)
 }
 
-/// Traces that can be one.
+/// Traces that can be merged.
 struct Together<'a> {
     files: Vec<Whole<'a>>,
     edits: Edits,
-    /// The boot whose clock they are put on; empty where none says its own.
+    /// The boot whose clock they are put on; empty if none says its own.
     boot: String,
-    /// What the ranks had in common, and how the times of each clock become those of the first.
+    /// What the ranks had in common, and how each clock's times become those of the first.
     shared: Shared,
     moves: Vec<Option<Move>>,
 }
@@ -193,21 +197,21 @@ struct Looked {
     evidence: Evidence,
     members: Members,
     numbers: Numbers,
-    /// The file with other marks, where another process has the same ones.
+    /// The file with other tags, if another process has the same ones.
     copy: Option<File>,
 }
 
-/// How many new marks are tried for one that is taken.
+/// How many new tags are tried for one that is taken.
 const RANDOM_MARKS: usize = 1 << 16;
 
 impl Looked {
-    /// Looks through a trace, one of so many, on so many threads.
+    /// Looks through a trace, one of `count`, on this many threads.
     fn at(path: &Path, count: usize, threads: usize) -> Result<Looked, Reason> {
         must_be_ours(path)?;
         Looked::of(path, File::open(path).map_err(Reason::read(path))?, count, threads)
     }
 
-    /// The same of a file that is open.
+    /// The same for an open file.
     fn of(path: &Path, file: File, count: usize, threads: usize) -> Result<Looked, Reason> {
         let (mut origin, mut looking) = (Origin::of(path), Looking::at_one_of(count));
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
@@ -227,7 +231,8 @@ impl Looked {
         Ok(Looked { extent, origin, evidence: looking.done(), members, numbers, copy: None })
     }
 
-    /// The same with marks that no earlier file has. An error where one of those has its recording.
+    /// The same with tags that no earlier file has. An error if one of those files contains the same
+    /// recording.
     fn with_own_marks(self, path: &Path, earlier: &[Origin], beside: &Path, count: usize) -> Result<Looked, Reason> {
         if let Some(twin) = earlier.iter().find(|earlier| self.origin.has_twin_in(earlier)) {
             return Err(Reason::file(path)(format!("the same recording is in {}", twin.name())));
@@ -251,21 +256,21 @@ impl Looked {
     }
 }
 
-/// A trace, and what becomes of it.
+/// A trace, and how it is copied.
 struct Whole<'a> {
     path: &'a Path,
-    /// What is read in its place.
+    /// What is read instead of it.
     copy: Option<File>,
     extent: Extent,
     origin: Origin,
-    /// The number of its clock: 0 is that of the first trace.
+    /// The number of its clock; 0 is the clock of the first trace.
     clock: usize,
-    /// Where its times are another host's: how they become those of the first.
+    /// If its times are another host's: how they become those of the first.
     moved: Option<Move>,
 }
 
 impl Whole<'_> {
-    /// What is merged of it.
+    /// The part of it that is merged.
     fn open(&self) -> io::Result<Take<File>> {
         let file = self.copy.as_ref().map_or_else(|| File::open(self.path), remark::again)?;
         Ok(file.take(self.extent.whole))
@@ -276,13 +281,13 @@ impl Whole<'_> {
 struct Edits {
     labels: Labels,
     numbers: Renumbered,
-    /// The marks of what earlier merges drew, which is drawn anew.
+    /// The tags of what earlier merges drew, which is drawn again.
     drawn_before: BTreeSet<u64>,
 }
 
 impl<'a> Together<'a> {
-    /// Looks through traces, and leaves out those that cannot be read, are there twice, or are of another run than the one that is named. An
-    /// error says why the rest cannot be one.
+    /// Looks through traces, and leaves out those that cannot be read, are duplicates, or come from
+    /// a run other than the named one. An error says why the rest cannot be merged.
     fn look(
         named: &'a [PathBuf],
         run: Option<&str>,
@@ -328,8 +333,8 @@ impl<'a> Together<'a> {
         }
         let mut common = origin::judge(&origins)?;
         let mut shared = Shared::of(evidence, &common.clocks);
-        // A host whose processes were killed before anything relates its clock to another's does not
-        // keep the others apart.
+        // A host whose processes were killed before anything relates its clock to another one must
+        // not prevent the merge of the others.
         let is_alone = alone(&common.clocks, &files, &shared);
         if is_alone.contains(&true) && is_alone.contains(&false) {
             for (path, ..) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
@@ -380,13 +385,13 @@ impl<'a> Together<'a> {
         Ok(Together { files, edits, boot, shared, moves })
     }
 
-    /// Draws what only all of them know; see [`job::draw`].
+    /// Draws what only all of them together show; see [`job::draw`].
     fn draw(&self, pieces: &mut Pieces<'_>) -> Result<u64, reader::Error> {
         let put = |packets| pieces.put(Piece::Packets(packets));
         job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), put)
     }
 
-    /// A mark that no process has.
+    /// A tag that no process has.
     fn tag(&self) -> ProcessTag {
         let is_free = |tag: &ProcessTag| {
             let bits = u64::from(tag.bits());
@@ -425,7 +430,7 @@ impl<'a> Together<'a> {
     }
 }
 
-/// For each file whether all those of its clock were cut off, and share nothing with those of
+/// For each file, whether all files of its clock were cut off and share nothing with files of
 /// another clock.
 fn alone(clocks: &[usize], files: &[(&Path, Extent, Option<File>)], shared: &Shared) -> Vec<bool> {
     let related = shared.related_clocks();
@@ -435,7 +440,7 @@ fn alone(clocks: &[usize], files: &[(&Path, Extent, Option<File>)], shared: &Sha
     clocks.iter().map(|clock| alone[*clock]).collect()
 }
 
-/// For each clock how its times become those of the first one.
+/// For each clock, how its times become those of the first one.
 fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Option<Move>>, Reason> {
     let count = clocks.iter().max().map_or(0, |last| last + 1);
     if count < 2 {
@@ -469,7 +474,7 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
     Ok(moves)
 }
 
-/// Why a file's clock cannot be put on that of another.
+/// Why a file's clock cannot be related to that of another.
 fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> Reason {
     let hosts = match (reference.host(), file.host()) {
         (one, other) if one == other => format!("{one} was booted between them"),
@@ -493,12 +498,12 @@ impl Edits {
         self.labels.concern(&origin.tags) || self.numbers.concern(&origin.tags) || !origin.merges.is_empty()
     }
 
-    /// Whether an earlier merge drew what is on this sequence.
+    /// Whether this sequence comes from an earlier merge, and so is drawn again.
     fn is_drawn_anew(&self, sequence: u64) -> bool {
         !self.drawn_before.is_empty() && self.drawn_before.contains(&tag_of_sequence(sequence))
     }
 
-    /// Packets one after the other, where one of them changes.
+    /// A series of packets, if any of them changes.
     fn packets(&self, packets: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let mut changes = false;
@@ -528,7 +533,7 @@ impl Edits {
     }
 }
 
-/// Refuses traces that can only be shown together once they are merged.
+/// Refuses traces that have to be merged before they can be shown together.
 pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), Reason> {
     let origins = traces.iter().map(|path| Origin::head(path)).collect::<Result<Vec<_>, _>>()?;
     let Some((first, others)) = origins.split_first() else { return Ok(()) };

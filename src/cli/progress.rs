@@ -1,8 +1,10 @@
-//! How far a command has come: a line on stderr, where that is a terminal, once it has taken a second.
+//! How far a command has come: a line on stderr if that is a terminal, once the command has taken a
+//! second.
 //!
-//! Most commands do not know of it. How much of a file is read can be seen from outside, by where its
-//! descriptor stands; so it is looked for there. What is read without moving one (SQLite) is named
-//! without a share. Who goes through many files says how much they are together: a [`Stage`].
+//! Most commands know nothing about it. How much of a file has been read can be seen from outside,
+//! from the position of its descriptor. A file that is read without moving one (SQLite) is named
+//! without a percentage. A command that goes through many files states their total size: a
+//! [`Stage`].
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
@@ -14,13 +16,13 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What takes no longer is not worth a line.
+/// A command that takes no longer needs no progress line.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often it is looked at.
+/// How often the position is read.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// A line that is there until this is dropped.
+/// A line that stays until this is dropped.
 pub(super) struct Progress {
     line: Line,
     stop: Option<Sender<()>>,
@@ -35,7 +37,8 @@ pub(super) struct Line {
 }
 
 impl Progress {
-    /// Begins to watch this process, where somebody sees it. `otherwise` is said while no file is read.
+    /// Starts to watch this process if stderr is a terminal. `otherwise` is shown while no file is
+    /// read.
     pub(super) fn start(otherwise: &'static str) -> Option<Progress> {
         if !io::stderr().is_terminal() {
             return None;
@@ -95,20 +98,20 @@ impl Line {
     }
 }
 
-/// Many files that a command goes through, while this is there. One at a time.
+/// Many files that a command goes through, for as long as this exists. There is one at a time.
 pub(super) struct Stage(());
 
-/// The stage that there is.
+/// The current stage.
 static STAGE: Mutex<Option<Reading>> = Mutex::new(None);
 
 impl Stage {
-    /// Begins one: `what` is done with files of so many bytes together.
+    /// Begins a stage: `what` is done with files of this many bytes in total.
     pub(super) fn begin(what: String, bytes: u64) -> Stage {
         *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reading { what, at: 0, size: bytes });
         Stage(())
     }
 
-    /// It is done with a file of so many bytes.
+    /// A file of this many bytes is done.
     pub(super) fn advance(&self, bytes: u64) {
         STAGE.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|stage| stage.at += bytes);
     }
@@ -120,7 +123,7 @@ impl Drop for Stage {
     }
 }
 
-/// What is done with a file, or with many, how much of it is done, and how much there is.
+/// What is being done with one file or many, how many bytes are done, and how many there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
     what: String,
@@ -128,14 +131,14 @@ struct Reading {
     size: u64,
 }
 
-/// The stage that there is, with what is read of the files that are open.
+/// The current stage, with what has been read of the open files.
 fn staged() -> Option<Reading> {
     let stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
     let read: u64 = open().map(|file| file.at).sum();
     Some(Reading { at: (stage.at + read).min(stage.size), ..stage })
 }
 
-/// The largest file that this process has open for reading, and how much of it is read.
+/// The largest file that this process has open for reading, and how much of it has been read.
 fn reading() -> Option<Reading> {
     open().max_by_key(|file| file.size)
 }
@@ -148,7 +151,7 @@ fn open() -> impl Iterator<Item = Reading> {
         let facts = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
         let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        // The last octal digit of `flags` says for what it is open.
+        // The last octal digit of `flags` is the access mode.
         let is_read = of("flags:")?.ends_with('0');
         let name = fs::read_link(entry.path()).ok()?.file_name()?.to_string_lossy().into_owned();
         is_read.then_some(Reading { what: format!("reading {name}"), at: of("pos:")?.parse().ok()?, size: facts.len() })
@@ -161,16 +164,16 @@ mod tests {
     use std::io::{Seek as _, SeekFrom};
 
     #[test]
-    fn how_much_of_a_file_is_read_is_seen_from_outside() {
+    fn progress_is_read_from_the_descriptor() {
         let path = std::env::temp_dir().join(format!("ncclscope-progress-{}", std::process::id()));
-        // Larger than whatever the other tests read, and nothing on the disk.
+        // Larger than whatever the other tests read, and it takes no space on the disk.
         fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
         let mut file = fs::File::open(&path).unwrap();
         let what = format!("reading {}", path.file_name().unwrap().to_string_lossy());
         assert_eq!(reading(), Some(Reading { what: what.clone(), at: 0, size: 1 << 42 }));
         file.seek(SeekFrom::Start(1 << 40)).unwrap();
         assert_eq!(reading(), Some(Reading { what: what.clone(), at: 1 << 40, size: 1 << 42 }));
-        // Of four files one is done, and a quarter of this one. What other tests read is far less.
+        // One of four files is done, and a quarter of this one. What other tests read is far less.
         let stage = Stage::begin("joining".into(), 4 << 42);
         stage.advance(1 << 42);
         let at = staged().map(|it| (it.what, it.at >> 40, it.size));

@@ -1,5 +1,5 @@
-//! Many files on all cores: looked through side by side, and written one after the other while
-//! their packets are compressed.
+//! Many files on all cores: they are looked through side by side, and written one after the other
+//! while their packets are compressed.
 
 use std::fs::File;
 use std::io::{self, Take, Write as _};
@@ -11,12 +11,12 @@ use crate::cli::reason::Reason;
 use crate::trace::packer::Packer;
 use crate::trace::reader::{self, blocks};
 
-/// Files that each thread may be ahead of the one that waits for the first of them.
+/// How many files' results each thread may have ready before they are taken in order.
 const AHEAD: usize = 2;
 
-/// Calls `work` for all of them side by side, and `each` for what it made of them, one after the
-/// other in their order. `work` also gets how many threads it may have of its own. Not much more
-/// is in memory than what is under way.
+/// Calls `work` for all items side by side, and `each` with the results, in the items' order.
+/// `work` also gets how many threads it may use itself. Memory holds little more than the items
+/// being worked on.
 pub(super) fn look<'a, T: Sync, R: Send>(
     all: &'a [T],
     work: impl Fn(&'a T, usize) -> R + Sync,
@@ -40,35 +40,35 @@ pub(super) fn look<'a, T: Sync, R: Send>(
         };
         let workers: Vec<_> = (0..abreast).map(worker).collect();
         for (it, made) in all.iter().zip(workers.iter().cycle()) {
-            // One that panicked is joined at the end of the scope, which panics then.
+            // A thread that panicked is joined at the end of the scope, which then panics.
             let Ok(made) = made.recv() else { return };
             each(it, made);
         }
     });
 }
 
-/// What comes next in the file that is written.
+/// What comes next in the output file.
 pub(super) enum Piece<'a> {
-    /// Packets that are to be compressed.
+    /// Packets to compress.
     Packets(Vec<u8>),
-    /// What is written as it is.
+    /// Bytes to write as they are.
     Ready(Vec<u8>),
-    /// The same of another file.
+    /// A part of another file, to copy as it is.
     File(&'a Path, Take<File>),
 }
 
-/// Takes the pieces of a file that is written.
+/// Takes the pieces of the output file.
 pub(super) struct Pieces<'a> {
     to: Vec<SyncSender<Piece<'a>>>,
     next: usize,
 }
 
 impl<'a> Pieces<'a> {
-    /// Hands on the next piece; waits where too many are under way.
+    /// Hands on the next piece. Waits while too many are being worked on.
     ///
     /// # Errors
     ///
-    /// Where nothing more is written. Why that is, [`write()`] says.
+    /// If nothing more is written; [`write()`] returns the reason.
     pub(super) fn put(&mut self, piece: Piece<'a>) -> Result<(), reader::Error> {
         let to = self.next % self.to.len();
         self.next += 1;
@@ -76,8 +76,8 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Writes the pieces that `make` hands over, in their order; answers how many bytes that were. A
-/// few pieces for each core are in memory.
+/// Writes the pieces that `make` hands over, in order. Returns how many bytes that was. Memory
+/// holds a few pieces for each core.
 pub(super) fn write<'a>(
     path: &Path,
     output: &mut File,
@@ -101,7 +101,8 @@ pub(super) fn write<'a>(
         }
         let written = scope.spawn(move || {
             let mut written = 0;
-            // The first that has nothing more got no piece, and those after it neither.
+            // The first thread without another piece ends it: the threads after it have none
+            // either.
             for piece in from.iter().cycle().map_while(|from| from.recv().ok()) {
                 written += match piece {
                     Piece::Packets(bytes) | Piece::Ready(bytes) => {
@@ -118,7 +119,7 @@ pub(super) fn write<'a>(
         let mut pieces = Pieces { to, next: 0 };
         let made = make(&mut pieces);
         drop(pieces);
-        // Where writing failed, making did because of it.
+        // If writing failed, making failed because of it.
         let written = written.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         made.map(|()| written)
     })
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_side_by_side_is_in_order() {
+    fn results_of_side_by_side_work_are_in_order() {
         let numbers: Vec<u64> = (0..1_000).collect();
         let mut made = Vec::new();
         let wait = |number: u64| thread::sleep(std::time::Duration::from_micros(number * 7 % 50));
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_written_in_order_and_a_disk_that_is_full_ends_it() {
+    fn pieces_are_written_in_order_until_the_disk_is_full() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("written");
         let mut output = File::create(&path).unwrap();

@@ -1,4 +1,5 @@
-//! Who waited for whom: what the parts of all ranks in a collective say once their clocks are one.
+//! Who waited for whom: what the parts of all ranks in a collective show once they are on one
+//! clock.
 
 use std::collections::HashMap;
 
@@ -10,10 +11,10 @@ use crate::model::time::{Bounded, HostNs};
 use crate::trace::job::{Collective, CommTracks, JobTracks, Part, RankTracks};
 use crate::trace::reader;
 
-/// Packets that are handed on together, in bytes.
+/// How many bytes of packets are handed on together.
 const CHUNK: usize = 256 << 10;
 
-/// The part of a rank on the clock of all.
+/// One rank's part, on the common clock.
 #[derive(Clone, Copy)]
 struct Placed<'a> {
     visit: &'a Visit,
@@ -23,15 +24,16 @@ struct Placed<'a> {
     left: Bounded,
 }
 
-/// When a rank came, or the last one of a host.
+/// When a rank came, or the last rank of a host.
 #[derive(Clone, Copy)]
 struct Came<'a> {
     clock: usize,
     how: Option<&'a Move>,
-    /// On the clock of all, and on its own.
+    /// On the common clock.
     at: HostNs,
+    /// On its own clock.
     there: HostNs,
-    /// How far that may be off on its own clock, and on the clock of all, ns.
+    /// How far that may be off on its own clock, and on the common clock, ns.
     own_error: u64,
     error: u64,
 }
@@ -52,7 +54,7 @@ impl<'a> Placed<'a> {
 }
 
 impl Came<'_> {
-    /// How far it may be off when one of them came before the other, ns.
+    /// The error of the time between the two, ns.
     fn error_to(self, other: Came<'_>) -> u64 {
         if self.clock == other.clock {
             let between = self.how.map_or(0, |how| how.offset.error_between(self.there, other.there));
@@ -63,7 +65,7 @@ impl Came<'_> {
     }
 }
 
-/// How far it may be off how long a rank waited for the last one, whichever that truly was, ns.
+/// The error of how long a rank waited for the last one, whichever rank that really was, ns.
 fn wait_error(came: Came<'_>, last: Came<'_>, last_of_hosts: &[Came<'_>]) -> u64 {
     let latest = last_of_hosts.iter().map(|it| it.at.0.saturating_add(came.error_to(*it))).max().unwrap_or(0);
     latest.saturating_sub(last.at.0).max(came.error_to(last))
@@ -73,8 +75,8 @@ fn shifted(time: Bounded, how: Option<&Move>) -> Bounded {
     how.map_or(time, |how| time.shifted(how.offset.at(time.time)))
 }
 
-/// Draws it, and the arrows of transfers, and hands the packets to `put`. Returns how many arrows are left out because the
-/// clocks would turn them round.
+/// Draws it, and the arrows of transfers, and hands the packets to `put`. Returns how many arrows
+/// are left out because the clocks would reverse them.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
@@ -130,7 +132,7 @@ struct Known<'a> {
     last_of_hosts: Vec<Came<'a>>,
 }
 
-/// What is known of a collective; nothing where nobody waited for anybody.
+/// What is known about a collective; `None` if nobody waited for anybody.
 fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &'a [Option<Move>]) -> Option<Known<'a>> {
     if visits.iter().any(|it| it.is_send_recv) {
         return None;
@@ -151,7 +153,7 @@ fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &'a [Option<Mo
             None => last_of_hosts.push(came),
         }
     }
-    // By how much it came after each other one, at least, as it seems, and at most.
+    // How long it came after another one: the least, the likeliest and the most.
     let after = |other: &Placed<'_>| {
         let (late, error) = (last.at.since(other.entered.time), last.error_to(other.came()));
         [late.saturating_sub(error), late, late.saturating_add(error)]
@@ -187,7 +189,7 @@ fn transfers(
             let (clock, time) = shared.time_of(end);
             (end.track, shifted(time, moves[clock].as_ref()).time)
         });
-        // Perfetto draws an arrow from what is earlier to what is later.
+        // Perfetto draws an arrow from the earlier end to the later one.
         if sent <= arrived { arrows.push(arrow) } else { backwards += 1 }
     }
     arrows.sort_unstable_by_key(|[(_, sent), _]| *sent);
@@ -198,7 +200,7 @@ fn transfers(
     Ok(backwards)
 }
 
-/// Hands on what was drawn, where that is enough.
+/// Hands on what was drawn, if it has reached this many bytes.
 fn hand_on(
     job: &mut JobTracks,
     at_least: usize,

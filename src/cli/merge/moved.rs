@@ -1,4 +1,5 @@
-//! Copies a trace onto another host's clock: all of its times are shifted, and nothing else changes.
+//! Copies a trace onto another host's clock: all of its times are shifted, and nothing else
+//! changes.
 
 use std::io::Read;
 
@@ -12,21 +13,21 @@ use crate::trace::reader::wire::{Field, fields, put_bytes, put_uint};
 use crate::trace::reader::{self, Packet};
 use crate::trace::writer::attribute;
 
-/// Packets that are compressed together, in bytes.
+/// How many bytes of packets are compressed together.
 const CHUNK: usize = 256 << 10;
 
-/// How the times of a host become those of another.
+/// How the times of one host become those of another.
 #[derive(Clone)]
 pub(super) struct Move {
     /// What is added to them.
     pub(super) offset: Offset,
-    /// The host, and in words how and how well its times were put on the other's clock.
+    /// The host; and in words, how its times were put on the other's clock and how exact that is.
     pub(super) host: String,
     pub(super) how: String,
 }
 
-/// Copies a trace whose times are moved, and in which `edits` change packets that describe tracks.
-/// `put` gets many packets at a time. Its times are of the boot `boot` then, and it says so.
+/// Copies a trace with its times shifted; `edits` changes packets that describe tracks. `put` gets
+/// many packets at a time. The copy's times belong to the boot `boot`, and it says so.
 pub(super) fn copy(
     source: impl Read + Send,
     how: &Move,
@@ -50,7 +51,7 @@ pub(super) fn copy(
 struct Copier<'a> {
     how: &'a Move,
     boot: &'a str,
-    /// What the delta clock of each sequence reads in the copy.
+    /// The time of each sequence's delta clock in the copy.
     clocks: FxHashMap<u64, u64>,
     /// The packet that is being written.
     packet: Vec<u8>,
@@ -89,7 +90,7 @@ impl Copier<'_> {
         self.packet = out;
     }
 
-    /// Of the clocks at one instant those that the copy has: the trace's and the sequence's own.
+    /// The clocks of a snapshot that the copy has: the trace's and the sequence's own.
     fn snapshot(&mut self, sequence: u64, snapshot: &[u8]) -> Vec<u8> {
         let uint = |clock: &Field<'_>, number| {
             fields(clock.bytes()).find(|field| field.number == number).map_or(0, |field| field.uint())
@@ -104,7 +105,7 @@ impl Copier<'_> {
             let is_delta = uint(&clock, clock_snapshot::clock::IS_INCREMENTAL) != 0;
             let time = match id(&clock) {
                 clock_id::BOOTTIME => shifted,
-                // Those of the other host are related to its own clock.
+                // These belong to the other host's own clock.
                 clock_id::MONOTONIC | clock_id::REALTIME => continue,
                 _ if is_delta => shifted,
                 _ => uint(&clock, clock_snapshot::clock::TIMESTAMP),

@@ -1,5 +1,6 @@
-//! Gives a file's processes other marks. A mark is 20 random bits, so that of a thousand processes two have the same one more often
-//! than not seldom; their tracks, sequences and arrows would mix.
+//! Gives a file's processes other marks. A mark is the 20 random bits of a process's tag, so among
+//! a thousand processes two often share one, and their tracks, sequences and arrows would be mixed
+//! up.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,10 +15,10 @@ use crate::trace::reader::wire::{fields, put_bytes, put_fixed64, put_uint};
 use crate::trace::reader::{self, TERMINATING_FLOW_IDS, blocks};
 use crate::trace::writer::{SEQUENCE_TAG_SHIFT, TRACK_BITS, attribute};
 
-/// New marks, by the old ones.
+/// New marks, by old mark.
 pub(super) type Marks = BTreeMap<u64, u64>;
 
-/// The number with another mark, which is at this place in it.
+/// The number with its mark replaced; the mark is `shift` bits up.
 fn with_mark(number: u64, shift: u32, marks: &Marks) -> u64 {
     let mask = ((1 << ProcessTag::BITS) - 1) << shift;
     match marks.get(&((number & mask) >> shift)) {
@@ -26,7 +27,7 @@ fn with_mark(number: u64, shift: u32, marks: &Marks) -> u64 {
     }
 }
 
-/// Copies a trace with other marks into a file without a name, beside `output`.
+/// Copies a trace with other marks into an unnamed file, in the folder of `output`.
 pub(super) fn copied(path: &Path, marks: &Marks, output: &Path) -> Result<File, reader::Error> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut copy = tempfile::tempfile_in(folder)?;
@@ -46,7 +47,7 @@ pub(super) fn again(copy: &File) -> io::Result<File> {
     Ok(again)
 }
 
-/// Packets one after the other, with other marks.
+/// A series of packets, with other marks.
 fn packets(framed: &[u8], marks: &Marks) -> Vec<u8> {
     edited(framed, |number, packet, out| match number {
         trace::PACKET => put_bytes(out, number, &self::packet(packet.bytes(), marks)),
@@ -77,7 +78,7 @@ fn packet(packet: &[u8], marks: &Marks) -> Vec<u8> {
 
 const DESCRIPTOR: &[u32] = &[track_descriptor::UUID, track_descriptor::PARENT_UUID];
 
-/// A message in which these fields are uuids of tracks.
+/// A message in which the fields `uuids` are uuids of tracks.
 fn tracks(message: &[u8], marks: &Marks, uuids: &[u32]) -> Vec<u8> {
     edited(message, |number, field, out| match uuids.contains(&number) {
         true => put_uint(out, number, with_mark(field.uint(), TRACK_BITS, marks)),
@@ -95,7 +96,7 @@ fn event(event: &[u8], marks: &Marks) -> Vec<u8> {
     })
 }
 
-/// What an earlier merge drew has a mark, too, which is said in an attribute.
+/// What an earlier merge drew has a mark, too, which is stated in an attribute.
 fn attributes(attributes: &[u8], marks: &Marks) -> Vec<u8> {
     edited(attributes, |number, said, out| {
         let text = |which| fields(said.bytes()).find(|it| it.number == which).map_or(&b""[..], |it| it.bytes());
@@ -113,7 +114,7 @@ fn attributes(attributes: &[u8], marks: &Marks) -> Vec<u8> {
     })
 }
 
-/// A message whose fields `edit` writes anew.
+/// A message with its fields rewritten by `edit`.
 fn edited(message: &[u8], edit: impl Fn(u32, &reader::wire::Field<'_>, &mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len() + 8);
     fields(message).for_each(|field| edit(field.number, &field, &mut out));
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_marks_that_have_a_new_one_change() {
+    fn only_marks_with_a_replacement_change() {
         let marks = Marks::from([(0x12345, 0xabcde)]);
         assert_eq!(with_mark(0x12345 << TRACK_BITS | 7, TRACK_BITS, &marks), 0xabcde << TRACK_BITS | 7);
         assert_eq!(with_mark(3 << 28 | 0x12345 << 8 | 9, SEQUENCE_TAG_SHIFT, &marks), 3 << 28 | 0xabcde << 8 | 9);

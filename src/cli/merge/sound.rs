@@ -1,8 +1,8 @@
-//! Whether a file is what a recording wrote. Where packets are compressed, zlib's checksum tells.
-//! The others have none, but every trace of ours keeps to more than Perfetto's format: fields have
-//! the types of the schema and are there once, names, tracks and sequences are defined before they
-//! are used, slices begin before they end. Hardly any other bytes do. A value in the place of
-//! another value is not noticed.
+//! Whether a file is what a recording wrote. Where packets are compressed, zlib's checksum shows
+//! it. Other packets have no checksum, but our traces follow stricter rules than Perfetto's format:
+//! fields have the types of the schema and occur once; names, tracks and sequences are defined
+//! before they are used; slices begin before they end. Hardly any other bytes follow all of them. A
+//! changed value that is still valid is not noticed.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -11,17 +11,17 @@ use crate::trace::fields::{interned_data, trace_packet, track_event, track_event
 use crate::trace::reader::wire::{Field, Value, fields};
 use crate::trace::reader::{self, Damage, Event, Packet, TERMINATING_FLOW_IDS};
 
-/// No file spans more, in ns: 365 days.
+/// No file covers more time than this, in ns: 365 days.
 const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
 
-/// What a file has said so far.
+/// What is known about a file so far.
 #[derive(Default)]
 pub(super) struct Sound {
     /// The sequences that have begun.
     sequences: FxHashSet<u64>,
     /// The tracks that were described, and how many slices are open on each.
     tracks: FxHashMap<u64, u32>,
-    /// Its first time.
+    /// The first time in it.
     first: Option<HostNs>,
     args: Args,
 }
@@ -31,7 +31,7 @@ impl Sound {
     ///
     /// # Errors
     ///
-    /// When no recording writes such a packet, or not there.
+    /// If no recording writes such a packet, or not in this place.
     pub(super) fn look(&mut self, packet: &Packet<'_>) -> Result<(), reader::Error> {
         self.packet(packet).map_err(|why| reader::Error::Packet { at: packet.at, damage: Damage::Foreign(why) })
     }
@@ -65,7 +65,7 @@ impl Sound {
             }
             seen |= bit;
         }
-        // What is more than an event is rare.
+        // Packets that are not plain events are rare.
         if !is_event {
             let whole = packet.decode().map_err(|_| "it is no message")?;
             if let Some(descriptor) = &whole.track_descriptor {
@@ -137,8 +137,8 @@ fn is_text(field: &Field<'_>) -> bool {
     is_bytes(field) && str::from_utf8(field.bytes()).is_ok()
 }
 
-/// Which of our typed arguments are texts, by their number; the others are integers. Nothing where
-/// the file describes none of that number.
+/// Which of our typed arguments are texts, by number; the others are integers. `None` if the file
+/// does not describe an argument with that number.
 #[derive(Default)]
 struct Args(Vec<Option<bool>>);
 
@@ -155,8 +155,8 @@ impl Args {
 }
 
 impl Args {
-    /// By the descriptor that a trace carries; nothing where that is none. The numbers are those
-    /// of protobuf's `descriptor.proto`.
+    /// Read from the descriptor that a trace carries; `None` if that is not a descriptor. The
+    /// numbers are those of protobuf's `descriptor.proto`.
     fn of(descriptor: &[u8]) -> Option<Args> {
         const NAME: u32 = 1;
         /// In a file.
@@ -190,7 +190,7 @@ impl Args {
     }
 }
 
-/// The fields of a message; nothing where it is none.
+/// The fields of a message; `None` if it is not a message.
 fn whole(message: &[u8]) -> Option<Vec<Field<'_>>> {
     let mut parts = fields(message);
     let found = parts.by_ref().collect();
@@ -211,7 +211,7 @@ mod tests {
             [Some(false), Some(false), Some(false), Some(true), Some(true)]
         );
         assert!(args.are_sound(&[0x08, 7]) && args.are_sound(&[]));
-        // A text in the place of an integer; half an integer.
+        // A text instead of an integer; half an integer.
         assert!(!args.are_sound(&[0x0a, 1, b'x']) && !args.are_sound(&[0x08]));
         let mut damaged = EXTENSION.to_vec();
         damaged[2_000..2_040].fill(0xff);

@@ -70,8 +70,14 @@ fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
     };
     // One command per track, because the viewer orders the tracks pinned by one command by process,
     // which up to v56 means by their slices.
-    for name in pinned(survey) {
-        command("PinTracksByRegex", &[&format!("^{}$", escaped(&name))]);
+    let pinned = pinned(survey);
+    for name in &pinned {
+        command("PinTracksByRegex", &[&format!("^{}$", escaped(name))]);
+    }
+    // `merge` drew who was last, with the clocks' errors.
+    let merged = first_to_last(survey, &pinned);
+    for name in &merged {
+        command("PinTracksByRegex", &[&format!("^{}$", escaped(name))]);
     }
     if survey.dropped > 0 {
         command("PinTracksByRegex", &[&format!("^{}$", words::track::DROPS)]);
@@ -80,7 +86,7 @@ fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
         command("AddDebugSliceTrack", &[&unfinished(), "No end seen"]);
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
-    if processes > 1 && !survey.operations.is_empty() {
+    if processes > 1 && !survey.operations.is_empty() && merged.is_empty() {
         let with_runs = with_runs(survey);
         let of_all = survey.tracks.iter().filter(|(_, track)| track.operations > 0);
         let all_run = of_all.map(|(uuid, _)| survey.process(*uuid)).all(|process| with_runs.contains(&process));
@@ -145,6 +151,13 @@ fn pinned(survey: &Survey) -> Vec<String> {
     let mut names: Vec<_> = fits.map(|(name, _)| name.to_owned()).collect();
     names.sort_by_cached_key(|name| by_rank(name));
     names
+}
+
+/// The tracks that say who was last, of the communicators of these tracks.
+fn first_to_last(survey: &Survey, tracks: &[String]) -> BTreeSet<String> {
+    let label = |name: &String| Some(name.split_once(words::track::RANK)?.0.to_owned() + words::track::FIRST_TO_LAST);
+    let there: BTreeSet<&str> = survey.tracks.values().map(|track| &*track.name).collect();
+    tracks.iter().filter_map(label).filter(|name| there.contains(&**name)).collect()
 }
 
 /// The sort key of a communicator's track: its label, and the rank in it as a number.

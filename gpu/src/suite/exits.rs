@@ -46,8 +46,7 @@ pub(super) fn run(bench: &mut Bench) {
             faults.extend(
                 (traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())),
             );
-            faults
-                .extend((is_closed && verdict.open > 0).then(|| format!("{} traces have no end", verdict.open)));
+            faults.extend((is_closed && verdict.open > 0).then(|| format!("{} traces have no end", verdict.open)));
             let child = ended.told.iter().flatten().filter_map(|told| told.figures.get("child"));
             faults.extend(child.filter(|status| **status != 0.0).map(|status| format!("a child ended with {status}")));
             let figure =

@@ -1,6 +1,6 @@
 //! The real libnccl on emulated GPUs.
 //!
-//! `README.md` beside this crate says what is emulated and what is not. The modules, from the bottom up:
+//! `README.md` beside this crate says what is emulated and what is not. The modules, bottom up:
 //!
 //! | module | what it is |
 //! | --- | --- |

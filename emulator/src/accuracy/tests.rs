@@ -30,7 +30,7 @@ fn communicator() -> Line {
     })
 }
 
-/// An AllReduce from 1000 us times `number` on, 100 us long, as every one of its loop.
+/// An AllReduce of 100 us that starts at 1000 us times `number`, like every one of its loop.
 fn kernel(number: u32) -> Kernel {
     let start = u64::from(number) * 1_000_000;
     Kernel {
@@ -64,7 +64,7 @@ fn kernel(number: u32) -> Kernel {
     }
 }
 
-/// What a trace says of it that is right in everything.
+/// What an entirely correct trace says of it.
 fn seen(kernel: &Kernel) -> SeenKernel {
     let operation = SeenOperation {
         function: "AllReduce".into(),
@@ -182,13 +182,14 @@ fn what_times_are_off_must_be_explained() {
     for (off, bounds, unexplained) in [
         (1_000, [Some(0), Some(0)], 0),
         (1_001, [Some(0), Some(0)], 1),
-        // Nobody knows.
+        // Unknown bounds.
         (1_001, [None, None], 0),
         (21_000, [Some(-3), Some(20_000)], 0),
         (21_001, [Some(-3), Some(20_000)], 1),
         (-21_000, [Some(-20_000), Some(3)], 0),
         (-21_000, [Some(-19_999), Some(3)], 1),
-        // A recording that is certain of an error must state it, and cannot explain with it what is not off.
+        // A recording that is certain of an error must state it, and cannot use it to explain
+        // times that are right.
         (30_000_000, [Some(29_000_000), Some(31_000_000)], 0),
         (0, [Some(29_000_000), Some(31_000_000)], 0),
     ] {
@@ -313,7 +314,7 @@ fn what_nccl_does_not_tell_is_not_demanded() {
 
 #[test]
 fn order_alone_goes_wrong_at_the_second_run_of_a_graph() {
-    // One node runs twice, and then something is launched as usual.
+    // One node runs twice, then a launch outside of graphs follows.
     let replay = |number: u32, replay: u64| Kernel {
         graph: Some(GraphPlace { exec: 1, node: 50, original_node: 5, replay }),
         ..kernel(number)
@@ -336,7 +337,7 @@ fn another_run_of_a_graph_is_another_operation() {
         *run = Some(says);
     }
     assert_eq!(judge(&truth, &seen).faults(Demand::Whole), [""; 0]);
-    // By the number of the run, and by the numbers of the operations.
+    // By the number of the run, and by the sequence numbers of the operations.
     let mut other = seen.clone();
     let Claim::Operations { run, .. } = &mut other.kernels[2].claim else { panic!("it is matched") };
     *run = Some(2);
@@ -384,7 +385,7 @@ fn channels_are_known_by_their_stamps() {
     ] {
         assert_eq!(judge_as(wrong.clone()).faults(Demand::NeverWrong).len(), 1, "{wrong:?}");
     }
-    // Where no kernel is shown, it may be as uncertain as it says, not more.
+    // Where no kernel is shown, it may be exactly as uncertain as it states.
     seen.kernels.clear();
     let mut judge_as = |channel: SeenChannel| {
         seen.channels = vec![channel];

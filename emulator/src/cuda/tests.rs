@@ -405,7 +405,8 @@ fn launches_of_one_graph_do_not_overlap_across_streams() {
 #[test]
 fn two_kernels_of_a_graph_that_wait_for_each_other_do_not_hang() {
     ready();
-    // A kernel that a kernel of another branch lets go: as two communicators of one process do to each other.
+    // A kernel waits for a kernel of another branch, as those of two communicators in one process
+    // may.
     let (origin, branch, fork, join) =
         (Stream::create().unwrap(), Stream::create().unwrap(), Event::create().unwrap(), Event::create().unwrap());
     let number = AtomicU32::new(0);

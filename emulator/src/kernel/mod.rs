@@ -13,11 +13,13 @@
 //!
 //! | | played | not played |
 //! | --- | --- | --- |
-//! | collectives | AllReduce (ring, tree); AllGather, ReduceScatter, Broadcast, Reduce (ring) | CollNet, NVLS, PAT |
+//! | AllReduce | ring, tree | CollNet, NVLS |
+//! | AllGather, ReduceScatter, Broadcast, Reduce | ring | CollNet, NVLS, PAT |
 //! | others | several broadcasts at once, sends and receives | symmetric kernels |
 //! | protocols | Simple, LL | LL128 |
 //! | reductions | all, on all types | |
-//! | connections | peer access, shared memory, network; private and shared buffers | registered buffers |
+//! | connections | peer access, shared memory, network | |
+//! | buffers | private, shared | registered |
 //!
 //! In every release from 2.23 on NCCL uses trees only for AllReduce. A kernel that cannot be
 //! played ends the process with the exit code 86 and a line on stderr that says what to set

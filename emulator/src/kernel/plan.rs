@@ -2,8 +2,8 @@
 //! channel, and for the truth the operations that these works are parts of.
 //!
 //! ```text
-//!  arguments: head | batch 0 | batch 1 | batch 2 | ... | works (or in the FIFO, or in memory of their own)
-//!                       └ block 0's first; nextJump leads to its next, nextExtends makes the two one
+//!  arguments: head | batch 0 | batch 1 | ... | works (or in the FIFO, or in their own memory)
+//!                    └ block 0's first; nextJump leads to its next, nextExtends joins the two
 //! ```
 
 use std::collections::HashMap;

@@ -67,7 +67,7 @@ struct Connection {
     head: Place,
     tail: Place,
     buffer: Place,
-    /// Where the proxy, if there is one, reads the size of each step.
+    /// What is exchanged with the proxy about each step, if there is one.
     fifo: Option<Place>,
     /// Bytes from one slot to the next.
     slot_bytes: usize,

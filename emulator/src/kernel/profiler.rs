@@ -4,7 +4,7 @@
 //! | release | what |
 //! | --- | --- |
 //! | up to 2.25 | nothing |
-//! | 2.26 | for each channel the number of the last work that has begun, and of the last that has ended |
+//! | 2.26 | for each channel the numbers of the last works that have begun and ended |
 //! | from 2.27 | for each channel a ring of numbers with the device's time |
 //!
 //! Works are numbered over the life of the channel. Up to 2.30 the kernel numbers every work,
@@ -99,7 +99,7 @@ impl<'b> Profiler<'b> {
         }
     }
 
-    /// Reads the timer, and writes the time to the ring.
+    /// Reads the timer, and writes the time to the ring, if there is one.
     fn write(&self, counter: Option<u64>, which: impl Fn(&Books) -> Place) -> Stamp {
         /// `MAX_PROFILER_EVENTS_PER_CHANNEL`
         const ENTRIES: u64 = 64;

@@ -118,8 +118,8 @@ enum Kind {
     Min,
     /// Of floats.
     Max,
-    /// The least integer after this mask is applied with XOR. The mask turns the order of signed
-    /// numbers into that of unsigned ones, and a maximum into a minimum.
+    /// The least integer, compared as unsigned after XOR with this mask. The mask turns the order
+    /// of signed numbers into that of unsigned ones, and a maximum into a minimum.
     LeastUnder(u64),
     /// The sum over all ranks of their elements times this scalar, given as bits.
     ScaledSum(u64),

@@ -4,7 +4,7 @@
 //! ```text
 //!  file ──► inspect ──► load ──► patch ──► ready: api, layout, symbols
 //!             │           │        │
-//!             │           │        └ jumps over the CUDA runtime that is linked into it, in memory only
+//!             │           │        └ jumps over the CUDA runtime linked into it, in memory only
 //!             │           └ dlopen
 //!             └ symbol table and debug information; the layout is kept in a cache, by build id
 //! ```

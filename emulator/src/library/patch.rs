@@ -1,9 +1,9 @@
 //! The jumps that overwrite the CUDA runtime inside libnccl, in memory only.
 //!
 //! ```text
-//!  cudaMalloc:  mov rax, <ours>     cudaFoo:  mov rax, <trap>     trap:  mov rdi, <cudaFoo's record>
-//!               jmp rax                       jmp rax                    mov rax, <trapped>
-//!                                                                        jmp rax
+//!  cudaMalloc:  mov rax, <ours>   cudaFoo:  mov rax, <trap>   trap:  mov rdi, <cudaFoo's record>
+//!               jmp rax                     jmp rax                  mov rax, <trapped>
+//!                                                                    jmp rax
 //! ```
 
 use std::collections::{HashMap, HashSet};

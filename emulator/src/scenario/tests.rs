@@ -3,7 +3,7 @@ use super::*;
 
 const HEAD: &str = "title = \"t\"\n[job]\nhosts = 2\nranks_per_host = 2\n";
 
-/// Reads a job of two hosts of two ranks, with more text after it.
+/// Reads a job of two hosts with two ranks each, followed by more text.
 fn parse(more: &str) -> Result<Scenario, String> {
     Scenario::parse("test", &format!("{HEAD}program = \"\"\"\nsync\n\"\"\"\n{more}"), None)
 }

@@ -5,7 +5,7 @@ fn parse(text: &str) -> Program {
     Program::parse(text, 4).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// What is wrong with a program for four ranks, with the line.
+/// The error in a program for four ranks, with its line.
 fn wrong(text: &str) -> String {
     let error = Program::parse(text, 4).expect_err(text);
     format!("{}: {}", error.line, error.message)

@@ -14,7 +14,8 @@ use super::host::{self, Event, Stream};
 use super::*;
 use crate::truth::Line;
 
-/// A kernel that the tests launch as libnccl does, through a buffer of arguments: it adds one to a number.
+/// A kernel that the tests launch as libnccl does, through a buffer of arguments: it adds one to a
+/// number.
 const ADD_ONE: usize = 0x1000;
 /// One whose end waits until a number is not 0.
 const WAIT: usize = 0x2000;
@@ -158,7 +159,8 @@ fn launch_like_nccl(function: usize, number: &AtomicU32, stream: Handle, event: 
         attributes: &raw const attribute,
         count: event.is_some().into(),
     };
-    // SAFETY: configuration and arguments are what the function takes, and the number outlives the kernel.
+    // SAFETY: configuration and arguments are what the function takes, and the number outlives the
+    // kernel.
     check(unsafe { launch(&raw const config, function, std::ptr::null(), extra.as_ptr()) }).unwrap();
 }
 
@@ -283,7 +285,8 @@ fn pageable_memory_is_read_and_written_before_a_copy_returns() {
     let buffer = host::malloc(8).unwrap();
     stream.compute("holds_up", [1; 3], [1; 3], 20_000_000, || {}).unwrap();
     let mut number = 7_u64;
-    // SAFETY: the source is read during the call, so it may change after; the buffer outlives the copies.
+    // SAFETY: the source is read during the call, so it may change after; the buffer outlives the
+    // copies.
     unsafe { stream.copy(buffer.as_ptr(), (&raw const number).cast(), 8) }.unwrap();
     number = 8;
     assert!(!stream.query().unwrap());
@@ -455,8 +458,8 @@ fn what_a_capture_cannot_hold_makes_it_invalid() {
     assert_eq!(Stream::default().begin_capture(), Err(Error::StreamCaptureUnsupported));
 }
 
-/// What libnccl does around a captured kernel: a stream of its own that joins without waiting, waits for an event from
-/// outside, and ends with a record that nothing waits for.
+/// What libnccl does around a captured kernel: a stream of its own that joins without waiting,
+/// waits for an event from outside, and ends with a record that nothing waits for.
 #[test]
 fn libnccls_own_streams_take_part_in_a_capture() {
     ready();
@@ -494,7 +497,8 @@ fn libnccls_own_streams_take_part_in_a_capture() {
         user.wait_event(&scratch).unwrap();
         launch_like_nccl(ADD_ONE, &number, user.handle(), Some(&launched));
 
-        // A stream that waits for the kernel's beginning only: its frontier cannot be told without the edges.
+        // A stream that waits for the kernel's beginning only: its frontier cannot be told without
+        // the edges.
         let order = Stream::create().unwrap();
         order.wait_event(&launched).unwrap();
         let (mut status, mut id, mut graph, mut nodes, mut edges, mut count) =
@@ -582,7 +586,8 @@ fn a_graph_is_built_by_hand() {
     let (mut status, mut id, mut graph, mut tip) = (0, 0, std::ptr::null_mut(), std::ptr::null_mut());
     let node = HostNode { function: add_ten, data: Arc::as_ptr(&number).cast_mut().cast() };
     let null: *mut c_void = std::ptr::null_mut();
-    // SAFETY: the handles are alive, the places for results writable, and the number outlives the graph.
+    // SAFETY: the handles are alive, the places for results writable, and the number outlives the
+    // graph.
     unsafe {
         check(info(stream.handle(), &raw mut status, &raw mut id, &raw mut graph, std::ptr::null_mut(), null.cast()))
             .unwrap();
@@ -943,8 +948,8 @@ fn an_observer_is_told_everything_in_order() {
     assert!(all[node + 1].is_call("cuLaunchKernelEx", true));
     assert!(!all.iter().any(|told| matches!(told, Told::Queued { .. })), "nothing runs yet");
 
-    // A launch of the graph: the driver's call within the runtime's, with the same id; each node is announced, then
-    // done.
+    // A launch of the graph: the driver's call within the runtime's, with the same id; each node
+    // is announced, then done.
     told().clear();
     exec.launch(&early).unwrap();
     early.synchronize().unwrap();

@@ -97,8 +97,7 @@ impl<'w> Work<'w> {
             if left < round {
                 chunk = left.div_ceil(ranks).next_multiple_of(aligned);
             }
-            // The chunk of a rank. Each chunk gets its last contribution from one rank of the
-            // ring.
+            // The chunk of a rank. Each rank of the ring finishes one of them.
             let of = |rank: usize| {
                 let from = rank % ranks * chunk;
                 (self.part.first + done + from, chunk.min(left.saturating_sub(from)))

@@ -9,11 +9,12 @@
 //! [job]
 //! hosts = 2
 //! ranks_per_host = 2
-//! ranks = "processes"     # or "threads": one process a host, a thread a rank; or "devices": one thread drives all GPUs of its host
-//! seed = 1                # of everything that is chosen at random
-//! time_limit = "60 s"     # then everything is killed
+//! ranks = "processes"     # or "threads": one process per host, one thread per rank;
+//!                         # or "devices": one thread per host, which drives all its GPUs
+//! seed = 1                # of all random choices
+//! time_limit = "60 s"     # after this everything is killed
 //! hang_after = "3 s"      # how long a job goes on once a rank hangs on purpose
-//! program = """           # what the ranks do: see the module `program`
+//! program = """           # see the module `program`
 //! repeat 10 {
 //!   compute forward 3 ms
 //!   all_reduce 16 MiB f32 sum
@@ -24,17 +25,17 @@
 //! NCCL_PROTO = "Simple"
 //!
 //! [gpu]
-//! bandwidth = "10 GB/s"   # of one channel; without it, as fast as the processor is
+//! bandwidth = "10 GB/s"   # of one channel; if absent, as fast as the processor
 //! launch_latency = "4 us"
 //! timer_offset = "-60 s to 60 s"     # of the GPU's own timer, chosen in that range for each GPU
 //! timer_drift = "-50 ppm to 50 ppm"
 //! timer_granularity = "32 ns"
-//! timer_wander = "0 ppm"               # by how much its rate swings to both sides, within 8 s
+//! timer_wander = "0 ppm"             # how far its rate swings to either side, within 8 s
 //!
 //! [network]
-//! kind = "socket"         # NCCL's own; or "plugin": the emulator's, which has a bandwidth and a latency
+//! kind = "socket"         # NCCL's own; or "plugin": the emulator's, with bandwidth and latency
 //!
-//! [[slow]]                # a rank whose computation, or whose NCCL kernels, take so much longer
+//! [[slow]]                # a rank whose computation or NCCL kernels take longer by a factor
 //! rank = 3
 //! compute = 1.5
 //! kernels = 1.2
@@ -45,10 +46,10 @@
 //! bandwidth = "1 GB/s"
 //! latency = "20 us"
 //!
-//! [[stall]]               # a kernel of NCCL that stands still
+//! [[stall]]               # a stall of an NCCL kernel
 //! rank = 1
 //! kernel = 5              # counted from 0
-//! step = 2                # before which step, or at once
+//! step = 2                # the step before which it stalls; if absent, at once
 //! for = "200 ms"
 //!
 //! [[timer]]               # one rank's timer

@@ -34,37 +34,47 @@
 //! | statement | what it does |
 //! | --- | --- |
 //! | `communicator NAME = all` | makes a communicator of all ranks |
-//! | `communicator NAME = ranks 2,0` | of these, in this order |
+//! | `communicator NAME = ranks 2,0` | of these ranks, in this order |
 //! | `communicator NAME = stride K` | one for each remainder of the rank by `K` |
-//! | `communicator NAME = blocks K` | one for each `K` ranks that follow each other |
-//! | `communicator NAME = split PARENT by rank % K [reversed]` | `ncclCommSplit`; also `rank / K`, and `rank < K`, where the others get none |
-//! | `destroy NAME`, `abort NAME`, `create NAME` | ends a communicator, also with work in flight; makes it once more |
+//! | `communicator NAME = blocks K` | one for each `K` consecutive ranks |
+//! | `communicator NAME = split PARENT by rank % K [reversed]` | `ncclCommSplit` |
+//! | `destroy NAME`, `abort NAME` | ends it, even with work in flight |
+//! | `create NAME` | makes it again |
 //! | `finalize NAME` | `ncclCommFinalize`; only `destroy` may follow |
 //! | `all_reduce SIZE TYPE OP [in place] [on NAME]` | also `reduce_scatter` |
 //! | `all_gather SIZE TYPE [in place] [on NAME]` | |
 //! | `reduce SIZE TYPE OP root R [in place] [on NAME]` | |
 //! | `broadcast SIZE TYPE root R [in place] [on NAME]` | |
 //! | `send SIZE TYPE from A to B [on NAME]` | one rank sends, the other receives |
-//! | `send_recv ring SIZE TYPE [on NAME]` | each sends to the next and receives from the one before, in a group |
-//! | `all_to_all SIZE TYPE [native] [on NAME]` | sends and receives in a group; `native` calls `ncclAlltoAll`, where NCCL has it |
+//! | `send_recv ring SIZE TYPE [on NAME]` | each sends to the next rank, in a group |
+//! | `all_to_all SIZE TYPE [native] [on NAME]` | sends and receives in a group |
 //! | `gather SIZE TYPE root R [native] [on NAME]` | likewise; also `scatter` |
-//! | `... symmetric [on NAME]` | a collective or a `native` call on memory of `ncclMemAlloc` that is registered as symmetric windows; needs `peer_access` and `virtual_memory` in `[gpu]` |
+//! | `... symmetric [on NAME]` | a collective or a `native` call on symmetric windows |
 //! | `group { ... }` | `ncclGroupStart`, operations, `ncclGroupEnd` |
 //! | `compute NAME TIME` | a kernel of the application |
-//! | `wait NAME` | what is computed from now on waits for the communicator's operations |
+//! | `wait NAME` | later computation waits for the communicator's operations |
 //! | `sync` | the host waits for everything |
 //! | `sleep TIME` | the host waits |
 //! | `repeat N { ... }` | |
-//! | `only ranks 0,1 { ... }`, `except rank 2 { ... }` | what some ranks do |
-//! | `capture NAME { ... }` | records operations and computation as a CUDA graph instead of doing them |
-//! | `replay NAME [N times] [on COMMUNICATOR]` | launches that graph, on the stream of computation or on that communicator's |
+//! | `only ranks 0,1 { ... }`, `except rank 2 { ... }` | for some ranks only |
+//! | `capture NAME { ... }` | captures operations and computation as a CUDA graph |
+//! | `replay NAME [N times] [on COMMUNICATOR]` | launches that graph on a stream |
 //! | `instantiate NAME of GRAPH` | makes another executable graph of a captured one |
-//! | `instantiate NAME of clone of GRAPH`, `... of child GRAPH` | the same of a clone of it, or of a graph with it as a child graph |
-//! | `update NAME { ... }` | records as `capture` does, and updates that executable graph by it (`cudaGraphExecUpdate`) |
-//! | `release`, `acquire` | calls `ncclscope_release`, and `ncclscope_acquire`: CUPTI is lent meanwhile |
-//! | `environment NAME=VALUE` | for communicators made from here on: `NCCL_ALGO`, `NCCL_PROTO` |
-//! | `hang` | the rank stops; some time later the whole job is killed, which is how this scenario should end |
-//! | `exit`, `exit at once`, `exec` | leaves the communicators as they are: `exit(0)`, `_exit(0)`, another program in the process |
+//! | `instantiate NAME of clone of GRAPH` | the same, from a clone |
+//! | `instantiate NAME of child GRAPH` | the same, from a graph with it as a child graph |
+//! | `update NAME { ... }` | captures again and calls `cudaGraphExecUpdate` |
+//! | `release` | calls `ncclscope_release`: CUPTI is lent |
+//! | `acquire` | calls `ncclscope_acquire`: CUPTI is taken back |
+//! | `environment NAME=VALUE` | for communicators made later: `NCCL_ALGO`, `NCCL_PROTO` |
+//! | `hang` | the rank stops; later the job is killed, as intended |
+//! | `exit`, `exit at once` | `exit(0)`, `_exit(0)`, without destroying communicators |
+//! | `exec` | the same, by running another program in the process |
+//!
+//! `split` also takes `rank / K` and `rank < K`; with the latter the other ranks get no
+//! communicator. `native` calls NCCL's own function (`ncclAlltoAll`) where NCCL has it. `symmetric`
+//! uses memory of `ncclMemAlloc`, registered as symmetric windows; it needs `peer_access` and
+//! `virtual_memory` in `[gpu]`. `replay` uses the stream of computation, or that of the
+//! communicator.
 //!
 //! `TYPE` is one of `i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64`, `OP` one of `sum prod min max avg`.
 //! Without `on`, an operation uses `world`, which is created at the start unless the program

@@ -10,7 +10,7 @@ use crate::consumer::{self, records};
 use crate::cupti;
 use crate::host;
 
-/// The correlation ids of all records that came back, in their order.
+/// The correlation ids of all returned records, in order.
 fn correlations(cupti: crate::library::Cupti) -> Vec<u64> {
     records(cupti).iter().map(|record| record.get(layout::kernel::CORRELATION_ID)).collect()
 }
@@ -162,7 +162,8 @@ fn what_cupti_itself_costs_is_recorded() {
         alone(options, || {
             let cupti = consumer::start(&[kind::CONCURRENT_KERNEL, kind::OVERHEAD]);
             host::finish(host::launch(host::kernel(13)), host::now(), 10);
-            // The first flush leaves a record for the second one, and the second nothing for a third.
+            // The first flush leaves a record for the second one, and the second leaves none for a
+            // third.
             let mut seen = Vec::new();
             for _ in 0..3 {
                 cupti.flush(false);

@@ -1,4 +1,4 @@
-//! What `EMULATED_CUPTI` asks for is what happens.
+//! Every misbehaviour that `EMULATED_CUPTI` asks for happens.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -15,12 +15,12 @@ use crate::cupti;
 use crate::host::{self, WALL_AHEAD};
 use crate::library::{Cupti, Handle};
 
-/// Lets an hour pass for what is to happen later.
+/// Skips an hour for everything that is scheduled.
 fn hour(cupti: Cupti) {
     cupti!(cupti, emulated_cupti_hour());
 }
 
-/// Lets so many kernels run, one after the other.
+/// Runs this many kernels, one after the other.
 fn run(kernels: usize) {
     for _ in 0..kernels {
         host::finish_here(host::launch(host::kernel(13)), host::now(), 1_000);
@@ -137,7 +137,7 @@ fn kernels_swap_correlation_ids() {
         let swapped = |place: usize| found[&(start + place as u64 * 10 + WALL_AHEAD)];
         let expected = |place: usize| u64::from(launched[place].correlation);
         assert_eq!((swapped(0), swapped(1)), (expected(1), expected(0)));
-        // Another stream's, and one that nothing followed.
+        // A kernel of another stream, and one that nothing followed.
         assert_eq!((swapped(2), swapped(3)), (expected(2), expected(3)));
     });
 }
@@ -148,7 +148,7 @@ fn callbacks_can_be_withheld() {
     unsafe extern "C" fn see(_: *mut c_void, domain: u32, _: u32, _: *const c_void) {
         SEEN[domain as usize].fetch_add(1, Ordering::Relaxed);
     }
-    // Two callbacks of the one launch, one of the one node, where they are not withheld.
+    // Two callbacks for the one launch, and one for the one node, unless they are withheld.
     for (options, expected) in
         [("", (2, 1)), ("withhold", (0, 0)), ("withhold=calls", (0, 1)), ("withhold=objects", (2, 0))]
     {
@@ -176,7 +176,7 @@ fn some_callbacks_of_calls_can_be_missing() {
     static ENTERED: AtomicI32 = AtomicI32::new(0);
     static LEFT: AtomicI32 = AtomicI32::new(0);
     unsafe extern "C" fn see(_: *mut c_void, _: u32, _: u32, data: *const c_void) {
-        // SAFETY: data of a call begins with the side on which this is.
+        // SAFETY: data of a call begins with the side of the call.
         let count = if unsafe { *data.cast::<u32>() } == 0 { &ENTERED } else { &LEFT };
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -222,7 +222,7 @@ fn another_tool_takes_what_nobody_holds() {
 
 #[test]
 fn the_same_seed_makes_the_same_choices() {
-    // The number of dropped records of each seed, twice.
+    // The number of dropped records for each seed, twice.
     let mut counts = Vec::new();
     for seed in [1, 2, 1, 2] {
         let ended = crate::alone::run(&format!("drop=30%,seed={seed}"), || {

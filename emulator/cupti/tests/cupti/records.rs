@@ -1,4 +1,4 @@
-//! What is in the records, in every release.
+//! The contents of records, in every release.
 
 use std::ffi::c_void;
 
@@ -11,7 +11,7 @@ use crate::consumer::{self, records};
 use crate::cupti;
 use crate::host::{self, CONTEXT_ID, WALL_AHEAD};
 
-/// Runs a body once for each release.
+/// Runs a body once per release.
 macro_rules! in_every_release {
     ($body:expr) => {
         for release in Release::ALL {
@@ -20,7 +20,7 @@ macro_rules! in_every_release {
     };
 }
 
-/// The release that this process pretends.
+/// The release that this process emulates.
 fn release() -> Release {
     let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
     Release::named(options.trim_start_matches("release=")).expect("the parent names one")

@@ -28,7 +28,7 @@ fn every_kernel_is_matched() {
 }
 
 #[test]
-fn what_is_left_when_records_are_dropped_is_right() {
+fn remaining_matches_are_right_when_records_are_dropped() {
     check(&[("drops", "2.30.7")]);
 }
 
@@ -38,7 +38,7 @@ fn timers_that_are_far_off_change_nothing() {
 }
 
 #[test]
-fn times_of_cuptis_that_are_off_are_said_and_small_errors_are_not() {
+fn large_errors_of_cuptis_times_are_reported_and_small_ones_are_not() {
     check(&[
         ("CUPTI 1 ms late", "2.28.9"),
         ("CUPTI 30 ms early", "2.32.3"),
@@ -55,17 +55,17 @@ fn launches_and_names_that_cupti_confuses_make_no_match_wrong() {
 }
 
 #[test]
-fn coarse_timers_and_changing_rates_are_inside_of_the_bound() {
+fn coarse_timers_and_changing_rates_stay_within_the_bound() {
     check(&[("steps of 10 us", "2.28.9"), ("rates that change", "2.28.9")]);
 }
 
 #[test]
-fn without_callbacks_the_gpus_timers_match_what_they_can_and_nothing_wrongly() {
+fn without_callbacks_the_gpus_timers_match_some_kernels_and_none_wrongly() {
     check(&[("no callbacks", "2.32.3")]);
 }
 
 #[test]
-fn nothing_matched_is_noticed_where_something_can_be() {
+fn a_trace_without_matches_is_noticed() {
     let case = named("no callbacks");
     let none =
         Verdict { kernels: 106, unmatched: [("its launch was not seen".into(), 106)].into(), ..Verdict::default() };
@@ -147,7 +147,7 @@ fn facts(kernel: &SeenKernel) -> String {
 }
 
 #[test]
-fn unchanged_the_yardstick_is_content() {
+fn an_unchanged_trace_has_no_faults() {
     let verdict = changed(|_| ());
     assert_eq!(verdict.faults(Demand::Whole), [""; 0], "{}", verdict.examples.join("\n"));
 }
@@ -188,7 +188,7 @@ fn a_clock_beyond_its_bound_is_noticed() {
 }
 
 #[test]
-fn a_bound_without_meaning_is_noticed() {
+fn a_useless_bound_is_noticed() {
     let verdict =
         changed(|kernels| kernels.iter_mut().for_each(|kernel| kernel.error = kernel.end - kernel.begin + 100_000));
     assert!(verdict.clock.wide > 0 && !verdict.faults(Demand::NeverWrong).is_empty(), "{verdict:?}");
@@ -229,7 +229,7 @@ fn times_that_are_shifted_are_noticed_in_the_trace() {
 }
 
 #[test]
-fn launches_that_are_not_told_are_never_called_exact() {
+fn unreported_launches_are_never_called_exact() {
     let whole = changed(|_| ());
     let verdict = lied_to("miss=20%,seed=13");
     let bracket = |verdict: &Verdict| verdict.right.get("exact_launch_bracket").copied().unwrap_or_default();

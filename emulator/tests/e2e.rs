@@ -497,7 +497,7 @@ fn of_graphs(beside: &support::Beside) -> (u64, Vec<(&str, u64)>) {
 }
 
 #[test]
-fn graphs_that_look_alike_are_told_apart_by_what_is_handed_over_or_not_at_all() {
+fn graphs_that_look_alike_are_told_apart_by_enqueued_replays_or_not_at_all() {
     let [one, two] = TWINS;
     let program = format!("{one}{two}{IN_TURN}");
     // Over the network, and where it reports channels, NCCL enqueues each replay.
@@ -517,7 +517,7 @@ fn graphs_that_look_alike_are_told_apart_by_what_is_handed_over_or_not_at_all() 
 }
 
 #[test]
-fn what_the_other_file_lacks_of_graphs_leaves_their_kernels_unmatched() {
+fn graphs_missing_from_the_other_file_leave_their_kernels_unmatched() {
     let program = "capture one {\n  all_reduce 128 KiB f32 sum on world\n  all_gather 64 KiB bf16 on world\n  wait world\n}\n\
                    capture two {\n  compute forward 200 us\n  all_reduce 64 KiB f16 sum on world\n  wait world\n}\n";
     let job = left_to_another_tool(2, 1, "0", &format!("{program}{IN_TURN}"));
@@ -590,7 +590,7 @@ fn of_graphs_by_call(beside: &support::Beside) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn a_tool_that_began_in_the_middle_knows_which_replays_it_saw_only_where_nccl_tells() {
+fn replays_seen_by_a_tool_that_began_late_are_known_only_if_nccl_reports_them() {
     let capture = "capture one {\n  compute forward 200 us\n  all_reduce 128 KiB f32 sum on world\n  wait world\n}\n";
     let program =
         format!("{capture}repeat 9 {{\n  replay one\n  all_reduce 32 KiB f32 sum on world\n  wait world\n  sync\n}}");

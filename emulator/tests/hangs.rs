@@ -269,12 +269,12 @@ fn first_seed() -> u64 {
 }
 
 #[test]
-fn what_hangs_is_named_with_the_rank_that_is_missing() {
+fn a_hang_is_named_with_the_missing_rank() {
     play(0..6, AT_A_TIME, fault_of_hang);
 }
 
 #[test]
-fn jobs_that_are_well_are_not_said_to_hang() {
+fn healthy_jobs_are_not_reported_as_hangs() {
     play(0..4, 2, fault_of_healthy);
 }
 

@@ -251,7 +251,7 @@ fn check(pairs: u64) {
 }
 
 #[test]
-fn one_change_of_each_kind_is_named_and_none_where_there_is_none() {
+fn each_kind_of_change_is_named_and_equal_jobs_have_none() {
     check(4);
 }
 

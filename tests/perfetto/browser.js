@@ -5,20 +5,20 @@
 // opens a trace, or a link to a copy of the interface with a trace in it, and runs the steps in
 // order:
 //
-//   --expand PATTERN    open the groups and tracks whose path matches: names from the top, joined by " > "
+//   --expand PATTERN    open the groups and tracks whose path matches: names joined by " > "
 //   --collapse PATTERN  close them
 //   --pin PATTERN       pin them
-//   --hide PATTERN      leave them out
-//   --by-rank           put the processes in the order of their ranks, as the interface does itself from v57 on
-//   --note PATTERN=TEXT write on the first of them what it is, at the right edge of the picture
-//   --zoom BEGIN,END    show this stretch: nanoseconds from the trace's start
-//   --zoom-to SQL       show the stretch that the first row says, in the trace's own time
-//   --select SQL        select the slice whose id the first row says, with its arguments
+//   --hide PATTERN      hide them
+//   --by-rank           order the processes by rank, as the interface itself does from v57 on
+//   --note PATTERN=TEXT write a note on the first of them, at the right edge of the picture
+//   --zoom BEGIN,END    show this time range: nanoseconds from the trace's start
+//   --zoom-to SQL       show the time range in the first row, in the trace's own time
+//   --select SQL        select the slice whose id is in the first row, with its arguments
 //   --command JSON      run a command of the interface: {"id": "...", "args": [...]}
-//   --list              print the tree of tracks, as far as it is drawn, one line a track
+//   --list              print the tree of tracks that are drawn, one line per track
 //   --pinned            print the pinned tracks
-//   --view              print begin and end of what is shown, in the trace's own time
-//   --fit               make the window as tall as its tracks are
+//   --view              print the begin and end of the view, in the trace's own time
+//   --fit               make the window as tall as its tracks
 //   --picture FILE      write a PNG
 //
 // The browser can reach only the loopback interface. Exit status: 0 done, 1 the interface or a

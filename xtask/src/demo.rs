@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_words_are_refused() {
         assert_eq!(parse("--nccl"), None);
         assert_eq!(parse("--fast"), None);
     }

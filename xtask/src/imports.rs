@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_are_found_wherever_they_stand_but_in_tests() {
+    fn imports_are_found_everywhere_except_in_tests() {
         let code = "use crate::sys::{self, pipe}; use crate::{model::ids::Handle, clock as time}; use std::fs;
             fn f() { crate::record::recorder::go(); let _: crate::memory::Heap; }
             #[cfg(test)] mod tests { use crate::cli; }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_files_is_found_and_what_a_file_has_from_above_is_none() {
+    fn a_circle_of_files_is_found_and_imports_from_the_parent_make_none() {
         let file = |path: &str| path.split("::").map(str::to_owned).collect::<Vec<_>>();
         let found = |code: &[(&str, &str)]| {
             let named: Files = code
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_does_not_allow_and_what_nobody_needs_is_said() {
+    fn forbidden_and_unused_imports_are_reported() {
         let text = "| module | what | may import |\n| --- | --- | --- |\n| `a`, `b` | x `y` | `sys`, `clock::host` |\n\n| `c` |";
         let table = table(text).unwrap();
         assert_eq!(table.keys().collect::<Vec<_>>(), ["a", "b"]);

@@ -36,7 +36,7 @@ enum Caller {
     Anyone,
     /// Not while CUPTI requests or completes a buffer.
     NoBuffer,
-    /// As [`Caller::NoBuffer`]; and among CUPTI's callbacks only from those of driver and runtime
+    /// Like [`Caller::NoBuffer`]; and among CUPTI's callbacks only from those of driver and runtime
     /// calls.
     Outside,
 }

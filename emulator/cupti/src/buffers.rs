@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forced_flush_takes_what_is_incomplete_for_good() {
+    fn a_forced_flush_takes_incomplete_records_for_good() {
         let mut memory = [0; 4];
         let mut buffers = buffers(&mut memory, 0);
         let slot = append(&mut buffers, 1, false).expect("there is room");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_lent_is_known() {
+    fn lent_memory_is_recognised() {
         let mut memory = [0u64; 4];
         let address = memory.as_mut_ptr().cast::<u8>();
         let buffers = buffers(&mut memory, 0);

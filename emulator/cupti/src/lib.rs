@@ -12,16 +12,16 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`release`], [`result`], [`layout`] | what differs between releases: numbers, codes, records |
+//! | [`release`], [`result`], [`layout`] | differences between releases: numbers, codes, records |
 //! | [`names`] | functions of CUDA and CUPTI's numbers for them |
 //! | `records`, [`walk`] | records as bytes, and stepping through them |
 //! | `buffers` | the caller's buffers while CUPTI has them |
 //! | `clock` | CUPTI's time |
 //! | `objects` | contexts, streams, graphs, and their ids |
-//! | `subscriber`, `calls` | who is called back, and the calls that are told |
-//! | [`nvtx`] | the ranges of programs that load it for NVTX |
-//! | `tracer` | what is recorded, CUPTI's own thread, flushing |
-//! | [`api`] | the functions, as C calls them |
+//! | `subscriber`, `calls` | the subscriber and its callbacks |
+//! | [`nvtx`] | NVTX ranges of programs that load this library for NVTX |
+//! | `tracer` | recording, CUPTI's own thread, flushing |
+//! | [`api`] | the functions with their C interface |
 //! | `process`, `hide`, [`place()`] | the host program, the symbol table, the file |
 //!
 //! Where the real library's behaviour could be observed without a GPU, or its headers state it,

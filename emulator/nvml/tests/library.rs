@@ -100,7 +100,7 @@ fn nccl_finds_it_by_its_name() {
 }
 
 #[test]
-fn all_that_nccl_looks_up_is_there() {
+fn every_function_that_nccl_looks_up_exists() {
     // From the strings of libnccl 2.23 to 2.32.
     let names = [
         c"nvmlDeviceGetCount",
@@ -189,8 +189,8 @@ fn the_environment_says_how_many_gpus_there_are() {
 }
 
 #[test]
-fn what_the_gpus_have_not_is_told_quietly() {
-    if elsewhere("what_the_gpus_have_not_is_told_quietly", Some("2")).is_some() {
+fn missing_features_are_reported_quietly() {
+    if elsewhere("missing_features_are_reported_quietly", Some("2")).is_some() {
         return;
     }
     let nvml = Nvml::load();
@@ -282,7 +282,7 @@ fn without_gpus_it_says_why() {
 }
 
 #[test]
-fn structures_are_as_large_as_nccl_has_them() {
+fn structures_have_their_sizes_in_nccl() {
     assert_eq!(size_of::<PciInfo>(), 68);
     assert_eq!(size_of::<PciInfoExt>(), 64);
     assert_eq!(size_of::<FieldValue>(), 40);

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_filled_is_found_again() {
+    fn filled_data_passes_the_check() {
         for data in all() {
             let size = data.datatype.size();
             let mut memory = vec![0; size * (2 * PERIOD + 17)];
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_noticed() {
+    fn wrong_data_is_noticed() {
         for data in all() {
             let size = data.datatype.size();
             let mut memory = vec![0; size * (2 * PERIOD)];

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_has_what_was_counted() {
+    fn the_file_has_the_counts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tally");
         assert_eq!(read(&path), (0, 0));

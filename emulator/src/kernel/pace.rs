@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn much_lateness_is_not_made_up_for() {
+    fn large_delays_are_not_made_up_for() {
         let mut debt = Debt::default();
         assert_eq!(debt.charge(0.0, 1e9), None);
         assert_eq!(debt.charge(3e6, 0.0), Some(1_000_000));

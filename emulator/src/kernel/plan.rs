@@ -75,7 +75,7 @@ pub(super) enum Works {
 }
 
 impl Works {
-    /// For each of the works, whether the profiler wants to know of it.
+    /// For each of the works, whether the profiler wants events for it.
     pub(super) fn profiled(&self) -> Vec<bool> {
         match self {
             Self::Exchanges(works) => works.iter().map(|work| work.profiled).collect(),
@@ -91,7 +91,7 @@ impl Works {
 pub(super) struct Part {
     /// The index of its operation.
     pub(super) operation: u32,
-    /// Whether the profiler wants to know of it.
+    /// Whether the profiler wants events for it.
     pub(super) profiled: bool,
     /// The root.
     pub(super) root: i32,
@@ -114,7 +114,7 @@ pub(super) struct Part {
 /// A send and a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Exchange {
-    /// Whether the profiler wants to know of it.
+    /// Whether the profiler wants events for it.
     pub(super) profiled: bool,
     /// The channel's part of the send.
     pub(super) send: Option<Transfer>,

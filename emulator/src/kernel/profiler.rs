@@ -9,7 +9,7 @@
 //!
 //! Works are numbered over the life of the channel. Up to 2.30 the kernel numbers every work,
 //! according to public sources, although the host has not numbered those of several broadcasts
-//! since 2.29. From 2.31 on the host numbers only the works that the profiler wants to know of. We
+//! since 2.29. From 2.31 on the host numbers only the works that the profiler wants events for. We
 //! assume that the kernel does the same, because nothing would match otherwise.
 
 use super::block::Block;
@@ -40,7 +40,7 @@ struct Books {
 /// A work has begun, or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// Its number, if the profiler wants to know of it.
+    /// Its number, if the profiler wants events for it.
     pub(super) counter: Option<u64>,
     /// When the device's timer was read, and what it showed.
     pub(super) at: u64,
@@ -69,7 +69,7 @@ impl<'b> Profiler<'b> {
     }
 
     /// Stamps the beginning of a batch's works. `profiled` says for each whether the profiler
-    /// wants to know of it.
+    /// wants events for it.
     pub(super) fn begin(&mut self, profiled: &[bool]) -> Vec<Stamp> {
         let every = self.block.model.release < 23100;
         let mut stamps = Vec::with_capacity(profiled.len());
@@ -117,7 +117,7 @@ impl<'b> Profiler<'b> {
     }
 
     /// Without a ring, writes the number of the batch's last work, whether or not the profiler
-    /// wants to know of that one.
+    /// wants events for that one.
     fn tell(&self, stamps: &[Stamp], which: impl Fn(&Books) -> Place) {
         if let Some(books @ Books { ring: None, .. }) = &self.books
             && stamps.iter().any(|stamp| stamp.counter.is_some())

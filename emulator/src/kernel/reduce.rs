@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn an_average_of_floats_scales_what_each_rank_has() {
+    fn an_average_of_floats_scales_each_ranks_elements() {
         let half = 0.5_f32.to_bits().into();
         check(Reduction::PreMulSum, Datatype::F32, half, &[[3.0_f32, 1.0], [5.0, 2.0]], [4.0, 1.5]);
         check(Reduction::PreMulSum, Datatype::F64, 0.25_f64.to_bits(), &[[4.0_f64], [8.0]], [3.0]);
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_of_eight_bits() {
+    fn eight_bit_floats() {
         for (narrow, bits, value) in [
             (&E4M3, 0x00, 0.0),
             (&E4M3, 0x01, 2_f32.powi(-9)),
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn every_float_of_eight_bits_comes_back() {
+    fn every_eight_bit_float_survives_a_round_trip() {
         for narrow in [&E4M3, &E5M2] {
             for bits in 0..=255 {
                 let value = narrow.decode(bits);
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_of_eight_bits_are_the_nearest_ones() {
+    fn eight_bit_floats_round_to_the_nearest() {
         for narrow in [&E4M3, &E5M2] {
             for bits in 0..narrow.greatest {
                 let (below, above) = (narrow.decode(bits), narrow.decode(bits + 1));

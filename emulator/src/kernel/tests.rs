@@ -115,7 +115,7 @@ fn broadcast_and_reduce_with_every_root() {
 }
 
 #[test]
-fn the_reduction_has_its_argument() {
+fn reductions_use_their_argument() {
     // An average of floats: every rank scales its own elements.
     let world = World::new(2, Via::Memory);
     let data = Data::new(2, 3000, 3000);
@@ -189,7 +189,7 @@ fn sends_and_receives() {
 }
 
 #[test]
-fn nothing_is_sent_and_received_too() {
+fn empty_sends_and_receives_work() {
     let world = World::new(2, Via::Memory);
     for _ in 0..20 {
         world.run_all(|rank| {
@@ -229,7 +229,7 @@ fn several_broadcasts_at_once() {
 }
 
 #[test]
-fn a_proxy_on_the_way() {
+fn a_proxy_between_the_ranks() {
     for shared in [false, true] {
         for protocol in [Protocol::Simple, Protocol::Ll] {
             let world = World::new(3, Via::Proxy { shared, ll: protocol == Protocol::Ll });
@@ -319,7 +319,7 @@ fn works_may_be_in_the_fifo() {
 }
 
 #[test]
-fn the_profiler_is_told_in_rings() {
+fn the_profiler_gets_rings() {
     for (release, counts_all) in [(22707, true), (23007, true), (23102, false)] {
         let world = World::of(2, Via::Memory, release, Kind::Rings);
         let data = Data::new(2, 1000, 1000);
@@ -351,7 +351,7 @@ fn the_profiler_is_told_in_rings() {
 }
 
 #[test]
-fn the_profiler_is_told_in_numbers() {
+fn the_profiler_gets_numbers() {
     let world = World::of(2, Via::Memory, 22605, Kind::Counters);
     let data = Data::new(2, 1000, 1000);
     let work = Coll::new(sum(Collective::AllReduce, Protocol::Simple), 1000);
@@ -485,7 +485,7 @@ fn a_stall_stops_one_kernel() {
 }
 
 #[test]
-fn an_abort_ends_a_stall_for_ever() {
+fn an_abort_ends_an_endless_stall() {
     let world = World::new(2, Via::Memory);
     let data = Data::new(2, 3000, 3000);
     let work = Coll::new(sum(Collective::AllReduce, Protocol::Simple), 3000);
@@ -506,7 +506,7 @@ fn an_abort_ends_a_stall_for_ever() {
 }
 
 #[test]
-fn what_cannot_be_played_is_told() {
+fn unplayable_kernels_are_reported() {
     let world = World::new(2, Via::Memory);
     let data = Data::new(2, 100, 100);
     let refused = |works: &[Coll], edit: &dyn Fn(&mut Vec<u8>)| {

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_used_again() {
+    fn threads_are_reused() {
         let workers = Workers::default();
         for _ in 0..50 {
             workers.each(5, |index| index);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_done() {
+    fn zero_tasks_return_at_once() {
         assert!(Workers::default().each(0, |index| index).is_empty());
     }
 

@@ -51,7 +51,7 @@ pub struct Config {
     pub split_share: c_int,
     /// The network's traffic class (from 2.26 on).
     pub traffic_class: c_int,
-    /// The communicator's name, which profiler plugins are told (from 2.27 on).
+    /// The communicator's name, which profiler plugins get (from 2.27 on).
     pub comm_name: *const c_char,
 }
 

@@ -233,7 +233,7 @@ structures! {
         one_node: Bits = "oneNode",
         /// Flags of direct access.
         direct: Bits = "direct",
-        /// Whether the profiler wants to know of it (from 2.26 on).
+        /// Whether the profiler wants events for it (from 2.26 on).
         profiler_enabled: Option<Bits> = "profilerEnabled",
         /// The root.
         root: usize = "root" [4],
@@ -302,7 +302,7 @@ structures! {
         send_ipc_reg: Option<Bits> = "sendIpcReg",
         /// Whether the receive buffer is registered with the peer.
         recv_ipc_reg: Option<Bits> = "recvIpcReg",
-        /// Whether the profiler wants to know of it (from 2.26 on).
+        /// Whether the profiler wants events for it (from 2.26 on).
         profiler_enabled: Option<Bits> = "profilerEnabled",
     }
 

@@ -202,7 +202,7 @@ fn the_layout_is_what_the_compiler_made() {
 }
 
 #[test]
-fn what_one_file_only_declares_another_defines() {
+fn a_struct_may_be_declared_in_one_file_and_defined_in_another() {
     let folder = Folder::new();
     folder.gcc("-g -c -DDECLARED_ONLY shapes.c -o declared.o");
     folder.gcc("-g -c shapes.c -o shapes.o");
@@ -247,7 +247,7 @@ fn a_layout_is_read_once() {
 }
 
 #[test]
-fn without_a_cache_it_works_too() {
+fn it_works_without_a_cache() {
     let folder = Folder::new();
     let library = folder.library("-g");
     // A file where the folder should be.
@@ -259,7 +259,7 @@ fn without_a_cache_it_works_too() {
 }
 
 #[test]
-fn what_is_no_library_is_refused() {
+fn files_that_are_not_libraries_are_refused() {
     let folder = Folder::new();
     let file = |name: &str, bytes: &[u8]| {
         fs::write(folder.path(name), bytes).unwrap();
@@ -309,7 +309,7 @@ fn a_stripped_library_is_refused() {
 }
 
 #[test]
-fn what_a_library_lacks_is_named() {
+fn missing_parts_of_a_library_are_named() {
     let folder = Folder::new();
     let without = |what: &str, instead: &str| {
         let source = SHAPES.replace(what, instead);
@@ -497,10 +497,10 @@ fn a_trap_says_its_name_once() {
 }
 
 #[test]
-fn a_system_that_guards_code_is_told_apart() {
+fn protected_code_pages_are_reported() {
     const PR_SET_MDWE: c_int = 65;
     const REFUSE_EXEC_GAIN: usize = 1;
-    let Some(output) = elsewhere("a_system_that_guards_code_is_told_apart") else {
+    let Some(output) = elsewhere("protected_code_pages_are_reported") else {
         let folder = Folder::new();
         let (library, opened) = load(&folder);
         // SAFETY: from now on no page of this process can become executable, which only the patch
@@ -527,7 +527,7 @@ fn a_system_that_guards_code_is_told_apart() {
 }
 
 #[test]
-fn what_belongs_to_the_runtime() {
+fn runtime_functions_are_recognised() {
     for name in ["cudaMalloc", "cudaStreamGetCaptureInfo_v2", "cudaMemcpyAsync_ptsz", "cudaGL"] {
         assert!(patch::is_runtime(name), "{name}");
     }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_quantity_says_what_would_be() {
+    fn an_invalid_quantity_shows_a_valid_one() {
         let of_time = |text: &str| parse::<Time>(text).unwrap_err();
         assert_eq!(of_time("4"), "expected a time such as `20 us` (units: ns, us, ms, s), not `4`");
         for text in [

@@ -99,7 +99,7 @@ it: two
 ";
 
     #[test]
-    fn what_is_typed_and_what_is_said_are_told_apart() {
+    fn commands_and_output_are_told_apart() {
         let page = FirstPage(PAGE.to_owned());
         assert_eq!(page.line("Install", "it doctor").as_deref(), Ok("it doctor --all"));
         assert_eq!(page.line("Start", "it ").as_deref(), Ok("it run"));

@@ -100,7 +100,7 @@ fn subscribe(cupti: Cupti) -> Handle {
 }
 
 #[test]
-fn a_launch_is_told_at_both_ends() {
+fn a_launch_has_callbacks_at_both_ends() {
     alone("", || {
         let cupti = Cupti::emulated();
         let handle = subscribe(cupti);

@@ -65,7 +65,7 @@ fn reordered_buffers_hold_everything_once() {
 }
 
 #[test]
-fn partly_filled_buffers_are_taken_for_full() {
+fn partly_filled_buffers_count_as_full() {
     alone("partial,seed=3", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
         run(200);
@@ -209,7 +209,7 @@ fn another_tool_asks_for_the_subscription_later() {
 }
 
 #[test]
-fn another_tool_takes_what_nobody_holds() {
+fn another_tool_takes_a_free_subscription() {
     unsafe extern "C" fn nothing(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
     alone("rival=Kineto@1h", || {
         let cupti = Cupti::emulated();
@@ -292,7 +292,7 @@ fn a_version_can_be_pretended() {
 }
 
 #[test]
-fn timestamps_are_of_the_domain_asked_for() {
+fn timestamps_use_the_requested_clock() {
     for (options, distance) in [("", 0), ("clock=+59s", 59_000_000_000), ("clock=-3ms", -3_000_000), ("clock=wall", 0)]
     {
         alone(&format!("{options},seed={}", distance + 100_000_000_000i64), || {
@@ -411,7 +411,7 @@ fn hardware_trace_and_sharing_are_refused() {
 }
 
 #[test]
-fn attributes_are_what_was_set() {
+fn attributes_keep_their_values() {
     alone("release=12.9", || {
         let cupti = consumer::start(&[]);
         let get = |number: u32, room: usize| {

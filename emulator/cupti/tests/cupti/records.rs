@@ -180,7 +180,7 @@ fn single_functions_can_be_chosen() {
 }
 
 #[test]
-fn what_exists_is_dumped() {
+fn existing_objects_are_dumped() {
     in_every_release!(|| {
         host::exists(host::resource(ResourceKind::ContextCreated));
         host::exists(host::stream(ResourceKind::StreamCreated, 0x5000, 13));
@@ -213,7 +213,7 @@ fn what_exists_is_dumped() {
 }
 
 #[test]
-fn who_listens_before_cuda_begins_is_told_of_the_devices() {
+fn early_listeners_get_the_devices() {
     alone("", || {
         let cupti = consumer::start(&[kind::DEVICE, kind::CONTEXT]);
         host::tell(&host::resource(ResourceKind::ContextCreated));

@@ -12,7 +12,7 @@ use crate::library::{Cupti, built};
 use crate::wheels::WHEELS;
 
 #[test]
-fn functions_are_there_from_the_release_on_that_has_them() {
+fn functions_exist_from_their_first_release_on() {
     for (release, has) in [
         ("12.0", [false, false, false, false, false]),
         ("12.9", [true, true, false, false, false]),
@@ -41,7 +41,7 @@ fn functions_are_there_from_the_release_on_that_has_them() {
 
 /// The real libraries show which functions a release has.
 #[test]
-fn no_function_is_there_that_the_real_library_lacks() {
+fn no_function_exists_that_the_real_library_lacks() {
     for wheel in &WHEELS {
         let Some(unpacked) = wheel.unpacked() else { continue };
         let options = format!("release={}", wheel.release.name());

@@ -90,7 +90,7 @@ fn ask(cupti: Cupti) {
 }
 
 #[test]
-fn the_answers_are_those_of_the_real_library() {
+fn results_match_the_real_library() {
     for wheel in &WHEELS {
         let Some(unpacked) = wheel.unpacked() else { continue };
         let options = format!("release={}", wheel.release.name());

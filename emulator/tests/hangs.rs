@@ -297,7 +297,7 @@ fn a_launch_of_a_graph_whose_kernels_name_another_is_not_missed() {
 
 #[test]
 #[ignore = "cargo xtask e2e --all"]
-fn what_hangs_is_named_in_many_jobs() {
+fn hangs_are_named_in_many_jobs() {
     play(first_seed()..first_seed() + JOBS, AT_A_TIME, fault_of_hang);
 }
 

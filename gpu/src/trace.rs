@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_carried_what_was_asked_for_in_its_order_are_right() {
+    fn kernels_that_carried_the_calls_in_order_are_right() {
         let verdict = judge("AllReduce:4 Send:8+Recv:8 AllReduce:12", "AllReduce:4 Recv:8+Send:8 AllReduce:12");
         assert_eq!((verdict.right, verdict.wrong), (3, 0));
         assert!(verdict.faults().is_empty(), "{:?}", verdict.faults());

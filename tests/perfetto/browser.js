@@ -5,7 +5,8 @@
 // opens a trace, or a link to a copy of the interface with a trace in it, and runs the steps in
 // order:
 //
-//   --expand PATTERN    open the groups and tracks whose path matches: names joined by " > "
+//   --expand PATTERN    open the groups and tracks whose path matches; a path is the names from
+//                       the top, joined by " > "
 //   --collapse PATTERN  close them
 //   --pin PATTERN       pin them
 //   --hide PATTERN      hide them

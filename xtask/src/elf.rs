@@ -85,7 +85,7 @@ impl Library {
         foreign.map(|name| format!("it needs {name}")).collect()
     }
 
-    /// The symbols versions it needs from a glibc newer than `limit`.
+    /// The symbol versions it needs from a glibc newer than `limit`.
     pub(crate) fn newer_than_glibc(&self, limit: (u32, u32)) -> Vec<String> {
         let newer = self.versions.iter().filter(|version| {
             version.strip_prefix("GLIBC_").is_some_and(|number| {

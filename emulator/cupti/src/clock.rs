@@ -75,7 +75,7 @@ pub(crate) fn conversion(most: u64, seed: u64, at: u64) -> i64 {
 }
 
 /// The true time, and a clock's reading then. The two are read one after the other. The result is
-/// the one of several tries in which the thread was least likely interrupted in between.
+/// the fastest of several tries, in which the thread was hardly interrupted in between.
 fn pair(machine: &Machine, clock: TimestampCallback) -> (u64, u64) {
     let attempt = |_| {
         let (before, shown, after) = ((machine.now)(), clock(), (machine.now)());

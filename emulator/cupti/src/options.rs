@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_reaches_what_it_names() {
+    fn a_refusal_applies_to_what_it_names() {
         let options = |text| Options::parse(text).expect("a correct word");
         assert_eq!(options("refuse=15").refusal("cuptiSubscribe", true), Some(15));
         assert_eq!(options("refuse=15").refusal("cuptiGetVersion", false), None);

@@ -233,7 +233,7 @@ impl<'a> Ranks<'a> {
         self.flush()
     }
 
-    /// Runs `work` as one group, if it is to be one; then queues the checks.
+    /// Runs `act` as one group, if it is to be one; then queues the checks.
     fn together(
         &mut self,
         ranks: &[usize],

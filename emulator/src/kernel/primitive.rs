@@ -1,9 +1,9 @@
 //! The steps that every collective consists of: data comes from peers or from a user buffer, is
 //! reduced, and goes to peers or to a user buffer.
 //!
-//! A connection has eight slots. The sender may fill the slot of step n once `head` is above n -
-//! 8. The receiver may read it once `tail` is above n (Simple), or once the flags in its lines are
-//! those of step n (LL). The other side is the peer's kernel, or NCCL's proxy with a network
+//! A connection has eight slots. The sender may fill the slot of step n once `head` is above
+//! `n-8`. The receiver may read it once `tail` is above n (Simple), or once the flags in its lines
+//! are those of step n (LL). The other side is the peer's kernel, or NCCL's proxy with a network
 //! behind it, which also needs the number of bytes in the slot.
 
 use super::block::{Aborted, Block};

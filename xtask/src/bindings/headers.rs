@@ -94,8 +94,8 @@ impl Headers {
     }
 }
 
-/// The place of the brace that closes `outer`, in either reading direction; `inner` is the brace
-/// of nested pairs.
+/// The place of the first brace `outer` that is not part of a pair; `inner` is the other brace of a
+/// pair, which comes first. This works in both reading directions.
 fn unpaired(mut text: impl Iterator<Item = (usize, char)>, inner: char, outer: char) -> Option<usize> {
     let mut depth = 0;
     text.find_map(|(at, c)| {

@@ -18,7 +18,7 @@ pub(super) struct Release {
     pub(super) until: u32,
     /// The version on PyPI.
     pub(super) version: String,
-    /// The file names of wheels that pip may fetch.
+    /// The wheels to fetch, as requirements for pip with their hashes.
     pub(super) wheels: [String; 2],
     /// Its folder in the cache.
     pub(super) folder: PathBuf,

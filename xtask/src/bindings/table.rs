@@ -140,7 +140,7 @@ use crate::records::{{Family, Field}};
 pub(crate) const RELEASES: &[(u32, &str)] = &["
     );
     for (place, release) in releases.iter().enumerate() {
-        // Two releases may have the same version; only the first of them is certain to.
+        // Two releases may report the same version, which then stands for the first of them.
         if place == 0 || releases[place - 1].from != release.from {
             let _ = writeln!(text, "({}, {:?}),", digits(release.from), release.cuda);
         }

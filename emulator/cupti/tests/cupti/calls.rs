@@ -250,7 +250,7 @@ fn there_is_one_subscriber_and_the_others_are_told_its_name() {
 }
 
 #[test]
-fn a_subscriber_that_is_named_is_named_in_other_calls_too() {
+fn a_v2_subscriber_must_use_v2_calls() {
     alone("release=13.3", || {
         let cupti = Cupti::emulated();
         let mut params = Params {

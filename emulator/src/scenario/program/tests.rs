@@ -16,7 +16,7 @@ fn groups(program: &Program, name: &str) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn operations_say_what_they_are() {
+fn operations_are_parsed() {
     let program = parse(
         "all_reduce 16 MiB f32 sum\n\
          reduce 12 B i32 avg root 3 in place on world  # a comment\n\

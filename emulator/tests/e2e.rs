@@ -369,7 +369,7 @@ fn said(job: &support::Job, what: &str) -> Vec<String> {
     job.info().lines().filter_map(|line| Some(line.trim().strip_prefix(what)?.trim().to_owned())).collect()
 }
 
-/// A group of more operations than there are lanes. Each operation has its enqueue, and its run
+/// A group of more operations than there are lanes. Each operation has its hand-over, and its run
 /// with an arrow.
 fn large_groups(nccl: &str) {
     let operation = "    all_reduce 1 KiB f32 sum on world\n".repeat(200);
@@ -392,8 +392,8 @@ fn large_groups(nccl: &str) {
     );
 }
 
-/// Operations are counted as often as they ran, even if NCCL does not enqueue a graph's replays on
-/// a rank.
+/// Operations are counted as often as they ran, even if NCCL does not hand over a graph's replays
+/// on a rank.
 fn counted_replays(nccl: &str) {
     let operation = "  all_reduce 4 KiB f32 sum on world\n";
     let eager = format!("communicator world = all\nrepeat 5 {{\n{operation}}}\n");
@@ -436,8 +436,8 @@ fn kernels_of_another_tool(nccl: &str) {
 }
 
 /// The same with graphs: each of their kernels is matched by the order of capture, and to its
-/// replay. It is tested with and without channel events, with which NCCL enqueues every replay
-/// that it would otherwise enqueue only once.
+/// replay. It is tested with and without channel events, with which NCCL hands over every replay
+/// that it would otherwise hand over only once.
 fn graphs_of_another_tool(nccl: &str) {
     for (scenario, channels) in [("graphs", "0"), ("graphs", "1"), ("training", "0"), ("training", "1")] {
         let plan = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").with("NCCLSCOPE_KERNEL_CH", channels);
@@ -497,10 +497,10 @@ fn of_graphs(beside: &support::Beside) -> (u64, Vec<(&str, u64)>) {
 }
 
 #[test]
-fn graphs_that_look_alike_are_told_apart_by_enqueued_replays_or_not_at_all() {
+fn graphs_that_look_alike_are_told_apart_by_hand_overs_or_not_at_all() {
     let [one, two] = TWINS;
     let program = format!("{one}{two}{IN_TURN}");
-    // Over the network, and where it reports channels, NCCL enqueues each replay.
+    // Over the network, and where it reports channels, NCCL hands over each replay.
     for (hosts, ranks, channels) in [(2, 1, "0"), (1, 2, "1")] {
         let job = left_to_another_tool(hosts, ranks, channels, &program);
         assert_eq!(of_graphs(&job.joined_with_another_tool(700_000, &|_| ())), (20, vec![]), "{hosts} hosts");

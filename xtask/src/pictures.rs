@@ -23,7 +23,7 @@ const ARRIVALS: &str = "First to last rank";
 /// The query for that track.
 const ARRIVALS_SQL: &str = include_str!("../../src/cli/open/arrivals.sql");
 
-/// The first operations on the GPU from their enqueue on, with room for notes at the right edge.
+/// The first operations on the GPU from their hand-over on, with room for notes at the right edge.
 const FIRST_OPERATIONS: &str = "WITH first AS (SELECT * FROM slice WHERE category = 'kernel' AND name GLOB 'AllReduce*' ORDER BY ts LIMIT 12) \
     SELECT (SELECT min(ts) FROM slice WHERE category = 'operation' AND name GLOB 'AllReduce*') - 2000000, \
     max(ts + dur) + (max(ts + dur) - min(ts)) * 2 / 3 FROM first";

@@ -203,8 +203,8 @@ pub struct Verdict {
     /// Records that the trace says cannot be true.
     pub refused: u64,
     /// Ids that stand for different operations in the traces of two ranks. NCCL numbers operations
-    /// when it enqueues them, and where graphs are replayed ranks may do that in different orders.
-    /// So this is counted but is no fault.
+    /// when it hands them over, and where graphs are replayed ranks may do that in different
+    /// orders. So this is counted but is no fault.
     pub torn: u64,
     /// What matching by stream and order alone would have reached.
     pub naive: Naive,
@@ -665,7 +665,7 @@ impl SeenOperation {
     fn can_be(&self, carried: &Operation) -> bool {
         let agrees = |told: Option<u64>, was: u64| told.is_none_or(|told| told == was);
         let says = |told: &Option<String>, was: &str| told.as_deref().is_none_or(|told| told.eq_ignore_ascii_case(was));
-        // A call counts elements as its caller does, an enqueued operation as the kernel does.
+        // A call counts elements as its caller does, a hand-over as the kernel does.
         // Only the latter names an algorithm.
         let is_handed_over = self.algorithm.is_some();
         let broadcast = |function: &str| matches!(function, "Broadcast" | "AllGatherV");

@@ -23,8 +23,8 @@ pub(super) fn runs(truth: &Truth<'_>) -> HashMap<Key, u64> {
 /// order of the launches.
 pub(super) fn out_of_order(truth: &Truth<'_>, seen: &HashMap<Key, &SeenKernel>) -> HashMap<Key, String> {
     /// A communicator, an operation without its number, and whether the launch was captured. NCCL
-    /// numbers operations when it enqueues them, and may enqueue different operations in another
-    /// order than it launches them. The same holds for replays.
+    /// numbers operations when it hands them over, and may hand over different operations in
+    /// another order than it launches them. The same holds for replays.
     type Series = (usize, SeenOperation, bool);
     let mut series: BTreeMap<Series, Vec<(u64, Key, u64)>> = BTreeMap::new();
     for kernel in &truth.kernels {

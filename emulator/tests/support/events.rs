@@ -91,7 +91,7 @@ impl Played {
         groups
     }
 
-    /// The kernels whose operations NCCL enqueues, and those for which it may or may not: all
+    /// The kernels whose operations NCCL hands over, and those for which it may or may not: all
     /// replays of a node or none.
     ///
     /// A captured plan in which this rank's proxy has no part is reported once, at its capture.

@@ -452,7 +452,7 @@ impl Played {
     }
 
     /// Asserts that each kernel matched by its launch has an arrow from that launch, and that each
-    /// of its operations on the communicator's track has an arrow from its enqueue; or to it, if
+    /// of its operations on the communicator's track has an arrow from its hand-over; or to it, if
     /// the kernel had already begun.
     #[track_caller]
     pub(crate) fn check_arrows(&self) {
@@ -476,7 +476,7 @@ impl Played {
     }
 
     /// Asserts that the arrows to a launch come from the calls of exactly those operations that
-    /// its kernel carried. Where NCCL enqueues on another thread, as it does for a while after a
+    /// its kernel carried. Where NCCL hands over on another thread, as it does for a while after a
     /// graph, a launch that may carry several has no arrows. Returns the number of launches with
     /// arrows from several calls.
     #[track_caller]
@@ -511,8 +511,8 @@ impl Played {
         several
     }
 
-    /// Asserts that an enqueued operation is outstanding until its kernel has ended, and that none
-    /// is outstanding when the job is done.
+    /// Asserts that an operation that was handed over is outstanding until its kernel has ended,
+    /// and that none is outstanding when the job is done.
     #[track_caller]
     pub(crate) fn check_outstanding(&self) {
         let counters = self.trace().rows(

@@ -1,16 +1,18 @@
--- What ncclscope draws, as tables: operations, kernels, proxy operations, transfers, communicators, losses.
+-- What ncclscope draws, as tables: operations, kernels, proxy operations, transfers, communicators,
+-- losses.
 --
--- In ui.perfetto.dev, paste this file into "Query (SQL)" and run it once; the views then stay until the page is closed.
--- With Perfetto's trace processor, it is a file of statements to run before your own:
+-- In ui.perfetto.dev, paste this file into "Query (SQL)" and run it once; the views then stay until
+-- the page is closed. With Perfetto's trace processor, it is a file of statements to run before
+-- your own:
 --
 --   cat sql/ncclscope.sql my-question.sql > both.sql && trace_processor_shell -q both.sql job.perfetto-trace
 --
--- docs/queries.md asks ten questions with it. Times and durations are nanoseconds; `dur` is -1 where something had not
--- ended when the recording did. The views rest on the categories of events and on their typed arguments, which are
--- documented in proto/ncclscope.proto, not on the names in the picture. Only the direction and the waits of a transfer
--- are told by names.
+-- docs/queries.md asks ten questions with it. Times and durations are nanoseconds; `dur` is -1 if
+-- something had not ended when the recording did. The views rely on the categories of events and on
+-- their typed arguments, which are documented in proto/ncclscope.proto, not on the names in the
+-- picture. Only the direction and the waits of a transfer are recognised by name.
 
--- The processes of the job. `rank` is the rank in the job, NULL where the process does not know it.
+-- The processes of the job. `rank` is the rank in the job, or NULL if the process does not know it.
 CREATE PERFETTO VIEW nccl_process AS
 SELECT
   upid,
@@ -41,8 +43,8 @@ LEFT JOIN process_track ON process_track.id = slice.track_id
 LEFT JOIN thread_track ON thread_track.id = slice.track_id
 LEFT JOIN thread ON thread.utid = thread_track.utid;
 
--- The communicators, one row a process and communicator. `comm` is NCCL's hash, the same on all ranks; `rank` the
--- rank in the communicator; `label` what its tracks call it.
+-- The communicators, one row per process and communicator. `comm` is NCCL's hash, the same on all
+-- ranks; `rank` is the rank in the communicator; `label` is its name on the tracks.
 CREATE PERFETTO VIEW nccl_communicator AS
 SELECT
   upid,
@@ -65,9 +67,12 @@ FROM nccl_slice
 WHERE dur = 0 AND (extract_arg(arg_set_id, 'nccl.interface') IS NOT NULL OR name = 'communicator init')
 GROUP BY upid, comm, rank;
 
--- The application's calls into NCCL, from v5 of the interface on. `nvtx` is the innermost of the program's NVTX ranges around the call, on its thread,
--- where the recording has ranges (NCCLSCOPE_NVTX=1), NCCL's own, which repeat the call, left out; `step` is the number in the innermost that ends with that of a step or an iteration: `step 17`,
--- `Iteration: 17`, `ProfilerStep#17`. Where no range of the thread does, it is that of the other threads, if they agree.
+-- The application's calls into NCCL, from v5 of the interface on. `nvtx` is the innermost of the
+-- program's NVTX ranges around the call on its thread, if the recording has ranges
+-- (NCCLSCOPE_NVTX=1); NCCL's own ranges, which repeat the call, are left out. `step` is the number
+-- in the innermost range whose name ends with the number of a step or an iteration: `step 17`,
+-- `Iteration: 17`, `ProfilerStep#17`. If no range of the thread does, it is the number of the other
+-- threads, if they agree.
 CREATE PERFETTO VIEW nccl_call AS
 WITH call AS MATERIALIZED (
   SELECT * FROM nccl_slice WHERE category = 'api' AND name GLOB 'nccl*'
@@ -75,7 +80,7 @@ WITH call AS MATERIALIZED (
 range AS MATERIALIZED (
   SELECT
     ts,
-    -- One that never ended goes on.
+    -- A range that never ended continues.
     iif(dur < 0, (1 << 62), ts + dur) AS ts_end,
     name,
     upid,
@@ -83,7 +88,7 @@ range AS MATERIALIZED (
     iif(
       name GLOB '*[0-9]' AND (
         lower(words) GLOB '*step' OR lower(words) GLOB '*iteration'
-        -- A writer is no iteration.
+        -- A word such as "writer" is not an iteration.
         OR lower(words) = 'iter' OR lower(words) GLOB '*[^a-z]iter' OR words GLOB '*Iter'
       ),
       cast(substr(name, length(rtrim(name, '0123456789')) + 1) AS INT),
@@ -92,7 +97,7 @@ range AS MATERIALIZED (
   FROM (SELECT *, rtrim(rtrim(name, '0123456789'), ' #:=_-([') AS words FROM nccl_slice)
   WHERE category IN ('nvtx', 'pytorch') AND dur != 0 AND extract_arg(arg_set_id, 'nccl.nvtx_domain') IS NOT 'NCCL'
 ),
--- Of several rows the one with the largest begin gives the other columns: the innermost range.
+-- Of several rows, the one with the largest begin gives the other columns: the innermost range.
 own AS MATERIALIZED (
   SELECT call.id, range.name AS nvtx, max(range.ts)
   FROM call JOIN range ON range.utid = call.utid AND range.ts <= call.ts AND range.ts_end >= call.ts + call.dur
@@ -127,9 +132,10 @@ FROM call
 LEFT JOIN own USING (id)
 LEFT JOIN step USING (id);
 
--- The operations that the application asked for, as NCCL took them over: one row a rank. Rows of one operation have the
--- same `operation` on all ranks; NCCL counts no replays of graphs, so these share it with each other, and with what is asked
--- for beside them: `name` and `replay` tell them apart. `bytes` is the payload: count times the size of the datatype.
+-- The operations that the application asked for, as NCCL took them over, one row per rank. The rows
+-- of one operation have the same `operation` on all ranks. NCCL does not number replays of graphs,
+-- so these share it with each other and with operations asked for at the same time; `name` and
+-- `replay` tell them apart. `bytes` is the payload: count times the size of the datatype.
 CREATE PERFETTO VIEW nccl_operation AS
 SELECT
   id,
@@ -153,8 +159,9 @@ SELECT
 FROM nccl_slice
 WHERE category = 'operation' AND extract_arg(arg_set_id, 'nccl.count') IS NOT NULL;
 
--- The kernels of all streams. `match` says how a kernel of NCCL's was tied to what it carried; it is NULL for kernels of
--- the application and 'unmatched' where nothing says what it carried, with the reason in `doubt`.
+-- The kernels of all streams. `match` says how a kernel of NCCL was matched to what it carried. It
+-- is NULL for kernels of the application, and 'unmatched' if nothing shows what the kernel carried,
+-- with the reason in `doubt`.
 CREATE PERFETTO VIEW nccl_kernel AS
 SELECT
   id,
@@ -176,10 +183,11 @@ SELECT
 FROM nccl_slice
 WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.kernel') IS NOT NULL;
 
--- The operations while the GPU worked on them: from the begin to the end of the kernel that carried them. An operation in a
--- replayed graph has a row for each run. `bus_bytes` is what each rank moves at least, by which operations of different
--- kinds and sizes can be compared with the hardware; NULL where the number of ranks is not known. `nvtx` and `step` are those of `nccl_call`,
--- for a replay those around the launch of its graph.
+-- The operations while the GPU worked on them: from the begin to the end of the kernel that carried
+-- them. An operation in a replayed graph has a row for each run. `bus_bytes` is what each rank
+-- moves at least, by which operations of different kinds and sizes can be compared with the
+-- hardware; NULL if the number of ranks is not known. `nvtx` and `step` are those of `nccl_call`;
+-- for a replay, those around the launch of its graph.
 CREATE PERFETTO VIEW nccl_execution AS
 WITH execution AS (
   SELECT
@@ -199,7 +207,8 @@ WITH execution AS (
     extract_arg(arg_set_id, 'nccl.nvtx_step') AS step
   FROM nccl_slice
   WHERE category = 'run'
-    -- Of a communicator that is not known there is only the kernel. Files of other tools may say bytes and no count; copies have bytes too.
+    -- If the communicator is not known, there is only the kernel. Other tools' files may state
+    -- bytes and no count; copies have bytes, too.
     OR category IN ('kernel', 'carried')
     AND coalesce(extract_arg(arg_set_id, 'nccl.count'), extract_arg(arg_set_id, 'nccl.bytes')) IS NOT NULL
     AND coalesce(extract_arg(arg_set_id, 'nccl.function'), extract_arg(arg_set_id, 'nccl.function_text')) IS NOT NULL
@@ -218,9 +227,10 @@ SELECT
 FROM execution
 LEFT JOIN (SELECT comm, max(ranks) AS ranks FROM nccl_communicator GROUP BY comm) AS size USING (comm);
 
--- The network proxy's work on operations: one row a channel, peer and direction, from its first sign of progress on. `queued`
--- is how long it lay with the progress thread before. What still queues at the recording's end has one row for each
--- connection: that of the first, with their number as `still_queued` and no length.
+-- The network proxy's work on operations: one row per channel, peer and direction, from its first
+-- sign of progress on. `queued` is how long it waited in the progress thread before that.
+-- Operations still queued at the recording's end have one row per connection: that of the first,
+-- with their number as `still_queued` and no length.
 CREATE PERFETTO VIEW nccl_proxy_operation AS
 SELECT
   id,
@@ -244,8 +254,9 @@ SELECT
 FROM nccl_slice
 WHERE category = 'proxy' AND extract_arg(arg_set_id, 'nccl.steps') IS NOT NULL AND parent_id IS NULL;
 
--- The single transfers of the proxy, with what each waited for: the GPU that fills or empties the buffer, the peer that has
--- to make room, the network, a flush. Of a wait that had not ended, the time until the recording's end counts.
+-- The single transfers of the proxy, with what each waited for: the GPU that fills or empties the
+-- buffer, the peer that has to make room, the network, a flush. A wait that had not ended counts
+-- until the recording's end.
 CREATE PERFETTO VIEW nccl_step AS
 WITH step AS (
   SELECT
@@ -258,7 +269,8 @@ WITH step AS (
   FROM nccl_slice
   WHERE category = 'proxy' AND extract_arg(arg_set_id, 'nccl.step') IS NOT NULL
 ),
--- A transfer is drawn beside the operation that it is of, on a track whose name begins with that one's.
+-- A transfer is drawn beside its operation, on a track whose name begins with the operation's track
+-- name.
 family AS (
   SELECT steps.id AS track_id, operation.comm, operation.peer, operation.direction
   FROM track AS steps
@@ -286,7 +298,7 @@ SELECT
   step.dur,
   step.upid,
   step.operation,
-  -- Where many share tracks, each transfer says whose it is.
+  -- If several connections share tracks, each transfer says which one it belongs to.
   coalesce(step.comm, family.comm) AS comm,
   coalesce(step.peer, family.peer) AS peer,
   family.direction,
@@ -301,11 +313,13 @@ FROM step
 LEFT JOIN wait USING (id)
 LEFT JOIN family USING (track_id);
 
--- In a merged trace (`ncclscope merge`), what the time of each collective went into: one row per rank. `wait` is the time
--- until the last rank had entered, `transfer` the rest, and `queued` the time before its kernel began; `last_rank` is the
--- rank of the communicator that came last. `error` is how far off `wait` may be; where `wait` is smaller, the clocks of the
--- hosts do not tell. `gpu_wait`, `peer_wait` and `network_wait` are what its sends through the proxy waited for, summed over
--- sends that overlap; NULL for replays of graphs. Sends and receives of the application are not in it.
+-- In a merged trace (`ncclscope merge`), where the time of each collective went: one row per rank.
+-- `wait` is the time until the last rank had entered, `transfer` is the rest, and `queued` is the
+-- time before its kernel began. `last_rank` is the rank of the communicator that came last. `error`
+-- is how far off `wait` may be; if `wait` is smaller than that, the hosts' clocks are not exact
+-- enough to tell. `gpu_wait`, `peer_wait` and `network_wait` are what its sends through the proxy
+-- waited for, summed over sends that overlap; NULL for replays of graphs. Sends and receives of the
+-- application are not included.
 CREATE PERFETTO VIEW nccl_wait AS
 SELECT
   upid,
@@ -324,7 +338,8 @@ SELECT
 FROM nccl_slice
 WHERE category = 'job' AND name = 'transfer';
 
--- What the recordings lost, or doubt: one row a process and kind. A process without a last word was killed, or records still.
+-- What the recordings lost or doubt, one row per process and kind. A process without a last word
+-- was killed, or is still recording.
 CREATE PERFETTO VIEW nccl_loss AS
 SELECT upid, substr(key, 6) AS what, int_value AS count
 FROM nccl_slice

@@ -18,21 +18,21 @@ pub use settings::{SETTINGS, Setting, Values};
 use crate::model::kinds::{self, Kinds};
 use crate::sys;
 
-/// What is reported, from less to more.
+/// What is reported, in increasing order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
     /// Nothing.
     Off,
     /// Calls, launches and operations.
     Light,
-    /// The proxy's operations and steps too.
+    /// Also the proxy's operations and steps.
     Standard,
     /// Everything.
     Full,
 }
 
 impl Preset {
-    /// As the settings have it.
+    /// As written in the settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Preset {
         }
     }
 
-    /// What NCCL is asked for with it.
+    /// What NCCL is asked for at this preset.
     #[must_use]
     pub fn kinds(self) -> Kinds {
         match self {
@@ -55,24 +55,24 @@ impl Preset {
     }
 }
 
-/// What is said on stderr, from less to more.
+/// What is printed on stderr, in increasing order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Log {
-    /// What is wrong.
+    /// Problems.
     Quiet,
-    /// Where it records to, besides.
+    /// Problems, and where it records to.
     Normal,
-    /// Everything, of every rank.
+    /// Everything, from every rank.
     Debug,
 }
 
-/// What `NCCLSCOPE_EVENTS` says.
+/// The value of `NCCLSCOPE_EVENTS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Wished for.
+    /// Added.
     pub more: Kinds,
-    /// Not wished for.
+    /// Left out.
     pub less: Kinds,
 }
 
@@ -85,7 +85,7 @@ impl Events {
                 None => (false, word.strip_prefix('+').unwrap_or(word)),
             };
             let kind = Kinds::named(name)?;
-            // The last word holds.
+            // The last word wins.
             let Events { more, less } = events;
             events = match is_less {
                 true => Events { more: more - kind, less: less | kind },
@@ -124,71 +124,73 @@ pub enum Cupti {
     Off,
     /// Yes, through the copy that the process has, or the one that fits.
     Auto,
-    /// Yes, through the copy that the process has, or else this one.
+    /// Yes, through the copy that the process has, or otherwise this one.
     Path(PathBuf),
 }
 
-/// How kernels may be matched: less than everything is for diagnosis, where one way is to be held against another.
+/// How kernels may be matched. All but `All` are for diagnosis, to check one method against
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matching {
-    /// By whatever there is.
+    /// By every method.
     All,
-    /// Without callbacks at launches: by the external ids that take their place.
+    /// Without callbacks at launches, by the external ids that replace them.
     External,
-    /// Without both, and without those of graphs: by stream and the GPU's timer.
+    /// Without both, and without graph callbacks: by stream and the GPU's timer.
     Timer,
 }
 
 /// How kernels are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuEvents {
-    /// On a track a stream.
+    /// On one track per stream.
     Track,
-    /// As what Perfetto calls render stages.
+    /// As Perfetto's render stages.
     RenderStage,
-    /// Both ways.
+    /// In both ways.
     Both,
 }
 
-/// Which clock CUPTI's records are to have.
+/// The clock that CUPTI's records should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CuptiClock {
-    /// `CLOCK_BOOTTIME` where nobody used CUPTI before us, else CUPTI's own.
+    /// `CLOCK_BOOTTIME` if nobody used CUPTI before us, otherwise CUPTI's own.
     Auto,
-    /// CUPTI's own, the wall clock.
+    /// CUPTI's own clock, the wall clock.
     Wall,
     /// `CLOCK_BOOTTIME`.
     Boottime,
 }
 
-/// The settings of a run: a field for each entry of [`SETTINGS`], which is why they are more than twenty.
+/// The settings of a run, with a field for each entry of [`SETTINGS`]; hence more than twenty
+/// fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Something happens at all.
+    /// Whether anything happens at all.
     pub enabled: bool,
-    /// What is said on stderr.
+    /// What is printed on stderr.
     pub log: Log,
     /// What NCCL is asked to report.
     pub preset: Preset,
-    /// What it is asked for besides, or not.
+    /// What NCCL is asked for in addition, or not asked for.
     pub events: Events,
-    /// Whether it is asked for kernel channels.
+    /// Whether NCCL is asked for kernel channels.
     pub kernel_ch: KernelCh,
     /// Whether kernels are recorded.
     pub cupti: Cupti,
-    /// Which clock its records are to have.
+    /// The clock that its records should have.
     pub cupti_clock: CuptiClock,
-    /// How they may be matched.
+    /// How kernels may be matched.
     pub matching: Matching,
     /// Whether calls into CUDA are recorded.
     pub cuda_api: bool,
-    /// Whether ranges of NVTX are recorded.
+    /// Whether NVTX ranges are recorded.
     pub nvtx: bool,
     /// How kernels are drawn.
     pub gpu_events: GpuEvents,
     /// The folder of the trace; `None` is the default.
     pub output: Option<String>,
-    /// Permissions of files, where somebody says so.
+    /// Permissions of files, if set.
     pub file_mode: Option<u32>,
     /// Size limit of the file in bytes.
     pub max_size: u64,
@@ -198,25 +200,25 @@ pub struct Config {
     pub buffer_size: usize,
     /// Time between flushes in milliseconds.
     pub flush_period_ms: u64,
-    /// Compressed packets.
+    /// Whether packets are compressed.
     pub compress: bool,
-    /// A capture is made.
+    /// Whether a capture is made.
     pub capture: bool,
-    /// The TSC may be used.
+    /// Whether the TSC may be used.
     pub tsc: bool,
-    /// Rank in the job, and the variable it came from.
+    /// The rank in the job, and the variable it came from.
     pub rank: Option<(u32, &'static str)>,
-    /// Ranks of the job.
+    /// The number of ranks in the job.
     pub world_size: Option<u32>,
     /// What was wrong with the settings, one sentence each.
     pub complaints: Vec<String>,
 }
 
-/// The presets' names.
+/// The names of the presets.
 const PRESETS: &[(&str, Preset)] =
     &[("light", Preset::Light), ("standard", Preset::Standard), ("full", Preset::Full), ("off", Preset::Off)];
 
-/// Whether the settings say that nothing is to happen in this process. Allocates nothing.
+/// Whether the settings switch everything off in this process. Allocates nothing.
 #[must_use]
 pub fn is_off() -> bool {
     sys::variable_is(c"NCCLSCOPE_ENABLE", "0") || sys::variable_is(c"NCCLSCOPE_PRESET", "off")
@@ -230,7 +232,7 @@ impl Config {
         Config::read(&variable, sys::variable_names().into_iter())
     }
 
-    /// The settings that `variable` gives; `names` are all variables there are.
+    /// The settings that `variable` gives; `names` are all variables that are set.
     #[must_use]
     pub fn read(variable: &dyn Fn(&str) -> Option<String>, names: impl Iterator<Item = String>) -> Config {
         let complaints = names
@@ -281,13 +283,13 @@ impl Config {
         }
     }
 
-    /// Whether nothing is to happen in this process.
+    /// Whether nothing happens in this process.
     #[must_use]
     pub fn is_off(&self) -> bool {
         !self.enabled || self.preset == Preset::Off
     }
 
-    /// The kinds of events that NCCL is asked for, if it may be asked for all of them.
+    /// The kinds of events that NCCL is asked for, provided that it supports them all.
     #[must_use]
     pub fn kinds(&self) -> Kinds {
         let Events { more, less } = self.events;
@@ -298,14 +300,15 @@ impl Config {
         }
     }
 
-    /// The preset, and what was wished for beside it.
+    /// The preset, and what was added or left out.
     #[must_use]
     pub fn wish(&self) -> String {
         let comma = if self.events == Events::default() { "" } else { "," };
         format!("{}{comma}{}", self.preset.name(), self.events)
     }
 
-    /// Whether this process says what holds for all: with thousands of ranks, one is enough.
+    /// Whether this process prints what holds for all processes: with thousands of ranks, one is
+    /// enough.
     #[must_use]
     pub fn speaks(&self) -> bool {
         self.log == Log::Debug || self.rank.is_none_or(|(rank, _)| rank == 0)
@@ -338,7 +341,7 @@ impl Config {
     }
 }
 
-/// What a process is called in files and folders.
+/// How a process is named in files and folders.
 #[derive(Clone, Debug)]
 pub struct Process {
     /// The host.

@@ -1,9 +1,10 @@
-//! One process's profiling, from the first `init` to the exit of the process. Wires the stages; the only
-//! process-wide state besides the recorder's.
+//! One process's profiling, from the first `init` to the exit of the process. Wires the stages, and
+//! holds the only process-wide state besides the recorder's.
 //!
-//! A communicator's `init` and `finalize` are rare and on no hot path: they may lock, allocate and wait, each for a
-//! bounded time. The first `init` starts the recording, or `cuInit` where CUDA injects us; after the last `finalize` everything
-//! is in the file and the recording waits for the next `init`, which is an ordinary one; the exit of the process ends it.
+//! A communicator's `init` and `finalize` are rare and on no hot path: they may lock, allocate and
+//! wait, each for a bounded time. The first `init` starts the recording, or `cuInit` if CUDA
+//! injects us. After the last `finalize`, everything is in the file and the recording waits for the
+//! next `init`, which is an ordinary one. The exit of the process ends it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,15 +35,15 @@ use crate::{memory, message, process, sys};
 const FINALIZE_WAIT: Duration = Duration::from_secs(2);
 /// How long either may wait for CUPTI before that.
 const CUPTI_WAIT: Duration = Duration::from_secs(1);
-/// How long all that we do at the exit of the process may take; what is flushed by then is in the file. An unoptimised build, which has tests
-/// only, is slower.
+/// How long everything we do at the exit of the process may take; what is flushed by then is in the
+/// file. An unoptimised build, used only by tests, is slower.
 const EXIT_WAIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 
-/// How long the first `init` may wait for the file to be made.
+/// How long the first `init` may wait for the file to be created.
 const CREATE_WAIT: Duration = Duration::from_secs(10);
-/// How long `cuInit` may wait for another thread that starts the recording.
+/// How long `cuInit` may wait for another thread that is starting the recording.
 const CUDA_INIT_WAIT: Duration = Duration::from_secs(1);
-/// How long giving CUPTI up may take when another tool is to have it.
+/// How long it may take to release CUPTI for another tool.
 const HAND_OVER_WAIT: Duration = Duration::from_secs(5);
 
 static STATE: Mutex<State> = Mutex::new(State { phase: Phase::Fresh, live: 0, kinds: None, cupti_lent: false });
@@ -51,27 +52,27 @@ struct State {
     phase: Phase,
     /// Communicators between `init` and `finalize`.
     live: u32,
-    /// What NCCL is asked to report: decided once, because its mask cannot differ by communicator, and kernel channels may not be
-    /// switched while it runs.
+    /// What NCCL is asked to report. It is decided once, because its mask must not differ between
+    /// communicators, and kernel channels must not be switched while NCCL runs.
     kinds: Option<Kinds>,
-    /// CUPTI was asked back, so it is not taken.
+    /// CUPTI was released on request, so it is not taken.
     cupti_lent: bool,
 }
 
 enum Phase {
-    /// Nothing happened yet.
+    /// Nothing has happened yet.
     Fresh,
     Recording(Box<Session>),
-    /// Switched off, failed to start, or ended. For good.
+    /// Switched off, failed to start, or ended; this is final.
     Over,
 }
 
 struct Session {
     config: Config,
     collector: collector::Handle,
-    /// The subscription to CUPTI, where it could be had.
+    /// The subscription to CUPTI, if we got it.
     cupti: Option<Cupti>,
-    /// Where it records to, for who is told.
+    /// Where it records to, for messages.
     place: String,
     /// Whether the GPU's kernels are recorded, or why not.
     gpu: String,
@@ -81,7 +82,7 @@ struct Session {
 pub(crate) struct Caller {
     /// The interface in use.
     pub interface: u8,
-    /// NCCL's version, if it tells.
+    /// NCCL's version, if known.
     pub version: Option<Version>,
 }
 
@@ -95,7 +96,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// What `init` answers.
+/// The result of `init`.
 pub(crate) struct Answer {
     /// The communicator's context.
     pub context: Handle,
@@ -115,7 +116,7 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
     if is_first && session.config.speaks() {
         match held {
             Some(held) => held.remark_first(&session.first_line(&caller.to_string())),
-            // It has begun before NCCL came.
+            // It began before NCCL came.
             None => message::remark(&format!("{caller} is recorded too")),
         }
     }
@@ -128,7 +129,7 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
     Answer { context, kinds }
 }
 
-/// An `init` in a child of the process that records.
+/// Refuses an `init` in a child of the recording process.
 pub(crate) fn refuse_child() {
     static SAID: AtomicBool = AtomicBool::new(false);
     if process::is_forked() && !config::is_off() && !SAID.swap(true, Ordering::Relaxed) {
@@ -136,9 +137,9 @@ pub(crate) fn refuse_child() {
     }
 }
 
-/// A communicator's `finalize`; after the last one everything is in the file.
+/// A communicator's `finalize`; after the last one, everything is in the file.
 pub(crate) fn comm_finalize(context: Handle) {
-    // Up to NCCL 2.27 also for a communicator whose `init` left no context.
+    // Up to NCCL 2.27, this also happens for a communicator whose `init` left no context.
     if !recorder::is_on() || !recorder::is_ours(context) {
         return;
     }
@@ -164,14 +165,15 @@ enum Moment {
     CudaInit,
 }
 
-/// Starts the recording where CUDA asks for it: on a thread that is in `cuInit`, so nothing of CUDA's is called but what CUPTI
-/// allows there.
+/// Starts the recording when CUDA asks for it. The thread is inside `cuInit`, so nothing of CUDA's
+/// is called except what CUPTI allows there.
 pub(crate) fn start_in_cuda_init() {
-    // It is on already where CUPTI, which we are just taking, is who calls `cuInit`.
+    // It is already on if CUPTI, which we are just taking, calls `cuInit`.
     if process::is_child() || recorder::is_on() {
         return;
     }
-    // Whoever has the lock may wait for the loader's, and a library that calls `cuInit` while it is loaded has that.
+    // The lock's holder may wait for the loader's lock, which a library that calls `cuInit` while
+    // it is loaded holds.
     if let Some(mut state) = lock_within(CUDA_INIT_WAIT) {
         let held = state.start(Moment::CudaInit);
         if let (Some(held), Phase::Recording(session)) = (held, &state.phase)
@@ -182,7 +184,7 @@ pub(crate) fn start_in_cuda_init() {
     }
 }
 
-/// Records nothing in this process, and says why, unless it was to be silent anyhow.
+/// Records nothing in this process and says why, unless it was to be silent anyway.
 pub(crate) fn stay_out(reason: &str) {
     let Some(mut state) = lock_within(HAND_OVER_WAIT) else { return };
     if matches!(state.phase, Phase::Fresh) {
@@ -195,7 +197,8 @@ pub(crate) fn stay_out(reason: &str) {
 }
 
 impl State {
-    /// Starts the recording, if nothing has happened yet. Where it begins, what there is to say is held back for the caller's first word.
+    /// Starts the recording, if nothing has happened yet. If it starts, messages are held back for
+    /// the caller's first line.
     fn start(&mut self, moment: Moment) -> Option<Held> {
         if !matches!(self.phase, Phase::Fresh) {
             return None;
@@ -218,24 +221,25 @@ impl State {
     }
 }
 
-/// What became of a request for CUPTI.
+/// The result of a request for CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandOver {
-    /// It is as it was asked for.
+    /// Done as requested.
     Done,
     /// Nothing is recorded in this process.
     NotRecording,
     /// The settings say to leave CUPTI alone.
     SwitchedOff,
-    /// Another tool has it.
+    /// Another tool holds it.
     Taken,
-    /// It cannot be had for another reason.
+    /// It is unavailable for another reason.
     Unavailable,
-    /// It has not come to an end in time, and goes on.
+    /// The request has not finished in time, and continues.
     Late,
 }
 
-/// Gives CUPTI up, so that another tool can have it until [`acquire_cupti`]. Not on a thread that is in a callback of CUPTI's.
+/// Releases CUPTI, so that another tool can have it until [`acquire_cupti`]. Must not be called on
+/// a thread that is in a CUPTI callback.
 pub(crate) fn release_cupti() -> HandOver {
     if process::is_child() {
         return HandOver::Done;
@@ -248,7 +252,8 @@ pub(crate) fn release_cupti() -> HandOver {
     }
 }
 
-/// Takes CUPTI, for the first time or again. Not on a thread that is in a callback of CUPTI's.
+/// Takes CUPTI, for the first time or again. Must not be called on a thread that is in a CUPTI
+/// callback.
 pub(crate) fn acquire_cupti() -> HandOver {
     if process::is_child() {
         return HandOver::NotRecording;
@@ -265,7 +270,7 @@ fn lock() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`lock`], but waits at most this long.
+/// Like [`lock`], but waits at most this long.
 fn lock_within(limit: Duration) -> Option<MutexGuard<'static, State>> {
     let begin = Instant::now();
     loop {
@@ -278,9 +283,9 @@ fn lock_within(limit: Duration) -> Option<MutexGuard<'static, State>> {
     }
 }
 
-/// The exit of the process.
+/// Called at the exit of the process.
 extern "C" fn at_exit() {
-    // In a forked child the lock may be held for ever by a thread that is not there.
+    // In a forked child, the lock may be held forever by a thread that does not exist there.
     if process::is_child() {
         return;
     }
@@ -290,12 +295,13 @@ extern "C" fn at_exit() {
 fn end() {
     let begin = Instant::now();
     let left = || EXIT_WAIT.saturating_sub(begin.elapsed());
-    // Where another thread is in `init` or `finalize`, or CUPTI changes hands, and that takes too long, what is flushed is in
-    // the file.
+    // If another thread is in `init` or `finalize`, or CUPTI changes hands, and that takes too
+    // long, only what is flushed is in the file.
     if let Some(mut state) = lock_within(left() / 2)
         && let Phase::Recording(mut session) = std::mem::replace(&mut state.phase, Phase::Over)
     {
-        // First: what is recorded up to here is drawn, and nothing is recorded that could not be.
+        // First of all: what is recorded up to here is drawn, and nothing more is recorded that
+        // could not be.
         recorder::switch_off();
         if let Some(cupti) = &session.cupti {
             cupti.release(left() / 2);
@@ -308,13 +314,13 @@ fn end() {
 /// Why a recording did not start.
 #[derive(Debug)]
 enum NotStarted {
-    /// These bytes of addresses cannot be reserved for our heap.
+    /// This many bytes of address space cannot be reserved for our heap.
     Memory(usize),
     /// Another copy of this library records in this process.
     OtherCopy,
-    /// The trace file cannot be created. The path is without its ending.
+    /// The trace file cannot be created. The path is without its extension.
     File(PathBuf, io::Error),
-    /// These bytes cannot be allocated for records.
+    /// This many bytes cannot be allocated for records.
     Records(usize),
     /// A thread cannot be started.
     Thread(io::Error),
@@ -342,7 +348,7 @@ impl std::error::Error for NotStarted {
 }
 
 impl Session {
-    /// Starts recording. Where CUPTI is lent, it is not taken.
+    /// Starts recording. CUPTI is not taken if it is lent.
     fn start(moment: Moment, cupti_lent: bool) -> Result<Session, NotStarted> {
         if !memory::reserve() {
             return Err(NotStarted::Memory(memory::HEAP));
@@ -416,7 +422,7 @@ impl Session {
         Ok(Session { config, collector, cupti, place, gpu })
     }
 
-    /// What the recording says of itself first.
+    /// The first line that the recording prints.
     fn first_line(&self, nccl: &str) -> String {
         let gpu = match &self.cupti {
             Some(cupti) => format!("GPU kernels: yes, through {}", cupti.facts().announcement()),
@@ -447,7 +453,7 @@ impl Session {
             };
             self.collector.note(begin, remark::RELEASED, text.into());
         }
-        // The next owner may end CUPTI, and with it the names in what came back.
+        // The next owner may finalize CUPTI, and with it the names in what came back.
         if self.collector.take_kernels(CUPTI_WAIT) { HandOver::Done } else { HandOver::Late }
     }
 
@@ -492,8 +498,8 @@ impl Session {
     }
 }
 
-/// Whether a thread of another copy's is at work in this process: one that the loader does not show to this one, as in a namespace of its own
-/// (`dlmopen`).
+/// Whether a thread of another copy is running in this process. The loader does not show us such a
+/// copy if it is in a namespace of its own (`dlmopen`).
 fn has_other_copy() -> bool {
     let main = sys::process_id();
     sys::threads().iter().any(|(tid, name)| *tid != main && name == collector::THREAD)
@@ -510,16 +516,16 @@ fn cupti_options(config: &Config) -> cupti::Options {
         copies,
         calls: config.cuda_api,
         nvtx: config.nvtx,
-        // More often takes the program's time, more seldom lets much pile up.
+        // A shorter period costs the program time; with a longer one, much piles up.
         flush_period: Duration::from_millis(config.flush_period_ms.clamp(100, 1000)),
         ..cupti::Options::new(config.cupti.clone())
     }
 }
 
-/// Takes CUPTI if it can be had; which it is, or why it cannot.
+/// Takes CUPTI if possible. Returns which copy it is, or why it is unavailable.
 fn start_cupti(config: &Config, moment: Moment) -> (Option<Cupti>, Option<cupti::Reader>, String) {
     let driver_starts = moment == Moment::CudaInit;
-    // Where somebody may have used CUPTI before, its clock stays as it is.
+    // If somebody may have used CUPTI before, its clock stays as it is.
     let boottime = match config.cupti_clock {
         CuptiClock::Auto => driver_starts,
         CuptiClock::Wall => false,
@@ -537,7 +543,7 @@ fn start_cupti(config: &Config, moment: Moment) -> (Option<Cupti>, Option<cupti:
     }
 }
 
-/// Makes the file of the recording.
+/// Creates the file of the recording.
 fn create_file(
     config: &Config,
     process: &Process,
@@ -548,7 +554,7 @@ fn create_file(
     let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
     let capture = config.capture.then_some(config.max_size);
     let options = Options { compress: config.compress, min_free: config.min_free, capture, mode: config.file_mode };
-    // In `cuInit` no thread is waited for.
+    // Within `cuInit`, no thread is waited for.
     let limit = (moment == Moment::CommInit).then_some(CREATE_WAIT);
     TraceFile::create(folder, &name, options, limit).map_err(|error| NotStarted::File(folder.join(&name), error))
 }
@@ -557,7 +563,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// What the trace says of the recording, for programs.
+/// What the trace says about the recording, for programs.
 fn attributes(config: &Config, process: &Process, cupti: Option<&Cupti>) -> Vec<(String, String)> {
     let events = Some(config.events.to_string()).filter(|events| !events.is_empty());
     let cupti_release = cupti.map_or("none", |cupti| cupti.facts().release());
@@ -597,7 +603,7 @@ fn process_info(config: &Config, process: &Process, moment: Moment) -> ProcessIn
     };
     let rank = config.rank.map(|(rank, _)| rank);
     let name = format!("{who} · {}", process.host);
-    // Inside of `cuInit` nothing is asked of the driver.
+    // Within `cuInit`, nothing is asked of the driver.
     let gpu = if moment == Moment::CudaInit { None } else { cupti::current_gpu() };
     ProcessInfo {
         pid: process.pid,
@@ -616,7 +622,7 @@ fn first_words(config: &Config, source: Source, objection: Option<&str>) -> Stri
     format!("ncclscope {}; preset {}; clock {clock}", env!("CARGO_PKG_VERSION"), config.wish())
 }
 
-/// What NCCL is asked to report; says why if that is less than was wished.
+/// What NCCL is asked to report. Says why if that is less than requested.
 fn decide(config: &Config, caller: &Caller, collector: &collector::Handle) -> Kinds {
     let kinds = config.kinds();
     if config.kernel_ch == KernelCh::On {

@@ -1,15 +1,20 @@
 //! Concatenated files are one trace, in any order; a file that was cut off is valid up to the cut.
 
 mod command;
+mod synthetic;
 
 use command::ncclscope;
-use ncclscope::trace::reader::whole_length;
+use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
+use ncclscope::trace::reader::{self, whole_length};
+use ncclscope::trace::writer::TRACK_BITS;
 use ncclscope_tests::perfetto::{Problem, Trace};
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, assert_sound};
 use ncclscope_tests::timeline::{Slice, Timeline};
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use synthetic::{Damage, Job};
 
 const SCENARIOS: [&str; 3] = ["eager_allreduce", "graph_replay", "net_plugin"];
 
@@ -373,7 +378,7 @@ fn a_file_named_twice_is_not_merged_with_itself() {
     let joined = folder.path().join("joined.perfetto-trace");
     let said =
         ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), file.as_os_str(), file.as_os_str()]).unwrap();
-    assert!(said.starts_with("left out: ") && said.contains("carry the same process mark"), "{said}");
+    assert!(said.starts_with("left out: ") && said.contains("the same recording is in "), "{said}");
     assert_eq!(fs::read(joined).unwrap(), fs::read(file).unwrap());
 }
 
@@ -548,4 +553,238 @@ fn a_communicator_is_selected_by_the_name_of_its_tracks() {
     let reason = operations("stride 3").unwrap_err();
     let listed = "stride 2 000000b0, stride 2 000000b1, this host 000000a0, this host 000000a1";
     assert!(reason.ends_with(&format!("the communicators {listed}")), "{reason}");
+}
+
+#[test]
+fn processes_that_drew_the_same_mark_are_told_apart() {
+    const RANKS: u32 = 6;
+    const STEPS: u64 = 5;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let merge = |output: &str, files: &[PathBuf]| {
+        let words = ["merge".into(), "-o".into(), path(output)];
+        ncclscope(&words.into_iter().chain(files.iter().cloned()).collect::<Vec<_>>()).unwrap()
+    };
+    let write = |folder: &str, marks: u32| {
+        let mut job = Job::new(RANKS, 2, STEPS);
+        job.marks = marks;
+        fs::create_dir(path(folder)).unwrap();
+        for rank in 0..RANKS {
+            let mut bytes = Vec::new();
+            job.write(rank, rank != 3, &mut bytes).unwrap();
+            fs::write(path(folder).join(job.name(rank)), bytes).unwrap();
+        }
+    };
+    // All ranks have marks of their own, or two marks among them.
+    write("own", RANKS);
+    write("two", 2);
+    let [own, two] = ["own", "two"].map(|folder| {
+        let output = format!("{folder}.perfetto-trace");
+        let said = merge(&output, &[path(folder)]);
+        assert!(!said.contains("left out"), "{said}");
+        let trace = Trace::open(path(&output)).unwrap();
+        assert_sound(&trace, 0);
+        identities(&trace)
+    });
+    assert_eq!(own, two);
+    // What was merged has other marks; it is merged with the rest of the job all the same, and not with its own ranks.
+    let files: Vec<PathBuf> = fs::read_dir(path("two")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    merge("some.perfetto-trace", &files[..4]);
+    let said = merge("again.perfetto-trace", &[&[path("some.perfetto-trace")], &files[3..]].concat());
+    assert_eq!(said.matches("the same recording is in ").count(), 1, "{said}");
+    assert_eq!(identities(&Trace::open(path("again.perfetto-trace")).unwrap()).len(), own.len());
+}
+
+#[test]
+fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
+    const RANKS: u32 = 64;
+    const STEPS: u64 = 40;
+    let job = Job::new(RANKS, 8, STEPS);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |rank: u32| folder.path().join(job.name(rank));
+    let trace = |rank: u32| {
+        let mut bytes = Vec::new();
+        // Every third is not compressed: no checksum tells what is wrong with it.
+        let size = job.write(rank, !rank.is_multiple_of(3), &mut bytes).unwrap();
+        assert_eq!(size.bytes, bytes.len() as u64);
+        (bytes, size.events)
+    };
+    let damage = |rank: u32| (rank % 2 == 1).then(|| Damage::ALL[rank as usize / 2 % Damage::ALL.len()]);
+    let mut written = 0;
+    for rank in 0..RANKS {
+        let (mut bytes, events) = trace(rank);
+        match damage(rank) {
+            Some(damage) => damage.wreak(&mut bytes, || trace((rank + 1) % RANKS).0),
+            None => written += events,
+        }
+        fs::write(path(rank), bytes).unwrap();
+    }
+    let joined = folder.path().join("joined");
+    let words = ["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), folder.path().as_os_str()];
+    let said = ncclscope(&words).unwrap();
+    let lines = |rank: u32| {
+        let name = path(rank).display().to_string();
+        said.lines().filter(|line| line.contains(&name)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for rank in 0..RANKS {
+        // Of twins, which have different names in a folder, the second one is left out.
+        let of_twins = |line: &String| line.contains("the same recording is in ");
+        let (mut lines, how) = (lines(rank), damage(rank));
+        lines.retain(|line| how.is_some() || !of_twins(line));
+        let is_right = match how {
+            None => lines.is_empty(),
+            // One that is compressed has a single packet.
+            Some(Damage::Cut) => {
+                let how = if rank.is_multiple_of(3) {
+                    "left out an unfinished packet of "
+                } else {
+                    "there is no whole packet in it"
+                };
+                lines.len() == 1 && lines[0].contains(how)
+            }
+            Some(Damage::Twin) => lines.len() == 1 && of_twins(&lines[0]),
+            Some(_) => lines.len() == 1 && lines[0].starts_with("left out: "),
+        };
+        assert!(is_right, "rank {rank}, {how:?}: {lines:?}");
+    }
+
+    // What arrives of the others is all of it, at its true time.
+    let (mut ranks, mut events, mut runs) = (HashMap::new(), 0, HashMap::new());
+    let mut farthest = 0;
+    reader::read_file::<reader::Error>(&joined, |packet| {
+        if let Some(descriptor) = packet.track_descriptor()
+            && let Some(process) = &descriptor.process
+            && let Some(rank) = process.process_name().strip_prefix("rank ").and_then(|name| name.split(' ').next())
+        {
+            ranks.insert(descriptor.uuid() >> TRACK_BITS, rank.parse::<u32>().unwrap());
+        }
+        let Some(event) = &packet.event else { return Ok(()) };
+        // What the merge itself draws is on tracks of no process, or is about all ranks.
+        let Some(&rank) = ranks.get(&(event.track >> TRACK_BITS)).filter(|_| event.category != "job") else {
+            return Ok(());
+        };
+        if damage(rank).is_none() {
+            events += u64::from(event.r#type() != Type::SliceEnd);
+        }
+        if event.category == "run" {
+            let step = runs.entry(rank).or_insert(0_u64);
+            let [came, _] = job.truth(rank, *step);
+            farthest = farthest.max(packet.time.unwrap().0.abs_diff(came));
+            *step += 1;
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(events, written);
+    assert!((0..RANKS).filter(|rank| damage(*rank).is_none()).all(|rank| runs[&rank] == STEPS), "{runs:?}");
+    // Offsets of hours, and operations of 20 us that bound them from both sides.
+    assert!(farthest < 20_000, "{farthest} ns");
+    let problems = Trace::open(&joined).unwrap().check();
+    let wrong = problems.iter().filter(|problem| !matches!(problem, Problem::OpenSlices { .. }));
+    let wrong: Vec<_> = wrong.map(ToString::to_string).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn whatever_is_recorded_or_cut_or_merged_is_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let scenarios = fs::read_dir(format!("{}/scenarios", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let mut count = 0;
+    for scenario in scenarios {
+        let scenario = scenario.unwrap().path();
+        let name = scenario.display();
+        let play = Play::new(fs::read_to_string(&scenario).unwrap()).env("NCCLSCOPE_PRESET", "full");
+        // One of them aborts.
+        let recording = Recording::by(play.env("NCCLSCOPE_COMPRESS", "0"));
+        fs::copy(recording.traces.file(), path("trace")).unwrap();
+        let merge = |file: &str, output: &str| {
+            let _ = fs::remove_file(path(output));
+            let said = ncclscope(&["merge".into(), "-o".into(), path(output), path(file)]);
+            said.unwrap_or_else(|reason| panic!("{name}, {file}: {reason}"))
+        };
+        merge("trace", "merged");
+        merge("merged", "again");
+        assert_eq!(fs::read(path("trace")).unwrap(), fs::read(path("again")).unwrap(), "{name}");
+        for [how, value] in [["--no-steps", ""], ["--time", "1us.."], ["--time", "..2ms"]] {
+            let _ = fs::remove_file(path("cut"));
+            let mut words = vec!["cut".into(), path("trace"), "-o".into(), path("cut"), how.into()];
+            words.extend((!value.is_empty()).then(|| value.into()));
+            if ncclscope(&words).is_ok() {
+                merge("cut", "merged");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
+#[test]
+fn files_that_end_before_anything_relates_their_clock_are_left_out() {
+    // A rank a host. Two of them were killed before their first operation, among them the first.
+    let (job, unborn) = (Job::new(4, 4, 40), Job::new(4, 4, 0));
+    let folder = tempfile::tempdir().unwrap();
+    let path = |rank: u32| folder.path().join(job.name(rank));
+    for rank in 0..4_u32 {
+        let mut bytes = Vec::new();
+        if rank.is_multiple_of(2) {
+            unborn.write(rank, false, &mut bytes).unwrap();
+            bytes.truncate(bytes.len() - 3);
+        } else {
+            job.write(rank, true, &mut bytes).unwrap();
+        }
+        fs::write(path(rank), bytes).unwrap();
+    }
+    let joined = folder.path().join("joined");
+    let merge = || ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), folder.path().as_os_str()]);
+    let said = merge().unwrap();
+    for rank in [0, 2] {
+        let line = format!("left out: {}: nothing in it relates the clock of its host", path(rank).display());
+        assert!(said.contains(&line), "{said}");
+    }
+    assert!(said.contains("node3: its times are put on the clock of node1"), "{said}");
+    assert!(said.contains(": 2 files, "), "{said}");
+    // Nothing but what relates them is missing: that is not left out without being asked.
+    fs::remove_file(&joined).unwrap();
+    let mut bytes = Vec::new();
+    unborn.write(2, true, &mut bytes).unwrap();
+    fs::write(path(2), bytes).unwrap();
+    let reason = merge().unwrap_err();
+    assert!(reason.contains("nothing relates their clocks"), "{reason}");
+}
+
+#[test]
+fn what_is_overwritten_in_a_file_without_compression_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, joined) = (folder.path().join("overwritten"), folder.path().join("joined"));
+    let mut whole = Vec::new();
+    Job::new(8, 2, 60).write(3, false, &mut whole).unwrap();
+    let mut noise = 1_u64;
+    let mut next = || {
+        noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        noise >> 33
+    };
+    let mut missed = Vec::new();
+    const TIMES: usize = 100;
+    for number in 0..TIMES {
+        let mut bytes = whole.clone();
+        let at = next() as usize % (whole.len() - 64);
+        let from = next() as usize % (whole.len() - 64);
+        bytes[at..at + 64].iter_mut().enumerate().for_each(|(place, byte)| {
+            *byte = match number % 4 {
+                0 => 0,
+                1 => 0xff,
+                2 => next() as u8,
+                _ => whole[from + place],
+            }
+        });
+        fs::write(&path, bytes).unwrap();
+        let said = ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), path.as_os_str()]);
+        if said.is_ok_and(|said| !said.contains("left out")) {
+            missed.push((number, at));
+        }
+        let _ = fs::remove_file(&joined);
+    }
+    // Not where a value stands in the place of a value, or a text in that of a text.
+    assert!(missed.len() <= TIMES / 50, "{missed:?}");
 }

@@ -1,4 +1,4 @@
-//! What is in a capture, for `ncclscope info` and `ncclscope replay`.
+//! What a capture contains, for `ncclscope info` and `ncclscope replay`.
 
 use std::fs::File;
 use std::io::{BufReader, Read as _, Write};
@@ -14,14 +14,14 @@ use crate::model::time::HostNs;
 use crate::pipeline::input::{Begin, Input};
 use crate::trace::names;
 
-/// Whether a file is a capture. One that cannot be read is not.
+/// Whether a file is a capture. `false` if it cannot be read.
 pub(super) fn is_capture(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = File::open(path).and_then(|file| file.take(capture::MAGIC.len() as u64).read_to_end(&mut head));
     read.is_ok() && capture::is_capture(&head)
 }
 
-/// Says what is in a capture.
+/// Describes what is in a capture.
 pub(super) fn describe(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     let version = Chunks::open(open(path)?).map_err(Reason::file(path))?.version().to_owned();
     let bytes = std::fs::metadata(path).map_or(0, |facts| facts.len());
@@ -92,7 +92,7 @@ impl Contents {
         format!("{seconds:.3} s, {} records, {buffers}", self.records)
     }
 
-    /// Says how it ended; what is damaged is for the caller to say.
+    /// Prints how the capture ended. The caller reports damage.
     pub(super) fn print_end(&self, end: Result<End, Error>, out: &mut dyn Write) -> std::io::Result<Option<Error>> {
         match end {
             Ok(End::Closed) => {}

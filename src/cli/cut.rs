@@ -1,9 +1,10 @@
-//! `ncclscope cut`: a part of a trace as a trace.
+//! `ncclscope cut`: writes a part of a trace as a trace of its own.
 //!
-//! The file is read three times and never held: to learn when it is and what is in it, to choose what is kept, and to
-//! copy that. What is kept is copied as it stands, fields included that this build does not know. Rewritten are only
-//! times, because they count from the packet before; interned names, which move to the packet that now is the first
-//! to use them; and arrows that have lost their other end.
+//! The file is read three times and never held in memory: to learn its times and contents, to
+//! choose what is kept, and to copy that. What is kept is copied as it stands, including fields
+//! that this build does not know. Only three things are rewritten: times, because they count from
+//! the packet before; interned names, which move to the first packet that now uses them; and arrows
+//! that have lost their other end.
 
 mod choose;
 mod copy;
@@ -20,7 +21,7 @@ use crate::trace::names;
 use choose::{Choice, END, Filter};
 pub(super) use wish::{Ranks, Window, duration, nanoseconds};
 
-/// What is to be kept; everything where nothing is said.
+/// What to keep; everything if nothing is said.
 #[derive(Debug, Default)]
 pub(super) struct Wish {
     pub(super) window: Option<Window>,
@@ -40,7 +41,8 @@ pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) 
     let file = super::create(output, false)?;
     let copied = copy::copy(path, &choice, &filter, output, &mut BufWriter::new(file));
     let bytes = copied.inspect_err(|_| {
-        // Half a cut is of no use to anybody; that it cannot be removed is not the news.
+        // Half a cut is of no use. If it cannot be removed, the first error is still the one to
+        // report.
         let _ = std::fs::remove_file(output);
     })?;
     for (path, extent) in survey.extents.iter().filter(|(_, extent)| extent.unfinished > 0) {
@@ -59,7 +61,7 @@ pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) 
     Ok(())
 }
 
-/// Holds the wish against the trace.
+/// Checks the wish against the trace.
 fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
     let (first, last) = survey.span.ok_or("nothing in this trace has a time").map_err(Reason::file(path))?;
     let (begin, end) = match &wish.window {
@@ -105,14 +107,15 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
     Ok(filter)
 }
 
-/// Whether a word means a communicator's hash: all of its digits, or the eight that its track shows.
+/// Whether a word is a communicator's hash: all of its digits, or the eight that its track shows.
 fn is_hash(hash: u64, word: &str) -> bool {
     let word = word.to_ascii_lowercase();
     let word = word.strip_prefix("0x").unwrap_or(&word);
     word == format!("{hash:016x}") || word == names::short_hash(hash)
 }
 
-/// Whether a communicator's tracks are named so: `all`; `stride 8`, with its hash or without.
+/// Whether a communicator's tracks have this name, such as `all` or `stride 8`, with or without its
+/// hash.
 fn is_shown(survey: &Survey, hash: u64, word: &str) -> bool {
     survey.shown_as(hash).iter().any(|shown| {
         let plain = shown.strip_suffix(&names::short_hash(hash)).map(str::trim_end);
@@ -120,7 +123,8 @@ fn is_shown(survey: &Survey, hash: u64, word: &str) -> bool {
     })
 }
 
-/// The communicators of one name; several with the hashes by which one of them can be meant.
+/// The communicators of one name. If there are several, with the hashes by which to pick one of
+/// them.
 fn told_apart(label: &str, hashes: &[u64]) -> String {
     match hashes {
         [_] => label.to_owned(),
@@ -131,7 +135,7 @@ fn told_apart(label: &str, hashes: &[u64]) -> String {
     }
 }
 
-/// Names of communicators that an error lists.
+/// How many names of communicators an error lists.
 const LISTED: usize = 16;
 
 /// What there is to choose from.

@@ -1,4 +1,5 @@
-//! `ncclscope info` for other tools' files: what they hold, and what they know about NCCL's kernels.
+//! `ncclscope info` for other tools' files: what they contain, and what they know about NCCL's
+//! kernels.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use crate::import::{CudaCall, Profile};
 use crate::model::activity::Api;
 use crate::trace::names;
 
-/// What the file holds, for programs.
+/// What the file contains, as JSON.
 pub(super) fn json(profile: &Profile) -> serde_json::Result<Value> {
     let mut file = serde_json::to_value(Side::of(profile))?;
     let facts = knowledge::facts(profile)

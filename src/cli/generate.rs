@@ -1,4 +1,5 @@
-//! What the archive has beside the program: completions for shells, and manual pages. By clap's own generators.
+//! What the archive has beside the program: shell completions and manual pages, made by clap's own
+//! generators.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +24,7 @@ pub(super) fn run(folder: &Path) -> Result<(), Reason> {
     write().map_err(Reason::write(folder))
 }
 
-/// The command line without what is hidden; completions would have that, too.
+/// The command line without hidden parts, which completions would otherwise include.
 fn shown() -> Command {
     let all = Arguments::command();
     let about = all.get_about().cloned().unwrap_or_default();

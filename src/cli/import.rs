@@ -1,8 +1,9 @@
-//! `ncclscope import`: another tool's file as a trace laid out like ours, as far as its data goes.
+//! `ncclscope import`: another tool's file as a trace with our layout, as far as its data goes.
 //!
-//! The same code draws it that draws our recordings, so tracks, names and arguments are the same. What a tool does not know is left out:
-//! no time has an error bound, there are no proxy or channel tracks, and a communicator has one where the file names it. The trace says
-//! where it came from in its first and last remark.
+//! The code that draws our recordings draws it too, so tracks, names and arguments are the same.
+//! What a tool does not know is left out: no time has an error bound, there are no proxy or channel
+//! tracks, and a communicator has a track only where the file names it. The first and last remarks
+//! of the trace say where it came from.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -27,7 +28,7 @@ use crate::trace::tracks::{ProcessInfo, Tracks};
 use crate::trace::words::instant;
 use crate::trace::writer::{Clocks, attribute};
 
-/// Packets that are kept in memory before they are written, in bytes.
+/// How many bytes of packets are kept in memory before they are written.
 const CHUNK: usize = 1 << 20;
 pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<(), Reason> {
     let mut profile = import::open(input).map_err(Reason::file(input))?;
@@ -35,7 +36,8 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
         return Err(Reason::file(input)("this is a trace of ncclscope already; ncclscope open shows it"));
     }
     super::must_be_new(output)?;
-    // On the wall clock, where the file says when it was: so that files of different days stay days apart.
+    // On the wall clock if the file says when it was recorded, so that files of different days stay
+    // days apart.
     if let Some(to_utc) = profile.clock.to_utc {
         let wall = Clock { to_utc: Some(Shift::default()), ..profile.clock.clone() };
         profile = profile.shifted(to_utc, &wall);
@@ -67,22 +69,22 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
     Ok(())
 }
 
-/// One process, as it is drawn.
+/// One process, while it is drawn.
 pub(super) struct Drawing<'a> {
     profile: &'a Profile,
     process: usize,
     tag: ProcessTag,
     tracks: Tracks,
     comms: Vec<Comm>,
-    /// What its threads said that they were doing.
+    /// What its threads were doing, by their own account.
     history: History,
-    /// Where its calls into CUDA were made, by their correlation id.
+    /// Where its calls into CUDA were made, by correlation id.
     calls: HashMap<u32, Moment>,
-    /// Kernels are drawn by somebody else.
+    /// The caller draws the kernels.
     without_kernels: bool,
 }
 
-/// One thing to draw, by its place in the profile.
+/// One thing to draw, by its index in the profile.
 #[derive(Clone, Copy)]
 enum Item {
     Kernel(usize),
@@ -106,7 +108,7 @@ impl<'a> Drawing<'a> {
         Drawing::named(profile, process, start, tag, &name, "how far they are off is not known", &origin(profile))
     }
 
-    /// A process under a name that it has already; its kernels are drawn by who calls this.
+    /// A process under an existing name; the caller draws its kernels.
     pub(super) fn beside(
         profile: &'a Profile,
         process: usize,
@@ -142,7 +144,7 @@ impl<'a> Drawing<'a> {
         let world_size = profile.world.and_then(|size| size.try_into().ok());
         let info = ProcessInfo { pid, name: name.to_owned(), labels, rank, world_size };
         let mut tracks = Tracks::new(tag, clocks, &info);
-        // Before anything else: readers ask it what to make of the rest.
+        // Before anything else, because readers need it to interpret the rest.
         if !origin.is_empty() {
             tracks.attributes(&origin.iter().map(|(key, value)| (*key, value.as_str())).collect::<Vec<_>>());
         }
@@ -188,7 +190,7 @@ impl<'a> Drawing<'a> {
         Drawing { profile, process, tag, tracks, comms, history, calls, without_kernels: false }
     }
 
-    /// Draws what there is, up to `end`.
+    /// Draws everything up to `end`.
     pub(super) fn draw(mut self, end: FileNs, file: &mut dyn Write) -> std::io::Result<()> {
         let profile = self.profile;
         let own = |process: usize| process == self.process;
@@ -201,7 +203,7 @@ impl<'a> Drawing<'a> {
         let calls = profile.cuda_calls.iter().enumerate().filter(|(_, it)| own(it.process));
         items.extend(calls.map(|(at, it)| (it.span.start, Item::CudaCall(at))));
         items.sort_by_key(|(start, _)| *start);
-        // Inner ranges first, as the tracks take them.
+        // Inner ranges first, as the tracks expect them.
         let mut ranges: Vec<usize> = (0..profile.ranges.len()).filter(|at| own(profile.ranges[*at].process)).collect();
         ranges.sort_by_key(|at| (profile.ranges[*at].span.end, Reverse(profile.ranges[*at].span.start)));
 
@@ -254,7 +256,7 @@ impl<'a> Drawing<'a> {
             _ if carried.is_empty() => Owner::Unmatched(Unmatched::NotInFile),
             how => Owner::Operations {
                 method: match how {
-                    // Kineto ties them by CUPTI's external ids.
+                    // Kineto links them by CUPTI's external ids.
                     How::Told => Method::External,
                     How::Named => Method::KernelName,
                     _ => Method::Range,
@@ -321,7 +323,8 @@ impl<'a> Drawing<'a> {
     }
 }
 
-/// The begins and ends of the ranges of a process, in the order of time: of several at once inner ends first, then outer begins.
+/// The begins and ends of a process's ranges, in order of time. At equal times, inner ends come
+/// first and outer begins before inner ones.
 pub(super) fn markers(profile: &Profile, process: usize) -> Vec<activity::Marker> {
     let mut edges = Vec::new();
     for (at, range) in profile.ranges.iter().enumerate().filter(|(_, range)| range.process == process) {
@@ -348,7 +351,7 @@ pub(super) fn markers(profile: &Profile, process: usize) -> Vec<activity::Marker
     edges.into_iter().map(marker).collect()
 }
 
-/// Where an imported trace comes from, as its attributes say it.
+/// Where an imported trace comes from, in the form of its attributes.
 fn origin(profile: &Profile) -> Vec<(&'static str, String)> {
     let source = &profile.source;
     let known = [
@@ -362,22 +365,23 @@ fn origin(profile: &Profile) -> Vec<(&'static str, String)> {
     known.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
-/// The number that a process has in the picture. Where several ranks were merged in one file, two may have one number, or one that no
-/// system gives; these get others.
+/// The process id that a process has in the trace. If several ranks were merged in one file, two
+/// may share an id, or have one that no system assigns; these get others.
 fn pid(profile: &Profile, process: usize) -> i32 {
-    /// Linux gives none above 2^22, and further GPUs of a process have those behind it.
+    /// Linux assigns no id above 2^22, and a process's further GPUs have the ids after its own.
     const MADE_UP: i32 = 1 << 30;
     let known = |at: usize| i32::try_from(profile.processes[at].pid).ok();
     let is_taken = (0..process).any(|before| known(before) == known(process));
     known(process).filter(|_| !is_taken).unwrap_or(MADE_UP + process as i32)
 }
 
-/// Where something began.
+/// The start of a span on a thread.
 fn moment(tid: i64, span: import::Span) -> Moment {
     Moment { tid: thread(tid), time: span.start.in_trace() }
 }
 
-/// The system's number of a thread. Kineto may have a larger one of `pthread_self`, whose lower bits tell threads apart as well.
+/// The system's id of a thread. Kineto may have a larger number from `pthread_self`, whose lower
+/// bits also tell threads apart.
 fn thread(tid: i64) -> i32 {
     tid as i32
 }
@@ -411,13 +415,13 @@ fn comm(profile: &Profile, at: usize, communicator: &import::Communicator) -> Co
     }
 }
 
-/// The operations in the trace's own terms, each made once.
+/// The operations in the trace's own terms, each created once.
 struct Operations(HashMap<usize, Arc<Operation>>);
 
 impl Operations {
     fn of(profile: &Profile, tag: ProcessTag) -> Operations {
         let carried = profile.kernels.iter().flat_map(|kernel| &kernel.carried.operations);
-        // A number of its own for each: arrows are drawn between equal ones.
+        // Each gets a number of its own, because arrows are drawn between equal ones.
         let made = |at: usize| Arc::new(operation(&profile.operations[at], Handle(tag.base() + at as u64 + 1)));
         Operations(carried.map(|at| (*at, made(*at))).collect())
     }
@@ -427,7 +431,8 @@ impl Operations {
     }
 }
 
-/// An operation as a call of the application, which is what other tools know: nothing is said that a hand-over alone would say.
+/// An operation as a call of the application, which is what other tools know. It leaves out
+/// everything that only a hand-over says.
 fn operation(of: &import::Operation, id: Handle) -> Operation {
     let func = Word::known(of.function.as_bytes()).unwrap_or(Word::ABSENT);
     let datatype = of.datatype.as_deref().and_then(|name| Word::known(name.as_bytes())).unwrap_or(Word::ABSENT);
@@ -438,7 +443,7 @@ fn operation(of: &import::Operation, id: Handle) -> Operation {
         ..Texts::default()
     };
     let has_texts = texts.func.is_some() || texts.datatype.is_some();
-    // A size alone: what NCCL attaches to its NVTX ranges.
+    // NVTX ranges of NCCL carry a size only.
     let (count, datatype) = match (of.count, of.bytes) {
         (None, Some(bytes)) if datatype == Word::ABSENT && texts.datatype.is_none() => (bytes, Word::BYTES),
         (count, _) => (count.unwrap_or(0), datatype),

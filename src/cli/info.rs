@@ -1,4 +1,4 @@
-//! `ncclscope info`: what a trace holds, in a page.
+//! `ncclscope info`: the contents of a trace, on one page.
 
 mod json;
 mod trust;
@@ -31,12 +31,13 @@ use crate::trace::reader::{self, Event, Extent, Nccl, Packet};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
-/// Says what the files hold, and writes it as JSON where that is asked for. The exit status says whether the traces can be trusted.
+/// Prints what the files contain, and writes it as JSON if asked to. The exit status says whether
+/// the traces can be trusted.
 pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
     let status = match json {
         None => look(traces, out).1,
         Some(path) => super::must_be_new_json(path).and_then(|()| {
-            // Where the JSON goes to the screen, it is alone there.
+            // JSON on standard output stands alone.
             let (report, status) =
                 if super::is_screen(path) { look(traces, &mut std::io::sink()) } else { look(traces, out) };
             super::write_json(path, &report, out)?;
@@ -49,23 +50,24 @@ pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) 
     }
 }
 
-/// Says what a trace holds.
+/// Prints what a trace contains.
 pub(super) fn say(trace: &PathBuf, out: &mut dyn Write) -> Result<(), Reason> {
     look(std::slice::from_ref(trace), out).1.map(drop)
 }
 
-/// Says what the files hold; all of it for programs, and the exit status, or what could not be read.
+/// Prints what the files contain. Returns it as JSON, with the exit status or the files that could
+/// not be read.
 fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) {
     let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
-    // A trace that cannot be read to its end says so below.
+    // If a trace cannot be read to its end, that is reported below.
     let mut infos: Vec<Info> = ours.iter().map(|_| Info::default()).collect();
     let (survey, faults) = Survey::of_what_can_be_read(&ours, |file, packet| infos[file].take(packet));
     let found = hang::find(&survey, &ours);
     let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
     let mut reasons = Vec::from_iter(hangs(&found, out).err().map(Reason::Output));
     let mut status = 0;
-    // One file that cannot be read hides none of the others.
+    // A file that cannot be read does not hide the others.
     let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
         Some(((info, (_, extent)), fault)) => {
             let (value, trust) = info.describe(path, extent, fault, out)?;
@@ -92,7 +94,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
 }
 
-/// Says what a file holds that is no trace.
+/// Describes a file that is not a trace.
 fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     if capture::is_capture(path) {
         return capture::describe(path, out);
@@ -102,7 +104,7 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
-/// Where the job stands, before all else.
+/// Where the job hangs, before everything else.
 fn hangs(hangs: &[Hang], out: &mut dyn Write) -> std::io::Result<()> {
     for hang in hangs {
         let what = match hang.is_certain {
@@ -117,16 +119,16 @@ fn hangs(hangs: &[Hang], out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Processes without a last word that are named.
+/// How many processes without a last word are named.
 const NAMED: usize = 16;
 
-/// Communicators, and functions of them, that are named.
+/// How many communicators, and functions of each, are named.
 const COMMUNICATORS: usize = 64;
 
 #[derive(Default)]
 struct Info {
     processes: Vec<String>,
-    /// The processes that were recorded, by their tag; a process with several GPUs is drawn as several.
+    /// The recorded processes, by tag; a process with several GPUs is drawn as several.
     recordings: HashMap<u64, String>,
     communicators: Vec<Nccl>,
     /// Operations by communicator and function, and by process.
@@ -135,26 +137,28 @@ struct Info {
     notes: Vec<String>,
     /// The versions of ncclscope that recorded it.
     versions: BTreeSet<String>,
-    /// What relates the clocks of its hosts contradicts itself.
+    /// The data that relates the clocks of its hosts contradicts itself.
     clocks_contradict: bool,
-    /// The last words of recordings, and the tags of their processes.
+    /// The recordings' last words, and the tags of their processes.
     ended: Vec<u64>,
     ends: Vec<Nccl>,
-    /// Processes that another tool recorded, whose import is complete, and those that a merge drew.
+    /// Processes that another tool recorded and whose import is complete, and those drawn by a
+    /// merge.
     imported: Vec<u64>,
 }
 
-/// Operations of one kind in one process: how many, and their bytes.
+/// Operations of one kind in one process: their number and their bytes.
 #[derive(Clone, Copy, Default)]
 struct Operations {
-    /// By NCCL, which tells nothing of some replays of graphs, nor of some broadcasts.
+    /// Reported by NCCL, which does not report some replays of graphs and some broadcasts.
     handed_over: (u64, u64),
-    /// Those whose kernel is known, which some are not.
+    /// Those with a known kernel; some have none.
     ran: (u64, u64),
 }
 
 impl Operations {
-    /// Those of all processes: of each what is told of more; and how many NCCL did not hand over.
+    /// The operations of all processes: the larger figure of each process, and how many NCCL did
+    /// not hand over.
     fn all<'a>(each: impl Iterator<Item = &'a Operations>) -> (u64, u64, u64) {
         each.fold((0, 0, 0), |(count, bytes, untold), Operations { handed_over, ran }| {
             let more = if ran.0 > handed_over.0 { ran } else { handed_over };
@@ -199,8 +203,8 @@ impl Info {
 
     fn slice(&mut self, event: &Event<'_>) {
         self.slices += 1;
-        // Of the slices that carry an operation, only the hand-over names the thread. A kernel's operations are told by how they were
-        // matched; those below a kernel are not.
+        // Of the slices that carry an operation, only the hand-over names the thread. A kernel's
+        // operations are recognised by their match; the slices below a kernel are not counted.
         let ran = event.arg(nccl::MATCH).is_some() && event.arg(nccl::KERNEL).is_none();
         if event.arg(nccl::COUNT).is_none() || !ran && event.arg(nccl::TID).is_none() {
             return;
@@ -237,7 +241,7 @@ impl Info {
         }
     }
 
-    /// Says what the trace holds, as far as it could be read.
+    /// Prints what the trace contains, as far as it could be read.
     fn describe(
         &self,
         path: &Path,
@@ -246,7 +250,7 @@ impl Info {
         out: &mut dyn Write,
     ) -> Result<(Value, Option<Trust>), Reason> {
         let damage = match fault {
-            // Two files with one process are told apart here, each with its own.
+            // Here, two files with the same process are told apart, so each has its own.
             None | Some(Fault::Other(_)) => None,
             Some(Fault::Trace(error @ (reader::Error::NotATrace | reader::Error::Io(_)))) => {
                 return Err(Fault::Trace(error).of(path));
@@ -305,7 +309,7 @@ impl Info {
                 names::size(bytes)
             )?;
         }
-        // One line for what was said often.
+        // One line for a note that repeats.
         let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
         self.notes.iter().for_each(|note| *notes.entry(note).or_default() += 1);
         for (note, times) in notes {
@@ -354,7 +358,7 @@ impl Info {
     }
 }
 
-/// Whether a process of this machine that may be looked at has the file open for writing.
+/// Whether a process of this machine, one that we may inspect, has the file open for writing.
 fn is_being_written(path: &Path) -> bool {
     let Ok(file) = fs::metadata(path) else { return false };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -363,7 +367,7 @@ fn is_being_written(path: &Path) -> bool {
         fs::metadata(entry.path()).is_ok_and(|other| (other.dev(), other.ino()) == (file.dev(), file.ino()))
     });
     same.any(|entry| {
-        // `flags:	0100001`: the last octal digit says for what it is open.
+        // `flags:	0100001`: the last octal digit is the access mode.
         let info = entry.path().to_string_lossy().replacen("/fd/", "/fdinfo/", 1);
         let info = fs::read_to_string(info).unwrap_or_default();
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -372,7 +376,7 @@ fn is_being_written(path: &Path) -> bool {
 }
 
 fn communicator(nccl: &Nccl) -> String {
-    // What its tracks call one that has no name begins or ends with this, unless they call it `all`.
+    // The track's name of an unnamed communicator begins or ends with this, unless it is `all`.
     let short = || format!("(no name, {})", names::short_hash(nccl.comm()));
     let name = nccl.comm_name.clone().unwrap_or_else(|| if nccl.comm.is_some() { short() } else { "(no name)".into() });
     let unknown = |value: Option<i32>| value.map_or_else(|| "?".into(), |value| value.to_string());
@@ -380,7 +384,7 @@ fn communicator(nccl: &Nccl) -> String {
         0 => "NCCL of unknown version".to_owned(),
         number => format!("NCCL {}", names::nccl_version(number)),
     };
-    // A process group of another tool's has neither hash nor interface.
+    // Another tool's process group has neither hash nor interface version.
     if nccl.interface.is_none() {
         return format!("{name}: rank {} of {}, {version}", unknown(nccl.rank), unknown(nccl.ranks));
     }
@@ -395,7 +399,7 @@ fn communicator(nccl: &Nccl) -> String {
     )
 }
 
-/// A figure of all recordings together.
+/// The sum of a figure over all recordings.
 fn sum(ends: &[Nccl], figure: fn(&Nccl) -> u64) -> u64 {
     ends.iter().map(figure).sum()
 }
@@ -407,7 +411,7 @@ fn kernels(ends: &[Nccl]) -> String {
     said.map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join("; ")
 }
 
-/// What NCCL's own times leave possible of an error of CUPTI's.
+/// The error of CUPTI's times that NCCL's own times leave possible.
 fn times(ends: &[Nccl]) -> Option<String> {
     let least = ends.iter().filter_map(|end| end.cupti_off_least_ns).min();
     let most = ends.iter().filter_map(|end| end.cupti_off_most_ns).max();
@@ -464,9 +468,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_are_counted_by_what_tells_of_more_in_each_process() {
+    fn the_larger_count_of_each_process_is_used() {
         let of = |handed_over, ran| Operations { handed_over: (handed_over, 10 * handed_over), ran: (ran, 10 * ran) };
-        // Replays that NCCL hands over on one rank and not on the other; kernels that are lost.
+        // Replays that NCCL hands over on one rank and not on the other; lost kernels.
         for (each, all) in [
             (&[of(131, 131)][..], (131, 1310, 0)),
             (&[of(5, 131)], (131, 1310, 126)),

@@ -1,4 +1,4 @@
-//! Where the library is that NCCL loads, and `ncclscope lib`, which says so.
+//! Where the library that NCCL loads is, and `ncclscope lib`, which prints it.
 
 use std::env;
 use std::io::Write;
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::reason::Reason;
 
-/// Its name, and its SONAME.
+/// Its file name and SONAME.
 pub(super) const NAME: &str = "libncclscope.so";
 
-/// The variable that names the plugin that NCCL loads.
+/// The variable that names the plugin for NCCL to load.
 pub(super) const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
-/// The variable that names the library that CUDA loads in `cuInit`.
+/// The variable that names the library for CUDA to load in `cuInit`.
 pub(super) const INJECTION: &str = "CUDA_INJECTION64_PATH";
 /// The variable with the folders of libraries that are named without a path.
 pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -41,13 +41,14 @@ pub(super) fn find() -> Result<PathBuf, Reason> {
     })
 }
 
-/// Where it may be, for a program in this folder: beside it, as built and in the archive, or in a Python package, as a wheel installs both.
-/// Of several Pythons with one folder for programs, that comes first which has this version.
+/// Where it may be, for a program in this folder: next to it, as built and in the archive, or in a
+/// Python package, as a wheel installs both. If several Pythons share a folder for programs, the
+/// one with this version comes first.
 fn places(folder: &Path) -> Vec<PathBuf> {
     let mut places = vec![folder.join(NAME)];
     let Some(prefix) = folder.parent() else { return places };
     places.push(prefix.join("lib/ncclscope").join(NAME));
-    // pip install --target.
+    // Made by pip install --target.
     places.push(prefix.join("ncclscope").join(NAME));
     let mut pythons: Vec<PathBuf> = ["lib", "lib64", "local/lib"]
         .iter()

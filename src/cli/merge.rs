@@ -1,11 +1,13 @@
-//! `ncclscope merge`: a trace is a run of packets, so traces of one clock are merged by writing one after the other; what only
-//! all of them know is added. Those of other hosts are written anew, on the clock of the first.
+//! `ncclscope merge`: a trace is a sequence of packets, so traces on one clock are merged by
+//! concatenation. What only all of them together show is added. Traces of other hosts are rewritten
+//! onto the clock of the first.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write};
+use std::io::{self, Read as _, Take, Write};
 use std::path::{Path, PathBuf};
 
+mod abreast;
 mod archive;
 mod evidence;
 mod job;
@@ -13,14 +15,19 @@ mod members;
 mod moved;
 mod numbers;
 mod origin;
+mod remark;
+mod sound;
 
+use self::abreast::{Piece, Pieces};
 use self::evidence::{Evidence, Looking, Shared};
 use self::members::{Labels, Members};
 use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
+use self::remark::Marks;
+use self::sound::Sound;
 use super::beside::{self, Fate, Joined};
-use super::survey;
+use super::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
@@ -32,22 +39,23 @@ use crate::trace::reader::wire::{Field, fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 use crate::trace::writer::tag_of_sequence;
 
-/// What is said of orders of events that cannot all be true.
+/// How a message describes orders of events that cannot all be true.
 pub(super) const CONTRADICT: &str = "of these contradict the others";
 
-/// What is to be merged.
+/// What to merge.
 #[derive(Debug, clap::Args)]
 pub(super) struct Wish {
     /// Traces, or folders with them
     #[arg(required = true, value_name = "FOLDER|FILE")]
     traces: Vec<PathBuf>,
-    /// The file to write; it must not exist. With the ending .tar, an archive of the traces as they are, for Perfetto v58 and newer
+    /// The file to write; it must not exist. If it ends in .tar: an archive of the unchanged
+    /// traces, for Perfetto v58 and newer
     #[arg(short, long)]
     output: PathBuf,
     /// The file of the tool that held CUPTI in the same run (Nsight Systems or PyTorch's profiler)
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
-    /// Of several runs, this one: what names it (`SLURM_JOB_ID=17`, or `17` alone)
+    /// If there are several runs, take this one, by its name (`SLURM_JOB_ID=17` or just `17`)
     #[arg(long)]
     run: Option<String>,
 }
@@ -63,7 +71,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         )));
     }
     let named = files(traces)?;
-    let together = Together::look(&named, run.as_deref(), out)?;
+    let together = Together::look(&named, run.as_deref(), output, out)?;
     let theirs = with.as_deref();
     if let (Some(theirs), true) = (theirs, together.files.iter().any(|file| file.moved.is_some())) {
         return Err(Reason::Refused(format!(
@@ -73,19 +81,21 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     let own: Vec<&Path> = together.files.iter().map(|file| file.path).collect();
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
-    let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
-    let mut write = || -> Result<(u64, u64), Reason> {
-        if is_archive {
-            return Ok((archive::write(&together, &mut file, out)?, 0));
-        }
-        let bytes = together.copy(&mut file)?;
-        file.write_all(&kernels).map_err(failed)?;
-        let (drawn, backwards) = together.draw(&mut file)?;
-        Ok((bytes + kernels.len() as u64 + drawn, backwards))
+    let mut backwards = 0;
+    let written = if is_archive {
+        archive::write(&together, &mut file, out)
+    } else {
+        abreast::write(output, &mut file, |pieces| {
+            together.copy(pieces)?;
+            pieces.put(Piece::Ready(kernels)).map_err(Reason::file(output))?;
+            backwards = together.draw(pieces).map_err(Reason::file(output))?;
+            Ok(())
+        })
     };
-    let (bytes, backwards) = write().inspect_err(|_| {
-        // Half a trace is of no use to anybody; that it cannot be removed is not the news.
+    let bytes = written.inspect_err(|_| {
+        // Half a trace is of no use. If it cannot be removed, the first error is still the one to
+        // report.
         let _ = fs::remove_file(output);
     })?;
     if together.shared.is_sample && !is_archive {
@@ -105,7 +115,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     Ok(())
 }
 
-/// The files named, with those of folders by name.
+/// The files named on the command line, with those of folders in order of name.
 fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     let mut files = Vec::new();
     for path in named {
@@ -141,7 +151,8 @@ fn must_be_ours(path: &Path) -> Result<(), Reason> {
     }
 }
 
-/// The packets that put the kernels of the tool that held CUPTI under the operations of these traces.
+/// The packets that put the kernels of the tool that held CUPTI under the operations of these
+/// traces.
 fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, Reason> {
     let ours = import::open_traces(own).map_err(Reason::failed("read the traces"))?;
     let profile = import::open(theirs).map_err(Reason::file(theirs))?;
@@ -168,13 +179,13 @@ fn beside(own: &[&Path], theirs: &Path, out: &mut dyn Write) -> Result<Vec<u8>, 
     Ok(packets)
 }
 
-/// Traces that can be one.
+/// Traces that can be merged.
 struct Together<'a> {
     files: Vec<Whole<'a>>,
     edits: Edits,
-    /// The boot whose clock they are put on; empty where none says its own.
+    /// The boot whose clock they are put on; empty if none says its own.
     boot: String,
-    /// What the ranks had in common, and how the times of each clock become those of the first.
+    /// What the ranks had in common, and how each clock's times become those of the first.
     shared: Shared,
     moves: Vec<Option<Move>>,
 }
@@ -186,69 +197,122 @@ struct Looked {
     evidence: Evidence,
     members: Members,
     numbers: Numbers,
+    /// The file with other tags, if another process has the same ones.
+    copy: Option<File>,
 }
 
+/// How many new tags are tried for one that is taken.
+const RANDOM_MARKS: usize = 1 << 16;
+
 impl Looked {
-    /// Looks through a trace, one of so many.
-    fn at(path: &Path, count: usize) -> Result<Looked, Reason> {
+    /// Looks through a trace, one of `count`, on this many threads.
+    fn at(path: &Path, count: usize, threads: usize) -> Result<Looked, Reason> {
         must_be_ours(path)?;
+        Looked::of(path, File::open(path).map_err(Reason::read(path))?, count, threads)
+    }
+
+    /// The same for an open file.
+    fn of(path: &Path, file: File, count: usize, threads: usize) -> Result<Looked, Reason> {
         let (mut origin, mut looking) = (Origin::of(path), Looking::at_one_of(count));
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        let extent = super::read_trace(path, |packet| {
+        let mut sound = Sound::default();
+        let extent = reader::read_on(threads, file, |packet| {
+            sound.look(packet)?;
             origin.look(packet);
             members.look(packet);
             numbers.look(packet);
             looking.look(packet);
             Ok(())
-        })?;
-        Ok(Looked { extent, origin, evidence: looking.done(), members, numbers })
+        })
+        .map_err(|error: reader::Error| Reason::file(path)(error))?;
+        if extent.whole == 0 {
+            return Err(Reason::file(path)("there is no whole packet in it"));
+        }
+        Ok(Looked { extent, origin, evidence: looking.done(), members, numbers, copy: None })
+    }
+
+    /// The same with tags that no earlier file has. An error if one of those files contains the same
+    /// recording.
+    fn with_own_marks(self, path: &Path, earlier: &[Origin], beside: &Path, count: usize) -> Result<Looked, Reason> {
+        if let Some(twin) = earlier.iter().find(|earlier| self.origin.has_twin_in(earlier)) {
+            return Err(Reason::file(path)(format!("the same recording is in {}", twin.name())));
+        }
+        let is_taken = |mark: &u64| earlier.iter().any(|it| it.tags.contains(mark) || it.merges.contains(mark));
+        let Origin { tags, merges, .. } = &self.origin;
+        let taken: Vec<u64> = tags.union(merges).copied().filter(is_taken).collect();
+        if taken.is_empty() {
+            return Ok(self);
+        }
+        let mut marks = Marks::new();
+        for mark in taken {
+            let is_free = |new: &u64| !is_taken(new) && !tags.contains(new) && !merges.contains(new);
+            let random = std::iter::repeat_with(|| u64::from(ProcessTag::from_random(sys::random()).bits()));
+            let new = random.take(RANDOM_MARKS).find(|new| is_free(new) && marks.values().all(|it| it != new));
+            marks.insert(mark, new.ok_or_else(|| Reason::file(path)("all marks of processes are taken"))?);
+        }
+        let copy = remark::copied(path, &marks, beside).map_err(Reason::failed(format!("copy {}", path.display())))?;
+        let again = remark::again(&copy).map_err(Reason::read(path))?;
+        Ok(Looked { copy: Some(copy), ..Looked::of(path, again, count, blocks::cores())? })
     }
 }
 
-/// A trace, and what becomes of it.
+/// A trace, and how it is copied.
 struct Whole<'a> {
     path: &'a Path,
+    /// What is read instead of it.
+    copy: Option<File>,
     extent: Extent,
     origin: Origin,
-    /// The number of its clock: 0 is that of the first trace.
+    /// The number of its clock; 0 is the clock of the first trace.
     clock: usize,
-    /// Where its times are another host's: how they become those of the first.
+    /// If its times are another host's: how they become those of the first.
     moved: Option<Move>,
+}
+
+impl Whole<'_> {
+    /// The part of it that is merged.
+    fn open(&self) -> io::Result<Take<File>> {
+        let file = self.copy.as_ref().map_or_else(|| File::open(self.path), remark::again)?;
+        Ok(file.take(self.extent.whole))
+    }
 }
 
 /// What changes in packets that describe tracks.
 struct Edits {
     labels: Labels,
     numbers: Renumbered,
-    /// The marks of what earlier merges drew, which is drawn anew.
+    /// The tags of what earlier merges drew, which is drawn again.
     drawn_before: BTreeSet<u64>,
 }
 
 impl<'a> Together<'a> {
-    /// Looks through traces, and leaves out those that cannot be read, are there twice, or are of another run than the one that is named. An
-    /// error says why the rest cannot be one.
-    fn look(named: &'a [PathBuf], run: Option<&str>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
+    /// Looks through traces, and leaves out those that cannot be read, are duplicates, or come from
+    /// a run other than the named one. An error says why the rest cannot be merged.
+    fn look(
+        named: &'a [PathBuf],
+        run: Option<&str>,
+        beside: &Path,
+        out: &mut dyn Write,
+    ) -> Result<Together<'a>, Reason> {
         let (mut files, mut origins, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
         let (mut members, mut numbers) = (Members::default(), Numbers::default());
         let mut left_out = Vec::new();
-        for path in named {
-            let looked = Looked::at(path, named.len()).and_then(|looked| {
-                if let Some(other) = origins.iter().find(|other: &&Origin| !other.tags.is_disjoint(&looked.origin.tags))
-                {
-                    return Err(survey::twins(other.path(), path));
-                }
+        let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
+        let stage = Stage::begin(format!("looking through {} files", named.len()), named.iter().map(size).sum());
+        let look = |path: &'a PathBuf, threads| Looked::at(path, named.len(), threads);
+        abreast::look(named, look, |path, looked| {
+            stage.advance(size(path));
+            let looked = looked.and_then(|looked| {
+                let looked = looked.with_own_marks(path, &origins, beside, named.len())?;
                 match run {
                     Some(run) => looked.origin.must_be_of(run).map(|()| looked),
                     None => Ok(looked),
                 }
             });
-            let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers } =
+            let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers, copy } =
                 match looked {
                     Ok(looked) => looked,
-                    Err(reason) => {
-                        left_out.push(reason);
-                        continue;
-                    }
+                    Err(reason) => return left_out.push(reason),
                 };
             if extent.unfinished > 0 {
                 let (path, bytes) = (path.display(), extent.unfinished);
@@ -256,17 +320,38 @@ impl<'a> Together<'a> {
             }
             members.merge(its_members);
             numbers.merge(its_numbers);
-            files.push((path.as_path(), extent));
+            files.push((path.as_path(), extent, copy));
             origins.push(origin);
             evidence.push(its_evidence);
-        }
+        });
+        drop(stage);
         if files.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
         }
         for reason in &left_out {
             let _ = writeln!(out, "left out: {reason}");
         }
-        let common = origin::judge(&origins)?;
+        let mut common = origin::judge(&origins)?;
+        let mut shared = Shared::of(evidence, &common.clocks);
+        // A host whose processes were killed before anything relates its clock to another one must
+        // not prevent the merge of the others.
+        let is_alone = alone(&common.clocks, &files, &shared);
+        if is_alone.contains(&true) && is_alone.contains(&false) {
+            for (path, ..) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
+                let _ = writeln!(
+                    out,
+                    "left out: {}: nothing in it relates the clock of its host to another's",
+                    path.display()
+                );
+            }
+            let before = std::mem::take(&mut common.clocks);
+            let mut keep = is_alone.iter().map(|is_alone| !is_alone).cycle();
+            files.retain(|_| keep.next() == Some(true));
+            origins.retain(|_| keep.next() == Some(true));
+            common = origin::judge(&origins)?;
+            let kept = before.iter().zip(&is_alone).filter(|(_, is_alone)| !**is_alone).map(|(clock, _)| *clock);
+            shared.keep(&kept.zip(common.clocks.iter().copied()).collect());
+        }
         if let Some(remark) = &common.remark {
             let _ = writeln!(out, "{remark}");
         }
@@ -280,31 +365,33 @@ impl<'a> Together<'a> {
         for line in members.impossible().into_iter().chain(members.missing()) {
             let _ = writeln!(out, "{line}");
         }
-        let shared = Shared::of(evidence, &common.clocks);
         let moves = moves(&origins, &common.clocks, &shared)?;
         for Move { host, how, .. } in moves.iter().flatten() {
             let _ = writeln!(out, "{host}: {how}");
         }
         let boot = origins.first().and_then(|origin| origin.boots.first().cloned()).unwrap_or_default();
-        let files = files.into_iter().zip(origins).zip(&common.clocks).map(|(((path, extent), origin), clock)| Whole {
-            path,
-            extent,
-            origin,
-            clock: *clock,
-            moved: moves[*clock].clone(),
-        });
+        let files =
+            files.into_iter().zip(origins).zip(&common.clocks).map(|(((path, extent, copy), origin), clock)| Whole {
+                path,
+                copy,
+                extent,
+                origin,
+                clock: *clock,
+                moved: moves[*clock].clone(),
+            });
         let files: Vec<Whole<'_>> = files.collect();
         let drawn_before = files.iter().flat_map(|file| file.origin.merges.iter().copied()).collect();
         let edits = Edits { labels: members.labels(), numbers: numbers.renumbered(), drawn_before };
         Ok(Together { files, edits, boot, shared, moves })
     }
 
-    /// Draws what only all of them know; see [`job::draw`].
-    fn draw(&self, output: &mut File) -> Result<(u64, u64), Reason> {
-        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), output)
+    /// Draws what only all of them together show; see [`job::draw`].
+    fn draw(&self, pieces: &mut Pieces<'_>) -> Result<u64, reader::Error> {
+        let put = |packets| pieces.put(Piece::Packets(packets));
+        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), put)
     }
 
-    /// A mark that no process has.
+    /// A tag that no process has.
     fn tag(&self) -> ProcessTag {
         let is_free = |tag: &ProcessTag| {
             let bits = u64::from(tag.bits());
@@ -318,35 +405,42 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// Copies the traces one after the other; answers how many bytes that was.
-    fn copy(&self, output: &mut File) -> Result<u64, Reason> {
-        let mut written = 0;
-        for Whole { path, extent, origin, moved, .. } in &self.files {
-            let failed = Reason::failed(format!("copy {}", path.display()));
-            let source = File::open(path).map_err(|error| failed(reader::Error::Io(error)))?.take(extent.whole);
-            written += match moved {
-                Some(how) => moved::copy(source, how, &self.boot, &self.edits, output),
-                None if self.edits.concern(origin) => {
-                    let mut bytes = 0;
-                    let copied = blocks::rewritten(
-                        source,
-                        |packets| self.edits.packets(packets),
-                        |packets| {
-                            bytes += packets.len() as u64;
-                            Ok(output.write_all(packets)?)
-                        },
-                    );
-                    copied.map(|_| bytes)
+    /// Copies the traces one after the other.
+    fn copy(&'a self, pieces: &mut Pieces<'a>) -> Result<(), Reason> {
+        let size = self.files.iter().map(|file| file.extent.whole).sum();
+        let stage = Stage::begin(format!("writing {} files as one", self.files.len()), size);
+        for file @ Whole { path, extent, origin, moved, .. } in &self.files {
+            let fault = Reason::failed::<reader::Error>(format!("copy {}", path.display()));
+            let source = file.open().map_err(reader::Error::Io).map_err(&fault)?;
+            match moved {
+                Some(how) => {
+                    let put = |packets| pieces.put(Piece::Packets(packets));
+                    moved::copy(source, how, &self.boot, &self.edits, put)
                 }
-                None => io::copy(&mut { source }, output).map_err(reader::Error::Io),
+                None if self.edits.concern(origin) => {
+                    let put = |packets: &[u8]| pieces.put(Piece::Ready(packets.to_vec()));
+                    blocks::rewritten(source, |packets| self.edits.packets(packets), put).map(drop)
+                }
+                None => pieces.put(Piece::File(path, source)),
             }
-            .map_err(failed)?;
+            .map_err(fault)?;
+            stage.advance(extent.whole);
         }
-        Ok(written)
+        Ok(())
     }
 }
 
-/// For each clock how its times become those of the first one.
+/// For each file, whether all files of its clock were cut off and share nothing with files of
+/// another clock.
+fn alone(clocks: &[usize], files: &[(&Path, Extent, Option<File>)], shared: &Shared) -> Vec<bool> {
+    let related = shared.related_clocks();
+    let is_cut = |clock| clocks.iter().zip(files).all(|(its, (_, extent, _))| *its != clock || extent.unfinished > 0);
+    let count = clocks.iter().max().map_or(0, |last| last + 1);
+    let alone: Vec<bool> = (0..count).map(|clock| is_cut(clock) && !related.contains(&clock)).collect();
+    clocks.iter().map(|clock| alone[*clock]).collect()
+}
+
+/// For each clock, how its times become those of the first one.
 fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Option<Move>>, Reason> {
     let count = clocks.iter().max().map_or(0, |last| last + 1);
     if count < 2 {
@@ -380,7 +474,7 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
     Ok(moves)
 }
 
-/// Why a file's clock cannot be put on that of another.
+/// Why a file's clock cannot be related to that of another.
 fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> Reason {
     let hosts = match (reference.host(), file.host()) {
         (one, other) if one == other => format!("{one} was booted between them"),
@@ -404,12 +498,12 @@ impl Edits {
         self.labels.concern(&origin.tags) || self.numbers.concern(&origin.tags) || !origin.merges.is_empty()
     }
 
-    /// Whether an earlier merge drew what is on this sequence.
+    /// Whether this sequence comes from an earlier merge, and so is drawn again.
     fn is_drawn_anew(&self, sequence: u64) -> bool {
         !self.drawn_before.is_empty() && self.drawn_before.contains(&tag_of_sequence(sequence))
     }
 
-    /// Packets one after the other, where one of them changes.
+    /// A series of packets, if any of them changes.
     fn packets(&self, packets: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let mut changes = false;
@@ -439,7 +533,7 @@ impl Edits {
     }
 }
 
-/// Refuses traces that can only be shown together once they are merged.
+/// Refuses traces that have to be merged before they can be shown together.
 pub(super) fn must_share_clock(traces: &[PathBuf]) -> Result<(), Reason> {
     let origins = traces.iter().map(|path| Origin::head(path)).collect::<Result<Vec<_>, _>>()?;
     let Some((first, others)) = origins.split_first() else { return Ok(()) };

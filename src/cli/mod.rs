@@ -1,5 +1,5 @@
-//! The command line. Exit status: 0 done, 1 could not be done (with the reason on stderr), 2 wrong usage. `run`, `doctor` and `info` have
-//! meanings of their own.
+//! The command line. Exit status: 0 done, 1 could not be done (the reason is on stderr), 2 wrong
+//! usage. `run`, `doctor` and `info` have exit codes of their own.
 
 mod beside;
 mod capture;
@@ -50,30 +50,34 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a job with ncclscope loaded into it, and say what was recorded
+    /// Run a job with ncclscope loaded into it, and report what was recorded
     ///
-    /// Goes before a launcher (ncclscope run -- torchrun ...) or behind it, before the program (srun ncclscope run -- ...). The job's exit code
-    /// and its signals are those it would have had. What is set already is kept, and named; each setting is a flag, too.
+    /// Goes before a launcher (ncclscope run -- torchrun ...) or after it, before the program (srun
+    /// ncclscope run -- ...). The job's exit code and signals are the same as without it. Variables
+    /// that are already set are kept and reported; each setting is a flag, too.
     Run(run::Wish),
-    /// Say what will work on this machine, what will not, and what to do about it
+    /// Check what will work on this machine, what will not, and what to do about it
     ///
-    /// Looks at the library, the driver, copies of CUPTI and who has them, NCCL's releases, the environment, rights and room. Loads nothing but
-    /// ncclscope's own library, and needs no GPU. The exit code is 1 where something will keep ncclscope from recording, else 0, notes included;
-    /// that there is no GPU is a note.
+    /// Looks at the library, the driver, copies of CUPTI and the processes that use them, NCCL's
+    /// releases, the environment, permissions and free space. Loads nothing but ncclscope's own
+    /// library, and needs no GPU. The exit code is 1 if something will keep ncclscope from
+    /// recording, otherwise 0. Notes do not change it; a missing GPU is a note.
     Doctor(doctor::Wish),
-    /// Print where the library is that NCCL loads
+    /// Print where the library that NCCL loads is
     Lib,
-    /// Cut a part out of a trace: a stretch of time, some ranks, a communicator
+    /// Cut a part out of a trace: a range of time, some ranks, a communicator
     ///
-    /// The part is a trace like any other. A slice that reaches across an edge of the stretch keeps its true begin and
-    /// end. What the recording says of itself, the communicators and the GPUs are kept in every cut.
+    /// The part is a trace like any other. A slice that crosses an edge of the range keeps its true
+    /// begin and end. What the recording says about itself, the communicators and the GPUs are kept
+    /// in every cut.
     Cut {
         /// The trace
         trace: PathBuf,
         /// The file to write; it must not exist
         #[arg(short, long)]
         output: PathBuf,
-        /// From when to when, counted from the trace's start as the viewer does: 1.5s..2s, 300ms..400ms, 10s.. or ..1min
+        /// From when to when, counted from the trace's start as the viewer does: 1.5s..2s,
+        /// 300ms..400ms, 10s.. or ..1min
         ///
         /// Units: ns, us, ms, s, min, h.
         #[arg(long, value_name = "A..B")]
@@ -81,39 +85,43 @@ enum Command {
         /// Ranks in the job, as a list with ranges: 0,4,8-12
         #[arg(long)]
         ranks: Option<cut::Ranks>,
-        /// A communicator, by its name, what its tracks call it or its hash; may be given more than once
+        /// A communicator, by its name, its name on tracks or its hash; may be given more than once
         ///
-        /// Left out is what belongs to others. What belongs to none stays: the application's kernels, its ranges.
+        /// What belongs to other communicators is left out. What belongs to none stays: the
+        /// application's kernels and ranges.
         #[arg(long = "comm", value_name = "NAME")]
         communicators: Vec<String>,
         /// Leave out the single transfers of the network proxy, which are most of a large trace
         #[arg(long)]
         no_steps: bool,
     },
-    /// Say what files hold: processes, communicators, operations, losses and doubts
+    /// Say what files contain: processes, communicators, operations, losses and doubts
     ///
-    /// Of Nsight Systems' SQLite exports and PyTorch's JSON too: what they hold, and what they know about NCCL's kernels. Of captures what is in
-    /// them.
+    /// For Nsight Systems' SQLite exports and PyTorch's JSON, too: what they contain, and what they
+    /// know about NCCL's kernels. For captures: what is in them.
     ///
-    /// Of each trace the second line is the verdict, whether it can be trusted. The exit code is that of the worst: 0 trusted, 1 with
-    /// reservations (something was lost, is unmatched or contradicts itself, or a recording is not closed), 2 where a file cannot be read to its end.
+    /// For each trace, the second line is the verdict on whether it can be trusted. The exit code
+    /// is that of the worst file: 0 trusted, 1 with reservations (something was lost, is unmatched
+    /// or contradicts itself, or a recording is not closed), 2 if a file cannot be read to its end.
     Info {
         /// Traces, captures, or files of other tools
         #[arg(required = true)]
         traces: Vec<PathBuf>,
-        /// Write all of it as JSON too; with -, to standard output and alone
+        /// Write all of it as JSON, too; with -, to standard output, without the text
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// Say which of two runs is slower, and which rank, kernel or link made it so; or compare a trace with another tool's file of the same run
+    /// Say which of two runs is slower, and which rank, kernel or link made it so; or compare a
+    /// trace with another tool's file of the same run
     ///
-    /// Times, hosts and processes say whether the two are of one run or of two. Of two runs, steps are compared rank by rank, and the first line
-    /// is the answer. Of one run, moments are compared, on clocks that are put together by the launches that both tools saw.
+    /// Times, hosts and processes show whether the two come from the same run. Two runs are
+    /// compared step by step and rank by rank, and the first line is the answer. For one run,
+    /// moments are compared, on clocks that are aligned by the launches that both tools saw.
     Compare(compare::Wish),
     /// Turn another tool's file into a trace laid out like ours
     ///
-    /// Takes an SQLite export of Nsight Systems (schema 3) or JSON of PyTorch's profiler (Kineto), plain or gzipped. What such a file does
-    /// not say is not in the trace either.
+    /// Takes an SQLite export of Nsight Systems (schema 3) or JSON of PyTorch's profiler (Kineto),
+    /// plain or gzipped. What such a file does not say is not in the trace either.
     Import {
         /// The file to read
         file: PathBuf,
@@ -123,24 +131,28 @@ enum Command {
     },
     /// Put the traces of a job's processes into one file
     ///
-    /// They must be of one run: with a communicator in common, or recorded at one time. Processes of one host share a clock. Other hosts are put
-    /// on that of the first file by the order of the operations that they share, and how well is said; where nothing relates them they are
-    /// refused. What cannot be read, or is there twice, is named and left out. Ranks of which there is no file are named. A file that was cut
-    /// off, because its process was killed while writing, loses its unfinished last packet.
+    /// They must come from the same run: they have a communicator in common or were recorded at the
+    /// same time. Processes of one host share a clock. Other hosts are put on the clock of the
+    /// first file by the order of the operations that they share, and the report says how exact
+    /// that is; if nothing relates them, they are refused. Files that cannot be read, and
+    /// duplicates, are named and left out. Ranks without a file are named. A file that was cut off
+    /// because its process was killed while writing loses its unfinished last packet.
     ///
-    /// Another tool's file of the same run is given by --with: its kernels come under the operations of ours, on one clock.
+    /// Use --with to give another tool's file of the same run: its kernels are placed under our
+    /// operations, on one clock.
     Merge(merge::Wish),
-    /// As it was called before.
+    /// Its former name.
     #[command(hide = true, disable_help_flag = true)]
     Join {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
-    /// Open a trace in Perfetto's viewer, without giving it to anybody else
+    /// Open a trace in Perfetto's viewer, without uploading it
     ///
-    /// The viewer, ui.perfetto.dev, is a page that works in your browser alone. It reads the trace from this machine, below
-    /// a path that nobody can guess, and once. The link shows the busiest part of the trace with its communicators
-    /// pinned. Of a trace of more than 3 million slices a part is proposed: the viewer takes some 12 seconds a million.
+    /// The viewer, ui.perfetto.dev, is a page that runs in your browser only. It reads the trace
+    /// from this machine, below a path that nobody can guess, and once. The link shows the busiest
+    /// part of the trace with its communicators pinned. For a trace of more than 3 million slices,
+    /// a part is proposed: the viewer takes some 12 seconds per million.
     Open {
         /// Trace files; several that share a clock are shown as one
         #[arg(required = true)]
@@ -148,28 +160,31 @@ enum Command {
         /// A folder with a copy of the viewer, instead of ui.perfetto.dev
         #[arg(long, value_name = "FOLDER")]
         ui: Option<PathBuf>,
-        /// Another port than 9001, with --ui; ui.perfetto.dev may read from no other
+        /// A port other than 9001, with --ui; ui.perfetto.dev may read from no other
         #[arg(long, requires = "ui", default_value_t = open::PORT)]
         port: u16,
         /// How long to wait for the trace to be read
         #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = cut::nanoseconds)]
         patience: u64,
-        /// Only say the link, even where there is a desktop
+        /// Only print the link, even where there is a desktop
         #[arg(long)]
         no_browser: bool,
     },
-    /// Make the trace again from what a recording read, as NCCLSCOPE_CAPTURE=1 keeps it
+    /// Make the trace again from what a recording read, as kept by NCCLSCOPE_CAPTURE=1
     ///
-    /// The same version makes the same trace, byte for byte; another one reads and joins the same records in its own way. Of a capture that
-    /// was cut off, all before the cut is replayed.
+    /// The same version makes the same trace, byte for byte; another version reads and matches the
+    /// same records in its own way. If a capture was cut off, everything before the cut is
+    /// replayed.
     Replay {
         /// The capture
         capture: PathBuf,
-        /// The trace to write; it must not exist. Without, CAPTURE with the ending .replayed.perfetto-trace
+        /// The trace to write; it must not exist. By default, CAPTURE with the ending
+        /// .replayed.perfetto-trace
         #[arg(short, long)]
         output: Option<PathBuf>,
-        /// Write no trace, and print how the owner of each kernel of this launching call was decided: candidates, rule and bounds. KERNEL is
-        /// the argument `correlation` of the kernel's slice
+        /// Write no trace; instead print how the owner of each kernel of this launching call was
+        /// decided: candidates, rule and bounds. KERNEL is the argument `correlation` of the
+        /// kernel's slice
         #[arg(long, value_name = "KERNEL", conflicts_with = "output")]
         explain: Option<u32>,
     },
@@ -185,13 +200,14 @@ enum Command {
         /// The folder
         folder: PathBuf,
     },
-    /// Say which signals came, for `ncclscope run`
+    /// Report received signals, for `ncclscope run`
     #[command(hide = true, name = run::signals::SENTINEL)]
     Sentinel,
 }
 
 impl Command {
-    /// What is said while it works and reads no file; nothing of commands that take no time of their own.
+    /// What to show while it works and reads no file; `None` for commands that take no time of
+    /// their own.
     fn while_it_works(&self) -> Option<&'static str> {
         match self {
             Command::Cut { .. }
@@ -200,7 +216,7 @@ impl Command {
             | Command::Import { .. }
             | Command::Merge(_)
             | Command::Replay { .. } => Some("working"),
-            // It asks a Python, and reads libraries that may be on a network.
+            // It runs a Python, and reads libraries that may be on a network.
             Command::Doctor(_) => Some("looking"),
             // It waits for a browser.
             Command::Open { .. } => Some(""),
@@ -213,13 +229,15 @@ impl Command {
 /// Why a command was not carried out.
 #[derive(Debug)]
 pub enum Failure {
-    /// It was not understood; or it asked for help, which is the answer.
+    /// The command line was not understood; or it asked for help, and this is the help.
     Usage(clap::Error),
     /// It could not be done: what was wrong, where, and what to do.
     Reason(Reason),
-    /// The same, where status 1 says something else: `ncclscope info` could not read a file. The status is 2.
+    /// The same with status 2, for commands whose status 1 has another meaning: `ncclscope info`
+    /// could not read a file.
     Trouble(Reason),
-    /// All is said, and this is the exit status: that of the job of `ncclscope run`, or the verdict of `ncclscope doctor` or `info`.
+    /// Everything has been said, and this is the exit status: that of the job of `ncclscope run`,
+    /// or the verdict of `ncclscope doctor` or `info`.
     Exit(u8),
 }
 
@@ -263,10 +281,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The standard output. Where whoever read it went away (`ncclscope info TRACE | head`), the command still does its work.
+/// The standard output. If its reader went away (`ncclscope info TRACE | head`), the command still
+/// does its work.
 struct Screen {
     gone: bool,
-    /// What is shown meanwhile.
+    /// The progress line below the output.
     below: Option<Line>,
 }
 
@@ -292,11 +311,11 @@ impl Write for Screen {
     }
 }
 
-/// Carries out a command: the program's name and the words behind it. What it has to say goes to `out`.
+/// Carries out a command, given the program's name and the arguments. Its output goes to `out`.
 ///
 /// # Errors
 ///
-/// When it is not understood, or cannot be done.
+/// If the command line is not understood or the command cannot be done.
 pub fn run<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>, out: &mut dyn Write) -> Result<(), Failure> {
     carry_out(Arguments::try_parse_from(words).map_err(Failure::Usage)?.command, out)
 }
@@ -351,12 +370,12 @@ fn settings_json(path: &Path, out: &mut dyn Write) -> Result<(), Reason> {
     write_json(path, &serde_json::json!({ "format_version": 1, "settings": settings }), out)
 }
 
-/// Whether `-` is said instead of a file: the standard output.
+/// Whether `-`, standard output, is given instead of a file.
 fn is_screen(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Says of a file for JSON that it is there already.
+/// Refuses a file for JSON that exists already.
 fn must_be_new_json(path: &Path) -> Result<(), Reason> {
     if is_screen(path) { Ok(()) } else { must_be_new(path) }
 }
@@ -371,13 +390,13 @@ fn write_json(path: &Path, value: &impl Serialize, out: &mut dyn Write) -> Resul
     }
 }
 
-/// Writes a file that must not be there yet.
+/// Writes a file that must not exist yet.
 fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Reason> {
     let written = create(path, false)?.write_all(bytes);
     written.map_err(Reason::write(path))
 }
 
-/// Creates a file that must not be there yet, for this user alone where it is `private`.
+/// Creates a file that must not exist yet; if `private`, only this user may read it.
 fn create(path: &Path, private: bool) -> Result<File, Reason> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -390,12 +409,12 @@ fn create(path: &Path, private: bool) -> Result<File, Reason> {
     })
 }
 
-/// Says of a file that it is there already, before there is anything to write.
+/// Refuses an existing file before there is anything to write.
 fn must_be_new(path: &Path) -> Result<(), Reason> {
     if path.exists() { Err(Reason::Exists(path.to_owned())) } else { Ok(()) }
 }
 
-/// Whether a file is a trace; else what it is, and what can be done with it.
+/// Checks that a file is a trace; the error says what it is and what can be done with it.
 fn must_be_trace(path: &Path) -> Result<(), Reason> {
     match crate::import::format(path) {
         Ok(Format::Perfetto) => Ok(()),
@@ -406,16 +425,16 @@ fn must_be_trace(path: &Path) -> Result<(), Reason> {
     }
 }
 
-/// Calls `each` for every packet of a trace, until it fails. What is wrong with the trace names the file.
+/// Calls `each` for every packet of a trace, until it fails. Errors in the trace name the file.
 fn read_trace(path: &Path, mut each: impl FnMut(&Packet<'_>) -> Result<(), Reason>) -> Result<Extent, Reason> {
     reader::read_file(path, |packet| each(packet).map_err(Fault::Other)).map_err(|fault| fault.of(path))
 }
 
 /// Why a trace was not read to its end.
 enum Fault {
-    /// What is wrong with it.
+    /// What is wrong with the trace.
     Trace(reader::Error),
-    /// What else, in words that name the file.
+    /// Something else; the text names the file.
     Other(Reason),
 }
 

@@ -1,4 +1,4 @@
-//! What a libnccl says of itself, without being loaded.
+//! What a libnccl says about itself, without loading it.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,13 +8,14 @@ use object::{Object as _, ObjectSection as _, ReadCache};
 
 use crate::releases::Version;
 
-/// The release of a libnccl, as its file states it: `2.30.7+cuda13.3`. `None` where it cannot be read or states none.
+/// The release of a libnccl, as its file states it: `2.30.7+cuda13.3`. `None` if it cannot be read
+/// or states none.
 pub(super) fn release(library: &Path) -> Option<String> {
-    // Only what is asked for is read: the file has hundreds of megabytes of code for GPUs.
+    // Only the parts needed are read: the file has hundreds of megabytes of GPU code.
     let cache = ReadCache::new(File::open(library).ok()?);
     let file = object::File::parse(&cache).ok()?;
     let constants = file.section_by_name(".rodata")?.data().ok()?;
-    // The line that NCCL prints at its start. There are other texts that begin like it.
+    // The line that NCCL prints at its start. Other texts begin like it.
     memmem::find_iter(constants, BEFORE).find_map(|at| {
         let text = &constants[at + BEFORE.len()..];
         let end = text.iter().position(|byte| !byte.is_ascii_graphic())?;
@@ -33,7 +34,8 @@ pub(super) fn version(release: &str) -> Option<Version> {
     Some(major * 10_000 + minor * 100 + patch)
 }
 
-/// Whether a file is a libnccl by its name: `libnccl.so.2`, `libnccl.so.2.28.9`; not `libnccl-net.so`.
+/// Whether a file is a libnccl by its name: `libnccl.so.2`, `libnccl.so.2.28.9`; not
+/// `libnccl-net.so`.
 pub(super) fn is_nccl(file: &Path) -> bool {
     file.file_name().is_some_and(|name| {
         let name = name.to_string_lossy();
@@ -54,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_libnccl_is_known_by_its_name() {
+    fn a_libnccl_is_recognised_by_its_name() {
         for (name, is) in [
             ("/a/libnccl.so.2", true),
             ("/a/libnccl.so", true),
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_has_no_release() {
+    fn other_files_have_no_release() {
         assert_eq!(release(Path::new("/proc/self/exe")), None);
         assert_eq!(release(Path::new("/nowhere")), None);
     }

@@ -1,8 +1,8 @@
-//! `ncclscope open`: a trace in Perfetto's viewer, without giving it away.
+//! `ncclscope open`: shows a trace in Perfetto's viewer, without uploading it.
 //!
-//! The viewer is a page that works in the browser alone. It is handed the trace by a server of ours on the loopback
-//! interface, below a path that nobody can guess, and once. The link carries what a trace cannot: what to pin, what
-//! to compute, where to look first.
+//! The viewer is a page that runs in the browser only. Our server on the loopback interface hands
+//! it the trace, below a path that nobody can guess, and once. The link carries what a trace
+//! cannot: what to pin, what to compute, where to look first.
 
 mod link;
 mod port;
@@ -25,11 +25,11 @@ use crate::trace::names;
 /// The only port of this machine that the viewer at ui.perfetto.dev may read from.
 pub(super) const PORT: u16 = 9001;
 
-/// Slices of a trace above which a part of it is proposed: the viewer takes some 12 s a million to show them, and its
-/// memory ends at some ten million.
+/// For a trace with more slices, a part of it is proposed: the viewer takes some 12 s per million
+/// to show them, and runs out of memory at some ten million.
 const MANY_SLICES: u64 = 3_000_000;
 
-/// How a trace is to be opened.
+/// How to open a trace.
 pub(super) struct Wish {
     /// A copy of the viewer instead of ui.perfetto.dev.
     pub(super) ui: Option<PathBuf>,
@@ -74,7 +74,7 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     }
 }
 
-/// Says what is opened, and what to do where it is too much for the viewer.
+/// Says what is opened, and what to do if it is too much for the viewer.
 fn introduce(traces: &[PathBuf], survey: &Survey, busy: (u64, u64), out: &mut dyn Write) -> std::io::Result<()> {
     let bytes = survey.extents.iter().map(|(_, extent)| extent.whole).sum();
     let name = match traces {
@@ -131,7 +131,7 @@ fn has_desktop() -> bool {
     ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// Opens a link as a click on it would, where there is a desktop. Whether a browser was found to do so.
+/// Opens a link as a click would, if there is a desktop. Returns whether a browser was found.
 fn browse(link: &str) -> bool {
     let found =
         |name: &str| env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|at| at.join(name).is_file());
@@ -142,7 +142,7 @@ fn browse(link: &str) -> bool {
     command.arg(link).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
 }
 
-/// The name under which the viewer is to know what is opened.
+/// The name that the viewer shows.
 fn title(survey: &Survey) -> String {
     let first = survey.extents.first().and_then(|(path, _)| Path::new(path).file_name());
     let name = first.map_or_else(String::new, |name| name.to_string_lossy().into_owned());

@@ -1,25 +1,28 @@
-//! How far a command has come: a line on stderr, where that is a terminal, once it has taken a second.
+//! How far a command has come: a line on stderr if that is a terminal, once the command has taken a
+//! second.
 //!
-//! No command knows of it. How much of a file is read can be seen from outside, by where its descriptor stands; so it is looked for there. What is read
-//! without moving one (SQLite) is named without a share.
+//! Most commands know nothing about it. How much of a file has been read can be seen from outside,
+//! from the position of its descriptor. A file that is read without moving one (SQLite) is named
+//! without a percentage. A command that goes through many files states their total size: a
+//! [`Stage`].
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What takes no longer is not worth a line.
+/// A command that takes no longer needs no progress line.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often it is looked at.
+/// How often the position is read.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// A line that is there until this is dropped.
+/// A line that stays until this is dropped.
 pub(super) struct Progress {
     line: Line,
     stop: Option<Sender<()>>,
@@ -34,7 +37,8 @@ pub(super) struct Line {
 }
 
 impl Progress {
-    /// Begins to watch this process, where somebody sees it. `otherwise` is said while no file is read.
+    /// Starts to watch this process if stderr is a terminal. `otherwise` is shown while no file is
+    /// read.
     pub(super) fn start(otherwise: &'static str) -> Option<Progress> {
         if !io::stderr().is_terminal() {
             return None;
@@ -46,7 +50,7 @@ impl Progress {
             let mut pause = PATIENCE;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 shown.is_shown.store(true, Ordering::Relaxed);
-                shown.show(reading(), otherwise);
+                shown.show(staged().or_else(reading), otherwise);
                 pause = PERIOD;
             }
         };
@@ -79,43 +83,79 @@ impl Line {
         let template =
             |template| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         match reading {
-            Some(Reading { name, at, size }) if at > 0 => {
-                self.bar.set_message(name);
-                self.bar.set_style(template("reading {msg} {bar:30} {percent} %"));
+            Some(Reading { what, at, size }) if at > 0 => {
+                self.bar.set_message(what);
+                self.bar.set_style(template("{msg} {bar:30} {percent} %"));
                 self.bar.set_length(size);
                 self.bar.set_position(at);
             }
             reading => {
                 self.bar.set_style(template("{msg}"));
-                self.bar.set_message(reading.map_or_else(|| otherwise.into(), |it| format!("reading {}", it.name)));
+                self.bar.set_message(reading.map_or_else(|| otherwise.into(), |it| it.what));
             }
         }
         self.bar.tick();
     }
 }
 
-/// A file that is being read.
-#[derive(Debug, PartialEq, Eq)]
+/// Many files that a command goes through, for as long as this exists. There is one at a time.
+pub(super) struct Stage(());
+
+/// The current stage.
+static STAGE: Mutex<Option<Reading>> = Mutex::new(None);
+
+impl Stage {
+    /// Begins a stage: `what` is done with files of this many bytes in total.
+    pub(super) fn begin(what: String, bytes: u64) -> Stage {
+        *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reading { what, at: 0, size: bytes });
+        Stage(())
+    }
+
+    /// A file of this many bytes is done.
+    pub(super) fn advance(&self, bytes: u64) {
+        STAGE.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|stage| stage.at += bytes);
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// What is being done with one file or many, how many bytes are done, and how many there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
-    name: String,
+    what: String,
     at: u64,
     size: u64,
 }
 
-/// The largest file that this process has open for reading, and how much of it is read.
+/// The current stage, with what has been read of the open files.
+fn staged() -> Option<Reading> {
+    let stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+    let read: u64 = open().map(|file| file.at).sum();
+    Some(Reading { at: (stage.at + read).min(stage.size), ..stage })
+}
+
+/// The largest file that this process has open for reading, and how much of it has been read.
 fn reading() -> Option<Reading> {
-    let entries = fs::read_dir("/proc/self/fd").ok()?.flatten();
-    let files = entries.filter_map(|entry| {
+    open().max_by_key(|file| file.size)
+}
+
+/// The files that this process has open for reading.
+fn open() -> impl Iterator<Item = Reading> {
+    let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
         let number: u32 = entry.file_name().to_str()?.parse().ok().filter(|number| *number > 2)?;
         let facts = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
         let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        // The last octal digit of `flags` says for what it is open.
+        // The last octal digit of `flags` is the access mode.
         let is_read = of("flags:")?.ends_with('0');
         let name = fs::read_link(entry.path()).ok()?.file_name()?.to_string_lossy().into_owned();
-        is_read.then_some(Reading { name, at: of("pos:")?.parse().ok()?, size: facts.len() })
-    });
-    files.max_by_key(|file| file.size)
+        is_read.then_some(Reading { what: format!("reading {name}"), at: of("pos:")?.parse().ok()?, size: facts.len() })
+    })
 }
 
 #[cfg(test)]
@@ -124,18 +164,25 @@ mod tests {
     use std::io::{Seek as _, SeekFrom};
 
     #[test]
-    fn how_much_of_a_file_is_read_is_seen_from_outside() {
+    fn progress_is_read_from_the_descriptor() {
         let path = std::env::temp_dir().join(format!("ncclscope-progress-{}", std::process::id()));
-        // Larger than whatever the other tests read, and nothing on the disk.
+        // Larger than whatever the other tests read, and it takes no space on the disk.
         fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
         let mut file = fs::File::open(&path).unwrap();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        assert_eq!(reading(), Some(Reading { name: name.clone(), at: 0, size: 1 << 42 }));
+        let what = format!("reading {}", path.file_name().unwrap().to_string_lossy());
+        assert_eq!(reading(), Some(Reading { what: what.clone(), at: 0, size: 1 << 42 }));
         file.seek(SeekFrom::Start(1 << 40)).unwrap();
-        assert_eq!(reading(), Some(Reading { name: name.clone(), at: 1 << 40, size: 1 << 42 }));
+        assert_eq!(reading(), Some(Reading { what: what.clone(), at: 1 << 40, size: 1 << 42 }));
+        // One of four files is done, and a quarter of this one. What other tests read is far less.
+        let stage = Stage::begin("joining".into(), 4 << 42);
+        stage.advance(1 << 42);
+        let at = staged().map(|it| (it.what, it.at >> 40, it.size));
+        assert_eq!(at, Some(("joining".to_owned(), 5, 4 << 42)));
+        drop(stage);
+        assert_eq!(staged(), None);
         drop(file);
         let written = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        assert_ne!(reading().map(|it| it.name), Some(name), "what is written is not read");
+        assert_ne!(reading().map(|it| it.what), Some(what), "what is written is not read");
         drop(written);
         fs::remove_file(&path).unwrap();
     }

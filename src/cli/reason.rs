@@ -1,11 +1,12 @@
-//! Why a command could not do what was asked, and how that is said: what was wrong, where, and what to do.
+//! Why a command could not do what was asked, and how it says so: what was wrong, where, and what
+//! to do.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What another part of the program says.
+/// An error from another part of the program.
 type Cause = Box<dyn Error + Send + Sync>;
 
 /// Why a command was not carried out.
@@ -17,15 +18,15 @@ pub enum Reason {
     Write(PathBuf, io::Error),
     /// The file that was to be created exists.
     Exists(PathBuf),
-    /// What is said cannot be written.
+    /// The output cannot be written.
     Output(io::Error),
     /// Something is wrong with a file.
     File(PathBuf, Cause),
     /// Something else failed: what, in words that follow "failed to", and why.
     Failed(String, Cause),
-    /// What was asked for cannot be.
+    /// What was asked for is impossible.
     Refused(String),
-    /// Of several files, what is wrong with each.
+    /// Several files, with what is wrong with each.
     Several(Vec<Reason>),
 }
 

@@ -1,4 +1,4 @@
-//! `ncclscope replay`: the trace of a capture, once more.
+//! `ncclscope replay`: makes the trace of a capture again.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     result.and_then(|()| file.flush()).map_err(failed)?;
     drop(file);
     if contents.begin.is_none() {
-        // There is nothing to be seen in an empty file.
+        // An empty trace shows nothing.
         let _ = std::fs::remove_file(&output);
         return Err(match end {
             Err(error) => Reason::file(path)(error),
@@ -58,7 +58,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
     }
 }
 
-/// Prints how it was decided whose the kernels of one launching call are.
+/// Prints how the owners of the kernels of one launching call were decided.
 pub(super) fn explain(path: &Path, correlation: u32, out: &mut dyn Write) -> Result<(), Reason> {
     let mut replay = Replay::explaining(correlation);
     let (mut found, mut written) = (false, Ok(()));

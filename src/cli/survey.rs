@@ -1,4 +1,4 @@
-//! A first look through a trace: when it is, its tracks, processes, communicators and operations.
+//! A first pass over a trace: its time range, tracks, processes, communicators and operations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::words::{self, Category};
 use crate::trace::writer::TRACK_BITS;
 
-/// What is found in one trace, or in several that are looked at as one.
+/// What is found in one trace, or in several that are treated as one.
 #[derive(Default)]
 pub(super) struct Survey {
     /// The first and the last time in it.
@@ -24,31 +24,32 @@ pub(super) struct Survey {
     pub(super) slices: u64,
     pub(super) tracks: FxHashMap<u64, Track>,
     pub(super) communicators: BTreeMap<u64, Communicator>,
-    /// Operations as the host handed them over, and NCCL's kernels: from when to when, in the order of the file. What
-    /// has no end ends when it begins.
+    /// Operations as the host handed them over, and NCCL's kernels: from when to when, in the order
+    /// of the file. Those without an end end when they begin.
     pub(super) operations: Vec<(HostNs, HostNs)>,
     pub(super) kernels: Vec<(HostNs, HostNs)>,
-    /// What may have hung: overdue operations, the proxy's work on operations and calls of NCCL's, without an end.
+    /// What may have hung: overdue operations, the proxy's work on operations, and calls into NCCL,
+    /// all without an end.
     pub(super) unfinished: Vec<Unfinished>,
     /// The processes, by their track.
     pub(super) processes: HashMap<u64, Process>,
-    /// Records that were dropped.
+    /// How many records were dropped.
     pub(super) dropped: u64,
-    /// Bytes of the files that are trace.
+    /// How many bytes of each file are trace.
     pub(super) extents: Vec<(PathBuf, Extent)>,
 }
 
-/// A track as it is described, and what lies on it.
+/// A track's description, and what lies on it.
 #[derive(Default)]
 pub(super) struct Track {
     pub(super) parent: Option<u64>,
     pub(super) name: String,
-    /// The pid of the process that it stands for, or of the thread.
+    /// The pid of its process, or the id of its thread.
     pub(super) pid: Option<u64>,
     pub(super) is_process: bool,
     /// The file that described it.
     file: usize,
-    /// Communicators that slices on it name.
+    /// Communicators named by its slices.
     pub(super) communicators: Vec<u64>,
     /// Operations on it, their bytes, and how many of them are drawn while the GPU worked on them.
     pub(super) operations: u64,
@@ -56,7 +57,7 @@ pub(super) struct Track {
     pub(super) runs: u64,
     /// Collectives that were handed over on it.
     pub(super) handed_over: HandedOver,
-    /// From the hand-over of an operation to the end of its kernel, at most, ns.
+    /// The longest time from the hand-over of an operation to the end of its kernel, ns.
     pub(super) longest_ns: u64,
     /// When something last began or ended on it.
     pub(super) moved: HostNs,
@@ -65,10 +66,10 @@ pub(super) struct Track {
     open: Vec<Open>,
 }
 
-/// Operations that one track shows being handed over.
+/// The operations whose hand-over one track shows.
 #[derive(Default)]
 pub(super) struct HandedOver {
-    /// The last one of all, and when.
+    /// The last operation, and when.
     pub(super) last: Option<(String, HostNs)>,
     /// The last collective, and when.
     pub(super) collective: Option<(Collective, HostNs)>,
@@ -76,7 +77,7 @@ pub(super) struct HandedOver {
     pub(super) gap_ns: u64,
 }
 
-/// A collective as all ranks number it.
+/// A collective, with the numbers that all ranks use for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Collective {
     pub(super) correlation: u64,
@@ -84,49 +85,49 @@ pub(super) struct Collective {
     pub(super) seq: u64,
 }
 
-/// The work on an operation that was begun and has no end.
+/// Work on an operation that was begun and has no end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unfinished {
     pub(super) kind: Work,
     pub(super) begin: HostNs,
-    /// Its place among all slices: of those that begin together, the first comes first.
+    /// Its index among all slices. Of those that begin together, the first comes first.
     pub(super) place: u64,
     pub(super) track: u64,
-    /// The communicator, where it is told.
+    /// The communicator, if known.
     pub(super) hash: Option<u64>,
-    /// What marks the operation on all ranks, and its name.
+    /// The operation's mark, which is the same on all ranks, and its name.
     pub(super) correlation: Option<u64>,
     pub(super) name: String,
     pub(super) seq: Option<u64>,
     pub(super) peer: Option<u32>,
-    /// Of a replayed graph: which run, counted from 1.
+    /// For a replayed graph: which run, counted from 1.
     pub(super) replay: Option<u64>,
-    /// What the recording remarks.
+    /// The recording's remark.
     pub(super) note: String,
 }
 
-/// Whose work it is.
+/// Who has to do the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// The GPU's, as far as it is known: the operation is overdue.
+    /// The GPU, as far as known: the operation is overdue.
     Overdue,
     Proxy,
-    /// The host's: the call that asked for it does not return.
+    /// The host: the call that asked for it does not return.
     Call,
 }
 
-/// What a trace says of a process itself.
+/// What a trace says about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
     /// The last time in its file.
     pub(super) last: HostNs,
-    /// When its recording ended, where that is told.
+    /// When its recording ended, if known.
     pub(super) ended: Option<HostNs>,
     /// Records of it were dropped.
     pub(super) is_lossy: bool,
 }
 
-/// An open slice; of those that are listed, the place in the survey's list.
+/// An open slice. For those that are listed, its index in the survey's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Open {
     Operation(usize),
@@ -135,12 +136,12 @@ enum Open {
     Work(Box<Unfinished>),
     /// An operation while the GPU worked on it, and when it was handed over.
     Run(HostNs),
-    /// A call of NCCL's on a host thread, and when it was made.
+    /// A call into NCCL on a host thread, and when it was made.
     Call(HostNs),
     Other,
 }
 
-/// What a first look at one file gathers of its processes, by track.
+/// What the first pass over one file gathers about its processes, by track.
 #[derive(Default)]
 struct OfFile {
     last: HostNs,
@@ -154,7 +155,7 @@ impl HandedOver {
         if let Some((_, before)) = &self.last {
             self.gap_ns = self.gap_ns.max(time.since(*before));
         }
-        // Sends and receives are not numbered in one order on all ranks.
+        // Sends and receives are not numbered in the same order on all ranks.
         if let (Some(correlation), Some(seq)) = (event.correlation, event.uint(nccl::SEQ)) {
             let (collective, at) = self.collective.get_or_insert_default();
             (collective.correlation, collective.seq, *at) = (correlation, seq, time);
@@ -170,7 +171,7 @@ impl Track {
     /// What is open on it at the end.
     fn take_unfinished(&mut self) -> Vec<Unfinished> {
         let (open, call) = (std::mem::take(&mut self.open), self.call.take());
-        // A group of calls returns, or does not, as a whole.
+        // A group of calls returns, or does not return, as a whole.
         let since = open.iter().find_map(|open| if let Open::Call(since) = open { Some(*since) } else { None });
         let call = call.filter(|call| since.is_some_and(|since| since <= call.begin));
         let work = open.into_iter().filter_map(|open| if let Open::Work(slice) = open { Some(*slice) } else { None });
@@ -198,7 +199,7 @@ impl Unfinished {
     }
 }
 
-/// What a trace says of a communicator.
+/// What a trace says about a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Communicator {
     pub(super) name: Option<String>,
@@ -210,15 +211,15 @@ impl Survey {
     ///
     /// # Errors
     ///
-    /// When one cannot be read, or is no trace.
+    /// If one cannot be read, or is not a trace.
     pub(super) fn of(paths: &[PathBuf]) -> Result<Survey, Reason> {
         let (survey, faults) = Survey::of_what_can_be_read(paths, |_, _| {});
         let fault = paths.iter().zip(faults).find_map(|(path, fault)| Some(fault?.of(path)));
         fault.map_or(Ok(survey), Err)
     }
 
-    /// Looks through traces as far as they can be read, and says of each why not to its end. `each` gets the packets too, with the number of
-    /// their file.
+    /// Looks through traces as far as they can be read, and says for each why it was not read to
+    /// its end. `each` gets the packets, too, with the index of their file.
     pub(super) fn of_what_can_be_read(
         paths: &[PathBuf],
         mut each: impl FnMut(usize, &Packet<'_>),
@@ -251,7 +252,7 @@ impl Survey {
         twin.map_or(extent, |(other, _)| Err(Fault::Other(twins(other, path))))
     }
 
-    /// Takes a packet; answers the earlier file that has the same process, which must not be.
+    /// Takes a packet. Returns the earlier file that has the same process, which is an error.
     fn packet(&mut self, packet: &Packet<'_>, of_file: &mut OfFile) -> Option<usize> {
         if let Some(twin) = packet.descriptor.and_then(|descriptor| self.describe(descriptor)) {
             return Some(twin);
@@ -274,7 +275,7 @@ impl Survey {
         None
     }
 
-    /// What a file says of the processes in it.
+    /// What a file says about the processes in it.
     fn processes_of(&mut self, of_file: &OfFile) {
         let file = self.extents.len();
         let of_it = self.tracks.iter().filter(|(_, track)| track.is_process && track.file == file);
@@ -282,7 +283,7 @@ impl Survey {
             self.processes.insert(uuid, Process { last: of_file.last, ..Process::default() });
         }
         for (track, time) in &of_file.ended {
-            // A process with several GPUs is drawn as several, of one tag.
+            // A process with several GPUs is drawn as several, with one tag.
             let same = |uuid: &u64| uuid >> TRACK_BITS == track >> TRACK_BITS;
             let processes = self.processes.iter_mut().filter(|(uuid, _)| same(uuid));
             processes.for_each(|(_, process)| process.ended = Some(*time));
@@ -295,7 +296,7 @@ impl Survey {
         }
     }
 
-    /// Takes a track; answers the earlier file that has the same process, which must not be.
+    /// Takes a track. Returns the earlier file that has the same process, which is an error.
     fn describe(&mut self, descriptor: &[u8]) -> Option<usize> {
         let mut uuid = 0;
         let mut track = Track { file: self.extents.len(), ..Track::default() };
@@ -378,17 +379,17 @@ impl Survey {
             track.communicators.push(hash);
         }
         let comm = self.communicators.entry(hash).or_default();
-        // Other tools know of no interface.
+        // Other tools do not know an interface version.
         if [nccl::INTERFACE, nccl::RANK].iter().any(|number| event.arg(*number).is_some()) {
             comm.name = event.arg(nccl::COMM_NAME).map(|name| String::from_utf8_lossy(name.bytes()).into_owned());
             comm.ranks = event.uint(nccl::RANKS);
         }
     }
 
-    /// The process that a track belongs to, by its track.
+    /// The process that a track belongs to, by the process's track.
     pub(super) fn process(&self, track: u64) -> Option<u64> {
         let mut at = track;
-        // A cycle would be the file's mistake.
+        // Only a faulty file has a cycle.
         for _ in 0..64 {
             let found = self.tracks.get(&at)?;
             if found.is_process {
@@ -405,14 +406,14 @@ impl Survey {
         None
     }
 
-    /// The processes with their rank in the job, where it is known.
+    /// The processes with their rank in the job, if known.
     pub(super) fn ranks(&self) -> BTreeMap<u64, Option<u32>> {
         let processes = self.tracks.iter().filter(|(_, track)| track.is_process);
         processes.map(|(uuid, track)| (*uuid, rank(&track.name))).collect()
     }
 
-    /// What a communicator's tracks call it, `dp` in `dp · rank 3 of 8`. Several, where processes that do not know each other
-    /// call it otherwise.
+    /// What a communicator's tracks call it, `dp` in `dp · rank 3 of 8`. There are several names if
+    /// processes that do not know each other use different ones.
     pub(super) fn shown_as(&self, hash: u64) -> BTreeSet<&str> {
         let tracks = self.tracks.values().filter(|track| track.communicators == [hash]);
         tracks.filter_map(|track| Some(track.name.split_once(words::track::RANK)?.0)).collect()
@@ -424,23 +425,23 @@ impl Survey {
     }
 }
 
-/// The rank in the job that a process is named by: `rank 3 · node17`.
+/// The rank in the job that is part of a process's name: `rank 3 · node17`.
 pub(super) fn rank(process: &str) -> Option<u32> {
     let digits = process.strip_prefix("rank ")?;
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()
 }
 
-/// A communicator as people call it: its name, else its hash.
+/// A communicator's name for people: its name, or else its hash.
 pub(super) fn label(hash: u64, comm: &Communicator) -> String {
     comm.name.clone().unwrap_or_else(|| format!("{hash:016x}"))
 }
 
-/// Why two traces cannot be one.
+/// Why two traces cannot be merged.
 pub(super) fn twins(one: &Path, other: &Path) -> Reason {
     Reason::Refused(format!(
-        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, \
-         or a rare coincidence (one in a million a pair); merge them into separate files",
+        "{} and {} carry the same process mark, so their tracks would mix: they are the same recording, or two processes \
+         drew the same random mark, as happens among a thousand; ncclscope merge tells those apart",
         one.display(),
         other.display()
     ))

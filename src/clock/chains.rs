@@ -1,8 +1,9 @@
-//! What came before what across several hosts (pure).
+//! What happened before what across several hosts (pure).
 //!
-//! A transfer orders two instants: it was sent before it arrived. In a ring data goes one way, so that transfers between two neighbours
-//! bound their clocks on one side only. What a host sends after something has arrived comes after that, too, by its own clock, and so
-//! the other bound comes round the ring:
+//! A transfer orders two instants: it was sent before it arrived. In a ring, data goes in one
+//! direction, so transfers between two neighbours bound their clocks on one side only. But what a
+//! host sends after an arrival also comes after it, by the host's own clock, and so the other bound
+//! comes round the ring:
 //!
 //! ```text
 //!   host 0   sent ---.                       .--> arrived: later than host 1 sent
@@ -14,20 +15,20 @@ use std::rc::Rc;
 
 use crate::model::time::HostNs;
 
-/// Data that went from one host to another, each with a clock of its own.
+/// Data that went from one host to another; each host has its own clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
-    /// The sending host, by its number.
+    /// The number of the sending host.
     pub from: usize,
-    /// It was not sent before this, on the sender's clock.
+    /// It was sent at this time or later, on the sender's clock.
     pub sent: HostNs,
-    /// The receiving host.
+    /// The number of the receiving host.
     pub to: usize,
-    /// It had arrived by then, on the receiver's clock.
+    /// It had arrived by this time, on the receiver's clock.
     pub arrived: HostNs,
 }
 
-/// What happens on a host: it sends, or something arrives. Of one instant, what arrives is first.
+/// What happens on a host: it sends, or something arrives. At equal times, arrivals come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Happens {
     at: HostNs,
@@ -35,7 +36,8 @@ struct Happens {
     transfer: usize,
 }
 
-/// Calls `before` with `(host, time, other, other's time)` wherever the one came before the other, and nothing says so more tightly.
+/// Calls `before` with `(host, time, other, other's time)` wherever the first came before the
+/// second and no tighter order is known.
 pub fn orders(hosts: usize, transfers: &[Transfer], mut before: impl FnMut(usize, HostNs, usize, HostNs)) {
     let mut events: Vec<Vec<Happens>> = vec![Vec::new(); hosts];
     for (transfer, it) in transfers.iter().enumerate() {
@@ -49,13 +51,15 @@ pub fn orders(hosts: usize, transfers: &[Transfer], mut before: impl FnMut(usize
             sends[it.transfer] = place;
         }
     }
-    // By host the next event, and what is known to have happened on each other host before it; 0 for nothing.
+    // For each host, the index of its next event, and the latest event of each other host known to
+    // have happened before it; 0 if none.
     let mut next = vec![0; hosts];
     let mut known: Vec<Rc<[HostNs]>> = vec![vec![HostNs(0); hosts].into(); hosts];
-    // What the sender of a transfer knew.
+    // What the sender of a transfer knew when it sent.
     let mut carried: Vec<Option<Rc<[HostNs]>>> = vec![None; transfers.len()];
     for first in 0..hosts {
-        // A host is followed to its end; before something arrives on it, the sender is followed to where it was sent.
+        // A host is followed to its end. Before an arrival on it is taken, the sender is followed
+        // to where the data was sent.
         let mut following = vec![(first, events[first].len())];
         while let Some(&(host, until)) = following.last() {
             if next[host] >= until {
@@ -79,7 +83,7 @@ pub fn orders(hosts: usize, transfers: &[Transfer], mut before: impl FnMut(usize
                 following.push((from, sends[transfer] + 1));
                 continue;
             }
-            // Else it arrived before it was sent, by way of others: it is not what it seems.
+            // Otherwise it arrived before it was sent, by way of other hosts, so it is wrong.
             next[host] += 1;
         }
     }
@@ -101,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_after_an_arrival_comes_after_what_led_to_it() {
-        // Clocks that have nothing to do with each other: host 1 is 1000 ahead, host 2 is 500 behind.
+    fn a_send_after_an_arrival_follows_what_led_to_it() {
+        // Unrelated clocks: host 1 is 1000 ahead, host 2 is 500 behind.
         let transfers = [(2, 520, 0, 1_030), (0, 1_000, 1, 2_010), (1, 2_015, 2, 515)];
         assert_eq!(
             found(3, &transfers),
@@ -111,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_before_an_arrival_says_nothing_of_it() {
+    fn a_send_before_an_arrival_proves_nothing() {
         assert_eq!(found(3, &[(0, 100, 1, 200), (1, 199, 2, 300)]), [(0, 100, 1, 200), (1, 199, 2, 300)]);
     }
 
     #[test]
-    fn transfers_that_cannot_be_are_passed_over() {
+    fn impossible_transfers_are_skipped() {
         // Each arrives before it was sent, by way of the other.
         let found = found(2, &[(0, 100, 1, 50), (1, 60, 0, 90)]);
         assert!(found.len() <= 1, "{found:?}");
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn every_order_is_true() {
-        // Hosts whose clocks are off by a constant, and messages at random.
+        // Hosts whose clocks are off by a constant, and random messages.
         let mut state = 7_u64;
         let mut below = |most: u64| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -26,9 +26,9 @@ use std::collections::BinaryHeap;
 use super::lines::{Line, Lines};
 use crate::model::time::{Bounded, HostNs, Shift};
 
-/// Greatest drift between two hosts' clocks, in ns per second: NTP slews each by up to half of it.
+/// Largest drift between two hosts' clocks, in ns per second: NTP slews each by up to half of it.
 const DRIFT: f64 = 1_000_000.0;
-/// Greatest change of the drift within a second, in ns per second.
+/// Largest change of the drift within a second, in ns per second.
 const CHANGE: f64 = 10_000.0;
 /// Length of a window in which a line must hold, in seconds; longer if there would be more than
 /// [`WINDOWS`].
@@ -281,13 +281,13 @@ impl Offset {
         Bounded { time: there, error_ns: 0 }.shifted(self.at(there))
     }
 
-    /// One offset for a whole stretch of the other host's time: the one in its middle. The error is the greatest within the stretch,
-    /// the drift away from that offset included.
+    /// One offset for a whole range of the other host's time: the one in its middle. The error is
+    /// the largest within the range, including the drift away from that offset.
     #[must_use]
     pub fn constant(&self, from: HostNs, to: HostNs) -> Shift {
         let (first, last) = (from.0.min(to.0), to.0.max(from.0));
         let middle = self.at(HostNs(first.midpoint(last))).ns;
-        // In between both run straight, so that the greatest is at a knot or at an end.
+        // Both are straight between knots, so the largest error is at a knot or at an end.
         let bends = self.knots.iter().filter_map(|knot| u64::try_from(knot.at).ok());
         let times = bends.filter(|at| (first..=last).contains(at)).chain([first, last]);
         let error = |at| {
@@ -295,6 +295,17 @@ impl Offset {
             ns.abs_diff(middle).saturating_add(error_ns)
         };
         Shift { ns: middle, error_ns: times.map(error).max().unwrap_or_default() }
+    }
+
+    /// How far off the time between two instants of the other host may be once both are on the
+    /// reference's clock, in ns. It is exact on the other host's clock, which may run at another
+    /// rate.
+    #[must_use]
+    pub fn error_between(&self, one: HostNs, other: HostNs) -> u64 {
+        let each = self.at(one).error_ns.saturating_add(self.at(other).error_ns);
+        // Neither the true rate nor the stated one differs from the reference's by more than this.
+        let by_rate = 2.0 * DRIFT * seconds(one.0.abs_diff(other.0).min(i64::MAX as u64) as i64);
+        each.min(by_rate.ceil() as u64)
     }
 
     /// The least and the greatest error between the first and the last operation, in ns.
@@ -515,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn one_offset_for_a_stretch_states_the_drift_too() {
+    fn one_offset_for_a_range_includes_the_drift() {
         for seed in 1..=8 {
             let random = &mut Random(seed);
             let ahead = random.below(7_200_000_000_000).cast_signed();
@@ -526,7 +537,7 @@ mod tests {
                 seen(&mut orders, [REFERENCE, other], operation(random, time, 50_000, 10_000));
             }
             let offset = orders.solve().unwrap();
-            // Longer than what was seen.
+            // Longer than the observed range.
             let (first, last) = (900_000_000, 22_000_000_000);
             let [from, to] = [first, last].map(|time| HostNs(other.reads(time)));
             let Shift { ns, error_ns } = offset.constant(from, to);
@@ -606,6 +617,29 @@ mod tests {
                 assert!(error < 30_000 * host as u64, "host {host}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn the_time_between_two_instants_is_known_better_than_either() {
+        let random = &mut Random(4);
+        let other = Truth { ahead: 5_000_000, drift: 90_000.0, swing: 0.0 };
+        let mut orders = Orders::default();
+        for number in 0..100 {
+            let times = operation(random, number * 20_000_000 + 1_000_000_000, 400_000, 300_000);
+            seen(&mut orders, [REFERENCE, other], times);
+        }
+        let offset = orders.solve().unwrap();
+        for number in 1..90 {
+            let [one, two] = [number * 20_000_000 + 1_000_000_000, number * 20_100_000 + 1_000_003_000];
+            let shifted = |time| offset.shifted(other.at(time)).time.0 as i64;
+            let truth = REFERENCE.reads(two) as i64 - REFERENCE.reads(one) as i64;
+            let off = (shifted(two) - shifted(one) - truth).unsigned_abs();
+            let error = offset.error_between(other.at(one), other.at(two));
+            assert!(off <= error + 2, "{number}: {off} is more than {error}");
+        }
+        let [near, far] = [1_000, 1_000_000_000]
+            .map(|by| offset.error_between(other.at(2_000_000_000), other.at(2_000_000_000 + by)));
+        assert!(near <= 3 && far > 10_000, "{near} and {far}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What launchers say of the job: its name, and the ranks.
+//! What launchers say about the job: its name and its ranks.
 
-/// Where a world rank may be found, best first. `SLURM_PROCID` comes last: under torchrun it is the node's.
-/// Beside each, where the same launcher says how many there are.
+/// Variables that may hold the world rank, best first. `SLURM_PROCID` comes last, because under
+/// torchrun it is the node's. Next to each: the same launcher's variable for the number of ranks,
+/// if it has one.
 pub(super) const RANKS: &[(&str, Option<&str>)] = &[
     ("NCCLSCOPE_RANK", Some("WORLD_SIZE")),
     ("RANK", Some("WORLD_SIZE")),
@@ -10,19 +11,20 @@ pub(super) const RANKS: &[(&str, Option<&str>)] = &[
     ("PMI_RANK", Some("PMI_SIZE")),
     ("SLURM_PROCID", Some("SLURM_NTASKS")),
 ];
-/// Names the run where somebody says so.
+/// Names the run, if set.
 pub const RUN_ID: &str = "NCCLSCOPE_RUN_ID";
-/// Where a job's name may be found.
+/// Variables that may hold a job's name.
 const JOBS: &[&str] =
     &["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID"];
 
-/// The variable by which a launcher names the job, and what it says.
+/// The variable in which the launcher names the job, with its value.
 fn launcher_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<(&'static str, String)> {
     let mut jobs = JOBS.iter().filter_map(|name| Some((*name, variable(name)?)));
     jobs.find(|(_, job)| !job.is_empty() && job != "none")
 }
 
-/// What names the run, with the variable that does: `NCCLSCOPE_RUN_ID=tuesday`, else the launcher's job.
+/// The name of the run, with the variable that gives it: `NCCLSCOPE_RUN_ID=tuesday`, otherwise the
+/// launcher's job.
 #[must_use]
 pub fn run(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let said = variable(RUN_ID).filter(|run| !run.trim().is_empty()).map(|run| (RUN_ID, run));
@@ -30,7 +32,7 @@ pub fn run(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     Some(format!("{name}={}", run.trim()))
 }
 
-/// The job's name as its launcher gave it, made fit for a file name.
+/// The job's name as its launcher gave it, made valid as a file name.
 #[must_use]
 pub fn job(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let (_, job) = launcher_job(variable)?;

@@ -1,11 +1,11 @@
-//! A value each, out of the environment: what is none is refused, and the default holds.
+//! Reads values from the environment. An invalid value is refused, and the default applies.
 
 use super::launcher::RANKS;
 use super::settings::{Setting, Values, setting, size};
 use super::{Cupti, Events, KernelCh, Preset};
 use crate::model::kinds::{self, Kinds};
 
-/// Reads one variable after the other, and notes what is wrong with them.
+/// Reads variables one after the other, and notes what is wrong with them.
 pub(super) struct Reader<'v> {
     pub(super) variable: &'v dyn Fn(&str) -> Option<String>,
     pub(super) complaints: Vec<String>,
@@ -16,7 +16,7 @@ impl Reader<'_> {
         (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
-    /// What a value means, where there is one; refused where it means nothing.
+    /// The meaning of a value, if it is set. An invalid value is refused.
     fn meant<T>(&mut self, name: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = self.value(name)?;
         let meant = parse(&value);
@@ -26,7 +26,7 @@ impl Reader<'_> {
         meant
     }
 
-    /// What one of the words stands for; the default's where it is none of them.
+    /// What one of the words stands for; the default if the value is none of them.
     pub(super) fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> T {
         let parse = |value: &str| word(value, choices);
         self.meant(name, parse).or_else(|| parse(setting(name).default)).unwrap_or(choices[0].1)
@@ -36,7 +36,7 @@ impl Reader<'_> {
         self.choice(name, &[("0", false), ("1", true)])
     }
 
-    /// A number in its range.
+    /// A number within its range.
     pub(super) fn number(&mut self, name: &str) -> u64 {
         let Setting { values, default, .. } = setting(name);
         let parse = |value: &str| match *values {
@@ -50,14 +50,15 @@ impl Reader<'_> {
     pub(super) fn file_mode(&mut self) -> Option<u32> {
         self.meant("NCCLSCOPE_FILE_MODE", |value| {
             let digits = value.strip_prefix("0o").unwrap_or(value).trim_start_matches('0');
-            // Not executable, and the owner is who writes it.
+            // Not executable, and writable by the owner.
             let is_fit = matches!(digits.as_bytes(), [b'6', group, others]
                 if [group, others].iter().all(|it| b"0246".contains(it)));
             u32::from_str_radix(digits, 8).ok().filter(|_| is_fit)
         })
     }
 
-    /// What NCCL is asked for beside the preset, and whether kernel channels are: two settings that may contradict each other.
+    /// What NCCL is asked for besides the preset, and whether for kernel channels: two settings
+    /// that may contradict each other.
     pub(super) fn events(&mut self, preset: Preset) -> (Events, KernelCh) {
         const EVENTS: &str = "NCCLSCOPE_EVENTS";
         const CHANNELS: &[(&str, KernelCh)] = &[("0", KernelCh::Off), ("1", KernelCh::On), ("force", KernelCh::Force)];
@@ -97,7 +98,7 @@ impl Reader<'_> {
         self.meant("NCCLSCOPE_CUPTI", parse).unwrap_or(Cupti::Auto)
     }
 
-    /// A switch that is off by default, and stays off where CUPTI is not used.
+    /// A switch that is off by default, and stays off if CUPTI is not used.
     pub(super) fn needs_cupti(&mut self, name: &str) -> bool {
         let on = self.switch(name);
         let without = self.value("NCCLSCOPE_CUPTI").as_deref() == Some("0");
@@ -119,14 +120,14 @@ impl Reader<'_> {
         None
     }
 
-    /// How many ranks the job has, by the launcher that gave this one its number.
+    /// The number of ranks in the job, from the launcher that gave this process its rank.
     pub(super) fn world_size(&self, rank: Option<(u32, &str)>) -> Option<u32> {
         let (rank, source) = rank?;
         let size = RANKS.iter().find(|(name, _)| *name == source)?.1?;
         self.value(size)?.parse().ok().filter(|size| *size > rank)
     }
 
-    /// Complains about a value that is none of those that it may be.
+    /// Complains about an invalid value.
     fn refuse(&mut self, name: &str, value: &str) {
         let Setting { values, default, .. } = setting(name);
         self.object(name, value, &format!("expected {values}; using the default, {default}"));
@@ -137,7 +138,7 @@ impl Reader<'_> {
     }
 }
 
-/// What one of the words stands for, in whichever case it is written.
+/// What one of the words stands for, in upper or lower case.
 fn word<T: Copy>(value: &str, choices: &[(&str, T)]) -> Option<T> {
     choices.iter().find(|(word, _)| value.eq_ignore_ascii_case(word)).map(|(_, meaning)| *meaning)
 }

@@ -1,4 +1,4 @@
-//! The table of all environment variables, and what their values may be.
+//! The table of all environment variables, with their possible values.
 
 use std::fmt;
 
@@ -9,30 +9,31 @@ pub struct Setting {
     pub name: &'static str,
     /// What a value may be.
     pub values: Values,
-    /// What holds without it.
+    /// The default.
     pub default: &'static str,
-    /// What it does, in a sentence.
+    /// What it does, in one sentence.
     pub help: &'static str,
 }
 
 impl Setting {
-    /// Whether it is off or on.
+    /// Whether it is an on/off switch.
     #[must_use]
     pub fn is_switch(&self) -> bool {
         matches!(self.values, Values::Words(["0", "1"]))
     }
 }
 
-/// What the value of a setting may be. As text, for the list of settings and for complaints: with range and unit.
+/// The possible values of a setting. Printed, with range and unit, in the list of settings and in
+/// complaints.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
     /// One of these words.
     Words(&'static [&'static str]),
-    /// From here to there, in bytes.
+    /// A size between these two, in bytes.
     Bytes(u64, u64),
-    /// From here to there, in this unit.
+    /// A number between these two, in this unit.
     Number(u64, u64, &'static str),
-    /// What is said here.
+    /// Text, as described here.
     Text(&'static str),
 }
 
@@ -50,7 +51,7 @@ impl fmt::Display for Values {
     }
 }
 
-/// A size as a setting would have it: `32M`.
+/// A size as written in a setting: `32M`.
 pub(super) fn short(bytes: u64) -> String {
     let unit =
         [(40, "T"), (30, "G"), (20, "M"), (10, "K")].into_iter().find(|(shift, _)| bytes >> shift << shift == bytes);
@@ -63,7 +64,8 @@ pub(super) fn short(bytes: u64) -> String {
 /// More than any file system has.
 const MOST_BYTES: u64 = 8_000_000 << 40;
 
-/// All settings. The documentation, `ncclscope settings` and the search for misspelt variables use this table.
+/// All settings. The documentation, `ncclscope settings` and the check for misspelt variables use
+/// this table.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "NCCLSCOPE_ENABLE",
@@ -217,7 +219,7 @@ pub(super) fn setting(name: &str) -> &'static Setting {
     SETTINGS.iter().find(|known| known.name == name).expect("a setting of the table")
 }
 
-/// A size: a number, with K, M, G or T for the binary multiples.
+/// Parses a size: a number, with K, M, G or T for the binary multiples.
 pub(super) fn size(value: &str) -> Option<u64> {
     let digits = value.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match value[digits.len()..].to_ascii_uppercase().as_str() {
@@ -241,7 +243,7 @@ pub(super) fn closest(name: &str) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-/// Edits between two texts (Levenshtein).
+/// The number of edits between two texts (Levenshtein distance).
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

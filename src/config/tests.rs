@@ -15,7 +15,7 @@ fn without_variables_the_defaults_hold() {
     assert!(config.compress && config.tsc && config.rank.is_none() && config.complaints.is_empty());
 }
 
-/// What a value comes to.
+/// What a value is read as.
 #[track_caller]
 fn refused(name: &str, value: &str) -> bool {
     let config = read(&[(name, value)]);
@@ -30,7 +30,7 @@ fn refused(name: &str, value: &str) -> bool {
 }
 
 #[test]
-fn a_bad_value_of_each_setting_is_answered_with_range_and_unit_and_the_default() {
+fn bad_values_give_the_default_and_a_complaint_with_range_and_unit() {
     for Setting { name, values, .. } in SETTINGS {
         let said = values.to_string();
         match *values {
@@ -66,7 +66,7 @@ fn a_bad_value_of_each_setting_is_answered_with_range_and_unit_and_the_default()
                     "NCCLSCOPE_EVENTS" => &["everything", "+Coll,-Colls", "+", "+KernelCh;-Coll"],
                     "NCCLSCOPE_CUPTI" => &["libcupti.so.13", "2"],
                     "NCCLSCOPE_FILE_MODE" => &["400", "755", "1644", "6440", "64", "u+r", "677", "648", "0"],
-                    // Whatever somebody may call a folder, or a run.
+                    // Any text is a valid name of a folder or a run.
                     "NCCLSCOPE_OUTPUT" | "NCCLSCOPE_RUN_ID" => &[],
                     other => panic!("no bad value of {other} is tried"),
                 };
@@ -77,7 +77,7 @@ fn a_bad_value_of_each_setting_is_answered_with_range_and_unit_and_the_default()
 }
 
 #[test]
-fn what_is_no_setting_is_said() {
+fn unknown_variables_are_reported() {
     for (name, complaint) in
         [("NCCLSCOPE_PRESTE", "did you mean NCCLSCOPE_PRESET?"), ("NCCLSCOPE_SOMETHING_ELSE", "ignored")]
     {
@@ -117,7 +117,7 @@ fn kinds_of_events_are_added_and_left_out() {
         assert_eq!(config.complaints.len(), usize::from(!complaint.is_empty()), "{:?}", config.complaints);
         assert!(config.complaints.iter().all(|said| said.contains(complaint)), "{:?}", config.complaints);
     }
-    // The list of names that the table gives is NCCL's.
+    // The names listed in the table are NCCL's.
     let known = setting("NCCLSCOPE_EVENTS").values.to_string();
     let (_, known) = known.split_once("kinds: ").unwrap();
     assert_eq!(known, Kinds(u64::MAX).to_string());
@@ -133,7 +133,7 @@ fn permissions_are_octal() {
 }
 
 #[test]
-fn cupti_is_taken_left_alone_or_said_where() {
+fn cupti_can_be_switched_off_or_given_a_path() {
     for (value, expected) in
         [("auto", Cupti::Auto), ("0", Cupti::Off), ("/opt/libcupti.so.13", Cupti::Path("/opt/libcupti.so.13".into()))]
     {
@@ -145,7 +145,7 @@ fn cupti_is_taken_left_alone_or_said_where() {
 }
 
 #[test]
-fn what_needs_cupti_is_off_without_it() {
+fn settings_that_need_cupti_are_off_without_it() {
     assert!(!read(&[]).cuda_api);
     assert!(read(&[("NCCLSCOPE_CUDA_API", "1")]).cuda_api);
     let config = read(&[("NCCLSCOPE_CUDA_API", "1"), ("NCCLSCOPE_CUPTI", "0")]);
@@ -155,7 +155,7 @@ fn what_needs_cupti_is_off_without_it() {
 }
 
 #[test]
-fn a_run_is_named_by_its_launcher_unless_somebody_says_otherwise() {
+fn a_run_has_its_launchers_name_unless_it_is_set() {
     let named = |variables: &[(&str, &str)]| {
         run(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
     };
@@ -174,9 +174,9 @@ fn ranks_come_from_the_best_source() {
 }
 
 #[test]
-fn the_size_of_the_job_comes_from_who_gave_the_rank() {
+fn the_size_of_the_job_comes_from_the_launcher_that_gave_the_rank() {
     assert_eq!(read(&[("RANK", "9"), ("WORLD_SIZE", "16"), ("SLURM_NTASKS", "2")]).world_size, Some(16));
-    // Under torchrun Slurm counts nodes.
+    // Under torchrun, Slurm counts nodes.
     assert_eq!(read(&[("RANK", "9"), ("SLURM_NTASKS", "2")]).world_size, None);
     assert_eq!(read(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2")]).world_size, Some(2));
     assert_eq!(read(&[("RANK", "9"), ("WORLD_SIZE", "9")]).world_size, None, "no job has a rank 9 of 9");

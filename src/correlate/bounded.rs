@@ -127,7 +127,7 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
         forgotten
     }
 
-    /// The value of a key, which is inserted where there is none.
+    /// The value of a key, which is inserted if missing.
     pub(super) fn entry(&mut self, key: K, bound: usize) -> &mut V
     where
         V: Default,

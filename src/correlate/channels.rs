@@ -1,7 +1,8 @@
 //! When each channel of a kernel ran, on the host's clock, and whether that can be true.
 //!
-//! NCCL's threads report a channel some time after it ran, with two stamps of the GPU's own timer. Three things bound how that
-//! timer lies to the host's clock, and so tell when the channel ran and how sure that is:
+//! NCCL's threads report a channel some time after it ran, with two stamps of the GPU's own timer.
+//! Three things bound the offset between that timer and the host's clock, and so show when the
+//! channel ran and how certain that is:
 //!
 //! ```text
 //!  host    [KernelLaunch]                                            NCCL's thread sees the stop
@@ -11,11 +12,12 @@
 //!                               [channel 1         ]
 //! ```
 //!
-//! The same bounds check each sample: NCCL predicts which of its channel's reports belongs to which operation, and where
-//! that fails (docs/nccl-profiler-interface.md) all later ones of that channel may be another operation's. What cannot be true
-//! is drawn where NCCL's thread saw it, with the reason, and the channel is marked from there on.
+//! The same bounds check each sample. NCCL predicts which of a channel's reports belongs to which
+//! operation; if that fails (docs/nccl-profiler-interface.md), all later reports of that channel
+//! may be another operation's. A sample that is impossible is drawn where NCCL's thread saw it,
+//! with the reason, and the channel is marked from there on.
 //!
-//! Where a kernel's launch was not seen, its channels tell whose it is: [`super::adopt`].
+//! If a kernel's launch was not seen, its channels show whose it is: [`super::adopt`].
 
 mod clocks;
 mod orphans;
@@ -38,54 +40,58 @@ use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::{ChannelChecks, Doubt, Flaw, Method, Timing, Unmatched};
 
-/// Plans remembered, for samples and kernels that come late.
+/// How many plans are remembered, for samples and kernels that arrive late.
 const RUNS: usize = 4096;
-/// Samples of one plan that wait: 64 channels, and a send and a receive on each, with their phases.
+/// How many samples of one plan may wait: 64 channels, with a send and a receive on each, and their
+/// phases.
 const SAMPLES: usize = 512;
-/// Samples of all plans: beyond that, those of the oldest plan are drawn as they are known, and forgotten.
+/// How many samples of all plans may wait. Beyond that, those of the oldest plan are drawn as far
+/// as they are known, and forgotten.
 const ALL_SAMPLES: usize = 16 << 10;
-/// What is said at once, about: all of it lies in memory until it is written. More follows the next time.
+/// About how much is emitted at once: all of it is held in memory until it is written. More follows
+/// the next time.
 const AT_ONCE: usize = 4096;
-/// Streams whose place is known.
+/// How many streams with a known place are remembered.
 const STREAMS: usize = 4096;
-/// How long a sample waits for its kernel, and such a kernel for its samples, in ns.
+/// How long a sample waits for its kernel, and a kernel for its samples, in ns.
 const HOLD_NS: u64 = 4_000_000_000;
-/// How long a sample waits where kernels tell nothing of its GPU's timer yet, in ns: CUPTI returns none of a buffer's kernels before the
-/// last of them has ended, and the first of a job run long.
+/// How long a sample waits, in ns, while kernels show nothing about its GPU's timer yet: CUPTI
+/// returns none of a buffer's kernels before the last of them has ended, and a job's first kernels
+/// run long.
 const UNSETTLED_HOLD_NS: u64 = 30_000_000_000;
-/// After how long a channel that does not end is drawn all the same, where its GPU's timer is known, in ns.
+/// After how long a channel that does not end is drawn anyway if its GPU's timer is known, in ns.
 const OPEN_NS: u64 = 1_000_000_000;
-/// The error of the host's times of records, in ns, with room to spare.
+/// The error of the host's times of records, in ns, with a margin.
 const RECORD_ERROR_NS: u32 = 500;
-/// How far CUPTI's conversion of a GPU's timer may be off from one kernel to another, in ns, and to spare. Channels that lie outside of
-/// their kernel by less do not contradict it.
+/// How far CUPTI's conversion of a GPU's timer may be off from one kernel to another, in ns, with a
+/// margin. Channels that lie outside of their kernel by less do not contradict it.
 pub(super) const CONVERSION_NS: u64 = 50_000;
-/// The most that a timer may drift, in parts per million, and to spare.
+/// The largest drift of a timer, in parts per million, with a margin.
 const DRIFT_PPM: u64 = 400;
 
 /// Channels and what they say about clocks and kernels.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
-    /// Kernels are reported: samples wait for theirs.
+    /// Kernels are reported, so samples wait for theirs.
     kernels_expected: bool,
-    /// There are samples at all.
+    /// There has been a sample.
     sampled: bool,
     runs: Bounded<Handle, Run>,
-    /// Samples of all of them.
+    /// How many samples all runs have.
     samples: usize,
     count: u64,
-    /// Plans with samples that are not drawn.
+    /// Plans with samples that are not drawn yet.
     waiting: Vec<Handle>,
     clocks: Clocks,
     trust: Trust,
     orphans: Vec<Orphan>,
-    /// Where the streams are that NCCL names, as matched kernels taught.
+    /// The place of each stream handle of NCCL's, as learnt from matched kernels.
     streams: Bounded<u64, Place>,
     ready: VecDeque<Ready>,
     checks: ChannelChecks,
 }
 
-/// What is certain now, in the order in which it is to be said.
+/// What is certain now, in the order in which it is emitted.
 #[derive(Debug)]
 pub(super) enum Ready {
     Begin {
@@ -103,7 +109,7 @@ pub(super) enum Ready {
         doubt: Option<Doubt>,
     },
     Kernel(Box<Kernel>, Result<Adopted, Unmatched>),
-    /// The match of a kernel that was said by this method.
+    /// The match of a kernel that was emitted with this method.
     Contradicted {
         time: HostNs,
         place: Place,
@@ -119,7 +125,7 @@ pub(super) enum Ready {
 }
 
 impl Channels {
-    /// Kernels are going to be reported.
+    /// Kernels will be reported.
     pub(super) fn expect_kernels(&mut self) {
         self.kernels_expected = true;
     }
@@ -134,13 +140,13 @@ impl Channels {
         self.ready.pop_front()
     }
 
-    /// A communicator's device, where `init` says.
+    /// A communicator's device, from its `init`.
     pub(super) fn comm_on(&mut self, context: Handle, device: u32) {
         self.clocks.devices.insert(context, device);
     }
 
-    /// From the plan at hand on NCCL may take the stamps of a communicator's operations for those of others: they prove nothing, bound no
-    /// clock, and are not drawn as the GPU's.
+    /// From this plan on, NCCL may mistake the stamps of a communicator's operations for those of
+    /// others: they prove nothing, bound no clock, and are not drawn as GPU times.
     pub(super) fn distrust(&mut self, context: Handle) {
         self.trust.distrust(context, self.count);
     }
@@ -150,7 +156,7 @@ impl Channels {
         self.trust.distrusts(context)
     }
 
-    /// A communicator was finalized: what is open of it is not going to end, as after an abort.
+    /// A communicator was finalized. What is still open in it will not end, as after an abort.
     pub(super) fn finalized(&mut self, context: Handle) {
         for key in self.waiting.clone() {
             let Some((age, mut run)) = self.runs.take(&key) else { continue };
@@ -164,7 +170,7 @@ impl Channels {
         }
     }
 
-    /// A communicator is forgotten.
+    /// Forgets a communicator.
     pub(super) fn forget(&mut self, context: Handle) {
         self.trust.forget(context);
         self.clocks.devices.remove(&context);
@@ -184,7 +190,7 @@ impl Channels {
         }
     }
 
-    /// Says of the samples of a plan that is forgotten what is known of them.
+    /// Emits what is known about the samples of a plan that is forgotten.
     fn forgotten(&mut self, mut run: Run) {
         self.samples -= run.samples.len();
         for index in 0..run.samples.len() {
@@ -200,7 +206,8 @@ impl Channels {
         }
     }
 
-    /// A sample begins in the plan of this Group. The answer is under which key it goes on: its own, where the plan is not known.
+    /// A sample begins in the plan of this Group. Returns the key under which it continues: its own
+    /// if the plan is not known.
     pub(super) fn begin(&mut self, group: Handle, context: Handle, facts: Facts, now: HostNs) -> Handle {
         self.sampled = true;
         while self.samples >= ALL_SAMPLES
@@ -229,7 +236,7 @@ impl Channels {
         key
     }
 
-    /// The GPU's clock at the end of a sample.
+    /// The GPU's timer at the end of a sample.
     pub(super) fn stamp(&mut self, run: Handle, id: Handle, stop: GpuNs) {
         if let Some(sample) = self.sample(run, id) {
             sample.stop = stop;
@@ -243,7 +250,7 @@ impl Channels {
     /// A sample ends.
     pub(super) fn end(&mut self, key: Handle, id: Handle, now: HostNs) {
         let Some(run) = self.runs.get_mut(&key) else {
-            // Its begin was said when the plan was forgotten, and its stamp with it.
+            // Its begin was emitted when the plan was forgotten, and its stamp with it.
             let timing = Some(Timing::Seen(Flaw::NoStamp));
             self.ready.push_back(Ready::End { time: now, id, stop: GpuNs(0), timing, doubt: None });
             return;
@@ -258,14 +265,15 @@ impl Channels {
         self.look_at(key, now, false);
     }
 
-    /// When the kernel of a plan must have begun, by what NCCL's threads saw of its channels.
+    /// By when the kernel of a plan must have begun, judged by what NCCL's threads saw of its
+    /// channels.
     pub(super) fn begun_by(&self, group: Handle) -> Option<HostNs> {
         let run = self.runs.get(&group).filter(|run| !self.trust.is_distrusted(run))?;
         let reliable = |sample: &&Sample| self.trust.is_reliable(run, sample) && sample.flaw.is_none();
         let first = run.stamps(|sample| reliable(sample) && sample.is_sound()).map(|[first, _]| first);
         let step = self.clocks.of_gpu(run).map_or_else(|| DeviceClock::default().step(), DeviceClock::step);
         let begun = run.samples.iter().filter(reliable).map(|sample| match first {
-            // It ran for so long at least, before its end was seen.
+            // It ran for at least this long before its end was seen.
             Some(first) if sample.is_sound() => {
                 let ran = sample.stop.0.saturating_sub(first.0).saturating_sub(step);
                 let slow = ran / 1_000_000 * DRIFT_PPM;
@@ -292,7 +300,7 @@ impl Channels {
 
     /// A kernel of this plan ran.
     pub(super) fn kernel(&mut self, group: Handle, context: Handle, stream: u64, kernel: &Kernel, now: HostNs) {
-        // 0 to 2 name the default streams, which every context has.
+        // 0 to 2 are the default streams, which every context has.
         if stream > 2 {
             self.streams.insert(stream, kernel.place, STREAMS);
         }
@@ -310,8 +318,8 @@ impl Channels {
         }
     }
 
-    /// How much later than its channels a kernel begins that may be this plan's, where these lie outside of it, in ns; 0 where they lie
-    /// in it. `None` where that is not known.
+    /// How much later than its channels a kernel that may be this plan's begins, in ns, if they lie
+    /// outside of it; 0 if they lie inside it. `None` if that is not known.
     pub(super) fn apart(&self, group: Handle, kernel: &Kernel) -> Option<i64> {
         let run = self.runs.get(&group).filter(|run| run.open == 0 && !self.trust.is_distrusted(run))?;
         let clock = self.clocks.by_device.get(&kernel.place.device).filter(|clock| clock.is_settled())?;
@@ -322,7 +330,7 @@ impl Channels {
         Some(if is_inside { 0 } else { kernel.span.start.0 as i64 - start.0 as i64 })
     }
 
-    /// What a plan's channels say of its kernel. Where that is open it stays so, unless `is_last`.
+    /// What a plan's channels say about its kernel. An open question stays open, unless `is_last`.
     pub(super) fn agreement(&mut self, group: Handle, is_last: bool) -> Agreement {
         let Some((age, mut run)) = self.runs.take(&group) else { return Agreement::Unknown };
         self.agree(&mut run, is_last);
@@ -331,7 +339,8 @@ impl Channels {
         agreement
     }
 
-    /// The kernel that was matched to a plan may be another's: its times say nothing of the plan, nor of a clock.
+    /// The kernel that was matched to a plan may be another's, so its times say nothing about the
+    /// plan or a clock.
     pub(super) fn contradict(&mut self, group: Handle) {
         let Some(run) = self.runs.get_mut(&group).filter(|run| run.agreement != Agreement::Agrees) else { return };
         run.agreement = Agreement::Contradicts;
@@ -342,7 +351,8 @@ impl Channels {
         }
     }
 
-    /// The match of a plan's kernel was said: who contradicts it later has to be said, too.
+    /// The match of a plan's kernel was emitted. If something contradicts it later, that has to be
+    /// emitted, too.
     pub(super) fn said(&mut self, group: Handle, method: Method) {
         if let Some(ran) = self.runs.get_mut(&group).and_then(|run| run.kernel.as_mut()) {
             ran.said = Some(method);
@@ -356,7 +366,7 @@ impl Channels {
         channels.filter_map(|sample| Some((sample.facts.operation.as_ref()?.id, sample.facts.channel))).collect()
     }
 
-    /// Time goes on: what waited long enough is said.
+    /// Advances the time: what waited long enough is emitted.
     pub(super) fn advance(&mut self, now: HostNs) {
         self.find_owners(now);
         for key in std::mem::take(&mut self.waiting) {
@@ -382,7 +392,7 @@ impl Channels {
         self.give_up_older(now);
     }
 
-    /// Nothing more will come.
+    /// Nothing more will arrive.
     pub(super) fn finish(&mut self, now: HostNs) {
         self.find_owners(now);
         let orphans = std::mem::take(&mut self.orphans);
@@ -395,7 +405,7 @@ impl Channels {
     fn tell_clock(&mut self, device: u32, pair: Pair) {
         for contradiction in self.clocks.by_device.entry(device).or_default().add(pair) {
             match contradiction {
-                // It may be CUPTI's times that were.
+                // It may have been CUPTI's times instead.
                 Contradiction::Step { .. } if self.clocks.disputed.contains(&device) => {}
                 Contradiction::Step { after, before, by } => {
                     self.ready.push_back(Ready::Step { device, after, before, by });
@@ -405,7 +415,7 @@ impl Channels {
         }
     }
 
-    /// Says what can be said of a plan's samples.
+    /// Emits what can be emitted of a plan's samples.
     fn look_at(&mut self, key: Handle, now: HostNs, last: bool) {
         let Some((age, mut run)) = self.runs.take(&key) else { return };
         self.tell_clocks(&mut run);
@@ -415,11 +425,13 @@ impl Channels {
                 Drawn::Whole => false,
                 Drawn::Begun(..) if !sample.ended => false,
                 Drawn::No if !sample.ended && !last => {
-                    // Until the timer is known well, each kernel that is still to be reported may tell much.
+                    // Until the timer is known well, each kernel that is still to be reported may
+                    // help.
                     let patience = if self.is_timer_known(&run) { OPEN_NS } else { HOLD_NS };
                     now.since(sample.seen[0]) >= patience
                 }
-                // What is wrong in itself need not wait for a clock, and nothing will be known of what belongs to no plan.
+                // A sample that is wrong in itself need not wait for a clock, and nothing more will
+                // be known about one that belongs to no plan.
                 _ if last || sample.flaw.is_some() || run.loose || self.trust.is_distrusted(&run) => true,
                 _ => {
                     let known = self.is_timer_known(&run);
@@ -440,8 +452,8 @@ impl Channels {
         self.runs.put_back(key, age, run);
     }
 
-    /// Holds the channels of a plan against its kernel. Where they lie outside, either is another's, or the GPU's timer was set: the
-    /// kernels that follow tell.
+    /// Compares the channels of a plan with its kernel. If they lie outside, either one of them
+    /// belongs to another, or the GPU's timer was set; the following kernels decide.
     fn agree(&mut self, run: &mut Run, is_last: bool) {
         if matches!(run.agreement, Agreement::Agrees | Agreement::Contradicts) {
             return;
@@ -461,7 +473,7 @@ impl Channels {
         }
     }
 
-    /// Whether the channels of a plan lie in its kernel, where that can be said.
+    /// Whether the channels of a plan lie in its kernel, if that is known.
     fn are_inside(&self, run: &Run, is_last: bool) -> Option<bool> {
         let Ran { span, .. } = run.kernel().filter(|_| run.open == 0 && !self.trust.is_distrusted(run))?;
         if self.clocks.is_disputed(run) {
@@ -496,7 +508,7 @@ impl Channels {
         {
             run.told_comm = true;
             let host = Span { start, end: end.max(start), error_ns: RECORD_ERROR_NS };
-            // What contradicts so wide a bound shows in the checks of the samples.
+            // A contradiction of so wide a bound shows in the checks of the samples.
             let clock = self.clocks.by_comm.entry(run.context).or_default();
             clock.see(stamps.iter().copied());
             clock.add(Pair { host, device: device_stamps });
@@ -512,14 +524,15 @@ impl Channels {
         }
     }
 
-    /// Whether the timer of a plan's GPU is known as well as kernels can tell; without kernels, always.
+    /// Whether the timer of a plan's GPU is known as well as kernels can show; always true without
+    /// kernels.
     fn is_timer_known(&self, run: &Run) -> bool {
         !self.kernels_expected
             || self.clocks.is_disputed(run)
             || self.clocks.of_gpu(run).is_some_and(DeviceClock::is_settled)
     }
 
-    /// When a sample ran, or why that cannot be said.
+    /// When a sample ran, or why that is unknown.
     fn judge(&self, run: &Run, sample: &Sample) -> Result<([HostNs; 2], u32), Flaw> {
         if let Some(flaw) = sample.flaw {
             return Err(flaw);
@@ -556,7 +569,7 @@ impl Channels {
         }
     }
 
-    /// Counts what was found of a sample that ended.
+    /// Counts the result for a sample that ended.
     fn count(&mut self, run: &Run, index: usize, judged: Result<(), Flaw>) {
         match judged {
             Ok(()) if run.kernel().is_some() => self.checks.inside_kernel += 1,
@@ -564,7 +577,7 @@ impl Channels {
             Err(Flaw::ClockUnknown | Flaw::Miscounted) => self.checks.unmapped += 1,
             Err(flaw) => {
                 self.checks.implausible += 1;
-                // If none of its channels fits, the clock or the match may be wrong as well.
+                // If none of its channels fits, the clock or the match may be wrong instead.
                 let fits = |it: &Sample| it.ended && it.is_channel() && self.judge(run, it).is_ok();
                 let alone = flaw != Flaw::OutsideKernel || run.samples.iter().any(fits);
                 if flaw.is_drift() && alone {
@@ -575,7 +588,7 @@ impl Channels {
         }
     }
 
-    /// Says a sample, or the rest of it.
+    /// Emits a sample, or the rest of it.
     fn draw(&mut self, run: &mut Run, index: usize) {
         let sample = &run.samples[index];
         if sample.drawn == Drawn::Whole {
@@ -608,14 +621,14 @@ impl Channels {
     }
 }
 
-/// Whether what ran from and to these times, off by at most `error`, can have run in a kernel.
+/// Whether something with these times, off by at most `error`, can have run in a kernel.
 fn is_inside(kernel: Span, [start, end]: [HostNs; 2], error: u64) -> bool {
     let room = error + u64::from(kernel.error_ns);
     start.0 + room >= kernel.start.0 && end.0 <= kernel.end.0 + room
 }
 
-/// A time that is off by at most `error` and lies in a kernel: in the middle of what both leave open, as far as the kernel is drawn there,
-/// and how far off that may be.
+/// A time that is off by at most `error` and lies in a kernel: the middle of the range that both
+/// allow, moved to where the kernel is drawn; and how far off that may be.
 fn inside(kernel: Span, time: HostNs, error: u64) -> (HostNs, u64) {
     let room = u64::from(kernel.error_ns);
     let low = time.0.saturating_sub(error).max(kernel.start.0.saturating_sub(room));

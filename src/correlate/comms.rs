@@ -1,4 +1,4 @@
-//! Communicators, and for a while those that have ended.
+//! Communicators, and those that ended recently.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::model::event::CommInit;
 use crate::model::ids::Handle;
 use crate::model::timeline::Comm;
 
-/// Communicators remembered after their end, for events that come late.
+/// How many communicators are remembered after their end, for events that arrive late.
 const ENDED: usize = 256;
 
 /// Communicators by their context.
@@ -18,7 +18,7 @@ pub(super) struct Comms {
     count: u32,
     /// Those that were finalized, oldest first.
     ended: VecDeque<Handle>,
-    /// The newest interface that one of them uses.
+    /// The newest profiler interface that one of them uses.
     pub(super) interface: u8,
 }
 
@@ -27,7 +27,7 @@ impl Comms {
         self.known.get(context)
     }
 
-    /// One was made.
+    /// A communicator was created.
     pub(super) fn add(&mut self, init: &CommInit, name: Option<Box<str>>) -> &Comm {
         self.count += 1;
         self.interface = self.interface.max(init.interface);
@@ -46,16 +46,16 @@ impl Comms {
         self.known.entry(init.context).insert_entry(comm).into_mut()
     }
 
-    /// What names it is known by now. The communicator, if its hash is another.
+    /// Its names as known now. Returns the communicator if its hash changed.
     pub(super) fn identify(&mut self, context: Handle, hash: u64, name: Option<Box<str>>) -> Option<&Comm> {
         let comm = self.known.get_mut(&context).filter(|comm| comm.hash != hash)?;
         comm.hash = hash;
-        // The program's name for it, given at its birth, stays.
+        // The name that the program gave it at its creation stays.
         comm.name = comm.name.take().or(name);
         Some(comm)
     }
 
-    /// One has ended: the answer is the one that ended longest ago, which is forgotten.
+    /// A communicator has ended. Returns the one that ended longest ago, which is forgotten.
     pub(super) fn end(&mut self, context: Handle) -> Option<Handle> {
         self.ended.push_back(context);
         let oldest = if self.ended.len() > ENDED { self.ended.pop_front() } else { None }?;

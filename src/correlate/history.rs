@@ -172,7 +172,7 @@ pub(crate) fn step_of(name: &str) -> Option<u64> {
     let number = name[words.len()..].parse().ok()?;
     let words = words.trim_end_matches([' ', '#', ':', '=', '_', '-', '(', '[']);
     let lower = words.to_ascii_lowercase();
-    // "writer 3" is no iteration.
+    // "writer 3" is not an iteration.
     let is_iter = lower
         .strip_suffix("iter")
         .is_some_and(|before| !before.ends_with(|last: char| last.is_ascii_lowercase()) || words.ends_with("Iter"));

@@ -197,7 +197,7 @@ fn copies_belong_to_the_collective_that_queued_them() {
 }
 
 #[test]
-fn replays_are_told_apart_in_whatever_order_their_kernels_arrive() {
+fn replays_are_told_apart_in_any_order_of_their_kernels() {
     // Four replays of one graph. The second one's kernel is lost, and the fourth one's arrives
     // before the third's.
     let mut input = String::from(

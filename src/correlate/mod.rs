@@ -1,8 +1,9 @@
-//! The correlator (pure): records in the order of time go in, entries of the timeline come out.
+//! The correlator (pure): records go in, in order of time, and entries of the timeline come out.
 //!
-//! NCCL's handles are numbers here. An event is looked up by its handle, and every look-up may miss: the record
-//! was lost, the event is older than what is remembered, or another process made the handle. Each of these is
-//! counted, and said where it matters. What is remembered is bounded, whatever the job does.
+//! NCCL's handles are numbers here. An event is looked up by its handle, and every look-up may
+//! miss: the record was lost, the event is older than what is remembered, or another process made
+//! the handle. Each miss is counted, and stated where it matters. What is remembered is bounded,
+//! whatever the job does.
 
 mod adopt;
 mod bounded;
@@ -52,47 +53,50 @@ use crate::model::timeline::{
 };
 use crate::model::word::Word;
 
-/// Communicators, peers and directions whose sends and receives are counted.
+/// How many combinations of communicator, peer and direction have their sends and receives counted.
 const PEERS: usize = 28 << 10;
-/// Collectives of the copy engines remembered, and calls that queued copies for them.
+/// How many collectives of the copy engines are remembered, and how many calls that queued copies
+/// for them.
 const COPY_ENGINE: usize = 7 << 10;
 
 /// Joins records to a timeline.
 ///
-/// It has more than twenty fields because a record may touch any of them: what has rules of its own has a type of its own.
+/// It has more than twenty fields because a record may touch any of them; whatever has rules of its
+/// own has a type of its own.
 #[derive(Debug)]
 pub struct Correlator {
     tag: ProcessTag,
     pid: i32,
     comms: Comms,
     texts: FxHashMap<Word, Box<str>>,
-    /// The thread that owns each ring now, and the system's number of it.
+    /// The thread that owns each ring now, and the system's id of it.
     rings: FxHashMap<RingId, (ThreadId, i32)>,
     threads: u32,
     events: Table,
     /// The newest proxy operations, oldest first.
     pending: VecDeque<Handle>,
-    /// Connections of which a proxy operation showed progress: they are the network's, and their operations queue behind each other.
+    /// Connections on which a proxy operation showed progress. They are the network's, so their
+    /// operations queue behind each other.
     connections: Bounded<Connection, ()>,
     /// Sends and receives so far, by communicator, peer and direction.
     p2p_numbers: FxHashMap<(Handle, i32, Word), u32>,
     plans: Plans,
     /// Collectives of the copy engines, with their context.
     copy_engine: Bounded<Handle, (Handle, Operation)>,
-    /// The one that queued the copies with this correlation id.
+    /// The collective that queued the copies with this correlation id.
     copying: Bounded<u32, Handle>,
     /// Kernels that wait for the external id of their launch.
     waiting: Waiting,
     ranges: Ranges,
     history: History,
     channels: Channels,
-    /// CUPTI's times of kernels against NCCL's own, by GPU.
+    /// CUPTI's times of kernels compared with NCCL's own, by GPU.
     skews: FxHashMap<u32, Skew>,
-    /// Kernels by stream, which begin in the order of their launches.
+    /// Kernels by stream; they begin in the order of their launches.
     streams: Streams,
-    /// Kernels whose own times speak against their match.
+    /// Kernels whose own times contradict their match.
     doubted: Vec<Doubted>,
-    /// When something last moved in a communicator: the proxy, or a channel.
+    /// When a communicator last made progress: in the proxy, or on a channel.
     moved: FxHashMap<Handle, HostNs>,
     doubts: Doubts,
     matches: Matches,
@@ -106,10 +110,10 @@ struct Started<'e> {
     parent: Handle,
     context: Handle,
     thread: ThreadId,
-    /// Where it starts, and when.
+    /// Where it starts (which thread), and when.
     here: Moment,
     event: &'e Event,
-    /// Why it may not be its parent's.
+    /// Why it may not belong to its parent.
     doubt: Option<Doubt>,
 }
 
@@ -162,7 +166,7 @@ impl Correlator {
         }
     }
 
-    /// What was doubtful so far.
+    /// The doubts so far.
     #[must_use]
     pub fn doubts(&self) -> Doubts {
         Doubts { evicted_open: self.events.evicted_open(), ..self.doubts }
@@ -176,30 +180,30 @@ impl Correlator {
         Matches { without_kernel, channels, unpaired_markers, cupti_off, ..self.matches }
     }
 
-    /// From here on the decisions about the kernels of the call with this correlation id are kept.
+    /// From here on, keeps the decisions about the kernels of the call with this correlation id.
     #[cfg(feature = "cli")]
     pub fn explain(&mut self, correlation: u32) {
         self.trail.follow(correlation);
     }
 
-    /// The decisions since the last time this was asked, one a line.
+    /// The decisions since the last call, one per line.
     #[cfg(feature = "cli")]
     pub fn take_explained(&mut self) -> Vec<String> {
         self.trail.take()
     }
 
-    /// Kernels are going to be reported: what hangs on them waits for them.
+    /// Kernels will be reported, so what depends on them waits for them.
     pub fn expect_kernels(&mut self) {
         self.channels.expect_kernels();
         self.plans.expect_kernels();
     }
 
-    /// From here on kernels of graphs may name another launch of a graph than their own.
+    /// From here on, kernels of graphs may name a launch of their graph other than their own.
     pub fn distrust_graph_launches(&mut self) {
         self.plans.distrust_graph_launches();
     }
 
-    /// Launches are going to be named by external ids: a kernel without a launch waits for one.
+    /// Launches will be named by external ids, so a kernel without a launch waits for one.
     pub fn expect_external_ids(&mut self) {
         self.waiting.expect();
     }
@@ -210,7 +214,7 @@ impl Correlator {
         self.events.get(id).is_some()
     }
 
-    /// Takes the next record of a ring and hands what follows from it to `sink`.
+    /// Takes the next record of a ring, and hands what follows from it to `sink`.
     pub fn push(&mut self, ring: RingId, time: HostNs, record: &Record<'_>, sink: &mut dyn FnMut(&Entry<'_>)) {
         self.doubts.late += u64::from(time < self.last);
         self.last = self.last.max(time);
@@ -260,7 +264,7 @@ impl Correlator {
             }
             Body::Launch { correlation, launch, group, .. } => {
                 let thread = self.rings.get(&ring).map(|(thread, _)| *thread);
-                // KernelLaunch came with v5.
+                // KernelLaunch was introduced in v5.
                 let declared = self.comms.interface >= 5;
                 self.plans.kernel_launched(thread, correlation, launch, group, declared, time);
             }
@@ -274,8 +278,8 @@ impl Correlator {
         }
     }
 
-    /// Takes something that CUPTI reported. To be called in the order in which things ended, after all records of that
-    /// time: a kernel finds its operations only when these have been pushed.
+    /// Takes something that CUPTI reported. Call it in the order in which things ended, after all
+    /// records up to that time: a kernel finds its operations only if these have been pushed.
     pub fn push_activity(&mut self, activity: &Activity, sink: &mut dyn FnMut(&Entry<'_>)) {
         match activity {
             Activity::Kernel(kernel) => {
@@ -311,7 +315,8 @@ impl Correlator {
         }
     }
 
-    /// When all that NCCL told of an operation's work had ended; `None` where it told nothing, or some goes on.
+    /// When all of an operation's work that NCCL reported had ended; `None` if it reported none, or
+    /// some continues.
     #[must_use]
     pub fn work_done(&self, operation: Handle) -> Option<HostNs> {
         match self.events.details(operation)? {
@@ -320,19 +325,20 @@ impl Correlator {
         }
     }
 
-    /// When the proxy or a channel last moved in a communicator.
+    /// When the proxy or a channel of a communicator last made progress.
     #[must_use]
     pub fn moved(&self, context: Handle) -> Option<HostNs> {
         self.moved.get(&context).copied()
     }
 
-    /// When the first of those launches was made of which no kernel has been seen, and NCCL tells nothing else: of graphs,
-    /// and of broadcasts from 2.29 on.
+    /// When the first launch was made that has no kernel yet and about which NCCL reports nothing
+    /// else: a launch of a graph, or of broadcasts from 2.29 on.
     pub fn unseen_launch(&mut self) -> Option<HostNs> {
         self.plans.unseen_since()
     }
 
-    /// CUPTI is given up then, for a while: launches, and what is done with graphs, are not seen. Records of before may come later.
+    /// CUPTI is lent from this time on, for a while: launches and changes of graphs are not seen.
+    /// Earlier records may still arrive.
     pub fn lent(&mut self, time: HostNs) {
         self.plans.graphs.lent(time);
     }
@@ -342,19 +348,20 @@ impl Correlator {
         self.plans.graphs.lost();
     }
 
-    /// CUPTI has returned all that it had until then: of kernels that are missing no records will come.
+    /// CUPTI has returned everything up to this time, so no records will arrive for the kernels
+    /// still missing.
     pub fn all_seen(&mut self, until: HostNs) {
         self.plans.all_seen(until);
     }
 
-    /// Something that NCCL began for an operation begins or ends.
+    /// Some of NCCL's work for an operation begins or ends.
     fn work(&mut self, operation: Handle, part: impl FnOnce(&mut Work)) {
         if let Some(Details::Operation(.., work)) = self.events.details_mut(operation) {
             part(work);
         }
     }
 
-    /// Says what became certain about channels, and about kernels by their channels.
+    /// Emits what became certain about channels, and about kernels by their channels.
     fn say_ready(&mut self, sink: &mut dyn FnMut(&Entry<'_>)) {
         while let Some(ready) = self.channels.next_ready() {
             let (time, what) = match &ready {
@@ -405,7 +412,8 @@ impl Correlator {
         }
     }
 
-    /// Time went on to `now`, whether or not records came: what waited for something else long enough is said.
+    /// Advances the time to `now`, whether or not records arrived: what waited long enough for
+    /// something else is emitted.
     pub fn advance(&mut self, now: HostNs, sink: &mut dyn FnMut(&Entry<'_>)) {
         self.give_up_waiting(now, sink);
         self.channels.advance(now);
@@ -413,7 +421,7 @@ impl Correlator {
         self.say_ready(sink);
     }
 
-    /// Nothing more will come: what is only now known to be silent is said.
+    /// Nothing more will arrive: emits what is known to be silent only now.
     pub fn finish(&mut self, sink: &mut dyn FnMut(&Entry<'_>)) {
         self.give_up_waiting(HostNs(u64::MAX), sink);
         for marker in self.ranges.finish() {
@@ -442,7 +450,7 @@ impl Correlator {
         out.say(What::CommInit(comm));
     }
 
-    /// A communicator has ended: the one that ended longest ago is forgotten.
+    /// A communicator has ended, so the one that ended longest ago is forgotten.
     fn forget_after(&mut self, context: Handle) {
         if let Some(oldest) = self.comms.end(context) {
             self.moved.remove(&oldest);
@@ -517,7 +525,7 @@ impl Correlator {
             self.call_begins(started, out);
         }
         self.events.insert(id, known);
-        // Samples that made room.
+        // Emits samples that were displaced.
         self.say_ready(out.sink);
     }
 
@@ -595,7 +603,7 @@ impl Correlator {
             Details::Channel { run, operation } => {
                 let (now, context) = (out.now, known.context);
                 self.moved.insert(context, now);
-                // On some releases NCCL takes the reports of one operation for those of another.
+                // Some releases of NCCL mistake the reports of one operation for those of another.
                 if !self.channels.distrusts(context) {
                     self.work(operation, |work| (work.channels[1], work.last) = (work.channels[1] + 1, now));
                 }
@@ -625,13 +633,13 @@ impl Correlator {
                 state::PROXY_STEP_SEND_GPU_WAIT..=state::PROXY_STEP_RECV_GPU_WAIT | state::PROXY_STEP_SEND_PEER_WAIT,
                 Details::Step { first, phase, .. },
             ) => {
-                // While the network refuses, NCCL says the same every turn.
+                // While the network refuses, NCCL reports the same at every turn.
                 if *phase != number {
                     *phase = number;
                     let told = matches!(number, state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_FLUSH_WAIT);
                     let bytes = (told && argument > 0).then_some(argument);
                     out.say(What::StepPhase { id: *first, state: number, bytes });
-                    // What is sent, the GPU had written.
+                    // The GPU has written what is sent.
                     if number == state::PROXY_STEP_SEND_WAIT {
                         self.saw_work_of(id, out.now);
                     }
@@ -643,7 +651,7 @@ impl Correlator {
                 out.say(What::Control { thread, comm, state: number, appended });
             }
             (state::PROXY_OP_SEND_POSTED..=state::PROXY_OP_RECV_DONE, Details::ProxyOp { .. }) => {
-                // One that was closed as silent stays so.
+                // An operation that was closed as silent stays closed.
                 if known.stops == 0 {
                     self.show_progress(id, out);
                     out.say(What::ProxyOpPhase { id, state: number, bytes: argument, steps });
@@ -663,7 +671,7 @@ impl Correlator {
         }
     }
 
-    /// Why a child of `parent` may not be what it seems; counts a parent that is not known.
+    /// Why a child of `parent` may be wrong. Counts an unknown parent.
     fn doubt_of_parent(&mut self, parent: Handle, kind: Kind) -> Option<Doubt> {
         if matches!(kind, Kind::GroupApi | Kind::Group | Kind::ProxyCtrl | Kind::Unknown) {
             return None;
@@ -684,7 +692,7 @@ impl Correlator {
         }
     }
 
-    /// The Group that an operation is part of, and the GroupApi that its call was made in.
+    /// The Group that an operation is part of, and the GroupApi in which its call was made.
     fn groups_of(&self, event: &Event, parent: Handle) -> (Handle, Handle) {
         let group = match event {
             Event::Coll(coll) => coll.group,
@@ -695,7 +703,7 @@ impl Correlator {
             Some(Details::Call { group, .. }) => *group,
             _ => Handle::NONE,
         };
-        // Up to v4 the parent is the Group.
+        // Up to v4, the parent is the Group.
         (if group.is_none() { parent } else { group }, group_api)
     }
 
@@ -710,7 +718,7 @@ impl Correlator {
         }
     }
 
-    /// The operation that an event makes, with the texts it refers to.
+    /// The operation that an event starts, with the texts it refers to.
     fn operation(&mut self, id: Handle, context: Handle, event: Event, since: HostNs, asked: Moment) -> Operation {
         let mut operation = Operation { id, since, asked: Some(asked), event, texts: None, p2p_number: 0 };
         let words = match event {
@@ -733,7 +741,7 @@ impl Correlator {
         operation
     }
 
-    /// The text behind a word, whether NCCL's or recorded; `None` where there is none.
+    /// The text of a word, whether NCCL's or recorded; `None` if it has none.
     fn text(&self, word: Word) -> Option<Box<str>> {
         match word {
             Word::ABSENT => None,
@@ -743,7 +751,7 @@ impl Correlator {
     }
 }
 
-/// The event behind a handle that NCCL passed back; counts why there is none.
+/// The event behind a handle that NCCL passed back. Counts why there is none.
 fn find<'t>(events: &'t mut Table, tag: ProcessTag, doubts: &mut Doubts, id: Handle) -> Option<&'t mut Known> {
     if !id.is_from(tag) {
         doubts.foreign_handles += 1;
@@ -754,8 +762,9 @@ fn find<'t>(events: &'t mut Table, tag: ProcessTag, doubts: &mut Doubts, id: Han
     known
 }
 
-/// Whether NCCL may take the reports of kernel channels for those of other operations from this one on: up to 2.30.7 after a graph's replay
-/// and, from 2.27.7 on, after a message to oneself (docs/nccl-profiler-interface.md). An unknown release may.
+/// Whether NCCL may mistake the reports of kernel channels for those of other operations from this
+/// one on: up to 2.30.7, after the replay of a graph and, from 2.27.7 on, after a message to
+/// oneself (docs/nccl-profiler-interface.md). An unknown release may do so.
 fn miscounts(comm: &Comm, event: &Event, replay: Option<u32>) -> bool {
     let to_itself = matches!(event, Event::P2p(p2p) if p2p.peer == comm.rank);
     comm.version < 23_100 && (replay.is_some() || to_itself)

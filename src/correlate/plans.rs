@@ -1,8 +1,8 @@
 //! Which kernel carried which operations.
 //!
-//! NCCL launches one kernel for each *plan*, and a plan may carry many operations. What NCCL says about it comes in three
-//! pieces without a link between them: a KernelLaunch around the launch, a Group with the operations it hands over, and, from
-//! CUPTI and much later, the kernel. They are joined here:
+//! NCCL launches one kernel for each *plan*, and a plan may carry many operations. NCCL reports it
+//! in pieces without a link between them: a KernelLaunch around the launch, a Group with the
+//! operations it hands over, and, from CUPTI and much later, the kernel. They are joined here:
 //!
 //! ```text
 //! thread A   [KernelLaunch: launch, correlation 7]  [Group: Coll, Coll]      the next Group on that thread and context
@@ -11,8 +11,8 @@
 //! GPU                                [kernel, correlation 7]
 //! ```
 //!
-//! A captured launch is a node of a graph: its clones carry it to the kernels of every replay. All of it is bounded; what is
-//! forgotten is a kernel without an owner, which says so.
+//! A captured launch is a node of a graph: its clones carry it to the kernels of every replay. All
+//! of it is bounded; a kernel whose launch was forgotten has no owner, and says so.
 
 mod calls;
 mod nodes;
@@ -32,18 +32,18 @@ use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Method, Moment, Operation, ThreadId, Unmatched};
 
-/// Launches remembered until their kernels arrive: at 10,000 a second, and CUPTI's buffers stuck for seconds behind a
-/// kernel that hangs, this is enough.
+/// How many launches are remembered until their kernels arrive. This is enough for 10,000 launches
+/// a second and CUPTI's buffers stuck for seconds behind a kernel that hangs.
 const LAUNCHES: usize = 14 << 10;
-/// The same where no kernel is going to claim one: what follows on a launch comes soon.
+/// The same if no kernel will claim a launch: what follows a launch comes soon.
 const LAUNCHES_ALONE: usize = 1024;
 /// Captured launches, whose graph may be replayed at any time.
 const CAPTURED: usize = 8 << 10;
-/// GroupApis with plans that came before their launch.
+/// How many GroupApis with plans that came before their launch are remembered.
 const EARLY: usize = 4096;
-/// Groups that are open: one a thread, and those whose stop was lost.
+/// How many Groups are open: one per thread, and those whose stop was lost.
 const OPEN_GROUPS: usize = 4096;
-/// Operations remembered of one plan; NCCL's own limit is far below.
+/// How many operations of one plan are remembered; NCCL's own limit is far lower.
 const OPERATIONS: usize = 4096;
 
 /// Launches, plans and the kernels that wait to be claimed.
@@ -51,38 +51,39 @@ const OPERATIONS: usize = 4096;
 pub(super) struct Plans {
     kernels_expected: bool,
     launches: Bounded<Handle, Launch>,
-    /// Launches that were captured; moved here from the others.
+    /// Launches that were captured; they are moved here from `launches`.
     captured: Bounded<Handle, Launch>,
-    /// What a launching call's correlation id claims.
+    /// What the correlation id of a launching call claims.
     claims: Bounded<u32, Claim>,
     pub(super) nodes: Nodes,
     /// The launch that ended last on a thread, until something else begins there.
     just_launched: FxHashMap<ThreadId, Handle>,
-    /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that follows on its thread.
+    /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that
+    /// follows on its thread.
     undeclared: FxHashMap<ThreadId, (u32, HostNs)>,
     /// Launches whose plan goes through the host stream, by context and GroupApi, in order.
     queued: Bounded<(Handle, Handle), Queue>,
-    /// Plans that came through the host stream before their launch, by the same, in order.
+    /// Plans that came through the host stream before their launch, by the same key, in order.
     early: Bounded<(Handle, Handle), VecDeque<Run>>,
     /// Groups that are open.
     groups: Bounded<Handle, OpenGroup>,
     pub(super) calls: Calls,
     pub(super) graphs: Graphs,
-    /// Launches of graphs, and of what NCCL does not hand over, of which no kernel has been seen, in their order; those seen
-    /// since are skipped.
+    /// Launches of graphs, and of what NCCL does not hand over, that have no kernel yet; in order.
+    /// Those whose kernel was seen since are skipped.
     unseen: VecDeque<(HostNs, Unseen)>,
 }
 
-/// A launch of which no kernel has been seen.
+/// A launch without a kernel so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unseen {
-    /// The graph, and which launch of it.
+    /// The graph, and the index of its launch.
     Graph(u64, u64),
-    /// What was launched by this call.
+    /// What this call launched.
     Calls(u32),
 }
 
-/// What a kernel is found by.
+/// What identifies a kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KernelKey {
     /// The node of the executable graph, or 0.
@@ -91,7 +92,7 @@ pub(super) struct KernelKey {
     pub(super) correlation: u32,
     /// Where it ran.
     pub(super) device: u32,
-    /// When; `None` for one that had not ended, or whose times are off.
+    /// When it ran; `None` if it had not ended, or if its times are off.
     pub(super) span: Option<Span>,
 }
 
@@ -102,9 +103,9 @@ struct Launch {
     start: HostNs,
     /// The stream, as NCCL names it.
     stream: u64,
-    /// The GroupApi it was made in.
+    /// The GroupApi in which it was made.
     group_api: Handle,
-    /// What was handed over for it.
+    /// The plans handed over for it.
     runs: Runs,
 }
 
@@ -112,7 +113,7 @@ struct Launch {
 #[derive(Debug, Default)]
 struct Queue {
     launches: VecDeque<Handle>,
-    /// The next to get a plan: a captured one comes round again with each replay.
+    /// The next launch to get a plan. Captured launches take turns again with each replay.
     next: usize,
 }
 
@@ -120,9 +121,9 @@ struct Queue {
 struct OpenGroup {
     context: Handle,
     begin: HostNs,
-    /// The launch it hands over, or the correlation id of an undeclared one.
+    /// The launch for which it hands over, or the correlation id of an undeclared launch.
     owner: Option<Claim>,
-    /// The GroupApi in which its operations were asked for, once that is known.
+    /// The GroupApi in which its operations were asked for, once known.
     group_api: Option<Handle>,
     operations: Vec<Arc<Operation>>,
 }
@@ -135,7 +136,7 @@ enum Claim {
     External(Handle),
     /// NCCL's kernel inside a GroupApi, without a KernelLaunch.
     Calls(Handle),
-    /// NCCL's kernel on a thread where a Group followed.
+    /// NCCL's kernel on a thread on which a Group followed.
     Thread(u32, Option<(Handle, Run)>),
 }
 
@@ -145,15 +146,15 @@ pub(super) struct Found {
     pub(super) method: Method,
     pub(super) context: Handle,
     pub(super) operations: Operations,
-    /// The Group in which they were handed over, where NCCL said.
+    /// The Group in which they were handed over, if NCCL reported it.
     pub(super) group: Handle,
-    /// The KernelLaunch, where there was one.
+    /// The KernelLaunch, if there was one.
     pub(super) launch: Handle,
-    /// Of a captured launch: which run of it, counted from 1, where that is known.
+    /// For a captured launch: which run of it, counted from 1, if known.
     pub(super) replay: Option<u64>,
     /// Where its graph was launched.
     pub(super) replayed: Option<Moment>,
-    /// It cannot have run before, as far as that is known.
+    /// It cannot have run before this time, as far as known.
     pub(super) since: Option<HostNs>,
     /// The stream as NCCL names it, or 0.
     pub(super) stream: u64,
@@ -162,7 +163,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Of a kernel without a KernelLaunch.
+    /// For a kernel without a KernelLaunch.
     fn new(method: Method, context: Handle, operations: Operations, group: Handle) -> Found {
         let (launch, replay, replayed, since) = (Handle::NONE, None, None, None);
         Found { method, context, operations, group, launch, replay, replayed, since, stream: 0, untold: 0 }
@@ -173,22 +174,22 @@ impl Found {
 #[derive(Debug, Clone)]
 pub(super) struct Handover {
     pub(super) operations: Operations,
-    /// Its kernel cannot have run before, as far as that is known.
+    /// Its kernel cannot have run before this time, as far as known.
     pub(super) since: Option<HostNs>,
-    /// Its KernelLaunch, if that is known by now.
+    /// Its KernelLaunch, if known by now.
     pub(super) launch: Handle,
     /// The stream as NCCL names it, or 0.
     pub(super) stream: u64,
 }
 
 impl Plans {
-    /// Kernels are going to be reported.
+    /// Kernels will be reported.
     pub(super) fn expect_kernels(&mut self) {
         self.kernels_expected = true;
     }
 
-    /// From here on kernels of graphs may name another launch of a graph than their own: these say nothing of which run it is, nor of
-    /// which launches have none.
+    /// From here on, kernels of graphs may name a launch of their graph other than their own, so
+    /// they do not show which run they are or which launches have no kernel.
     pub(super) fn distrust_graph_launches(&mut self) {
         self.graphs.distrust();
         self.unseen.retain(|(_, it)| !matches!(it, Unseen::Graph(..)));
@@ -208,7 +209,8 @@ impl Plans {
         }
     }
 
-    /// Something other than a Group begins on a thread: a launch that ended there goes through the host stream.
+    /// Something other than a Group begins on a thread, so a launch that ended there goes through
+    /// the host stream.
     pub(super) fn something_else(&mut self, thread: ThreadId) {
         if let Some(id) = self.just_launched.remove(&thread) {
             self.queue(id);
@@ -224,8 +226,9 @@ impl Plans {
         self.queued.entry(key, CAPTURED).launches.push_back(id);
     }
 
-    /// Gives a launch the plan that came before it: NCCL puts the host function into the stream first, and it may run before the
-    /// launching thread goes on. Whether there was one.
+    /// Gives a launch the plan that came before it, and returns whether there was one. NCCL puts
+    /// the host function into the stream first, and it may run before the launching thread
+    /// continues.
     fn take_early(&mut self, id: Handle) -> bool {
         let Some(launch) = self.launches.get_mut(&id) else { return false };
         let early = self.early.get_mut(&(launch.context, launch.group_api)).and_then(VecDeque::pop_front);
@@ -240,8 +243,8 @@ impl Plans {
         self.undeclared.remove(&thread);
     }
 
-    /// A Group begins. The answer is the time before which its kernel cannot have run, if that is known by now: that of the launch
-    /// that it follows on.
+    /// A Group begins. Returns the time before which its kernel cannot have run, if known by now:
+    /// that of the launch that it follows.
     pub(super) fn group(&mut self, id: Handle, thread: ThreadId, context: Handle, now: HostNs) -> Option<HostNs> {
         let direct = self.just_launched.remove(&thread);
         let same = |launch: &Handle| self.known(*launch).is_some_and(|launch| launch.context == context);
@@ -270,11 +273,12 @@ impl Plans {
         since
     }
 
-    /// An operation is handed over in a Group. `call` is the call that asked for it, and `group_api` that call's group.
+    /// An operation is handed over in a Group. `call` is the call that asked for it, and
+    /// `group_api` is that call's group.
     pub(super) fn operation(&mut self, group: Handle, operation: &Arc<Operation>, call: Handle, group_api: Handle) {
         self.calls.carried(group_api, call);
         if self.groups.get(&group).is_some_and(|open| open.owner.is_none()) {
-            // On the launching thread nothing may have followed yet.
+            // It may be that nothing has followed on the launching thread yet.
             let is_its = |launch: &Handle| self.known(*launch).is_some_and(|launch| launch.group_api == group_api);
             let waiting = self.just_launched.iter().filter(|(_, launch)| is_its(launch));
             for thread in waiting.map(|(&thread, _)| thread).collect::<Vec<_>>() {
@@ -291,7 +295,7 @@ impl Plans {
         {
             let captured = |id: &Handle| self.captured.get(id).is_some();
             open.owner = match queue.launches.front() {
-                // Each replay runs through the captured launches of the group in order.
+                // Each replay runs the captured launches of the group in order.
                 Some(front) if captured(front) => {
                     let launch = queue.launches[queue.next % queue.launches.len()];
                     queue.next += 1;
@@ -311,7 +315,7 @@ impl Plans {
         match owner {
             Some(Claim::Launch(id)) => {
                 let (launch, since) = match self.captured.get_mut(&id) {
-                    // The kernel of a replay waits for the host function that says this.
+                    // The kernel of a replay waits for the host function that reports this.
                     Some(launch) => (Some(launch), Some(begin)),
                     None => {
                         let launch = self.launches.get_mut(&id);
@@ -339,7 +343,8 @@ impl Plans {
         Some(handover)
     }
 
-    /// A kernel is being launched on a thread. `declared` is whether this interface has KernelLaunch events.
+    /// A kernel is being launched on a thread. `declared` is whether this interface has
+    /// KernelLaunch events.
     pub(super) fn kernel_launched(
         &mut self,
         thread: Option<ThreadId>,
@@ -353,7 +358,8 @@ impl Plans {
             _ if !launch.is_none() => Claim::Launch(launch),
             _ if !group.is_none() => Claim::Calls(group),
             Some(thread) if !declared => {
-                // One that is still there went through the host stream: nothing here says which Group is its own.
+                // If this is still here when the kernel arrives, the plan went through the host
+                // stream, and nothing shows which Group is its own.
                 self.undeclared.insert(thread, (correlation, now));
                 Claim::Thread(correlation, None)
             }
@@ -367,13 +373,13 @@ impl Plans {
 
     /// A call was made inside a KernelLaunch, by the id that was pushed there.
     pub(super) fn external_id(&mut self, correlation: u32, launch: Handle) {
-        // What was seen at the call itself says as much, and more.
+        // What was seen at the call itself says as much and more.
         if self.claims.get(&correlation).is_none() {
             self.claims.insert(correlation, Claim::External(launch), LAUNCHES);
         }
     }
 
-    /// A node was made inside a KernelLaunch: that is captured.
+    /// A node was made inside a KernelLaunch, so the launch is captured.
     pub(super) fn node(&mut self, node: u64, launch: Handle) {
         if let Some(captured) = self.launches.remove(&launch) {
             self.captured.insert(launch, captured, CAPTURED);
@@ -381,14 +387,15 @@ impl Plans {
         self.nodes.insert(node, launch, false);
     }
 
-    /// An executable graph is launched by the call with this correlation id, or it is made: then that is 0.
+    /// An executable graph is launched by the call with this correlation id; or, if that is 0, it
+    /// is created.
     pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>, now: HostNs) {
         if correlation == 0 {
             self.graphs.made(graph, now);
             self.unseen.retain(|(_, it)| !matches!(it, Unseen::Graph(other, _) if *other == graph));
             return;
         }
-        // Where nothing of NCCL's was captured, nothing of it can hang in a graph.
+        // If nothing of NCCL's was captured, nothing of NCCL's can hang in a graph.
         if let Some(index) = self.graphs.launched(graph, correlation, asked, now)
             && self.captured.len() > 0
         {
@@ -405,13 +412,15 @@ impl Plans {
         }
     }
 
-    /// A kernel of the launch of a graph by this call has been seen: the launches before it are done, one runs at a time.
+    /// A kernel of this call's graph launch has been seen. Earlier launches of the graph are done,
+    /// since one runs at a time.
     pub(super) fn graph_seen(&mut self, node: u64, correlation: u32) {
         let is_of_nccl = self.nodes.is_in_known_graph(node);
         self.graphs.kernel(correlation, is_of_nccl);
     }
 
-    /// When the first of those launches was made of which no kernel has been seen, and NCCL tells nothing else.
+    /// When the first launch was made that has no kernel yet and about which NCCL reports nothing
+    /// else.
     pub(super) fn unseen_since(&mut self) -> Option<HostNs> {
         while let Some(&(time, launch)) = self.unseen.front() {
             let is_unseen = match launch {
@@ -426,12 +435,14 @@ impl Plans {
         None
     }
 
-    /// All records there are of kernels launched until then have been seen: of those that are missing none will come.
+    /// All existing records of kernels launched up to this time have been seen, so none will arrive
+    /// for those still missing.
     pub(super) fn all_seen(&mut self, until: HostNs) {
         self.unseen.retain(|(time, _)| *time > until);
     }
 
-    /// A node was cloned. A clone that is cloned itself is in no executable graph: it is a child graph's, or that of a graph's clone.
+    /// A node was cloned. A clone that is cloned again is not in an executable graph: it belongs to
+    /// a child graph, or to the clone of a graph.
     pub(super) fn node_cloned(&mut self, node: u64, original: u64) {
         if let Some((launch, true)) = self.nodes.cloned(node, original)
             && let Some(captured) = self.captured.get_mut(&launch)
@@ -440,12 +451,12 @@ impl Plans {
         }
     }
 
-    /// Finds the owner of a kernel that ran. To be asked in the order in which kernels ended. `device_of` is the device of a
-    /// communicator, where that is known.
+    /// Finds the owner of a kernel that ran. Call it in the order in which kernels ended.
+    /// `device_of` is the device of a communicator, if known.
     ///
     /// # Errors
     ///
-    /// Why it has none.
+    /// Why the kernel has no owner.
     pub(super) fn claim(
         &mut self,
         kernel: KernelKey,
@@ -460,7 +471,7 @@ impl Plans {
             })?;
             return self.run(launch, Method::GraphNode, &kernel);
         }
-        // An id is used by one kernel only, unless it is that of a graph's launch.
+        // An id is used by one kernel only, unless it is that of a graph launch.
         match self.claims.remove(&kernel.correlation).ok_or(Unmatched::NoLaunch)? {
             Claim::Launch(launch) => self.run(launch, Method::Bracket, &kernel),
             Claim::External(launch) => self.run(launch, Method::External, &kernel),
@@ -476,7 +487,7 @@ impl Plans {
         }
     }
 
-    /// What a kernel can be, before it is claimed.
+    /// What a kernel may be, before it is claimed.
     pub(super) fn explain(&self, kernel: &KernelKey) -> Vec<String> {
         let launch = match (kernel.graph_node, self.claims.get(&kernel.correlation)) {
             (0, None) => return vec!["candidates: none; the call that launched it was not told, or long ago".into()],
@@ -507,7 +518,7 @@ impl Plans {
         steps
     }
 
-    /// The run of a launch that a kernel is.
+    /// The run of a launch that a kernel belongs to.
     fn run(&mut self, id: Handle, method: Method, kernel: &KernelKey) -> Result<Found, Unmatched> {
         if self.launches.get(&id).is_some_and(|launch| launch.runs.is_empty()) {
             self.take_early(id);
@@ -549,7 +560,7 @@ impl Plans {
         self.launches.len() as u64
     }
 
-    /// How much is remembered, in entries.
+    /// How many entries are remembered.
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         self.launches.len() + self.captured.len() + self.claims.len() + self.nodes.len()

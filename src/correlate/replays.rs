@@ -95,7 +95,7 @@ pub(super) struct Replay {
     is_changed: bool,
 }
 
-/// What is known of a kernel besides its node.
+/// What is known about a kernel besides its node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// When it ran; `None` if it had not ended, or if its times are off.
@@ -404,7 +404,7 @@ impl Graphs {
         self.launches.get(&correlation).copied()
     }
 
-    /// What is known of a kernel besides its node.
+    /// What is known about a kernel besides its node.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the correlator makes of scenarios, line by line, and of whatever else may come.
+//! What the correlator makes of scenarios, line by line, and of arbitrary input.
 
 pub(crate) mod random;
 mod script;
@@ -504,7 +504,7 @@ fn a_receive_that_the_network_refuses_stays_one_step() {
 }
 
 #[test]
-fn a_repeated_phase_is_said_once_and_only_two_states_have_a_size() {
+fn a_repeated_phase_is_emitted_once_and_only_two_states_have_a_size() {
     check_with_cast(
         "1 1 start p ProxyOp parent=none
          2 1 start s ProxyStep parent=p

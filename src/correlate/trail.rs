@@ -49,7 +49,7 @@ impl Trail {
     }
 }
 
-/// What CUPTI said of a kernel.
+/// What CUPTI reported about a kernel.
 pub(super) fn kernel(kernel: &Kernel) -> String {
     let Kernel { name, place, span, correlation, graph_node, .. } = kernel;
     let from = match graph_node {

@@ -6,10 +6,10 @@ use cupti_sys::bindings as cupti;
 
 use super::TAKING;
 
-/// Why there are no kernels, in a sentence for a person.
+/// Why there are no kernels, as a sentence for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The settings say so.
+    /// The settings switch them off.
     SwitchedOff,
     /// This process is a forked child.
     Forked,
@@ -17,10 +17,10 @@ pub enum Absent {
     NoDriver,
     /// No libcupti was found.
     NoLibrary {
-        /// What was tried.
+        /// Where it was looked for.
         tried: String,
     },
-    /// A libcupti of before CUDA 12.0.
+    /// A libcupti from before CUDA 12.0.
     TooOld {
         /// Where it is.
         path: String,
@@ -29,11 +29,11 @@ pub enum Absent {
         /// Its version, if it could be asked.
         version: Option<u32>,
     },
-    /// That of CUDA 13.2, which crashes where it cannot use the driver, and it cannot here.
+    /// The one of CUDA 13.2, which crashes if it cannot use the driver; here it cannot.
     Broken {
         /// Where it is.
         path: String,
-        /// It may be able to later: the driver is starting.
+        /// It may be able to use the driver later, which is starting.
         driver_starts: bool,
     },
     /// Another tool holds CUPTI.
@@ -50,9 +50,9 @@ pub enum Absent {
         /// Its answer, a `CUptiResult`.
         code: u32,
     },
-    /// We were asked to give it up, and that has not come to an end.
+    /// We were asked to give it up, and have not finished.
     Leaving,
-    /// It is ours, and has not come back from a flush.
+    /// It is ours, but has not returned from a flush.
     Late,
     /// It does not answer, and is left alone.
     Silent,
@@ -107,7 +107,7 @@ impl fmt::Display for Absent {
     }
 }
 
-/// A `CUptiResult` in words. From a table of our own: asking CUPTI fails where CUPTI does.
+/// A `CUptiResult` in words. Our own table, because asking CUPTI fails where CUPTI does.
 pub(super) fn error_name(code: u32) -> String {
     let name = match code {
         cupti::CUPTI_ERROR_INVALID_PARAMETER => "INVALID_PARAMETER",
@@ -134,7 +134,7 @@ pub(super) fn error_name(code: u32) -> String {
     format!("{name} ({code})")
 }
 
-/// What a person can do about an answer.
+/// What the user can do about a result.
 fn advice(code: u32) -> &'static str {
     match code {
         cupti::CUPTI_ERROR_NOT_INITIALIZED | cupti::CUPTI_ERROR_UNKNOWN => {

@@ -1,4 +1,4 @@
-//! What CUPTI returned, handed over to whoever decodes it.
+//! What CUPTI returned, handed over to its decoder.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use super::intake::{Source, Standing};
 use crate::model::time::HostNs;
 use crate::sys;
 
-/// Longest that a completed buffer waits for the reading of the clocks that follows it, in ns.
+/// The longest time that a completed buffer waits for the next reading of the clocks, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// What CUPTI returns, for the one thread that drains it.
@@ -24,61 +24,65 @@ pub struct Reader {
     pub(super) desk: Arc<Desk>,
     pub(super) source: Source,
     pub(super) process: Process,
-    /// Completed, and not handed over yet.
+    /// Completed, but not handed over yet.
     pub(super) pending: Vec<Taken>,
-    /// Flushes by force that were told.
+    /// How many forced flushes were reported.
     pub(super) forced: u64,
-    /// That CUPTI is given up was told.
+    /// Giving up CUPTI was reported.
     pub(super) has_given_up: bool,
 }
 
-/// Where a [`Reader`] hands over what CUPTI returned: to an [`super::intake::Intake`], and to whoever keeps it besides.
+/// Takes what a [`Reader`] hands over: an [`super::intake::Intake`], and whatever else keeps it.
 pub trait Taker {
     /// A reading of the clocks.
     fn reading(&mut self, reading: &Reading);
-    /// Whether times up to this can be converted as well as they ever will be.
+    /// Whether times up to `until` can be converted as well as they ever will be.
     fn covers(&self, until: HostNs) -> bool;
-    /// A buffer, in which nothing is later than `now`.
+    /// A buffer that contains nothing later than `now`.
     fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
-    /// CUPTI was given up at this time: buffers that follow may hold kernels that have not ended.
+    /// CUPTI was given up at this time: later buffers may contain kernels that have not ended.
     fn gives_up(&mut self, time: HostNs);
-    /// What was lost so far; after the buffers.
+    /// What was lost so far; called after the buffers.
     fn stands(&mut self, standing: Standing);
 }
 
 impl Reader {
-    /// What its records are.
+    /// The shape of its records.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// Hands over what CUPTI has returned since the last time. Where CUPTI has a foreign clock, not before a reading of it that
-    /// is later. Once CUPTI is given up, at once: its next owner may end it, and the names of kernels with it.
+    /// Hands over what CUPTI has returned since the last call. If CUPTI has a foreign clock, a
+    /// buffer is held until there is a later reading of that clock. Once CUPTI is given up,
+    /// everything is handed over at once: its next owner may finalize it, and with it the names of
+    /// kernels.
     pub fn drain(&mut self, taker: &mut impl Taker) {
         let is_over = self.desk.has_ended();
         self.drain_until(taker, |taker, now, at| is_over || taker.covers(at) || now.since(at) > PATIENCE_NS);
     }
 
-    /// Asks for one flush by force: CUPTI returns also records of kernels that have not ended, and never again.
+    /// Asks for one forced flush: CUPTI then also returns records of kernels that have not ended,
+    /// and never returns them again.
     pub fn force(&self) {
         self.desk.force();
     }
 
-    /// When a flush by force began, of which this is asked for the first time since it was carried out. Its buffers are
+    /// When a forced flush began, the first time this is called after the flush. Its buffers are
     /// those of the next [`Reader::drain`].
     pub fn take_forced(&mut self) -> Option<HostNs> {
         let (forced, at) = self.desk.forced();
         (std::mem::replace(&mut self.forced, forced) < forced).then_some(at)
     }
 
-    /// Whether CUPTI fell silent, or speaks again, since the last time this was asked. To be asked after what it returned was taken.
+    /// Whether CUPTI fell silent or spoke again since the last call. Call it after taking what
+    /// CUPTI returned.
     pub fn take_change(&self) -> Option<Change> {
         let contact = &self.shared.contact;
         self.desk.change(contact, || contact.beyond(self.shared.pool.room()))
     }
 
-    /// As [`Reader::drain`], for the last time: nothing waits for anything.
+    /// Like [`Reader::drain`], for the last time: nothing waits for anything.
     pub fn finish(&mut self, taker: &mut impl Taker) {
         self.drain_until(taker, |_, _, _| true);
     }
@@ -91,7 +95,7 @@ impl Reader {
         taker.reading(&flush::read_host());
         let now = HostNs(sys::boottime_ns());
         self.shared.pool.take(&mut self.pending);
-        // After that: what is returned by the end comes behind its mark.
+        // After that, what is returned by the end comes after its mark.
         let ends = self.desk.ends_at();
         self.has_given_up &= ends.is_some();
         let ready = self.pending.iter().take_while(|taken| is_ready(taker, now, HostNs(taken.at))).count();

@@ -17,7 +17,7 @@ use bytemuck::{Pod, Zeroable};
 #[repr(transparent)]
 pub struct Handle(pub u64);
 
-/// The random mark of a process; never 0, and never one that a user-space pointer could carry.
+/// The random tag of a process; never 0, and never one that a user-space pointer could carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessTag(u32);
 
@@ -27,7 +27,7 @@ impl Handle {
     /// Width of the counter.
     pub const COUNTER_BITS: u32 = 44;
 
-    /// Whether it stands for no event.
+    /// Whether it is the handle of no event.
     #[must_use]
     pub fn is_none(self) -> bool {
         self.0 == 0

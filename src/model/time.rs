@@ -50,7 +50,8 @@ impl FileNs {
         FileNs(self.0.saturating_sub(ns))
     }
 
-    /// The same instant in a trace whose times are on the file's clock. Before the clock's zero it is that zero.
+    /// The same instant in a trace whose times are on the file's clock. An instant before the
+    /// clock's zero becomes that zero.
     #[must_use]
     pub fn in_trace(self) -> HostNs {
         HostNs(u64::try_from(self.0).unwrap_or(0))

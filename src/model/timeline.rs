@@ -1,4 +1,4 @@
-//! The joined result: what the correlator tells the trace, entry by entry, in the order of time.
+//! The joined result: what the correlator reports to the trace, entry by entry, in order of time.
 
 mod matches;
 mod operation;
@@ -23,7 +23,7 @@ pub struct Entry<'a> {
     pub what: What<'a>,
 }
 
-/// What an [`Entry`] says. A `Begin` may be followed by its `End` much later or never.
+/// The content of an [`Entry`]. A `Begin` may be followed by its `End` much later or never.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum What<'a> {
     /// A thread made its first call.
@@ -40,16 +40,17 @@ pub enum What<'a> {
         id: Handle,
         /// The thread it runs on.
         thread: ThreadId,
-        /// The communicator it belongs to, if that is ours and known.
+        /// The communicator it belongs to, if it is one of ours and known.
         comm: Option<&'a Comm>,
         /// The event.
         event: &'a Event,
         /// The operation it asks for, if it asks for one.
         operation: Option<&'a Operation>,
-        /// `KernelLaunch`: the calls that it may carry out, those of its group and communicator that nothing has carried out yet. One alone
-        /// is the one; of several, the hand-over that follows says which.
+        /// `KernelLaunch`: the calls that it may carry out, which are those of its group and
+        /// communicator that nothing has carried out yet. If there is one, it is that call; if
+        /// there are several, the following hand-over says which.
         asked_by: &'a [Handle],
-        /// Why this may not be what it seems.
+        /// Why this may be wrong.
         doubt: Option<Doubt>,
     },
     /// A kernel had not ended when CUPTI was made to return its record.
@@ -58,23 +59,24 @@ pub enum What<'a> {
         kernel: &'a activity::Unfinished,
         /// Its communicator, if it is known to be NCCL's.
         comm: Option<&'a Comm>,
-        /// What it carries; empty where that is not known, and for the application's.
+        /// What it carries; empty if that is not known, and for the application's kernels.
         operations: &'a [Arc<Operation>],
-        /// Of a captured launch: which run, counted from 1, and when its graph was launched.
+        /// For a captured launch: which run, counted from 1, and when its graph was launched.
         replay: Option<(u64, HostNs)>,
     },
-    /// A kernel of NCCL's has ended by now, and nobody knows when.
+    /// A kernel of NCCL has ended by now, at an unknown time.
     Untimed {
         /// Its communicator, if that is known.
         comm: Option<&'a Comm>,
         /// What it carried.
         operations: &'a [Arc<Operation>],
     },
-    /// The call returned.
+    /// The call has returned.
     CallEnd {
         /// The event.
         id: Handle,
-        /// `GroupApi`: when the group's start had returned and when its end was called, if NCCL said so.
+        /// `GroupApi`: when the group's start had returned and when its end was called, if NCCL
+        /// reported it.
         group_marks: [Option<HostNs>; 2],
     },
     /// An operation is handed over to the GPU and the proxy.
@@ -89,9 +91,9 @@ pub enum What<'a> {
         comm: Option<&'a Comm>,
         /// The operation.
         operation: &'a Arc<Operation>,
-        /// Graph replays: which run of the captured call, counted from 1.
+        /// For graph replays: which run of the captured call, counted from 1.
         replay: Option<u32>,
-        /// Why this may not be what it seems.
+        /// Why this may be wrong.
         doubt: Option<Doubt>,
     },
     /// The hand-over is done.
@@ -99,7 +101,8 @@ pub enum What<'a> {
         /// The event.
         id: Handle,
     },
-    /// The progress thread took an operation of the network, which queues until its first sign of progress.
+    /// The progress thread took an operation of the network, which queues until its first sign of
+    /// progress.
     ProxyOpTaken {
         /// The progress thread.
         thread: ThreadId,
@@ -110,11 +113,11 @@ pub enum What<'a> {
         id: Handle,
         /// The progress thread.
         thread: ThreadId,
-        /// What is known of it.
+        /// What is known about it.
         proxy: ProxyOp<'a>,
-        /// For how long it had queued, ns: from when the progress thread took it.
+        /// How long it had queued since the progress thread took it, ns.
         queued_ns: u64,
-        /// That was told by [`What::ProxyOpTaken`].
+        /// It was reported by [`What::ProxyOpTaken`].
         was_taken: bool,
     },
     /// A proxy operation reached a state (NCCL up to 2.26), which it keeps until the next.
@@ -125,7 +128,7 @@ pub enum What<'a> {
         state: u16,
         /// Bytes transferred so far.
         bytes: u64,
-        /// Transfers so far.
+        /// Number of transfers so far.
         steps: i32,
     },
     /// A proxy operation is done.
@@ -133,25 +136,27 @@ pub enum What<'a> {
         /// The event.
         id: Handle,
     },
-    /// Operations of one connection of the network that still queue: those before them have not ended.
+    /// Operations of one network connection that still queue, because those before them have not
+    /// ended.
     ProxyOpsQueued {
         /// The progress thread.
         thread: ThreadId,
-        /// What is known of the first.
+        /// What is known about the first.
         proxy: ProxyOp<'a>,
-        /// For how long it has queued, ns.
+        /// How long it has queued, ns.
         queued_ns: u64,
-        /// How many they are.
+        /// How many there are.
         count: u64,
-        /// So many of those that [`What::ProxyOpTaken`] told will never be begun: their communicator has ended.
+        /// How many of those reported by [`What::ProxyOpTaken`] will never begin, because their
+        /// communicator has ended.
         given_up: u64,
     },
-    /// A proxy operation was started, and neither progressed nor stopped, and none of its connection ever did: NCCL reports no more of
-    /// transports other than NET.
+    /// A proxy operation was started but neither progressed nor stopped, nor did any other on its
+    /// connection: NCCL reports no more than that for transports other than NET.
     ProxyOpNever {
         /// The progress thread.
         thread: ThreadId,
-        /// What is known of it.
+        /// What is known about it.
         proxy: ProxyOp<'a>,
     },
     /// One transfer begins.
@@ -162,30 +167,30 @@ pub enum What<'a> {
         op: Handle,
         /// The progress thread.
         thread: ThreadId,
-        /// Its number.
+        /// The number of the transfer.
         step: i32,
         /// The proxy operation's facts, if it is known.
         proxy: Option<ProxyOp<'a>>,
     },
-    /// A transfer waits for something else from here on.
+    /// From here on, a transfer waits for something else.
     StepPhase {
         /// The event.
         id: Handle,
         /// The state's number.
         state: u16,
-        /// Bytes of the transfer, in the two states where NCCL tells them.
+        /// Bytes of the transfer, in the two states in which NCCL reports them.
         bytes: Option<u64>,
     },
     /// A transfer is done.
     StepEnd {
         /// The event.
         id: Handle,
-        /// How often NCCL started it, once or more.
+        /// How many times NCCL started it, at least once.
         starts: u32,
         /// NCCL stopped it; otherwise it ends with its operation.
         stopped: bool,
     },
-    /// What the progress thread does from here on.
+    /// From here on, the progress thread does something else.
     Control {
         /// The progress thread.
         thread: ThreadId,
@@ -196,7 +201,7 @@ pub enum What<'a> {
         /// Operations taken in, at the end of an append.
         appended: Option<u32>,
     },
-    /// A kernel channel or a phase of it began. `time` may lie well before the entry before it.
+    /// A kernel channel or a phase of it began. `time` may lie well before the previous entry.
     ChannelBegin {
         /// The event.
         id: Handle,
@@ -208,18 +213,19 @@ pub enum What<'a> {
         operation: Option<&'a Operation>,
         /// How its times are known.
         timing: Timing,
-        /// An earlier sample of this channel could not be true: its later ones may be of other operations.
+        /// An earlier sample of this channel was impossible, so later ones may belong to other
+        /// operations.
         unreliable: bool,
-        /// Why this may not be what it seems.
+        /// Why this may be wrong.
         doubt: Option<Doubt>,
     },
-    /// It ended.
+    /// A kernel channel or a phase of it ended.
     ChannelEnd {
         /// The event.
         id: Handle,
-        /// The GPU's clock at the stop; 0 where NCCL did not say.
+        /// The GPU's timer at the stop; 0 if NCCL did not report it.
         stop: GpuNs,
-        /// How the end is known, where the begin was said before it and promised more.
+        /// How the end is known, if the begin was emitted earlier and promised more.
         timing: Option<Timing>,
         /// The doubt of its begin.
         doubt: Option<Doubt>,
@@ -230,14 +236,14 @@ pub enum What<'a> {
         id: Handle,
         /// The thread it was reported on.
         thread: ThreadId,
-        /// What the network said.
+        /// What the network plugin reported.
         net: &'a event::Net,
     },
     /// A network event was updated.
     NetUpdate {
         /// The event.
         id: Handle,
-        /// What the network said.
+        /// What the network plugin reported.
         net: &'a event::Net,
     },
     /// A network event is done.
@@ -252,7 +258,7 @@ pub enum What<'a> {
         /// The type's bit.
         bits: u64,
     },
-    /// A kernel ran. `time` is when it began; it may lie well before the entry before it.
+    /// A kernel ran. `time` is when it began, which may lie well before the previous entry.
     Kernel {
         /// What CUPTI says about it.
         kernel: &'a activity::Kernel,
@@ -268,11 +274,11 @@ pub enum What<'a> {
     },
     /// A call into CUDA on a host thread. `time` is when it began.
     CudaCall(&'a activity::CudaCall),
-    /// A range of NVTX, or a mark. `time` is when it began.
+    /// An NVTX range, or a mark. `time` is when it began.
     Range {
         /// How it began.
         marker: &'a activity::Marker,
-        /// When it ended; a mark does not.
+        /// When it ended; `None` for a mark.
         end: Option<HostNs>,
         /// A range that had not ended when the recording did.
         is_open: bool,
@@ -283,16 +289,19 @@ pub enum What<'a> {
     Device(&'a activity::Device),
     /// Time that CUPTI itself took. `time` is when it began.
     Overhead(&'a activity::Overhead),
-    /// CUPTI's times of a GPU's kernels contradict what NCCL's threads saw. `time` is that of the kernel that made it certain.
+    /// CUPTI's times of a GPU's kernels contradict what NCCL's threads saw. `time` is that of the
+    /// kernel that made this certain.
     TimesOff {
         /// The GPU.
         device: u32,
-        /// How late they are at least, and at most, in ns; below zero they are early. `i64::MIN` and `i64::MAX` where nothing bounds it.
+        /// How late they are at least and at most, in ns; early if below zero. `i64::MIN` and
+        /// `i64::MAX` where nothing bounds it.
         least: i64,
         /// See `least`.
         most: i64,
     },
-    /// What NCCL's own times say contradicts the match of a kernel that was said before. `time` is when that kernel began.
+    /// NCCL's own times contradict the match of a kernel that was emitted before. `time` is when
+    /// that kernel began.
     Contradicted {
         /// Where it ran.
         place: activity::Place,
@@ -301,13 +310,14 @@ pub enum What<'a> {
         /// The node of its graph, or 0.
         graph_node: u64,
     },
-    /// A GPU's timer, CUPTI's conversion of it, or the host's clock, was set. `time` is that of the last kernel before.
+    /// A GPU's timer, CUPTI's conversion of it, or the host's clock was set. `time` is that of the
+    /// last kernel before that.
     TimerStep {
         /// The GPU.
         device: u32,
         /// The start of the first kernel after it.
         before: HostNs,
-        /// How much the host's time less the device's grew, in ns.
+        /// By how much the host's time minus the device's grew, in ns.
         by: i64,
     },
 }
@@ -323,12 +333,12 @@ pub struct CopyOf<'a> {
     pub method: Method,
 }
 
-/// Whose a kernel is.
+/// Who owns a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Owner<'a> {
-    /// The application's: it is none of NCCL's.
+    /// The application; it is not a kernel of NCCL.
     Application,
-    /// NCCL's, and it carried these operations.
+    /// NCCL; the kernel carried these operations.
     Operations {
         /// How that is known.
         method: Method,
@@ -336,18 +346,20 @@ pub enum Owner<'a> {
         comm: Option<&'a Comm>,
         /// The operations, in the order of the plan.
         operations: &'a [Arc<Operation>],
-        /// The program's ranges around the asking for each of them, or around the launch of the graph; empty where none are known.
+        /// The program's ranges around each request for an operation, or around the launch of the
+        /// graph; empty if none are known.
         around: &'a [Around],
-        /// Those of their channels that NCCL has reported so far.
+        /// The operations' channels that NCCL has reported so far.
         channels: &'a [(Handle, u8)],
-        /// The KernelLaunch, where there was one.
+        /// The KernelLaunch, if there was one.
         launch: Option<Handle>,
-        /// Of a captured launch: which run of its graph, counted from 1, where that is known.
+        /// For a captured launch: which run of its graph, counted from 1, if known.
         replay: Option<u64>,
-        /// Broadcasts asked for in the same group, of which NCCL tells nothing: it may carry them too.
+        /// Broadcasts requested in the same group about which NCCL reports nothing: the kernel may
+        /// carry them, too.
         untold: u32,
     },
-    /// NCCL's, and nothing says which operations it carried.
+    /// NCCL, but nothing shows which operations the kernel carried.
     Unmatched(Unmatched),
 }
 
@@ -371,27 +383,27 @@ pub struct Thread<'a> {
 pub struct Comm {
     /// The context of its events.
     pub context: Handle,
-    /// Number in this process, from 1, in the order of `init`.
+    /// Its number in this process, from 1, in order of `init`.
     pub number: u32,
     /// NCCL's hash, the same on all ranks; 0 while unknown.
     pub hash: u64,
     /// Name from its configuration.
     pub name: Option<Box<str>>,
-    /// Our rank; -1 where NCCL did not say.
+    /// Our rank; -1 if NCCL did not report it.
     pub rank: i32,
-    /// Ranks; -1 likewise.
+    /// The number of ranks; -1 if unknown.
     pub ranks: i32,
-    /// Hosts; -1 likewise.
+    /// The number of hosts; -1 if unknown.
     pub nodes: i32,
-    /// The interface in use.
+    /// The profiler interface in use.
     pub interface: u8,
     /// NCCL's version number; 0 while unknown.
     pub version: u32,
-    /// Its device, where the driver said.
+    /// Its device, if the driver told us.
     pub device: Option<u32>,
 }
 
-/// What a proxy operation is known to be.
+/// What is known about a proxy operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProxyOp<'a> {
     /// NCCL's facts.
@@ -400,7 +412,7 @@ pub struct ProxyOp<'a> {
     pub comm: Option<&'a Comm>,
     /// The operation it is part of.
     pub operation: Option<&'a Operation>,
-    /// Why this may not be what it seems.
+    /// Why this may be wrong.
     pub doubt: Option<Doubt>,
 }
 
@@ -409,7 +421,7 @@ pub struct ProxyOp<'a> {
 pub struct Channel<'a> {
     /// NCCL's number.
     pub channel: u8,
-    /// The GPU's clock at the start.
+    /// The GPU's timer at the start.
     pub start: GpuNs,
     /// The phase: number and name.
     pub phase: Option<(u8, &'a str)>,
@@ -418,60 +430,62 @@ pub struct Channel<'a> {
 /// A moment on a thread of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// The thread, by the system's number.
+    /// The thread, by the system's id.
     pub tid: i32,
     /// When.
     pub time: HostNs,
 }
 
-/// What the program said by NVTX that it was doing at a moment.
+/// What the program was doing at a moment, as it told NVTX.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Around {
     /// The innermost range of the thread.
     pub range: Option<Arc<str>>,
-    /// The number in the innermost range that names a step or an iteration; where none of the thread's does, that of the other threads',
-    /// if they agree.
+    /// The number in the thread's innermost range that names a step or an iteration. If the thread
+    /// has none, the number of the other threads, if they agree.
     pub step: Option<u64>,
 }
 
-/// Why an entry may not be what it seems.
+/// Why an entry may be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// The parent had been stopped twice before: NCCL may have reused a handle it should have cleared.
+    /// The parent had been stopped twice before: NCCL may have reused a handle that it should have
+    /// cleared.
     ParentStoppedTwice,
-    /// The parent is not known here: its record was lost, or it is older than what is remembered.
+    /// The parent is unknown here: its record was lost, or it is older than what is remembered.
     ParentUnknown,
     /// The parent belongs to another process.
     ParentForeign,
-    /// There should be a parent, and NCCL passed none.
+    /// NCCL passed no parent where there should be one.
     ParentMissing,
 }
 
-/// What was found to be doubtful, counted. Every field is an event or a call of NCCL's.
+/// The doubts, counted. Each field counts events or calls of NCCL's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubts {
-    /// Stops of events that were stopped before.
+    /// Stops of events that had been stopped before.
     pub double_stops: u64,
-    /// Stops and states of events that are not known: their start was lost, or was long ago.
+    /// Stops and states of unknown events: their start was lost, or was long ago.
     pub unknown_handles: u64,
     /// Stops and states with handles of another process or plugin.
     pub foreign_handles: u64,
-    /// Events whose parent is not known.
+    /// Events with an unknown parent.
     pub unknown_parents: u64,
     /// Events that work for another process (PXN).
     pub foreign_events: u64,
-    /// Events that were given up, still open, because too many were.
+    /// Events that were given up while still open, because there were too many.
     pub evicted_open: u64,
     /// Proxy operations that NCCL started and never mentioned again.
     pub silent_proxy_ops: u64,
-    /// Event types and states that this build does not know, and states that do not fit their event.
+    /// Event types and states that this build does not know, and states that do not fit their
+    /// event.
     pub unknown_types: u64,
-    /// Records that lie before one that was already processed.
+    /// Records that are older than one already processed.
     pub late: u64,
 }
 
 impl Doubt {
-    /// As the trace says it.
+    /// As the trace words it.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {

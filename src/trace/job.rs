@@ -1,5 +1,5 @@
-//! What only the traces of all ranks know together: who waited for whom, and which receive got what was sent. `ncclscope merge` draws it
-//! beside them.
+//! What only the traces of all ranks together show: who waited for whom, and which receive got
+//! which send. `ncclscope merge` draws it beside the traces.
 //!
 //! ```text
 //! Job
@@ -20,20 +20,20 @@ use super::writer::{Clocks, Extra, Form, Place, Sequence, Track, Unit, Writer, a
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
 
-/// Lanes of one communicator.
+/// Lanes per communicator.
 const LANES: usize = 16;
-/// Communicators and ranks that get tracks.
+/// How many communicators and ranks get tracks.
 const OWN: u32 = 16_000;
-/// Behind all other tracks of a communicator, and in front of all processes.
+/// After all other tracks of a communicator, and before all processes.
 const LAST: u32 = u32::MAX >> 1;
 
-/// Tracks about a whole job. They are of no process, and lie beside those of all files.
+/// Tracks about a whole job. They belong to no process, and lie beside those of all files.
 pub struct JobTracks {
     lanes: Lanes,
     args: Args,
     group: Option<Track>,
     transfers: Option<Sequence>,
-    /// Arrows so far.
+    /// How many arrows there are so far.
     arrows: u64,
     tag: ProcessTag,
 }
@@ -49,40 +49,41 @@ pub struct CommTracks {
     waiting: Option<Counter>,
 }
 
-/// A collective, and who came to it last.
+/// A collective, and which rank came to it last.
 #[derive(Clone, Copy, Debug)]
 pub struct Collective {
-    /// What marks it, as in the files.
+    /// The operation's mark, as in the files.
     pub correlation: u64,
-    /// When the first rank came, and when the last.
+    /// When the first rank came.
     pub first: HostNs,
-    /// The other one.
+    /// When the last rank came.
     pub last: HostNs,
-    /// Its rank in the communicator.
+    /// The last rank, by its number in the communicator.
     pub last_rank: i32,
-    /// How much later it came than the one before it, ns, and how far that may be off, by the clocks of both. `None` where all wait for
-    /// one rank anyway.
+    /// How much later it came than the one before it, ns. `None` if all ranks wait for one rank
+    /// anyway.
     pub late_ns: Option<u64>,
-    /// The other one.
+    /// How far `late_ns` may be off, by the clocks of both ranks, ns.
     pub late_error_ns: u64,
-    /// Ranks whose part is known, and all.
+    /// How many ranks' parts are known.
     pub ranks: u32,
-    /// The other one.
+    /// How many ranks there are.
     pub size: i32,
 }
 
-/// The part of one rank in it.
+/// One rank's part in a collective.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     /// When its kernel began.
     pub entered: HostNs,
     /// When it ended.
     pub left: HostNs,
-    /// Between its hand-over and the begin of its kernel, ns.
+    /// The time from its hand-over to the begin of its kernel, ns.
     pub queued_ns: u64,
     /// How far its wait may be off, ns.
     pub error_ns: u64,
-    /// How long its sends waited for the GPU, the peer and the network, summed over those that overlap, ns.
+    /// How long its sends waited for the GPU, the peer and the network, summed over sends that
+    /// overlap, ns.
     pub sends: Option<[u64; 3]>,
 }
 
@@ -106,7 +107,7 @@ impl Collective {
 }
 
 impl JobTracks {
-    /// With a tag that no process of the files has; nothing is drawn before `first`.
+    /// `tag` must be one that no process of the files has. Nothing is drawn before `first`.
     #[must_use]
     pub fn new(tag: ProcessTag, first: HostNs) -> JobTracks {
         let mut writer = Writer::new(tag, Clocks { boottime: first, monotonic: 0, realtime: 0 });
@@ -116,7 +117,8 @@ impl JobTracks {
         JobTracks { lanes: Lanes::new(writer), args: Args::new(), group, transfers: None, arrows: 0, tag }
     }
 
-    /// The tracks of a rank; `group` is the uuid of what its other tracks are in. `None` where there are too many.
+    /// The tracks of a rank; `group` is the uuid of its other tracks' group. `None` if there are
+    /// too many.
     pub fn rank(&mut self, group: u64, label: &str, rank: i32, size: i32) -> Option<RankTracks> {
         let place = Placing {
             parent: Some(Track::elsewhere(group)),
@@ -127,7 +129,8 @@ impl JobTracks {
         (self.lanes.writer.tracks() < OWN).then(|| RankTracks(self.lanes.family(name, place, LANES)))
     }
 
-    /// The tracks of a communicator whose first collective begins then. `None` where there are too many.
+    /// The tracks of a communicator whose first collective begins at `first`. `None` if there are
+    /// too many.
     pub fn communicator(&mut self, label: &str, first: HostNs) -> Option<CommTracks> {
         if self.lanes.writer.tracks() >= OWN {
             return None;
@@ -143,7 +146,8 @@ impl JobTracks {
         Some(CommTracks { first_to_last, waiting })
     }
 
-    /// Draws who came last to a collective. Answers the arrow that leads through the parts of all ranks.
+    /// Draws which rank came last to a collective. Returns the arrow that leads through the parts
+    /// of all ranks.
     pub fn collective(&mut self, tracks: CommTracks, it: &Collective) -> u64 {
         self.args.clear().int(nccl::LAST_RANK, it.last_rank).uint(nccl::RANKS, it.ranks.into());
         if let Some(late) = it.late_ns {
@@ -159,7 +163,7 @@ impl JobTracks {
         self.arrow()
     }
 
-    /// Draws the part of one rank.
+    /// Draws one rank's part.
     pub fn part(&mut self, tracks: RankTracks, it: &Collective, part: &Part, arrow: u64) {
         let Part { entered, left, queued_ns, error_ns, sends } = *part;
         let (wait, transfer) = (it.last.since(entered), left.since(it.last.max(entered)));
@@ -197,7 +201,7 @@ impl JobTracks {
         draw(it.last.max(entered), left.max(it.last), slice::TRANSFER, doubt);
     }
 
-    /// Draws how many ranks of a communicator wait: by so many more or fewer at these times.
+    /// Draws how many ranks of a communicator wait; each change is added at its time.
     pub fn waiting(&mut self, tracks: CommTracks, changes: &mut [(HostNs, i64)]) {
         changes.sort_unstable();
         let mut count = 0;
@@ -211,7 +215,8 @@ impl JobTracks {
         }
     }
 
-    /// Draws an arrow from when something was sent to when it had arrived; each on the track of its step, by its uuid.
+    /// Draws an arrow from when something was sent to when it had arrived, each on the track of its
+    /// step, given by uuid.
     pub fn transfer(&mut self, sent: (u64, HostNs), arrived: (u64, HostNs)) {
         let arrow = self.arrow();
         for ((on, time), name) in [(sent, slice::SENT), (arrived, slice::ARRIVED)] {
@@ -222,13 +227,13 @@ impl JobTracks {
         }
     }
 
-    /// What was drawn since the last time, as whole packets.
+    /// What was drawn since the last call, as whole packets.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
         self.lanes.writer.take()
     }
 
-    /// Bytes that wait to be taken.
+    /// How many bytes are waiting to be taken.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.lanes.writer.pending_bytes()

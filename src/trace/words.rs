@@ -64,7 +64,7 @@ categories! {
     NotDone = 13, "not done";
     /// PyTorch's ranges, from its profiler.
     PyTorch = 14, "pytorch";
-    /// What only the traces of all ranks know together, by `ncclscope merge`.
+    /// What only the traces of all ranks together show, drawn by `ncclscope merge`.
     Job = 15, "job";
 }
 
@@ -72,15 +72,15 @@ categories! {
 pub mod instant {
     /// The initialisation of a communicator, with all that is known about it.
     pub const COMM_INIT: &str = "communicator init";
-    /// Its end.
+    /// The end of a communicator.
     pub const COMM_FINALIZE: &str = "communicator finalize";
     /// The first event of a recording.
     pub const STARTED: &str = "recording started";
-    /// Its last event, with what was lost.
+    /// The last event of a recording, with what was lost.
     pub const ENDED: &str = "recording ended";
     /// The first event of an import from another tool.
     pub const IMPORT_STARTED: &str = "import started";
-    /// Its last event.
+    /// The last event of an import.
     pub const IMPORT_ENDED: &str = "import ended";
     /// A remark about an import.
     pub const IMPORT_NOTE: &str = "note of the import";
@@ -92,7 +92,7 @@ pub mod instant {
     pub const GPU: &str = "GPU";
 }
 
-/// Remarks that say what will be known from that time on.
+/// Remarks about what is recorded from that time on.
 pub mod remark {
     /// CUPTI was released: kernels launched from now on are not reported.
     pub const RELEASED: &str = "CUPTI released";
@@ -110,7 +110,7 @@ pub mod remark {
     pub const GIVES_UP: &str = "CUPTI gives up";
     /// CUPTI's times of kernels cannot be true from here on.
     pub const SPOILT: &str = "kernel times bad";
-    /// They are valid again.
+    /// CUPTI's times of kernels are valid again.
     pub const SOUND: &str = "kernel times good again";
     /// CUPTI was forced to return its buffers, even with kernels that had not ended. The buffers
     /// come before this remark.
@@ -129,15 +129,15 @@ pub mod track {
     pub const DROPS: &str = "records dropped";
     /// A communicator's operations while they are handed over.
     pub const HANDED_OVER: &str = " · handed over";
-    /// Its overdue operations.
+    /// A communicator's overdue operations.
     pub const NOT_DONE: &str = " · not done";
     /// The operations of a stream's kernels that carry more than one.
     pub const OPERATIONS: &str = " · operations";
     /// What the proxy sends to one peer.
     pub const SEND: &str = " · send ";
-    /// What it receives.
+    /// What the proxy receives from one peer.
     pub const RECEIVE: &str = " · receive ";
-    /// The transfers of either.
+    /// The transfers of either direction.
     pub const STEPS: &str = " · steps";
     /// Ranges that PyTorch's profiler recorded; their domain follows.
     pub const PYTORCH: &str = "PyTorch";
@@ -145,9 +145,9 @@ pub mod track {
     pub const JOB: &str = "Job";
     /// From the first to the last rank of a collective.
     pub const FIRST_TO_LAST: &str = " · first to last rank";
-    /// How many ranks wait in one.
+    /// How many ranks wait in a collective.
     pub const WAITING: &str = " · ranks waiting";
-    /// What the time of one went into, on one rank.
+    /// Where the time of a collective went on one rank.
     pub const WAITS: &str = " · waits";
     /// The separator before the rank in a communicator's name.
     pub const RANK: &str = " · rank ";
@@ -157,13 +157,13 @@ pub mod track {
 pub mod slice {
     /// A rank waits for the last one of a collective; its rank follows.
     pub const WAITS_FOR: &str = "waits for rank ";
-    /// The same, where the clocks do not tell which one that was.
+    /// The same, if the clocks do not show which rank that was.
     pub const WAITS: &str = "waits";
     /// All ranks of a collective have come.
     pub const TRANSFER: &str = "transfer";
     /// A transfer was handed to the network.
     pub const SENT: &str = "sent";
-    /// It had arrived.
+    /// A transfer had arrived.
     pub const ARRIVED: &str = "arrived";
 }
 
@@ -186,7 +186,7 @@ mod tests {
     const SQL: [&str; 2] = [include_str!("../../sql/ncclscope.sql"), include_str!("../cli/open/arrivals.sql")];
     const PROTO: &str = include_str!("../../proto/ncclscope.proto");
 
-    /// The parts of the statements between these.
+    /// The parts of the statements between `begin` and `end`.
     fn between(begin: &str, end: char) -> Vec<String> {
         let lines = SQL.iter().flat_map(|sql| sql.lines()).filter(|line| !line.trim_start().starts_with("--"));
         let sql = lines.collect::<Vec<_>>().join("\n");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sql_uses_words_that_are_written() {
+    fn the_sql_uses_only_words_that_are_written() {
         let several = between("category IN (", ')');
         let several = several.iter().flat_map(|list| list.split('\'').skip(1).step_by(2)).map(str::to_owned);
         for category in between("category = '", '\'').into_iter().chain(several) {

@@ -42,6 +42,9 @@ pub const TRACK_BITS: u32 = 16;
 /// negative number when it looks up the sequence's clocks, and refuses every snapshot of them.
 const SEQUENCE_BITS: u32 = 11;
 
+/// A sequence's id has the process tag above its lowest bits, and the rest of its number above that.
+pub const SEQUENCE_TAG_SHIFT: u32 = 8;
+
 /// The most tracks of one file. The viewer becomes slow long before.
 const MAX_TRACKS: u32 = (1 << TRACK_BITS) - 1;
 /// The most sequences of one file; later tracks share the last one.
@@ -52,7 +55,7 @@ const MAX_NAMES: usize = 4096;
 /// The tag of the process, or of what else it is, whose sequence has this id.
 #[must_use]
 pub fn tag_of_sequence(id: u64) -> u64 {
-    id >> 8 & ((1 << ProcessTag::BITS) - 1)
+    id >> SEQUENCE_TAG_SHIFT & ((1 << ProcessTag::BITS) - 1)
 }
 
 /// What was written so far, to compare with what a reader finds.
@@ -533,7 +536,8 @@ impl Writer {
         // this way the ids of the first 255 sequences, which have most packets, take a byte less.
         // What differs comes first, which compresses better.
         let number = u64::from(number + 1);
-        number >> 8 << (8 + ProcessTag::BITS) | u64::from(self.tag.bits()) << 8 | number & 0xff
+        let tag = u64::from(self.tag.bits()) << SEQUENCE_TAG_SHIFT;
+        number >> 8 << (SEQUENCE_TAG_SHIFT + ProcessTag::BITS) | tag | number & 0xff
     }
 }
 

@@ -1,4 +1,5 @@
-//! The graphs of both files: what was captured in ours, what was launched in theirs, and what follows from the two (`order`).
+//! The CUDA graphs of both files: which launches our trace saw captured, which graphs the other
+//! file saw launched, and what follows from the two (`order`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -11,22 +12,23 @@ use crate::model::activity;
 use crate::model::time::FileNs;
 use crate::model::timeline::{Method, Operation, Owner, Unmatched};
 
-/// What is known of the graphs of one process.
+/// What is known about the graphs of one process.
 #[derive(Default)]
 pub(super) struct Graphs {
-    /// Launches that were captured, by their places.
+    /// Captured launches, by index.
     pub(super) captured: Vec<usize>,
-    /// The captured launch, by its place, of nodes of executable graphs.
+    /// The captured launch, by index, of each node of an executable graph.
     pub(super) nodes: Vec<(usize, u64)>,
-    /// Launches of graphs whose capture is known, in the order of time for each.
+    /// Launches of the graphs whose capture is known; in order of time for each graph.
     pub(super) replays: Vec<Replay>,
-    /// Why kernels of the others stay unmatched, by graph.
+    /// Why the other tool's kernels stay unmatched, by graph.
     reasons: HashMap<u64, Unmatched>,
-    /// Graphs whose replays have no known number.
+    /// Graphs whose replays could not be numbered.
     uncounted: HashSet<u64>,
-    /// When NCCL handed over what a node carries, at each replay, where it does.
+    /// When NCCL handed over what a node carries, at each replay; only for nodes where NCCL reports
+    /// it.
     runs: HashMap<u64, Vec<FileNs>>,
-    /// Calls that launched a graph, and whatever has several kernels.
+    /// Calls that launched a graph or that several kernels came from.
     launching: HashSet<u32>,
 }
 
@@ -36,16 +38,17 @@ pub(super) struct Replay {
     pub(super) tid: Option<i64>,
     pub(super) graph: u64,
     pub(super) correlation: u32,
-    /// Replays before it that the file does not have.
+    /// How many replays before this one are missing from the file.
     pub(super) missed: u64,
 }
 
-/// The graph of a node, by CUPTI's number of the node.
+/// The graph of a node, from CUPTI's node number.
 pub(super) fn of_node(node: u64) -> u64 {
     node >> 32
 }
 
-/// A time in which a thread captured: from the first begin to the last end, where several lie over each other.
+/// A time in which a thread captured. Where several captures overlap, from the first begin to the
+/// last end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Session {
     tid: i64,
@@ -56,14 +59,15 @@ struct Session {
 }
 
 impl Session {
-    /// Its time with so much more at both ends.
+    /// Its time, extended by this many nanoseconds at both ends.
     fn wider(&self, by: i64) -> Span {
         Span { start: self.span.start.saturating_sub(by), end: self.span.end.saturating_add(by) }
     }
 }
 
 impl Graphs {
-    /// What is concluded for a process. Their calls with a kernel of their own are given as threads and times.
+    /// What is concluded for a process. The other tool's calls with a kernel of their own are given
+    /// as threads and times.
     pub(super) fn of(
         own: &Own<'_>,
         theirs: &Profile,
@@ -88,7 +92,7 @@ impl Graphs {
         };
         for (it, found) in executable.iter().zip(order::conclude(&captures, &plain, &made, error)) {
             match found {
-                // A capture whose launches are missing would look like another.
+                // If its launches were lost, a capture would look like a different one.
                 _ if own.lost > 0 => drop(graphs.reasons.insert(it.id, Unmatched::CallsLost)),
                 Ok(found) => graphs.take(it, &captures[found.capture], &found),
                 Err(reason) => drop(graphs.reasons.insert(it.id, reason)),
@@ -115,7 +119,8 @@ impl Graphs {
         }
     }
 
-    /// Whose a kernel is, in the words of what is known here: the correlator takes what it was told of nodes for exact.
+    /// Who owns a kernel, as far as this module knows. The correlator treats what it was told about
+    /// nodes as exact.
     pub(super) fn owner<'a>(&self, kernel: &activity::Kernel, owner: Owner<'a>) -> Owner<'a> {
         let graph = of_node(kernel.graph_node);
         match owner {
@@ -147,8 +152,9 @@ impl Graphs {
         }
     }
 
-    /// Whether operations are those of the hand-over that this replay of a node had, as far as NCCL told. The correlator remembers only so
-    /// many, and takes older ones for those that it has forgotten.
+    /// Whether the operations are those that NCCL handed over for this replay of a node, as far as
+    /// NCCL reported it. The correlator remembers a limited number of hand-overs, and takes older
+    /// ones for those it has forgotten.
     fn was_handed_over(&self, node: u64, replay: Option<u64>, operations: &[Arc<Operation>]) -> bool {
         let (Some(runs), Some(operation)) = (self.runs.get(&node), operations.first()) else { return true };
         let Some(at) = replay.and_then(|replay| usize::try_from(replay).ok()?.checked_sub(1)) else { return false };
@@ -157,7 +163,7 @@ impl Graphs {
     }
 }
 
-/// Calls that launched a graph: by their name, or because several kernels came of them.
+/// Calls that launched a graph, known by their name or because several kernels came from them.
 fn launching(kernels: &[&Kernel], calls: &Calls) -> HashSet<u32> {
     let mut kernels_of: HashMap<u32, usize> = HashMap::new();
     for kernel in kernels {
@@ -167,9 +173,10 @@ fn launching(kernels: &[&Kernel], calls: &Calls) -> HashSet<u32> {
     several.map(|(correlation, _)| correlation).chain(calls.launched.keys().copied()).collect()
 }
 
-/// The captured launches, in the order of time.
+/// The captured launches, in order of time.
 fn captured(own: &Own<'_>, eager: &[(i64, Span, u32)]) -> Vec<Captured> {
-    // By group of calls and communicator: what was asked for, and when plans of it were handed over at replays.
+    // By group of calls and communicator: what was asked for, and when plans of it were handed over
+    // at replays.
     type Key = (usize, Option<usize>);
     let mut asked: HashMap<Key, Vec<Asked>> = HashMap::new();
     let mut group_of: HashMap<u64, usize> = HashMap::new();
@@ -184,7 +191,8 @@ fn captured(own: &Own<'_>, eager: &[(i64, Span, u32)]) -> Vec<Captured> {
     for handover in &own.handovers {
         let Some(&group) = handover.arrows.iter().find_map(|arrow| group_of.get(arrow)) else { continue };
         let Some(plan) = super::around(&own.plans, handover.tid, handover.span) else { continue };
-        // One that is handed over within the group itself is handed over once, by the capture.
+        // A plan that is handed over within the group itself is handed over only once, by the
+        // capture.
         if own.plans[plan].span.start > own.groups[group].span.end {
             let of = runs.entry((group, handover.operation.communicator)).or_default();
             if of.last() != Some(&plan) {
@@ -208,7 +216,7 @@ fn captured(own: &Own<'_>, eager: &[(i64, Span, u32)]) -> Vec<Captured> {
         plans.sort_unstable_by_key(|plan| own.plans[*plan].span.start);
         plans.dedup();
         for (place, &launch) in launches.iter().enumerate() {
-            // A replay runs through the launches of a group in their order.
+            // A replay runs the launches of a group in their order.
             let runs = plans.iter().skip(place).step_by(launches.len()).map(|plan| own.plans[*plan].span.start);
             let asked = asked.get(&key).cloned().unwrap_or_default();
             captured.push(Captured { launch, communicator: key.1, asked, runs: runs.collect() });
@@ -218,18 +226,20 @@ fn captured(own: &Own<'_>, eager: &[(i64, Span, u32)]) -> Vec<Captured> {
     captured
 }
 
-/// The captures that these launches make: by their thread's calls that begin and end one, else by what lies between them.
+/// The captures that these launches belong to. They are told apart by the thread's calls that begin
+/// and end a capture, or, without such calls, by what lies between the launches.
 fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began: FileNs, error: i64) -> Vec<Capture> {
     let mut of_session: Vec<Vec<Captured>> = sessions.iter().map(|_| Vec::new()).collect();
     let mut is_doubtful = vec![false; sessions.len()];
     let mut rest = Vec::new();
     for it in captured {
         let launch = own.launches[it.launch];
-        // Near an end the clocks may not tell whether it was inside.
+        // Near an end, the clocks may not tell whether the launch was inside.
         let near: Vec<usize> =
             (0..sessions.len()).filter(|at| sessions[*at].wider(error).contains(launch.span)).collect();
         let (same, other): (Vec<usize>, Vec<usize>) = near.into_iter().partition(|at| sessions[*at].tid == launch.tid);
-        // Another thread may launch into a stream that joined the capture, as that of a backward pass does.
+        // Another thread may launch into a stream that joined the capture, as the thread of a
+        // backward pass does.
         let near = if same.is_empty() { other } else { same };
         let certain = |at: &&usize| sessions[**at].wider(-error).contains(launch.span);
         match near[..] {
@@ -250,7 +260,8 @@ fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began:
         let Some(first) = launches.first() else { continue };
         let span = Span { start: own.launches[first.launch].span.start, end: session.span.end };
         let whole = Capture { span, was_seen: began <= session.span.start, ..Capture::default() };
-        // Captures of several devices by one thread lie over each other; of one device they could not be told apart.
+        // Captures of several devices by one thread overlap. On one device they could not be told
+        // apart.
         let devices: BTreeSet<Option<u32>> = launches.iter().map(|it| own.device(it.communicator)).collect();
         let is_split = session.captures == devices.len() && !devices.contains(&None);
         if is_doubtful || session.captures > 1 && !is_split {
@@ -265,7 +276,8 @@ fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began:
             }
         }
     }
-    // Without these calls: launches that follow on each other, with nothing of NCCL's outside of a capture between them.
+    // Without these calls, a capture is a series of launches with no launch outside of a capture
+    // between them.
     let is_captured: HashSet<usize> = rest.iter().map(|it| it.launch).collect();
     let mut bounds: Vec<FileNs> = (own.launches.iter().enumerate())
         .filter(|(at, _)| !is_captured.contains(at))
@@ -295,19 +307,20 @@ fn captures(own: &Own<'_>, captured: Vec<Captured>, sessions: &[Session], began:
     captures
 }
 
-/// Their calls that have to do with graphs.
+/// The other tool's calls that concern graphs.
 #[derive(Debug, Default)]
 struct Calls {
     sessions: Vec<Session>,
     instantiated: Vec<Span>,
     /// The first call that changes an executable graph.
     updated: Option<FileNs>,
-    /// When a graph was launched and on which thread, by the call's correlation id.
+    /// When and on which thread a graph was launched, by the call's correlation id.
     launched: HashMap<u32, (FileNs, i64)>,
 }
 
 impl Calls {
-    /// Names have the driver's or the runtime's prefix, and suffixes by release. Where the file has both, one lies in the other.
+    /// Names have the driver's or the runtime's prefix, and suffixes that depend on the release.
+    /// Where the file has both calls, one lies within the other.
     fn of(theirs: &Profile, process: usize) -> Calls {
         let mut calls = Calls::default();
         let mut threads: BTreeMap<i64, Vec<(Span, &str, u32)>> = BTreeMap::new();
@@ -334,7 +347,7 @@ impl Calls {
                     }
                     END => {
                         if depth == 0 {
-                            // Its begin came before their recording did.
+                            // It began before the other tool was recording.
                             let span = Span { start: last_end, end: span.end };
                             open = Session { tid, span, captures: 1, is_cut: true };
                         }
@@ -366,17 +379,19 @@ const BEGIN: &str = "StreamBeginCapture";
 const END: &str = "StreamEndCapture";
 const INSTANTIATE: &str = "GraphInstantiate";
 const LAUNCH: &str = "GraphLaunch";
-/// The last two change a graph that was made, as `cudaGraphExecUpdate` and `cudaGraphExecKernelNodeSetParams` do; without Exec in its name,
-/// one that was not.
+/// The last two change an existing executable graph, as `cudaGraphExecUpdate` and
+/// `cudaGraphExecKernelNodeSetParams` do. Calls without Exec in their names change a graph that is
+/// not executable.
 const KINDS: [&str; 6] = [BEGIN, END, INSTANTIATE, LAUNCH, "ExecUpdate", "SetParams"];
 
-/// An executable graph of theirs.
+/// An executable graph in the other tool's file.
 struct Executable {
     id: u64,
     graph: Graph,
-    /// The nodes' numbers, in the order of the graph's nodes.
+    /// CUPTI's numbers of the nodes, in the order of the graph's nodes.
     nodes: Vec<u64>,
-    /// The launching calls, in the order of the graph's replays: number, and thread where the file has the call.
+    /// The launching calls, in the order of the graph's replays: correlation id, and the thread
+    /// where the file has the call.
     launches: Vec<(u32, Option<i64>)>,
 }
 
@@ -428,7 +443,7 @@ mod tests {
     use crate::import::{CudaCall, Process};
     use crate::model::activity::Api;
 
-    /// What calls on threads say: thread, from, to, name.
+    /// What the calls of threads say. Each is given as (thread, from, to, name).
     fn calls(list: &[(i64, i64, i64, &str)]) -> Calls {
         let call = |&(tid, start, end, name): &(i64, i64, i64, &str)| CudaCall {
             process: 0,
@@ -447,10 +462,10 @@ mod tests {
     }
 
     #[test]
-    fn calls_say_when_a_thread_captured() {
+    fn calls_show_when_a_thread_captured() {
         let begin = "cudaStreamBeginCapture_v10000";
         let end = "cudaStreamEndCapture_v10000";
-        // One of the runtime's has the driver's in it, which is the same.
+        // A runtime call contains the driver's call; the two are one.
         let both = [
             (7, 10, 20, begin),
             (7, 12, 18, "cuStreamBeginCapture_v2"),
@@ -458,20 +473,21 @@ mod tests {
             (7, 52, 58, "cuStreamEndCapture"),
         ];
         assert_eq!(sessions(&both), [(7, 10, 60, 1, false)]);
-        // Two after each other, on one thread; two at once, on two; two over each other, on one.
+        // Two captures in sequence on one thread; two at once on two threads; two that overlap on
+        // one thread.
         let after = [(7, 10, 11, begin), (7, 20, 21, end), (7, 30, 31, begin), (7, 40, 41, end)];
         assert_eq!(sessions(&after), [(7, 10, 21, 1, false), (7, 30, 41, 1, false)]);
         let beside = [(7, 10, 11, begin), (8, 15, 16, begin), (7, 20, 21, end), (8, 40, 41, end)];
         assert_eq!(sessions(&beside), [(7, 10, 21, 1, false), (8, 15, 41, 1, false)]);
         let over = [(7, 10, 11, begin), (7, 15, 16, begin), (7, 20, 21, end), (7, 40, 41, end)];
         assert_eq!(sessions(&over), [(7, 10, 41, 2, false)]);
-        // A recording that began or ended in between.
+        // A recording that began or ended during a capture.
         assert_eq!(sessions(&[(7, 20, 21, end)]), [(7, i64::MIN, 21, 1, true)]);
         assert_eq!(sessions(&[(7, 10, 11, begin)]), [(7, 10, i64::MAX, 1, false)]);
     }
 
     #[test]
-    fn nothing_is_concluded_where_calls_are_missing() {
+    fn nothing_is_concluded_if_calls_are_missing() {
         let process = |lost| Process { pid: 1, name: String::new(), rank: None, threads: BTreeMap::new(), lost };
         let kernel = Kernel {
             graph_node: 5 << 32 | 3,

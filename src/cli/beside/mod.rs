@@ -1,9 +1,12 @@
-//! `ncclscope merge` of traces of ours and a file of the tool that held CUPTI in the same run: its kernels come under our operations.
+//! `ncclscope merge` of our traces with a file of the tool that held CUPTI in the same run: that
+//! tool's kernels are placed under our operations.
 //!
-//! The clocks are put together by the launches that both saw (`compare::starts`). What our trace says of the host becomes the correlator's
-//! records again, with the other tool's launching calls where CUPTI's callback would have put them, and the correlator decides which kernel
-//! carried what, as it does in the process. How the nodes of CUDA graphs came to be is in no file; it is concluded from their order, where
-//! that leaves no choice (`order`), and each match says so.
+//! The clocks are aligned by the launches that both saw (`compare::starts`). What our trace says
+//! about the host becomes the correlator's records again, with the other tool's launching calls
+//! where CUPTI's callback would have put them. The correlator then decides which kernel carried
+//! what, as it does in the process. Neither file says how the nodes of CUDA graphs came to be. That
+//! is concluded from their order where only one answer is possible (`order`), and each match says
+//! so.
 
 mod graphs;
 mod order;
@@ -29,31 +32,31 @@ use crate::model::timeline::{Entry, Method, Owner, What};
 use crate::model::word::Word;
 use crate::sys;
 
-/// How much later than its kernel a plan may be handed over, in ns, with room to spare.
+/// How long after its kernel a plan may be handed over, in ns, with a generous margin.
 const LATE_NS: u64 = 5_000_000_000;
 /// The ring of calls whose thread is not known.
 const NOBODY: RingId = RingId(u32::MAX);
-/// Stands for the calls that launched a graph unseen.
+/// Stands for calls that launched a graph unseen.
 const NO_CALL: u32 = u32::MAX;
 
-/// What became of the kernels of one process.
+/// What became of one process's kernels.
 pub(super) struct Joined {
     pub(super) pid: i64,
-    /// How the clocks were put together, in words.
+    /// How the clocks were aligned, in words.
     pub(super) clock: String,
     pub(super) fate: Fate,
 }
 
-/// What became of kernels, counted.
+/// Counts of what became of kernels.
 #[derive(Default)]
 pub(super) struct Fate {
-    /// Of NCCL's: matched, exactly or by the launch's place on its thread.
+    /// NCCL's kernels that were matched, exactly or by the launch's place on its thread.
     pub(super) matched: u64,
-    /// Of NCCL's: matched by the order in which a graph was captured.
+    /// NCCL's kernels that were matched by the order in which a graph was captured.
     pub(super) by_capture: u64,
-    /// Of NCCL's: unmatched, by the reason.
+    /// NCCL's kernels that are unmatched, by reason.
     pub(super) unmatched: BTreeMap<&'static str, u64>,
-    /// Of the application's.
+    /// Kernels of the application.
     pub(super) application: u64,
 }
 
@@ -72,7 +75,7 @@ impl Fate {
 ///
 /// # Errors
 ///
-/// Why the two cannot be put together.
+/// Why the two cannot be joined.
 pub(super) fn packets(ours: &Profile, theirs: Profile) -> Result<(Vec<u8>, Vec<Joined>), Reason> {
     let recognised = case::recognise(ours, &theirs, None)?;
     if recognised.case != Case::SameRun {
@@ -103,13 +106,15 @@ pub(super) fn packets(ours: &Profile, theirs: Profile) -> Result<(Vec<u8>, Vec<J
     Ok((bytes, joined))
 }
 
-/// Their processes that are ours too, with our place of each. Processes of several hosts may have one number, and those in containers often do.
+/// The processes that both files have, each with its index in ours. Processes on several hosts may
+/// have the same id, and those in containers often do.
 fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>, Reason> {
     let launching: BTreeSet<usize> = ours.launches.iter().map(|launch| launch.process).collect();
     let mut own = Vec::new();
     for (process, about) in theirs.processes.iter().enumerate() {
         let same = || (0..ours.processes.len()).filter(|at| ours.processes[*at].pid == about.pid);
-        // What was put beside one of ours has its number, and launches nothing.
+        // A file that was already put beside one of our traces has that process's id, and launches
+        // nothing.
         match same().filter(|at| launching.contains(at)).collect::<Vec<_>>()[..] {
             [] => own.extend(same().next().map(|at| (process, at))),
             [at] => own.push((process, at)),
@@ -125,7 +130,7 @@ fn own_processes(ours: &Profile, theirs: &Profile) -> Result<Vec<(usize, usize)>
     Ok(own)
 }
 
-/// What our trace has of one process, in the order of time.
+/// What our trace has about one process, in order of time.
 struct Own<'a> {
     profile: &'a Profile,
     groups: Vec<Launch>,
@@ -133,7 +138,7 @@ struct Own<'a> {
     plans: Vec<Launch>,
     calls: Vec<&'a NcclCall>,
     handovers: Vec<&'a Handover>,
-    /// Calls that are missing.
+    /// How many calls are missing.
     lost: u64,
 }
 
@@ -151,18 +156,18 @@ impl Own<'_> {
         }
     }
 
-    /// The group of calls around something, by its place.
+    /// The index of the group of calls that surrounds a span.
     fn group_of(&self, tid: i64, span: Span) -> Option<usize> {
         around(&self.groups, tid, span)
     }
 
-    /// The GPU of a communicator.
+    /// A communicator's GPU.
     fn device(&self, communicator: Option<usize>) -> Option<u32> {
         self.profile.communicators[communicator?].device
     }
 }
 
-/// Gives the kernels of a process to the correlator, with the records that our trace stands for.
+/// Gives a process's kernels to the correlator, with the records that our trace stands for.
 fn correlate(
     ours: &Profile,
     own: usize,
@@ -191,7 +196,8 @@ fn correlate(
         let body = Body::Text { word: *word, text: text.as_bytes() };
         correlator.push(RingId(0), first, &Record { ticks: Ticks(0), body }, &mut sink);
     }
-    // As in the process: a kernel comes when the records of its time have, and of a while more; and the ranges around its call before it.
+    // As in the process, a kernel arrives after the records of its time and of some time after it,
+    // and the ranges around its call arrive before it.
     let markers = markers(theirs, process).into_iter().map(|marker| (marker.time, Activity::Marker(marker)));
     let kernels = theirs.kernels.iter().filter(|kernel| kernel.process == process);
     let kernels =
@@ -215,14 +221,14 @@ fn correlate(
     fate
 }
 
-/// How far their kernels' times are off on our clock, ns: as far as the clocks were put together, and as CUPTI itself, from which all tools
-/// have them.
+/// How far the kernels' times may be off on our clock, ns: the error of the clock alignment plus
+/// that of CUPTI, where all tools get these times from.
 fn error_of(clock: &Clock) -> u32 {
     let error = clock.error_ns.saturating_add(u64::from(activity::GPU_STAMP_ERROR_NS));
     u32::try_from(error).unwrap_or(activity::Span::UNKNOWN_ERROR)
 }
 
-/// A kernel of theirs, as CUPTI would have told of it.
+/// One of the other tool's kernels, as CUPTI would have reported it.
 fn this_kernel(kernel: &import::Kernel, clock: &Clock) -> activity::Kernel {
     let place = kernel.place;
     activity::Kernel {
@@ -241,7 +247,7 @@ fn this_kernel(kernel: &import::Kernel, clock: &Clock) -> activity::Kernel {
     }
 }
 
-/// Their calls that launched NCCL's kernels, by thread, with the correlation id; on our clock already.
+/// The other tool's calls that launched NCCL's kernels: thread, span on our clock, correlation id.
 fn launches(theirs: &Profile, process: usize) -> Vec<(i64, Span, u32)> {
     let threads = starts::launching_calls(theirs);
     let own = threads.into_iter().filter(|((pid, _), _)| *pid == theirs.processes[process].pid);
@@ -262,14 +268,14 @@ struct Records<'a> {
     rings: Vec<i64>,
 }
 
-/// In which order records of one time come.
+/// The order of records that have the same time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
-    /// Inner ones first, which began later.
+    /// Inner spans first, which began later.
     End(Reverse<FileNs>),
     Thread,
     Communicator,
-    /// Outer ones first, which end later.
+    /// Outer spans first, which end later.
     Begin(Reverse<FileNs>),
     Launch,
     Node,
@@ -281,12 +287,12 @@ struct Recorded {
     order: Order,
     ring: RingId,
     body: Body<'static>,
-    /// How often it comes.
+    /// How often the record repeats.
     times: u64,
 }
 
 impl Records<'_> {
-    /// Makes them, in the order of time; the answer is the texts that they refer to.
+    /// Makes the records, in order of time, and returns the texts that they refer to.
     fn all(&mut self, own: &Own<'_>, calls: &[(i64, Span, u32)], graphs: &Graphs) -> Vec<(Word, String)> {
         let spans = own.groups.iter().chain(&own.launches).chain(&own.plans);
         let begin = spans.clone().map(|it| it.span.start).min().unwrap_or_default();
@@ -308,7 +314,7 @@ impl Records<'_> {
             })
             .collect();
         let in_group = |tid, span| own.group_of(tid, span).map_or(Handle::NONE, |at| groups[at]);
-        // What follows from a call is said by the arrows that lead there.
+        // Arrows lead from a call to what follows from it.
         let mut by_arrow: HashMap<u64, Handle> = HashMap::new();
         for call in &own.calls {
             let (parent, context) = (in_group(call.tid, call.span), context(call.operation.communicator));
@@ -343,9 +349,10 @@ impl Records<'_> {
         texts
     }
 
-    /// What CUPTI's callbacks would have told of graphs: nodes that came to be in a launch, those that were cloned, and launches.
+    /// What CUPTI's callbacks would have reported about graphs: nodes made by a launch, cloned
+    /// nodes, and launches.
     fn graphs(&mut self, own: &Own<'_>, launches: &[Handle], graphs: &Graphs) {
-        // A captured node has a number of no graph.
+        // A captured node has a number that belongs to no graph.
         let original = |launch: usize| u64::MAX - launch as u64;
         for &launch in &graphs.captured {
             let body = Body::GraphNode { node: original(launch), original: 0, launch: launches[launch] };
@@ -371,7 +378,7 @@ impl Records<'_> {
         self.list.push(Recorded { time, order, ring, body, times: 1 });
     }
 
-    /// The communicators, by their places in the profile.
+    /// The communicators, by index in the profile.
     fn communicators(&mut self, begin: FileNs) -> (HashMap<usize, Handle>, Vec<(Word, String)>) {
         let profile = self.profile;
         let mut used: BTreeSet<usize> = BTreeSet::new();
@@ -418,11 +425,11 @@ impl Records<'_> {
         self.rings.binary_search(&tid).ok().map(|ring| RingId(ring as u32))
     }
 
-    /// Start and stop of an event.
+    /// The start and the stop of an event.
     fn event(&mut self, tid: i64, span: Span, parent: Handle, context: Handle, event: Event) -> Handle {
         let handle = self.handle();
         if let Some(ring) = self.ring(tid) {
-            // A stop at the time of its start would come before it.
+            // A stop at the time of its start would be sorted before it.
             let end = span.end.max(span.start.saturating_add(1));
             let start = Body::Start { handle, parent, context, rank: 0, event };
             self.push(span.start, Order::Begin(Reverse(end)), ring, start);
@@ -432,11 +439,11 @@ impl Records<'_> {
     }
 }
 
-/// The last one on a thread that surrounds a span, in the order of their start.
+/// The last one on a thread that surrounds a span, of those sorted by start.
 fn around(all: &[Launch], tid: i64, span: Span) -> Option<usize> {
     let next = all.partition_point(|it| it.span.start <= span.start);
     let near = all[..next].iter().enumerate().rev().filter(|(_, it)| it.tid == tid);
-    // Groups nest only in programs that nest them; a few steps back are enough.
+    // Groups nest only in programs that nest them, so looking back a few is enough.
     near.take(8).find(|(_, it)| it.span.contains(span)).map(|(at, _)| at)
 }
 
@@ -493,7 +500,7 @@ mod tests {
     use crate::model::time::Shift;
 
     #[test]
-    fn a_kernel_of_theirs_is_as_uncertain_as_cupti_makes_it() {
+    fn imported_kernels_are_as_uncertain_as_cupti_s() {
         let on_ours = |low, high| Profile::default().shifted(Shift::between(low, high), &Clock::default()).clock;
         assert_eq!(error_of(&on_ours(5_000, 5_220)), 1_110);
         assert_eq!(error_of(&on_ours(0, i64::MAX / 4)), activity::Span::UNKNOWN_ERROR);

@@ -1,4 +1,4 @@
-//! Which capture a graph was made of (pure).
+//! Which capture each graph was made from (pure).
 //!
 //! ```text
 //! ours     [capture: launch 0, launch 1, launch 2]                hand-overs of launch 1:  x         x
@@ -6,10 +6,12 @@
 //! theirs   [graph 5: node 3, node 8, node 9]    replays:  [.. 3 .... 8 .. 9 ..]  [.. 3 .... 8 .. 9 ..]
 //! ```
 //!
-//! Nothing in either file links the two. What is taken for granted: the numbers of a graph's nodes rise in the order in which they were
-//! captured. All else has to agree: how many there are, the function and datatype in each kernel's name, the order in which kernels of one
-//! communicator run, that a capture ends before its graph is made and launched, and, where NCCL hands over a plan at each replay, that
-//! each kernel has a hand-over of its own before it. What agrees with several is not concluded.
+//! Nothing in either file links the two. One thing is assumed: the numbers of a graph's nodes rise
+//! in the order in which they were captured. Everything else has to agree: the number of nodes; the
+//! function and datatype in each kernel's name; the order in which the kernels of one communicator
+//! run; that a capture ends before its graph is made and launched; and, where NCCL hands over a
+//! plan at each replay, that each kernel has a hand-over of its own before it. If a graph agrees
+//! with several captures, nothing is concluded.
 
 use std::sync::Arc;
 
@@ -20,13 +22,14 @@ use crate::model::timeline::Unmatched;
 /// A launch that was captured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Captured {
-    /// Which, by its place in the caller's list.
+    /// Its index in the caller's list.
     pub(super) launch: usize,
-    /// The communicator, by whatever tells it from others.
+    /// The communicator, as any value that tells it from others.
     pub(super) communicator: Option<usize>,
-    /// What the calls of its group asked of this communicator. It carries some of that.
+    /// What the calls of its group asked of this communicator. The launch carries some of it.
     pub(super) asked: Vec<Asked>,
-    /// When NCCL handed over its plan at replays, in the order of time. Empty where it says nothing of replays.
+    /// When NCCL handed over its plan at replays, in order of time. Empty where NCCL reports no
+    /// replays.
     pub(super) runs: Vec<FileNs>,
 }
 
@@ -37,47 +40,46 @@ pub(super) struct Asked {
     pub(super) datatype: Option<String>,
 }
 
-/// A capture, or what seems to be one.
+/// A capture, or what looks like one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Capture {
     pub(super) launches: Vec<Captured>,
-    /// From its first launch until it had ended.
+    /// From its first launch until the capture ended.
     pub(super) span: Span,
-    /// It may have been several, of which each has a part of the launches.
+    /// It may have been several captures, each with a part of the launches.
     pub(super) may_be_several: bool,
-    /// It was several for certain: no graph has all of the launches.
+    /// It was certainly several captures, so no graph has all of the launches.
     pub(super) is_several: bool,
-    /// The device on which all of its kernels ran, where captures of several lay over each other.
+    /// The device on which all of its kernels ran, where captures of several devices overlapped.
     pub(super) device: Option<u32>,
-    /// The other tool was recording by then, and so has all replays.
+    /// The other tool was already recording, so it has all replays.
     pub(super) was_seen: bool,
 }
 
-/// An executable graph: what of it is NCCL's.
+/// The NCCL part of an executable graph.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
     /// In the order of their numbers.
     pub(super) nodes: Vec<Node>,
-    /// When each of its launches was called for, in the order of time.
+    /// When each of its launches was called, in order of time.
     pub(super) replays: Vec<FileNs>,
-    /// It may have been updated before one of these.
+    /// It may have been updated before one of the replays.
     pub(super) was_updated: bool,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
-    /// The different names of its kernels: one, unless it was changed.
+    /// The different names of its kernels: one, unless the node was changed.
     pub(super) names: Vec<Arc<str>>,
     pub(super) device: u32,
-    /// Its kernel of each replay, where the file has it.
+    /// Its kernel in each replay, where the file has it.
     pub(super) kernels: Vec<Option<Span>>,
 }
 
-/// What the other tool's file has of calls that make graphs.
+/// The other tool's calls that make graphs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Made {
-    /// Captures, those without NCCL included.
+    /// Captures, including those without NCCL.
     pub(super) captures: usize,
     /// Instantiations.
     pub(super) instantiated: Vec<Span>,
@@ -86,25 +88,27 @@ pub(super) struct Made {
 /// The capture of a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// By its place in the list.
+    /// Its index in the list.
     pub(super) capture: usize,
-    /// The number of each replay among all of this capture, from 0; `None` where that is not known and changes nothing.
+    /// The number of each replay among all replays of this capture, from 0. `None` where that is
+    /// not known and makes no difference.
     pub(super) numbers: Option<Vec<u64>>,
 }
 
-/// Whether a graph may have been made of a capture.
+/// Whether a graph may have been made from a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fit {
     No,
-    /// And the numbers of its replays, as in [`Found`].
+    /// Yes, with the numbers of its replays, as in [`Found`].
     Yes(Option<Vec<u64>>),
-    /// And its replays may be one or another.
+    /// Yes, but the numbers of its replays are ambiguous.
     Vaguely,
-    /// Of a part of it, perhaps.
+    /// Perhaps, from a part of the capture.
     Perhaps,
 }
 
-/// The capture of each graph, or why none is concluded. Clocks may be off by `error` ns between the two files.
+/// The capture of each graph, or why none is concluded. The clocks of the two files may differ by
+/// up to `error` ns.
 pub(super) fn conclude(
     captures: &[Capture],
     graphs: &[Graph],
@@ -116,7 +120,7 @@ pub(super) fn conclude(
         .collect();
     let fitting = |fits: &Vec<Fit>| (0..fits.len()).filter(|&at| fits[at] != Fit::No).collect::<Vec<usize>>();
     let all: Vec<Vec<usize>> = fits.iter().map(fitting).collect();
-    // Where no more graphs were made than captured, none is there twice.
+    // If no more graphs were instantiated than captured, no capture was instantiated twice.
     let has_one_each = !made.instantiated.is_empty() && made.instantiated.len() <= made.captures;
     let can_be_taken = |capture: usize| !captures[capture].may_be_several && !captures[capture].is_several;
     let open = if has_one_each { without_taken(&all, &can_be_taken).unwrap_or(all) } else { all };
@@ -135,8 +139,9 @@ pub(super) fn conclude(
         .collect()
 }
 
-/// What is left for each graph when a capture that is all that one graph may have been made of is no other's. `None` where that leaves
-/// nothing for some graph that had something: then a capture was made into several.
+/// The captures left for each graph once a capture that is the only candidate of one graph is taken
+/// from all others. `None` if that leaves a graph that had candidates with none: then one capture
+/// was instantiated several times.
 fn without_taken(all: &[Vec<usize>], can_be_taken: &dyn Fn(usize) -> bool) -> Option<Vec<Vec<usize>>> {
     let mut open = all.to_vec();
     loop {
@@ -193,7 +198,8 @@ fn fit(capture: &Capture, graph: &Graph, made: &Made, error: i64) -> Fit {
     if is_part { Fit::Perhaps } else { Fit::No }
 }
 
-/// Whether kernels of one communicator began in the order of their nodes, in every replay: NCCL has each wait for the one before.
+/// Whether the kernels of each communicator began in the order of their nodes in every replay. NCCL
+/// makes each wait for the one before.
 fn runs_in_order(capture: &Capture, graph: &Graph) -> bool {
     let starts = |node: &Node, replay: usize| node.kernels.get(replay).copied().flatten().map(|span| span.start);
     (0..graph.replays.len()).all(|replay| {
@@ -211,8 +217,9 @@ fn runs_in_order(capture: &Capture, graph: &Graph) -> bool {
     })
 }
 
-/// The numbers of a graph's replays, by what NCCL handed over at each: a kernel waits for the hand-over of its plan, and the next one comes
-/// when the graph is launched again, which is after it has ended.
+/// The numbers of a graph's replays, from what NCCL handed over at each. A kernel waits for the
+/// hand-over of its plan; the next hand-over comes when the graph is launched again, after the
+/// kernel has ended.
 fn numbers(capture: &Capture, graph: &Graph, error: i64) -> Fit {
     let replays = graph.replays.len();
     let mut ranges = vec![(0_i64, i64::MAX); replays];
@@ -232,14 +239,15 @@ fn numbers(capture: &Capture, graph: &Graph, error: i64) -> Fit {
     if capture.launches.iter().all(|launch| launch.runs.is_empty()) {
         return if capture.was_seen { told((0..replays as i64).collect()) } else { Fit::Yes(None) };
     }
-    // As a rule they come one after the other.
+    // Usually the replays are consecutive.
     let firsts = ranges.iter().zip(0..).map(|((least, most), at)| (least - at, most.saturating_sub(at)));
     let (least, most) = firsts.fold((0, i64::MAX), |all, one| (all.0.max(one.0), all.1.min(one.1)));
     if least <= most {
         let is_certain = least == most || least == 0 && capture.was_seen;
         return if is_certain { told((least..least + replays as i64).collect()) } else { Fit::Vaguely };
     }
-    // Their file lacks some, or what of ours would be theirs.
+    // Otherwise the other file lacks some replays, or some of our hand-overs belong to another
+    // graph.
     let mut next = 0;
     let early: Vec<i64> = (ranges.iter())
         .map(|(least, _)| {
@@ -261,8 +269,9 @@ fn numbers(capture: &Capture, graph: &Graph, error: i64) -> Fit {
     if early == late { told(early) } else { Fit::Vaguely }
 }
 
-/// Whether a kernel of this name may carry something of what was asked for. NCCL launches one that is made for one operation of its plan, or
-/// for any; the algorithm and protocol in its name are not always those that run.
+/// Whether a kernel of this name may carry any of what was asked for. NCCL launches a kernel made
+/// for one operation of its plan, or a generic one. The algorithm and protocol in its name are not
+/// always those that run.
 fn may_carry(name: &str, asked: &[Asked]) -> bool {
     const TYPES: [(&str, &str); 12] = [
         ("i8", "int8"),
@@ -289,7 +298,8 @@ fn may_carry(name: &str, asked: &[Asked]) -> bool {
             "AllGatherV" => matches!(&*asked.function, "Broadcast" | "AllGatherV"),
             _ => asked.function == function,
         };
-        // Of integers the kernel for those without sign is taken for both; ours may have a word that is not known here.
+        // NCCL uses the unsigned integer kernels for signed integers, too. Our trace may have a
+        // datatype that is not known here.
         let own =
             asked.datatype.as_deref().map(|own| own.trim_start_matches("nccl").to_ascii_lowercase().replace('_', ""));
         let own = own.map(|own| own.strip_prefix('u').map_or(own.clone(), str::to_owned));
@@ -318,13 +328,14 @@ mod tests {
         list.iter().copied().map(FileNs).collect()
     }
 
-    /// A capture with these launches, that ended at a time.
+    /// A capture with these launches that ended at `end`.
     fn capture(functions: &[&str], end: i64) -> Capture {
         let launches = functions.iter().map(|function| launch(function)).collect();
         Capture { launches, span: Span::of(end - 50, end), was_seen: true, ..Capture::default() }
     }
 
-    /// A graph with these kernels, launched at these times; each kernel takes 2 and begins 10 after the one before.
+    /// A graph with these kernels, launched at these times. Each kernel takes 2 and begins 10 after
+    /// the one before.
     fn graph(names: &[&str], replays: &[i64]) -> Graph {
         let kernel = |at: usize, replay: &i64| {
             let start = replay + 10 * (at as i64 + 1);
@@ -348,13 +359,13 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_is_of_the_capture_whose_launches_it_has() {
+    fn a_graph_matches_the_capture_with_its_launches() {
         let captures = [capture(&["AllReduce", "AllGather"], 100), capture(&["AllGather", "AllReduce"], 200)];
         let graphs = [graph(&[GATHER, F32], &[300, 400]), graph(&[F32, GATHER], &[350])];
         assert_eq!(concluded(&captures, &graphs, &Made::default()), [Ok(1), Ok(0)]);
         let found = conclude(&captures, &graphs, &Made::default(), 0);
         assert_eq!(found[0], Ok(Found { capture: 1, numbers: Some(vec![0, 1]) }));
-        // One node more, one less, another function, another type, and none at all.
+        // One node more, one fewer, another function, another datatype, and no match at all.
         for names in
             [&[F32, GATHER, F32][..], &[F32], &[F32, F32], &[&*F32.replace("f32", "f16"), GATHER], &[SEND, SEND]]
         {
@@ -364,27 +375,28 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_cannot_be_of_what_came_after() {
+    fn a_graph_cannot_come_from_a_later_capture() {
         let two = [capture(&["AllReduce"], 100), capture(&["AllReduce"], 200)];
         let early = graph(&[F32], &[150, 300]);
         let late = graph(&[F32], &[250, 350]);
         let several = Err(Unmatched::SeveralCaptures);
         assert_eq!(concluded(&two, std::slice::from_ref(&early), &Made::default()), [Ok(0)]);
         assert_eq!(concluded(&two, std::slice::from_ref(&late), &Made::default()), [several]);
-        // That the second is of the second follows only where no capture was made into two graphs.
+        // The second graph was made from the second capture only if no capture was instantiated
+        // twice.
         let both = [early, late];
         assert_eq!(concluded(&two, &both, &Made::default()), [Ok(0), several]);
         assert_eq!(concluded(&two, &both, &made(2, &[110, 210])), [Ok(0), Ok(1)]);
         assert_eq!(concluded(&two, &both, &made(2, &[110, 120, 210])), [Ok(0), several]);
-        // Nothing was made of the second before this one ran.
+        // The second capture was not instantiated before this graph ran.
         assert_eq!(concluded(&two, &both[1..], &made(2, &[110, 400])), [Ok(0)]);
-        // Two graphs that could only be of the first.
+        // Two graphs that could only be of the first capture.
         let graphs = [graph(&[F32], &[150]), graph(&[F32], &[160])];
         assert_eq!(concluded(&two, &graphs, &made(2, &[110, 210])), [several, several]);
     }
 
     #[test]
-    fn a_graph_that_changed_and_kernels_out_of_order_are_not_matched() {
+    fn changed_graphs_and_kernels_out_of_order_are_not_matched() {
         let captures = [capture(&["AllReduce", "AllReduce"], 100)];
         let whole = graph(&[F32, F32], &[200, 300]);
         assert_eq!(concluded(&captures, std::slice::from_ref(&whole), &Made::default()), [Ok(0)]);
@@ -396,18 +408,18 @@ mod tests {
         let mut swapped = whole.clone();
         swapped.nodes.swap(0, 1);
         assert_eq!(concluded(&captures, &[swapped.clone()], &Made::default()), [Err(Unmatched::NoCapture)]);
-        // Of two communicators they may run in any order.
+        // Kernels of two communicators may run in any order.
         let mut others = captures[0].clone();
         others.launches[1].communicator = Some(1);
         assert_eq!(concluded(&[others], &[swapped], &Made::default()), [Ok(0)]);
-        // A record that is missing in one replay says nothing against the rest.
+        // A record missing from one replay does not contradict the rest.
         let mut missing = whole;
         missing.nodes[0].kernels[1] = None;
         assert_eq!(concluded(&captures, &[missing], &Made::default()), [Ok(0)]);
     }
 
     #[test]
-    fn what_may_be_several_captures_is_no_graphs_unless_it_has_all_of_it() {
+    fn an_ambiguous_capture_matches_only_a_graph_with_all_of_it() {
         let mut run = capture(&["AllReduce", "AllReduce"], 100);
         run.may_be_several = true;
         let one = capture(&["AllReduce"], 150);
@@ -422,7 +434,7 @@ mod tests {
         assert_eq!(concluded(&[run], &[graph(&[F32, F32], &[200])], &Made::default()), [Err(Unmatched::NoCapture)]);
     }
 
-    /// Replays whose kernels begin at 10, 110, 210.
+    /// Replays whose kernels begin at 10, 110 and 210.
     fn numbered(runs: &[i64], was_seen: bool, error: i64) -> Result<Option<Vec<u64>>, Unmatched> {
         let mut capture = capture(&["AllReduce"], -50);
         capture.launches[0].runs = times(runs);
@@ -432,18 +444,18 @@ mod tests {
     }
 
     #[test]
-    fn replays_are_counted_by_what_was_handed_over_before_their_kernels() {
+    fn replays_are_numbered_by_the_hand_overs_before_their_kernels() {
         assert_eq!(numbered(&[], true, 0), Ok(Some(vec![0, 1, 2])));
         assert_eq!(numbered(&[], false, 0), Ok(None));
         assert_eq!(numbered(&[5, 105, 205], true, 0), Ok(Some(vec![0, 1, 2])));
-        // Their file begins with the third.
+        // The other file begins with the third replay.
         assert_eq!(numbered(&[-200, -100, 5, 105, 205], false, 0), Ok(Some(vec![2, 3, 4])));
-        // It lacks one between.
+        // The other file lacks a replay in between.
         assert_eq!(numbered(&[5, 105, 150, 205], false, 0), Ok(Some(vec![0, 1, 3])));
-        // A kernel without a hand-over of its own is another capture's.
+        // A kernel without a hand-over of its own belongs to another capture.
         assert_eq!(numbered(&[105, 205], false, 0), Err(Unmatched::NoCapture));
         assert_eq!(numbered(&[5, 205], false, 0), Err(Unmatched::NoCapture));
-        // Clocks that are off by a replay tell nothing, unless all replays were seen.
+        // Clocks that are off by a whole replay prove nothing, unless all replays were seen.
         assert_eq!(numbered(&[-100, 5, 105, 205, 305], false, 120), Err(Unmatched::SeveralReplays));
         assert_eq!(numbered(&[5, 105, 205], true, 120), Ok(Some(vec![0, 1, 2])));
     }
@@ -455,9 +467,10 @@ mod tests {
         assert!(!may_carry(F32, &one("AllReduce", "ncclFloat64")));
         assert!(!may_carry(F32, &one("ReduceScatter", "ncclFloat32")));
         assert!(!may_carry(F32, &[]));
-        // Of a group it is made for one operation.
+        // A group's kernel is made for one of its operations.
         assert!(may_carry(F32, &[asked("AllGather", "ncclInt8"), asked("AllReduce", "ncclFloat32")]));
-        // The one for integers without sign runs those with one; a word that is not known says nothing.
+        // The kernel for unsigned integers also runs signed ones. An unknown datatype excludes
+        // nothing.
         assert!(may_carry("ncclDevKernel_AllReduce_Sum_u32_RING_LL", &one("AllReduce", "ncclInt32")));
         assert!(may_carry(F32, &one("AllReduce", "Unknown")));
         assert!(may_carry(GATHER, &one("AllGather", "ncclBfloat16")));

@@ -10,17 +10,19 @@ use super::slower::{Link, Part, Row, Slower};
 use super::wording::grown;
 use crate::import::knowledge::duration;
 
-/// Causes that are named after the first.
+/// How many causes are named after the first.
 const MORE: usize = 2;
-/// The part of the first cause that another has to reach to be named beside it.
+/// How large another cause has to be, relative to the first, to be named with it.
 const BESIDE: f64 = 0.2;
-/// How much an idle GPU weighs against a kernel that takes longer: it may be idle because another rank keeps its host waiting.
+/// How much an idle GPU counts against a kernel that takes longer: the GPU may be idle because
+/// another rank keeps its host waiting.
 const IDLE: f64 = 0.7;
-/// The part of a step's growth that a cause has to explain, where the steps alone do not show it.
+/// The part of a step's growth that a cause has to explain if the step times alone do not show a
+/// change.
 const EXPLAINED: f64 = 0.5;
-/// By how much one link has to have lost more than any other to be named alone.
+/// How many times more than any other link one link has to have lost to be named alone.
 const STANDS_OUT: f64 = 1.5;
-/// Ranks that are named one by one.
+/// How many ranks are named one by one.
 const NAMED: usize = 4;
 
 /// The answer, as data and in words.
@@ -29,26 +31,29 @@ pub(crate) struct Answer {
     pub(crate) verdict: Verdict,
     /// By how much a step grew, ns; `None` without steps.
     pub(crate) step_growth: Option<f64>,
-    /// What changed by itself, the greatest first.
+    /// What changed by itself, largest first.
     pub(crate) causes: Vec<Cause>,
-    /// Ranks that wait for others by as much more or less.
+    /// Ranks that wait longer or shorter for others, by about the same time.
     pub(crate) waiting: Vec<String>,
     pub(crate) text: String,
 }
 
-/// What changed by itself.
+/// Something that changed by itself.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cause {
     pub(crate) part: Part,
-    /// Whose.
+    /// The ranks on which it changed.
     pub(crate) ranks: Vec<String>,
-    /// What takes longer or less, the greatest first; in a step that has something else, what is new in it.
+    /// What takes longer or shorter, largest first. If a step contains other work than before, what
+    /// is new in it.
     pub(crate) what: Vec<String>,
-    /// What it is in place of.
+    /// What the new work replaces.
     pub(crate) instead_of: Vec<String>,
-    /// By how much it grew in a step, or each time, ns; 0 where something else is in a step and the noise hides what that costs.
+    /// By how much it grew in a step, or in each execution, ns. 0 if a step contains other work and
+    /// the noise hides what that costs.
     pub(crate) growth: f64,
-    /// Of a transfer that takes longer over one link: from whom to which rank of the communicator.
+    /// For a transfer that takes longer over one link: the sender and the receiver, as ranks of the
+    /// communicator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) link: Option<(String, i32)>,
     pub(crate) text: String,
@@ -108,7 +113,8 @@ fn direction(verdict: Verdict) -> f64 {
     }
 }
 
-/// Steps that vary too much to tell by themselves grew all the same, where something in them did that explains most of it.
+/// If steps vary too much to show a change by themselves, they still grew if something in them grew
+/// that explains most of it.
 fn explained(slower: &Slower, verdict: Verdict, causes: &[Cause]) -> Option<Verdict> {
     let (steps, first) = (slower.steps.as_ref()?, causes.first()?);
     let growth = steps.growth();
@@ -117,7 +123,7 @@ fn explained(slower: &Slower, verdict: Verdict, causes: &[Cause]) -> Option<Verd
     (verdict == Verdict::CannotTell && is_most).then_some(found)
 }
 
-/// What steps take, where they differ.
+/// How long steps take, where the runs differ.
 fn taken(slower: &Slower) -> String {
     slower.steps.as_ref().map_or_else(String::new, |steps| {
         let [a, b] = [duration(steps.a.median), duration(steps.b.median)];
@@ -125,7 +131,7 @@ fn taken(slower: &Slower) -> String {
     })
 }
 
-/// Whether the second run is slower, and how its beginning words it.
+/// Whether the second run is slower, and the beginning of the answer that says so.
 fn headline(slower: &Slower) -> (Verdict, String) {
     let Some(steps) = &slower.steps else { return without_steps(slower) };
     let [a, b] = [duration(steps.a.median), duration(steps.b.median)];
@@ -149,7 +155,7 @@ fn headline(slower: &Slower) -> (Verdict, String) {
     (steps.verdict, words)
 }
 
-/// The same where nothing repeats: by what each execution takes.
+/// The same for runs in which nothing repeats, from what each execution takes.
 fn without_steps(slower: &Slower) -> (Verdict, String) {
     if slower.ranks.is_empty() {
         return (Verdict::CannotTell, "Cannot tell whether B is slower, because no rank is in both".into());
@@ -189,7 +195,7 @@ fn percent(change: &Change) -> String {
     }
 }
 
-/// Says ranks shortly.
+/// Names ranks briefly.
 struct Names(Vec<String>);
 
 impl Names {
@@ -216,13 +222,13 @@ fn list(words: &[&str]) -> String {
     }
 }
 
-/// What changed by itself in this direction, or in both; the greatest first.
+/// What changed by itself, largest first, in this direction or in both.
 fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
     let fits = |row: &&Row| row.change.verdict.is_change() && direction * row.change.growth() >= 0.0;
     let unit = if slower.steps.is_some() { " a step" } else { "" };
     let mut causes: Vec<Cause> = other_contents(slower, names, direction).into_iter().collect();
     let rows: Vec<&Row> = slower.rows.iter().filter(|row| row.only.is_none()).filter(fits).collect();
-    // Of each rank all that it does itself, and of a direction.
+    // For each rank, everything it does itself that changed in this direction.
     for part in [Part::Works, Part::Idles] {
         for sign in [1.0, -1.0] {
             let of_part = rows.iter().filter(|row| row.part == part && sign * row.change.growth() > 0.0);
@@ -239,7 +245,8 @@ fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
     causes
 }
 
-/// Ranks whose own work changed, or whose GPUs idle: those together that changed about as much as the first.
+/// Ranks whose own work changed or whose GPUs idle, with those that changed about as much as the
+/// first.
 fn of_ranks(part: Part, ranks: &BTreeMap<&str, Vec<&Row>>, names: &Names, unit: &str) -> Option<Cause> {
     let growth = |rows: &[&Row]| rows.iter().map(|row| row.change.growth()).sum::<f64>();
     let (_, most) = ranks.iter().max_by(|one, other| growth(one.1).abs().total_cmp(&growth(other.1).abs()))?;
@@ -277,7 +284,7 @@ fn of_ranks(part: Part, ranks: &BTreeMap<&str, Vec<&Row>>, names: &Names, unit: 
     Some(Cause { part, ranks: alike, what, instead_of: Vec::new(), growth: all, link: None, text })
 }
 
-/// A collective that takes longer by itself, or with the waiting in it.
+/// A collective that takes longer by itself, or together with the waiting in it.
 fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Cause {
     let [a, b] = [duration(row.change.a.median), duration(row.change.b.median)];
     let what = &row.what;
@@ -319,20 +326,20 @@ fn network(Link { from, to, change, .. }: &Link) -> String {
     format!("the network from {from} to rank {to} takes {longer}, {b} a transfer instead of {a}")
 }
 
-/// The links that changed so, the one that lost or gained most first.
+/// The links that changed this way, largest change first.
 fn changed(links: &[Link], verdict: Verdict) -> Vec<&Link> {
     let mut changed: Vec<&Link> = links.iter().filter(|link| link.change.verdict == verdict).collect();
     changed.sort_by(|one, other| other.lost.abs().total_cmp(&one.lost.abs()));
     changed
 }
 
-/// The one that changed much more than the others.
+/// The one link that changed much more than the others.
 fn alone<'a>(changed: &[&'a Link]) -> Option<&'a Link> {
     let (first, second) = (changed.first()?, changed.get(1));
     second.is_none_or(|second| first.lost.abs() >= STANDS_OUT * second.lost.abs()).then_some(*first)
 }
 
-/// What the steps of one run have and those of the other do not.
+/// What the steps of one run contain and those of the other do not.
 fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Cause> {
     let only: Vec<&Row> = slower.rows.iter().filter(|row| row.only.is_some() && row.part != Part::Waits).collect();
     let of = |side: char| -> Vec<String> {
@@ -341,7 +348,7 @@ fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Caus
         names.into_iter().map(str::to_owned).collect()
     };
     let (in_a, in_b) = (of('A'), of('B'));
-    // By how much each rank's steps grew, and the noise of that.
+    // By how much each rank's steps grew, with the noise.
     let mut ranks: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for rank in only.iter().flat_map(|row| row.ranks.iter().map(move |rank| (rank, row))) {
         let sums = ranks.entry(rank.0).or_default();

@@ -1,4 +1,5 @@
-//! Whether two files are of one run or of two, from their times, hosts and processes; and which pairs make no sense.
+//! Whether two files come from the same run or from two, judged by their times, hosts and
+//! processes; and which pairs cannot be compared.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -7,16 +8,16 @@ use crate::cli::reason::Reason;
 use crate::import::knowledge::utc;
 use crate::import::{Profile, Span, Tool, WALL_CLOCKS_NS};
 
-/// What helps where neither case fits.
+/// What helps if neither case fits.
 const ANYWAY: &str = "--as two-runs compares counts and durations all the same";
 
-/// What two files are to each other.
+/// How two files are related.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Case {
     /// The same processes, recorded by two tools at once: moments can be compared.
     SameRun,
-    /// Two runs: only counts and durations can.
+    /// Two runs: only counts and durations can be compared.
     TwoRuns,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Recognised {
     pub(crate) reason: String,
 }
 
-/// Recognises the case; `said` is what the person says it is.
+/// Recognises the case; `said` is what the user says it is.
 ///
 /// # Errors
 ///
@@ -51,7 +52,7 @@ pub(crate) fn recognise(a: &Profile, b: &Profile, said: Option<Case>) -> Result<
     }
 }
 
-/// Refuses what can have nothing in common.
+/// Refuses files that can have nothing in common.
 fn comparable(a: &Profile, b: &Profile) -> Result<(), Reason> {
     let name = |profile: &Profile| profile.source.path.display().to_string();
     for profile in [a, b] {
@@ -69,7 +70,7 @@ fn comparable(a: &Profile, b: &Profile) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whether two files of one tool hold the very same things.
+/// Whether two files of one tool are the same recording.
 fn same_recording(a: &Profile, b: &Profile) -> bool {
     let pids = |profile: &Profile| profile.processes.iter().map(|process| process.pid).collect::<Vec<_>>();
     let is_same_time = match (utc_extent(a), utc_extent(b)) {
@@ -85,7 +86,8 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
         return two("the times of one of them are related to no other clock, so they are taken for two runs".into());
     };
     let common: Vec<i64> = pids(a).into_iter().filter(|pid| pids(b).contains(pid)).collect();
-    // Two tools read the wall clock at two times, and a job may be shorter than these are apart.
+    // Two tools read the wall clock at different times, and a job may be shorter than the time
+    // between.
     let apart = times_b.start.since(times_a.end).max(times_a.start.since(times_b.end));
     let may_be_one = !common.is_empty() && a.source.tool != b.source.tool;
     if apart > if may_be_one { WALL_CLOCKS_NS.cast_signed() } else { 0 } {
@@ -133,7 +135,7 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
     }
 }
 
-/// From the first to the last thing, since 1970.
+/// The time since 1970 from the first item to the last.
 fn utc_extent(profile: &Profile) -> Option<Span> {
     let (extent, offset) = (profile.extent()?, profile.clock.to_utc?);
     Some(extent.shifted(offset))
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_may_be_shorter_than_two_readings_of_the_wall_clock_are_apart() {
+    fn a_job_may_be_shorter_than_the_time_between_clock_readings() {
         for start in [-900_000_000, 500, 900_000_000] {
             let (ours, theirs) = (profile(Tool::Ncclscope, Some("n1"), 7, 0), profile(Tool::Kineto, None, 7, start));
             assert_eq!(recognise(&ours, &theirs, None).unwrap().case, Case::SameRun, "{start}");
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn other_times_are_another_run() {
+    fn different_times_mean_different_runs() {
         let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
         let tools = [Tool::Ncclscope, Tool::Nsight, Tool::Kineto];
         for (one, tool) in tools.into_iter().flat_map(|one| tools.map(|tool| (one, tool))) {
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_the_reason() {
+    fn impossible_pairs_are_refused_with_the_reason() {
         let ours = profile(Tool::Ncclscope, Some("n1"), 7, 0);
         for (a, b, reason) in [
             (&ours, profile(Tool::Nsight, Some("n2"), 7, 0), "different hosts"),
@@ -222,7 +224,7 @@ mod tests {
             let error = recognise(a, &b, None).unwrap_err().to_string();
             assert!(error.contains(reason), "{reason}: {error}");
         }
-        // Two processes of one time may be compared by their durations, if one says so.
+        // Two processes that ran at the same time may be compared by duration if the user says so.
         let other = profile(Tool::Ncclscope, Some("n1"), 8, 0);
         assert_eq!(recognise(&ours, &other, Some(Case::TwoRuns)).unwrap().case, Case::TwoRuns);
     }

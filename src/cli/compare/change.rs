@@ -1,38 +1,40 @@
-//! Whether a quantity differs between two runs beyond what it varies by within each of them.
+//! Whether a quantity differs between two runs by more than it varies within each of them.
 //!
-//! What follows each other in a run depends on each other: a machine is busy for a while, a GPU warms up. So a run's values are divided into
-//! consecutive blocks, and their medians are what is compared. A change counts where three things hold: chance seldom makes blocks that
-//! differ so (Mann and Whitney, corrected after Holm), the medians differ by more than the blocks of both runs do, and by a least effect.
+//! Successive values of a run depend on each other: a machine is busy for a while, a GPU warms up.
+//! So a run's values are divided into consecutive blocks, and the medians of the blocks are
+//! compared. A change counts if three things hold: blocks seldom differ this much by chance
+//! (Mann-Whitney test, with Holm's correction), the medians differ by more than the blocks within
+//! each run do, and the difference reaches a minimum.
 
 use serde::Serialize;
 
 use super::statistics::{Distribution, holm, mann_whitney};
 
-/// Of every run the first tenth is warm-up, at least so much and at most so much.
+/// The first tenth of every run is warm-up, between this minimum and this maximum of values.
 const WARM_UP: (usize, usize) = (1, 20);
-/// Blocks of a run; with fewer values each is one.
+/// Blocks per run; with fewer values, each value is a block.
 const BLOCKS: usize = 10;
-/// Blocks below which nothing is concluded.
+/// With fewer blocks, nothing is concluded.
 pub(crate) const ENOUGH: usize = 5;
-/// Corrected probability below which a difference is taken for one.
+/// A corrected probability below this counts as a difference.
 pub(crate) const LEVEL: f64 = 0.05;
-/// Change of the median from which a difference counts.
+/// The relative change of the median from which a difference counts.
 pub(crate) const EFFECT: f64 = 0.05;
 
-/// Noise, as a part of the median, that could hide too much for saying that nothing changed.
+/// Noise, as a fraction of the median, above which one cannot say that nothing changed.
 const HIDDEN: f64 = 0.5;
 
-/// What became of a quantity.
+/// The verdict on a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
     /// It is greater in the second run.
     Slower,
-    /// It is less.
+    /// It is less in the second run.
     Faster,
-    /// The runs themselves vary so much that it cannot be told.
+    /// The runs themselves vary too much to tell.
     CannotTell,
-    /// The difference is none, or too small to count.
+    /// There is no difference, or one too small to count.
     Same,
     /// There are too few values to tell.
     TooFew,
@@ -50,7 +52,7 @@ impl Verdict {
         }
     }
 
-    /// It is one or the other.
+    /// Whether the quantity changed, in either direction.
     pub(crate) fn is_change(self) -> bool {
         matches!(self, Verdict::Slower | Verdict::Faster)
     }
@@ -59,13 +61,14 @@ impl Verdict {
 /// A quantity in two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Change {
-    /// Of the first run without warm-up, ns.
+    /// The first run's values without warm-up, ns.
     pub(crate) a: Distribution,
-    /// Of the second.
+    /// The second run's values without warm-up, ns.
     pub(crate) b: Distribution,
-    /// By how much the blocks of each run differ, from the tenth to the ninetieth of a hundred, ns.
+    /// How much the blocks of each run differ: from their 10th to their 90th percentile, ns.
     pub(crate) noise: [f64; 2],
-    /// Of Mann and Whitney's test of the blocks, corrected after Holm; `None` where there are too few.
+    /// The probability by the Mann-Whitney test of the blocks, with Holm's correction; `None` where
+    /// there are too few blocks.
     pub(crate) probability: Option<f64>,
     pub(crate) verdict: Verdict,
 }
@@ -76,13 +79,14 @@ impl Change {
         self.b.median - self.a.median
     }
 
-    /// What the median has to grow or shrink by at least, ns: where each run varies by so much, the next may be off by as much.
+    /// The least change of the median that counts, ns: if each run varies by this much, the next
+    /// may be off by as much.
     pub(crate) fn noise(&self) -> f64 {
         self.noise.iter().sum()
     }
 }
 
-/// Two runs' values, each in the order of time, to be compared.
+/// The values of two runs, each in order of time, that are to be compared.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pair {
     a: Vec<f64>,
@@ -102,8 +106,8 @@ impl Pair {
     }
 }
 
-/// Compares all pairs, correcting each probability for how many there are. A change of less than `least` ns does not count. `None` where a
-/// side has no values but warm-up.
+/// Compares all pairs, and corrects each probability for the number of pairs. A change of less than
+/// `least` ns does not count. `None` where a side has only warm-up values.
 pub(crate) fn compare(pairs: &[Pair], least: f64) -> Vec<Option<Change>> {
     let tested: Vec<usize> = (0..pairs.len()).filter(|at| pairs[*at].is_enough()).collect();
     let raw: Vec<f64> =
@@ -136,13 +140,13 @@ fn change(pair: &Pair, probability: Option<f64>, least: f64) -> Option<Change> {
     Some(change)
 }
 
-/// Values without the warm-up.
+/// The values without the warm-up.
 fn steady(values: &[f64]) -> &[f64] {
     let warm_up = values.len().div_ceil(10).clamp(WARM_UP.0, WARM_UP.1);
     values.get(warm_up..).unwrap_or_default()
 }
 
-/// The medians of consecutive blocks of the same length, give or take one.
+/// The medians of consecutive blocks; block lengths differ by one at most.
 fn blocks(values: &[f64]) -> Vec<f64> {
     let count = values.len().min(BLOCKS);
     let edge = |block: usize| block * values.len() / count.max(1);
@@ -153,7 +157,7 @@ fn blocks(values: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Values around one, off by at most a hundredth of it, in an order without a trend.
+    /// Values within 1 % of `middle`, in an order without a trend.
     fn around(count: usize, middle: f64) -> Vec<f64> {
         (0..count).map(|number| middle * (0.99 + (number * 7919 % 100) as f64 / 5000.0)).collect()
     }
@@ -163,18 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_told_from_what_did_not() {
+    fn changed_and_unchanged_values_are_told_apart() {
         let run = |middle| around(40, middle);
         assert_eq!(verdict(&run(1e6), &run(1.2e6)), Verdict::Slower);
         assert_eq!(verdict(&run(1.2e6), &run(1e6)), Verdict::Faster);
         assert_eq!(verdict(&run(1e6), &run(1e6)), Verdict::Same);
-        // Beyond chance, and too little to count.
+        // Beyond chance, but too small to count.
         assert_eq!(verdict(&run(1e6), &run(1.04e6)), Verdict::Same);
     }
 
     #[test]
-    fn few_are_too_few() {
-        // Five and one of warm-up are enough, and one less is not.
+    fn too_few_values_give_no_verdict() {
+        // Five values plus one of warm-up are enough; one fewer is not.
         let verdict = |count| verdict(&around(count, 1e6), &around(count, 2e6));
         assert_eq!((verdict(6), verdict(5), verdict(2)), (Verdict::Slower, Verdict::TooFew, Verdict::TooFew));
         assert!(compare(&[Pair::new(&[1.0], &[1.0, 2.0])], 0.0)[0].is_none());
@@ -189,8 +193,9 @@ mod tests {
         assert!(change.a.max < 1.1e6);
     }
 
-    /// A run whose machine is busy now and then for many steps on end: neighbours are alike, and far ones are not.
-    fn in_moods(count: usize, seed: u64) -> Vec<f64> {
+    /// A run whose machine is busy from time to time, for many steps in a row: neighbouring values
+    /// are alike, distant ones are not.
+    fn with_busy_phases(count: usize, seed: u64) -> Vec<f64> {
         let mut state = seed;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -206,24 +211,26 @@ mod tests {
     }
 
     #[test]
-    fn values_that_depend_on_their_neighbours_are_not_taken_for_independent() {
+    fn correlated_values_are_not_treated_as_independent() {
         let (mut alone, mut found) = (0, 0);
         for seed in 0..400 {
-            let (a, b) = (in_moods(400, 2 * seed + 1), in_moods(400, 2 * seed + 2));
+            let (a, b) = (with_busy_phases(400, 2 * seed + 1), with_busy_phases(400, 2 * seed + 2));
             alone += usize::from(mann_whitney(&a, &b).unwrap() < LEVEL);
             found += usize::from(verdict(&a, &b).is_change());
         }
-        // The same process on both sides: each value for itself, the test finds differences in most pairs.
+        // Both sides come from the same process. Taken one by one, its values make the test find
+        // differences in most pairs.
         assert!(alone > 200, "{alone}");
         assert!(found <= 8, "{found} of 400");
-        // What is greater than all moods is found.
-        let slower = |seed| in_moods(400, seed).iter().map(|value| value * 1.6).collect::<Vec<_>>();
-        let seen = (0..100).filter(|seed| verdict(&in_moods(400, seed + 1), &slower(seed + 1000)) == Verdict::Slower);
+        // A change larger than the variation is found.
+        let slower = |seed| with_busy_phases(400, seed).iter().map(|value| value * 1.6).collect::<Vec<_>>();
+        let seen =
+            (0..100).filter(|seed| verdict(&with_busy_phases(400, seed + 1), &slower(seed + 1000)) == Verdict::Slower);
         assert!(seen.count() >= 95);
     }
 
     #[test]
-    fn noise_hides_a_change_and_says_so() {
+    fn a_change_hidden_by_noise_is_reported_as_such() {
         let noisy = |middle: f64, turn: usize| -> Vec<f64> {
             (0..12).map(|number| middle * if (number / 2 + turn).is_multiple_of(2) { 0.7 } else { 1.4 }).collect()
         };
@@ -231,8 +238,8 @@ mod tests {
     }
 
     #[test]
-    fn many_quantities_ask_for_more() {
-        // 6 and 6 values that do not overlap: 2 of all 924 ways to choose.
+    fn more_quantities_need_stronger_evidence() {
+        // 6 against 6 values that do not overlap: 2 of the 924 possible choices.
         let pair = || Pair::new(&around(7, 1e6), &around(7, 2e6));
         let probability = |count: usize| compare(&vec![pair(); count], 0.0)[0].unwrap().probability.unwrap();
         assert!((probability(1) - 2.0 / 924.0).abs() < 1e-9);

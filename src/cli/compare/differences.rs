@@ -1,4 +1,5 @@
-//! In what two runs differ that makes their times differ: first what makes them other jobs, then what was recorded and run.
+//! The differences between two runs that make their times differ: first what makes them different
+//! jobs, then what was recorded and run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +10,22 @@ use super::ranks::{self, Class, Kind, Ranks};
 use super::wording::shortened_name;
 use crate::import::{Profile, Tool};
 
-/// Kinds of operations that are named one by one.
+/// How many kinds of operations are named one by one.
 const KINDS: usize = 5;
-/// Ranks that are named one by one.
+/// How many ranks are named one by one.
 const NAMED: usize = 8;
 
-/// What two files differ in, in words.
+/// The differences between two files, in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Differences {
-    /// What makes them other jobs: ranks, sizes, GPUs, NCCL. A difference of times may be due to that alone.
+    /// What makes them different jobs: ranks, sizes, GPUs, NCCL. A difference in times may be due
+    /// to that alone.
     pub(crate) of_jobs: Vec<String>,
-    /// The rest: hosts, communicators, what was recorded, what only one has.
+    /// The rest: hosts, communicators, what was recorded, what only one of them has.
     pub(crate) others: Vec<String>,
 }
 
-/// Finds them.
+/// Finds the differences.
 pub(crate) fn find(a: &Profile, b: &Profile, [ranks_a, ranks_b]: [&Ranks; 2], case: Case) -> Differences {
     let is_other_run = case == Case::TwoRuns;
     let mut of_jobs = List::default();
@@ -39,7 +41,7 @@ pub(crate) fn find(a: &Profile, b: &Profile, [ranks_a, ranks_b]: [&Ranks; 2], ca
     let mut others = List::default();
     if is_other_run {
         others.differ("hosts", a.host.clone().unwrap_or_default(), b.host.clone().unwrap_or_default());
-        // What names NCCL's communicators have is not in a file of Nsight Systems.
+        // Files of Nsight Systems do not say the names of NCCL's communicators.
         let is_named = a.source.tool != Tool::Nsight && b.source.tool != Tool::Nsight;
         others.differ("communicators", communicators(a, is_named), communicators(b, is_named));
         others.differ("tools", a.source.tool.to_string(), b.source.tool.to_string());
@@ -63,7 +65,7 @@ pub(crate) fn find(a: &Profile, b: &Profile, [ranks_a, ranks_b]: [&Ranks; 2], ca
 struct List(Vec<String>);
 
 impl List {
-    /// What only one of them knows is no difference.
+    /// If only one of them knows it, it is not a difference.
     fn differ(&mut self, what: &str, a: String, b: String) {
         if a != b && !a.is_empty() && !b.is_empty() {
             self.0.push(format!("{what}: {a} and {b}"));
@@ -71,7 +73,7 @@ impl List {
     }
 }
 
-/// What ran on one side only, in words: what NCCL did first.
+/// What ran on one side only, in words; what NCCL did first.
 fn only_in(one: &Ranks, other: &Ranks) -> Vec<String> {
     let theirs: BTreeSet<&Kind> = other.kinds.iter().collect();
     let mut missing: Vec<&Kind> = one.kinds.iter().filter(|kind| !theirs.contains(kind)).collect();
@@ -79,7 +81,7 @@ fn only_in(one: &Ranks, other: &Ranks) -> Vec<String> {
     missing.into_iter().map(|kind| shortened_name(&kind.name)).collect()
 }
 
-/// The ranks that are in a file.
+/// The ranks in a file.
 fn present(profile: &Profile) -> String {
     let ranks: BTreeSet<i32> = profile.processes.iter().filter_map(|it| it.rank).collect();
     match (ranks.len(), ranks.first(), ranks.last()) {
@@ -90,7 +92,7 @@ fn present(profile: &Profile) -> String {
     }
 }
 
-/// How many ranks the job has: as it says, or as many as its largest communicator.
+/// How many ranks the job has: as the file says, or else the size of its largest communicator.
 fn world(profile: &Profile) -> String {
     let largest = profile.communicators.iter().filter_map(|it| it.ranks).max();
     profile.world.or(largest).map(|ranks| ranks.to_string()).unwrap_or_default()
@@ -101,7 +103,7 @@ fn devices(profile: &Profile) -> String {
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Names and sizes of the communicators, or sizes alone, each once.
+/// Names and sizes of the communicators, or sizes alone, without repeats.
 fn communicators(profile: &Profile, is_named: bool) -> String {
     let all = profile.communicators.iter().filter_map(|it| {
         let name = is_named.then(|| it.name.clone().unwrap_or_else(|| "unnamed".into()));
@@ -111,7 +113,7 @@ fn communicators(profile: &Profile, is_named: bool) -> String {
     all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// The presets of the recordings, as their first words say.
+/// The presets of the recordings: their first words.
 fn presets(profile: &Profile) -> String {
     let words = profile.notes.iter().filter_map(|note| note.split("; ").find_map(|part| part.strip_prefix("preset ")));
     words.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")

@@ -13,31 +13,34 @@ use crate::trace::names;
 pub(crate) struct Row {
     /// The name, without parameters.
     pub(crate) name: String,
-    /// Whether NCCL made it.
+    /// Whether it is one of NCCL's.
     pub(crate) nccl: bool,
-    /// Durations of the first file's, ns.
+    /// Durations in the first file, ns.
     pub(crate) a: Option<Distribution>,
-    /// Durations of the second file's, ns.
+    /// Durations in the second file, ns.
     pub(crate) b: Option<Distribution>,
-    /// The second's duration by the first's, kernel by kernel, rank by rank in the order of their start, where both have as many.
+    /// The second duration divided by the first, kernel by kernel, rank by rank in order of start;
+    /// only if both files have equally many.
     pub(crate) ratio: Option<Distribution>,
-    /// The median of these; where one side has more, the second's median by the first's.
+    /// The median of these ratios. If one side has more kernels, the second median divided by the
+    /// first.
     pub(crate) by: Option<f64>,
 }
 
-/// All kernels by their names; NCCL's first, then by the time they took.
+/// All kernels by name: NCCL's first, then by the time they took.
 pub(crate) fn by_name(a: &Profile, b: &Profile) -> Vec<Row> {
     rows(a, b, |_, kernel| Some(kernel_name::common(&kernel.name)))
 }
 
-/// NCCL's by what they carry, where both sides know sizes.
+/// NCCL's kernels by what they carry, where both sides know sizes.
 pub(crate) fn by_operation(a: &Profile, b: &Profile) -> Vec<Row> {
     let rows = rows(a, b, |profile, kernel| carried(profile, kernel).filter(|_| kernel.is_nccl()));
     let on = |side: fn(&Row) -> bool| rows.iter().any(side);
     if on(|row| row.a.is_some()) && on(|row| row.b.is_some()) { rows } else { Vec::new() }
 }
 
-/// What a kernel carries, in words that do not depend on the tool; `None` where its sizes are not known.
+/// What a kernel carries, in words that do not depend on the tool; `None` if its sizes are not
+/// known.
 fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
     let operations: Vec<&Operation> = kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect();
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
@@ -54,9 +57,9 @@ fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
 }
 
 fn rows(a: &Profile, b: &Profile, key: impl Fn(&Profile, &Kernel) -> Option<String>) -> Vec<Row> {
-    // By name: durations of both sides, rank by rank in the order of their start.
+    // By name: the durations of both sides, rank by rank in order of start.
     let mut names: BTreeMap<String, (bool, [Vec<f64>; 2])> = BTreeMap::new();
-    // Kernels have few names, and to find the common one of each takes a while.
+    // Kernels have few names, and the common form of a name takes a while to find.
     for (side, profile) in [a, b].into_iter().enumerate() {
         let mut known: BTreeMap<&str, Option<String>> = BTreeMap::new();
         for kernel in by_rank(profile) {
@@ -83,11 +86,12 @@ fn rows(a: &Profile, b: &Profile, key: impl Fn(&Profile, &Kernel) -> Option<Stri
     rows
 }
 
-/// The kernels rank by rank, each rank's in the order of their start: so those of one rank pair with those of the same.
+/// The kernels rank by rank, each rank's in order of start, so that kernels of the same rank pair
+/// up.
 fn by_rank(profile: &Profile) -> Vec<&Kernel> {
     let about = |kernel: &Kernel| profile.processes.get(kernel.process).map(|it| (it.rank.unwrap_or(i32::MAX), it.pid));
     let mut kernels: Vec<&Kernel> = profile.kernels.iter().collect();
-    // Stable: they are in the order of their start.
+    // A stable sort keeps them in order of start.
     kernels.sort_by_cached_key(|kernel| about(kernel));
     kernels
 }
@@ -137,11 +141,11 @@ mod tests {
         let ratio = |a: i32, b: i32| by_name(&ranks(a), &ranks(b))[0].ratio.unwrap();
         assert_eq!((ratio(0, 0).min, ratio(0, 0).max), (1.0, 1.0));
         assert_eq!((ratio(0, 1).min, ratio(0, 1).max), (0.5, 2.0));
-        // With one more on a side, their medians are left.
+        // With one more kernel on a side, only their medians are compared.
         let more = profile(&[("_Z4stepPf", 0, 10), ("_Z4stepPf", 20, 40), ("_Z4stepPf", 50, 70)]);
         let step = &by_name(&a, &more)[1];
         assert_eq!((step.name.as_str(), step.ratio, step.by), ("step", None, Some(20.0 / 15.0)));
-        // Nothing is known of sizes, so there is nothing to show by them.
+        // No sizes are known, so there is nothing to show by size.
         assert!(by_operation(&a, &b).is_empty());
     }
 }

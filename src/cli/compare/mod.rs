@@ -1,11 +1,13 @@
-//! `ncclscope compare`: two runs of a job, or a trace of ours with a file of another tool of the same run.
+//! `ncclscope compare`: two runs of a job, or one of our traces and another tool's file of the same
+//! run.
 //!
 //! ```text
 //!   runs -> Profile -> ranks -> steps -> slower -> answer --> report
 //!                   \-> differences, kernels, starts -------/
 //! ```
 //!
-//! [`case`] says what the two are to each other. [`change`] decides what counts as a change, with the means of [`statistics`].
+//! [`case`] decides how the two are related. [`change`] decides what counts as a change, with the
+//! methods in [`statistics`].
 
 mod answer;
 pub(super) mod case;
@@ -35,13 +37,14 @@ use self::report::{Knowledge, Report, Style};
 use crate::cli::reason::Reason;
 use crate::import::{Profile, knowledge};
 
-/// Of the report's JSON.
+/// The version of the report's JSON.
 const FORMAT_VERSION: u32 = 2;
 
-/// What the command line says.
+/// Arguments on the command line.
 #[derive(Args)]
 pub(super) struct Wish {
-    /// The first run: a trace, an SQLite export of Nsight Systems, JSON of PyTorch's profiler, or a folder with those of its ranks
+    /// The first run: a trace, an SQLite export of Nsight Systems, JSON of PyTorch's profiler, or a
+    /// folder with those of its ranks
     a: PathBuf,
     /// The second run, likewise; or what another tool recorded of the same run
     b: PathBuf,

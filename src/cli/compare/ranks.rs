@@ -1,7 +1,9 @@
-//! A profile by ranks: what each one's GPU did, in order, and how long of each collective it only waited for the others.
+//! A profile by rank: what each rank's GPU did, in order, and how much of each collective it spent
+//! only waiting for the others.
 //!
-//! A collective's kernel runs until the last rank has come and the data is through. The rank that comes last waits for nobody, so its
-//! kernel is the shortest, and what another rank's takes beyond that is waiting. Durations need no common clock.
+//! A collective's kernel runs until the last rank has arrived and the data has been transferred.
+//! The rank that arrives last waits for nobody, so its kernel is the shortest. What another rank's
+//! kernel takes beyond that is waiting. Durations need no common clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,17 +17,17 @@ use crate::trace::names;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Class {
-    /// A kernel of the application's.
+    /// A kernel of the application.
     Kernel,
     /// A copy or a memset.
     Copy,
-    /// A kernel of NCCL's.
+    /// A kernel of NCCL.
     Communication,
     /// A call into NCCL, where there are no kernels.
     Call,
 }
 
-/// Things that are the same in every run.
+/// What identifies the same thing in every run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Kind {
     pub(crate) class: Class,
@@ -35,38 +37,40 @@ pub(crate) struct Kind {
 /// One thing that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// By its place in [`Ranks::kinds`].
+    /// Index into [`Ranks::kinds`].
     pub(crate) kind: usize,
     pub(crate) span: Span,
-    /// How much of it was waiting for other ranks, ns; `None` where that cannot be told.
+    /// How much of it was waiting for other ranks, ns; `None` if that is unknown.
     pub(crate) waited: Option<u64>,
-    /// When the host launched it, where that is known.
+    /// When the host launched it, if known.
     pub(crate) launched: Option<FileNs>,
 }
 
 /// What one rank's GPU did.
 #[derive(Clone, Debug)]
 pub(crate) struct Rank {
-    /// `rank 3`; `process 3` where the job's ranks are not told; and the GPU, where it is one of several.
+    /// `rank 3`, or `process 3` if the job's ranks are not known; plus the GPU if the rank has
+    /// several.
     pub(crate) label: String,
     pub(crate) number: Option<i32>,
-    /// By its place in the profile.
+    /// Index in the profile.
     pub(crate) process: usize,
-    /// In the order of their start.
+    /// In order of start.
     pub(crate) items: Vec<Item>,
 }
 
-/// A profile by ranks.
+/// A profile by rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranks {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) all: Vec<Rank>,
-    /// Collectives have members whose files are not here, so that the one which all wait for may be missing.
+    /// Some members of collectives have no file here, so the rank that all wait for may be missing.
     pub(crate) is_partial: bool,
 }
 
 impl Ranks {
-    /// Of a profile; of its calls into NCCL, where kernels are not what both have.
+    /// The ranks of a profile, with kernels or, if the two profiles do not both have them, with
+    /// calls into NCCL.
     pub(crate) fn of(profile: &Profile, with_kernels: bool) -> Ranks {
         let mut ranks = Ranks::default();
         let mut kinds = HashMap::new();
@@ -80,7 +84,8 @@ impl Ranks {
                 lists.entry((call.process, 0)).or_default().push(item);
             }
         }
-        // Without a rank in the job, the one in the largest communicator is the same in the next run, as no process number is.
+        // If the job's rank is unknown, the rank in the largest communicator is the same in the
+        // next run. A process id is not.
         let mut largest: HashMap<usize, (i32, i32)> = HashMap::new();
         for operation in profile.operations.iter().chain(profile.nccl_calls.iter().map(|call| &call.operation)) {
             let communicator = operation.communicator.map(|at| &profile.communicators[at]);
@@ -109,7 +114,7 @@ impl Ranks {
             let number = number.filter(|_| is_alone(process));
             ranks.all.push(Rank { label, number, process, items });
         }
-        // Stable: the GPUs of a process stay in their order.
+        // A stable sort keeps the GPUs of a process in order.
         ranks.all.sort_by_key(|rank| order(rank.process));
         ranks
     }
@@ -132,7 +137,7 @@ impl Ranks {
             profile.cuda_calls.iter().map(|it| ((it.process, it.correlation), it.span.start)).collect();
         let (waited, is_partial) = waiting(profile);
         self.is_partial = is_partial;
-        // Kernels have few names, and to find the common one of each takes a while.
+        // Kernels have few names, and the common form of a name takes a while to find.
         let mut own: HashMap<&str, usize> = HashMap::new();
         for (at, kernel) in profile.kernels.iter().enumerate() {
             let kind = if kernel.is_nccl() {
@@ -158,16 +163,19 @@ impl Ranks {
     }
 }
 
-/// What is the same on all ranks of an operation: whose it is, its number, and how many of that number the rank had before.
+/// What an operation has in common on all ranks: its communicator's hash and name, its number, and
+/// how many operations with that number the rank had before.
 type Shared<'a> = (Option<u64>, &'a str, u64, usize);
 
-/// How long each kernel of a collective waited for other ranks, by its place; and whether members are missing.
+/// How long each kernel of a collective waited for other ranks, by index; and whether members are
+/// missing.
 fn waiting(profile: &Profile) -> (HashMap<usize, u64>, bool) {
     let mut turns: HashMap<(usize, u32, Option<u64>, u64), usize> = HashMap::new();
     let mut shared: HashMap<Shared<'_>, Vec<usize>> = HashMap::new();
     for (at, kernel) in profile.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl()) {
         let Some(first) = kernel.carried.operations.first().map(|first| &profile.operations[*first]) else { continue };
-        // The same operation on another rank has the same number. A replay of a graph has the number of its capture: in its turn.
+        // An operation has the same number on every rank. A replay of a graph has the number of its
+        // capture, so replays are counted.
         let Some(number) = first.correlation.or(first.seq).filter(|_| !first.is_point_to_point()) else { continue };
         let communicator = first.communicator.map(|at| &profile.communicators[at]);
         let hash = communicator.and_then(|it| it.hash);
@@ -193,7 +201,7 @@ fn waiting(profile: &Profile) -> (HashMap<usize, u64>, bool) {
     (waited, is_partial)
 }
 
-/// What a kernel carries, as it is in every run; `None` where that is not known.
+/// What a kernel carries, in terms that are the same in every run; `None` if that is not known.
 fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
     let operations: Vec<&Operation> = kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect();
     match operations[..] {
@@ -215,7 +223,8 @@ fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
     }
 }
 
-/// An operation as it is in every run: function, size, type, communicator. Hashes, numbers and what NCCL chose are others in each.
+/// An operation in terms that are the same in every run: function, size, datatype, communicator.
+/// Hashes, numbers and what NCCL chose differ between runs.
 pub(crate) fn operation(profile: &Profile, operation: &Operation) -> String {
     let mut words = vec![operation.function.clone()];
     words.extend(operation.bytes.map(names::size));

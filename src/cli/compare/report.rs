@@ -1,4 +1,4 @@
-//! The report of a comparison: as data for JSON, and as sections for people, as text or Markdown.
+//! The report of a comparison: as data for JSON, and as sections for people, in text or Markdown.
 
 use std::io::{self, Write};
 
@@ -19,33 +19,33 @@ use crate::cli::colour;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};
 
-/// Rows of a table for people; the JSON has all.
+/// Rows of a table for people; the JSON has all of them.
 const ROWS: usize = 25;
 
 /// Everything a comparison found.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// Of this structure.
+    /// The version of this structure.
     pub(crate) format_version: u32,
     pub(crate) a: Side,
     pub(crate) b: Side,
     #[serde(flatten)]
     pub(crate) recognised: Recognised,
-    /// In what the two differ, before any verdict.
+    /// How the two differ, before any verdict.
     pub(crate) differences: Differences,
-    /// Two runs: which is slower, and why.
+    /// For two runs: which is slower, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) answer: Option<Answer>,
     /// What each side knows about NCCL's kernels.
     pub(crate) knowledge: Vec<Knowledge>,
-    /// One run: moments.
+    /// For one run: a comparison of moments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) starts: Option<Starts>,
     /// Kernels by name and order.
     pub(crate) kernels: Vec<KernelRow>,
-    /// NCCL's kernels by what they carry, where both sides know.
+    /// NCCL's kernels by what they carry, where both sides know it.
     pub(crate) operations: Vec<KernelRow>,
-    /// Two runs: what takes longer, rank by rank.
+    /// For two runs: what takes longer, rank by rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slower: Option<Slower>,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Side {
     pub(crate) version: String,
     pub(crate) host: Option<String>,
     pub(crate) processes: Vec<String>,
-    /// Kernels, and how many of them are NCCL's.
+    /// Number of kernels, and of NCCL's among them.
     pub(crate) kernels: u64,
     pub(crate) nccl_kernels: u64,
     /// Its GPUs are those of the project's emulator.
@@ -113,7 +113,7 @@ struct Section {
     table: Option<Table>,
 }
 
-/// How it is written.
+/// The format of the report.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Text,
@@ -135,7 +135,7 @@ impl Report {
         Ok(())
     }
 
-    /// What a person asked: first what the two are not alike in, then which is slower and why.
+    /// What the user asked: first how the two differ, then which is slower and why.
     fn answer(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let of_jobs = &self.differences.of_jobs;
@@ -208,7 +208,7 @@ impl Report {
     }
 }
 
-/// A remark that leaves room for the others; the JSON has all of it.
+/// A remark, shortened to leave room for others; the JSON has all of it.
 fn shortened(text: &str) -> String {
     const MOST: usize = 160;
     match text.char_indices().nth(MOST) {
@@ -325,7 +325,7 @@ fn source(source: &Source) -> String {
     }
 }
 
-/// What ranks do in their steps, what changed first.
+/// What ranks do in their steps; what changed comes first.
 fn changes(slower: &Slower) -> Section {
     let columns = if slower.steps.is_some() { ["A in a step", "B in a step"] } else { ["A each time", "B each time"] };
     let mut table = table(&["verdict", "rank", "", "what", columns[0], columns[1], "B/A", "lost in all", "noise", "p"]);
@@ -417,7 +417,7 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-/// Columns of numbers, which stand right.
+/// Right-aligns columns of numbers.
 fn numbers(table: &mut Table, columns: std::ops::Range<usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {

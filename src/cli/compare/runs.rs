@@ -1,4 +1,5 @@
-//! A run as it is named on the command line: a file, or a folder with the files of its ranks, as one profile.
+//! A run as named on the command line: a file, or a folder with the files of its ranks; read as one
+//! profile.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use crate::import::{self, Operation, Profile};
 ///
 /// # Errors
 ///
-/// Which file cannot be read, and why; or what a folder holds that is not one run.
+/// Which file cannot be read, and why; or what in the folder makes it more than one run.
 pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
     let read = |path: &Path| import::open(path).map_err(Reason::file(path));
     if !path.is_dir() {
@@ -31,7 +32,7 @@ pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
     Ok(profile)
 }
 
-/// What may be a profile, by its name.
+/// The files that may be profiles, by their names.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
     const ENDINGS: [&str; 4] = [".perfetto-trace", ".sqlite", ".json", ".json.gz"];
     let failed = Reason::read(folder);
@@ -47,7 +48,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
     Ok(files)
 }
 
-/// One profile with another one's things too.
+/// Adds one profile to another.
 fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Result<Profile, Reason> {
     if all.source.tool != one.source.tool {
         return Err(Reason::Refused(format!(
@@ -64,7 +65,7 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
             "rank {rank} is in another file of the folder too: it has to hold the files of one run, each rank once"
         )));
     }
-    // Hosts have clocks of their own, and files of other tools may count from anything.
+    // Hosts have their own clocks, and other tools' files may count from anything.
     if (all.host != one.host || all.clock.name != one.clock.name)
         && let Some(by) = one.clock.to(&all.clock)
     {
@@ -75,7 +76,7 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     }
     renumber(&mut one, all.processes.len(), all.communicators.len(), all.operations.len());
     for name in one.devices.into_values() {
-        // Their numbers count from 0 on every host; which GPUs there are matters.
+        // GPUs are numbered from 0 on every host, so their names are compared.
         if !all.devices.values().any(|known| *known == name) {
             let number = all.devices.last_key_value().map_or(0, |(number, _)| number + 1);
             all.devices.insert(number, name);
@@ -105,7 +106,7 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     Ok(all)
 }
 
-/// Makes the places that a profile's things have in its lists those behind as many others.
+/// Shifts a profile's indices by this many processes, communicators and operations.
 fn renumber(profile: &mut Profile, processes: usize, communicators: usize, operations: usize) {
     let operation = |it: &mut Operation| {
         it.process += processes;

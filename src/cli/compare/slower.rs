@@ -1,7 +1,8 @@
 //! Two runs of a job: what takes longer, rank by rank and step by step.
 //!
-//! A step of a rank is divided into what its own kernels take, what communication takes, what it waits for others inside of communication, and
-//! what its GPU runs nothing. Own kernels, idle time and transfers are causes; waiting is what follows from another rank's.
+//! A step of a rank is divided into its own kernels, communication, waiting for others inside of
+//! communication, and the time in which its GPU is idle. Own kernels, idle time and transfers are
+//! causes; waiting is the effect of another rank's cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,22 +15,23 @@ use crate::import::Profile;
 use crate::model::time::FileNs;
 use crate::trace::words::wait;
 
-/// The part of a step from which something in it counts.
+/// The fraction of a step from which something in it counts.
 pub(crate) const LEAST: f64 = 0.02;
 
-/// What a duration is to its rank.
+/// What a duration means for its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Part {
-    /// Its own work: kernels of the application, copies; calls into NCCL, where there are no kernels.
+    /// Its own work: kernels of the application and copies, or calls into NCCL where there are no
+    /// kernels.
     Works,
-    /// Communication without the waiting for other ranks: as long as on the rank that came last.
+    /// Communication without the wait for other ranks: as long as on the rank that arrived last.
     Transfers,
-    /// Communication, of which it is not known how much is waiting.
+    /// Communication of which an unknown part is waiting.
     Communicates,
-    /// Its GPU runs nothing.
+    /// Its GPU is idle.
     Idles,
-    /// For other ranks, inside of communication.
+    /// Waiting for other ranks, inside of communication.
     Waits,
 }
 
@@ -46,22 +48,22 @@ impl Part {
     }
 }
 
-/// Something that ranks do, in both runs.
+/// Something that ranks do in both runs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    /// Whose: of a transfer, all ranks of which it was the same.
+    /// The ranks that do it. A transfer lists all ranks on which it was the same.
     pub(crate) ranks: Vec<String>,
     pub(crate) part: Part,
     pub(crate) class: Option<Class>,
-    /// What runs; empty for an idle GPU.
+    /// What runs; empty if the GPU is idle.
     pub(crate) what: String,
-    /// In one run only: `A` or `B`.
+    /// `A` or `B` if it is in one run only.
     pub(crate) only: Option<char>,
-    /// How often it ran on the rank in all.
+    /// How often it ran on the rank, in each run.
     pub(crate) count: [usize; 2],
-    /// Of each step; of each execution where there are no steps.
+    /// The change per step, or per execution if there are no steps.
     pub(crate) change: Change,
-    /// What the second run lost by it in all, ns; negative is gained.
+    /// What the second run lost by it in total, ns; negative if it gained.
     pub(crate) lost: f64,
 }
 
@@ -80,24 +82,24 @@ pub(crate) struct Link {
     pub(crate) from: String,
     /// A rank of the communicator.
     pub(crate) to: i32,
-    /// What a transfer waited for the network.
+    /// How long a transfer waited for the network.
     pub(crate) change: Change,
     pub(crate) lost: f64,
 }
 
-/// What two runs' times say.
+/// What the times of two runs say.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Slower {
-    /// Every rank's steps together: in each step, the rank in the middle.
+    /// The steps of all ranks together: the median rank of each step.
     pub(crate) steps: Option<Change>,
     pub(crate) ranks: Vec<RankRow>,
     pub(crate) rows: Vec<Row>,
     pub(crate) links: Vec<Link>,
-    /// Ranks that other ranks wait for may be in no file.
+    /// Ranks that others wait for may be missing from the files.
     pub(crate) is_partial: bool,
 }
 
-/// Values of one thing on one rank, before they are compared.
+/// The values of one thing on one rank, before the comparison.
 struct Series {
     ranks: Vec<String>,
     part: Part,
@@ -112,7 +114,7 @@ pub(crate) fn compare([a, b]: [&Profile; 2], [ranks_a, ranks_b]: [&Ranks; 2]) ->
     let (mut ranks, mut series, mut durations) = (Vec::new(), Vec::new(), Vec::new());
     let steps: Vec<Option<[Steps; 2]>> =
         couples.iter().map(|[of_a, of_b]| steps::of_both([a, b], [ranks_a, ranks_b], [of_a, of_b])).collect();
-    // Steps of some ranks only would leave out what the others do.
+    // The steps of only some ranks would leave out what the others do.
     let has_steps = steps.iter().all(Option::is_some);
     for ([of_a, of_b], steps) in couples.iter().zip(steps) {
         let steps = steps.filter(|_| has_steps);
@@ -141,7 +143,8 @@ pub(crate) fn compare([a, b]: [&Profile; 2], [ranks_a, ranks_b]: [&Ranks; 2]) ->
     }
 }
 
-/// Ranks that are compared with each other: of the same number; the only ones, whichever they are; or in their order, where none has a number.
+/// The ranks that are compared with each other: those with the same number; the only rank of each
+/// run, whatever its number; or in order if none has a number.
 fn couples<'a>(a: &'a Ranks, b: &'a Ranks) -> Vec<[&'a Rank; 2]> {
     let same = a.all.iter().filter_map(|one| {
         let other = b.all.iter().find(|other| one.number.is_some() && other.number == one.number)?;
@@ -158,7 +161,7 @@ fn couples<'a>(a: &'a Ranks, b: &'a Ranks) -> Vec<[&'a Rank; 2]> {
     }
 }
 
-/// In each step the rank in the middle, of one side; `None` without steps.
+/// The median rank of each step, for one side; `None` without steps.
 fn middle(durations: &[[Vec<f64>; 2]], side: usize) -> Option<Vec<f64>> {
     let steps = durations.iter().map(|both| both[side].len()).min()?;
     let of_step = |step: usize| {
@@ -171,7 +174,7 @@ fn middle(durations: &[[Vec<f64>; 2]], side: usize) -> Option<Vec<f64>> {
 
 type Values = BTreeMap<(Part, Option<Kind>), (Vec<f64>, usize)>;
 
-/// What a rank does of each kind: in each step, or each time.
+/// The values of each kind of thing that a rank does, per step or per execution.
 fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[FileNs]>) -> Values {
     let mut all = Values::new();
     let mut by_kind: BTreeMap<(Part, usize), (Vec<f64>, usize)> = BTreeMap::new();
@@ -212,7 +215,7 @@ fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[FileNs]>) -> Values {
     all
 }
 
-/// How long nothing ran in each step, ns.
+/// For how long nothing ran in each step, ns.
 fn idle(items: &[Item], edges: &[FileNs]) -> Vec<f64> {
     let mut idle: Vec<f64> = edges.windows(2).map(|edge| edge[1].since(edge[0]) as f64).collect();
     // What began before the first step may reach into it.
@@ -233,7 +236,7 @@ fn idle(items: &[Item], edges: &[FileNs]) -> Vec<f64> {
     idle
 }
 
-/// What a rank does in both runs. What one of them does not have takes no time there.
+/// What a rank does in both runs. What a run does not contain takes no time there.
 fn both(rank: &Rank, mut a: Values, mut b: Values, steps: Option<[usize; 2]>) -> Vec<Series> {
     let keys: BTreeSet<(Part, Option<Kind>)> = a.keys().chain(b.keys()).cloned().collect();
     let none = |side: usize| (steps.map_or_else(Vec::new, |steps| vec![0.0; steps[side]]), 0);
@@ -250,7 +253,7 @@ fn both(rank: &Rank, mut a: Values, mut b: Values, steps: Option<[usize; 2]>) ->
     series.collect()
 }
 
-/// A transfer takes as long on all ranks: it counts once.
+/// A transfer takes the same time on all ranks, so it counts once.
 fn merged(all: Vec<Series>) -> Vec<Series> {
     let mut merged: Vec<Series> = Vec::new();
     for series in all {
@@ -268,7 +271,8 @@ fn merged(all: Vec<Series>) -> Vec<Series> {
     merged
 }
 
-/// Compares what takes enough of a step, or of all that its rank does; what lost most first.
+/// Compares what takes enough of a step, or of everything its rank does; the largest loss comes
+/// first.
 fn rows(series: Vec<Series>, steps: Option<&Change>) -> Vec<Row> {
     let mut whole: BTreeMap<String, [f64; 2]> = BTreeMap::new();
     for one in &series {
@@ -286,7 +290,7 @@ fn rows(series: Vec<Series>, steps: Option<&Change>) -> Vec<Row> {
     let pairs =
         |of: &dyn Fn(Part) -> bool| -> Vec<usize> { (0..series.len()).filter(|at| of(series[*at].part)).collect() };
     let mut changes: Vec<Option<Change>> = vec![None; series.len()];
-    // Waiting follows from what others do, and is no cause to be looked for among the others.
+    // Waiting is an effect, so it is not tested together with the causes.
     for family in [pairs(&|part| part != Part::Waits), pairs(&|part| part == Part::Waits)] {
         let pairs: Vec<Pair> =
             family.iter().map(|at| Pair::new(&series[*at].values[0], &series[*at].values[1])).collect();
@@ -319,7 +323,7 @@ fn rows(series: Vec<Series>, steps: Option<&Change>) -> Vec<Row> {
     rows
 }
 
-/// How long transfers waited for the network, by sender and receiver; what lost most first.
+/// How long transfers waited for the network, by sender and receiver; the largest loss comes first.
 fn links(profiles: [&Profile; 2], couples: &[[&Rank; 2]]) -> Vec<Link> {
     let waits = |side: usize| {
         let mut all: BTreeMap<(usize, i32), Vec<f64>> = BTreeMap::new();

@@ -1,8 +1,10 @@
-//! One run seen by two tools: their clocks are put together by what both saw, and moments are compared.
+//! One run seen by two tools: their clocks are aligned by what both saw, and moments are compared.
 //!
-//! Both saw NCCL launch its kernels: we as a KernelLaunch from its start to its stop, the other tool as the call into CUDA that lies inside
-//! of it. So every launch bounds the difference of the two clocks from both sides, and all of them together bound it more tightly. This
-//! assumes one difference for the whole recording; where none fits more than half of the launches, the report says so.
+//! Both saw NCCL launch its kernels: our trace as a KernelLaunch from its start to its stop, the
+//! other tool as the call into CUDA that lies inside of it. So every launch bounds the difference
+//! of the two clocks from both sides, and all of them together bound it more tightly. This assumes
+//! one constant difference for the whole recording. If none fits more than half of the launches,
+//! the report says so.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,19 +14,20 @@ use super::statistics::Distribution;
 use crate::import::{Profile, Span};
 use crate::model::time::Shift;
 
-/// Pairs of a call and a bracket that vote on the difference of the clocks, about.
+/// About how many pairs of a call and a bracket vote on the difference of the clocks.
 const VOTES: usize = 4_000_000;
 
 /// How the clocks of two files relate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Offset {
-    /// Nanoseconds to add to the second file's times for those of the first.
+    /// Nanoseconds to add to the second file's times to get the first file's.
     pub(crate) ns: i64,
     /// How far that may be off, ns.
     pub(crate) error_ns: u64,
-    /// By how much that is more than what the wall clocks in both files say, ns; `None` where one has none.
+    /// How much larger that is than the difference of the wall clocks in both files, ns; `None` if
+    /// one has none.
     pub(crate) beyond_wall_clocks_ns: Option<i64>,
-    /// Launches that bound it.
+    /// Launches that bound the difference.
     pub(crate) launches: u64,
     /// Launches of NCCL's kernels in the second file.
     pub(crate) launches_of_b: u64,
@@ -33,9 +36,9 @@ pub(crate) struct Offset {
 /// What the moments of one run say.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Starts {
-    /// How the clocks relate; `None` where they could not be put together.
+    /// How the clocks relate; `None` if they could not be aligned.
     pub(crate) offset: Option<Offset>,
-    /// Why not.
+    /// Why they could not be aligned.
     pub(crate) reason: String,
     /// Differences of moments, ns.
     pub(crate) differences: Vec<Difference>,
@@ -48,7 +51,7 @@ pub(crate) struct Difference {
     pub(crate) ns: Distribution,
 }
 
-/// Puts the clocks together and compares moments.
+/// Aligns the clocks and compares moments.
 pub(crate) fn compare(a: &Profile, b: &Profile) -> Starts {
     let none = |reason: &str| Starts { offset: None, reason: reason.into(), differences: Vec::new() };
     if a.launches.is_empty() {
@@ -77,7 +80,7 @@ pub(crate) fn compare(a: &Profile, b: &Profile) -> Starts {
     Starts { offset: Some(offset), reason: String::new(), differences: differences(a, b, pairs, shift) }
 }
 
-/// A thread, by the numbers of its process and its own.
+/// A thread, as the ids of its process and of itself.
 pub(crate) type Thread = (i64, i64);
 
 /// Our launches by thread.
@@ -89,7 +92,7 @@ pub(crate) fn brackets(a: &Profile) -> BTreeMap<Thread, Vec<Span>> {
     threads
 }
 
-/// A call that launched one of NCCL's kernels, and the kernel by its place.
+/// A call that launched one of NCCL's kernels, and the index of the kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) span: Span,
@@ -100,7 +103,8 @@ pub(crate) fn launching_calls(b: &Profile) -> BTreeMap<Thread, Vec<Call>> {
     let kernels = b.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl() && kernel.graph_node == 0);
     let kernels: HashMap<(usize, u32), usize> = kernels.map(|(at, it)| ((it.process, it.correlation), at)).collect();
     let mut threads: BTreeMap<Thread, Vec<Call>> = BTreeMap::new();
-    // The launch of a graph is none of NCCL's. Where kernels do not say their node, they would pass for launched by it.
+    // A graph launch is not NCCL's. Kernels that do not say their node would seem to be launched by
+    // it.
     for call in b.cuda_calls.iter().filter(|call| !call.name.contains("GraphLaunch")) {
         if let Some(&kernel) = kernels.get(&(call.process, call.correlation)) {
             let thread = (b.processes[call.process].pid, call.tid);
@@ -110,7 +114,7 @@ pub(crate) fn launching_calls(b: &Profile) -> BTreeMap<Thread, Vec<Call>> {
     threads
 }
 
-/// Launches that both saw, pair by pair, and the bounds that they set on the difference of the clocks.
+/// Launches that both saw, as pairs, and the bounds they set on the difference of the clocks.
 pub(crate) struct Aligned {
     pub(crate) pairs: Vec<(Span, Call)>,
     pub(crate) low: i64,
@@ -118,16 +122,18 @@ pub(crate) struct Aligned {
 }
 
 impl Aligned {
-    /// From the second file's clock to the first one's.
+    /// From the second file's clock to the first file's.
     pub(crate) fn shift(&self) -> Shift {
         Shift::between(self.low, self.high)
     }
 }
 
-/// Finds the difference of the clocks that puts the most calls into brackets; `None` where it puts no more than half there.
+/// Finds the difference of the clocks that puts the most calls into brackets; `None` if it is no
+/// more than half of them.
 ///
-/// Each call could lie in each bracket of its thread, which would bound the difference; the one that the most calls agree on is taken, the
-/// nearest to the wall clocks of several. So neither has to see every launch, nor in step with the other.
+/// Each call could lie in each bracket of its thread, and each such pair bounds the difference. The
+/// difference that the most calls agree on is taken; of several, the one nearest to the wall
+/// clocks. So neither side has to see every launch or stay in step with the other.
 pub(crate) fn align(
     ours: &BTreeMap<Thread, Vec<Span>>,
     theirs: &BTreeMap<Thread, Vec<Call>>,
@@ -137,7 +143,7 @@ pub(crate) fn align(
         theirs.iter().filter_map(|(thread, calls)| Some((calls, ours.get(thread)?))).collect();
     let calls: usize = common.iter().map(|(calls, _)| calls.len()).sum();
     let brackets: usize = common.iter().map(|(_, brackets)| brackets.len()).sum();
-    // The calls that vote; all are asked afterwards.
+    // The calls that vote; all are checked afterwards.
     let step = (calls * brackets.max(1)).div_ceil(VOTES).max(1);
     let mut edges: Vec<(i64, i64)> = Vec::new();
     for (calls, brackets) in &common {
@@ -161,7 +167,7 @@ pub(crate) fn align(
         }
     }
     let (_, place) = best.filter(|(depth, _)| *depth > 0)?;
-    // Everything that lies in a bracket there narrows it down.
+    // Every call that lies in a bracket at that difference narrows it down.
     let mut aligned = Aligned { pairs: Vec::new(), low: i64::MIN, high: i64::MAX };
     for (calls, brackets) in common {
         for call in calls {
@@ -178,7 +184,7 @@ pub(crate) fn align(
     (aligned.pairs.len() * 2 > calls.min(brackets)).then_some(aligned)
 }
 
-/// Differences of the clocks that put a call into a bracket.
+/// The range of clock differences that put a call into a bracket.
 fn bounds(bracket: Span, call: Span) -> (i64, i64) {
     (bracket.start.since(call.start), bracket.end.since(call.end))
 }
@@ -190,7 +196,7 @@ fn differences(a: &Profile, b: &Profile, pairs: &[(Span, Call)], offset: Shift) 
     let launch: Vec<f64> = pairs.iter().map(|(bracket, call)| starts(call.span, *bracket)).collect();
     let rest: Vec<f64> = pairs.iter().map(ends).collect();
     let kernel: Vec<f64> = pairs.iter().map(|(bracket, call)| starts(b.kernels[call.kernel].span, *bracket)).collect();
-    // Where CUPTI changed hands, both may have kernels; those of one launch are one kernel.
+    // Where CUPTI changed hands, both may have kernels. Those of one launch are the same kernel.
     let ours: HashMap<(i64, u32), Span> = a
         .kernels
         .iter()
@@ -243,7 +249,8 @@ mod tests {
     #[test]
     fn launches_bound_the_difference_of_the_clocks() {
         let (brackets, calls) = launches(20);
-        // The earliest call is 3 µs behind the start of its bracket, the latest ends 2.4 µs before its stop.
+        // The earliest call starts 3 µs after its bracket does; the latest ends 2.4 µs before its
+        // bracket.
         assert_eq!(of(&brackets, &calls), Some((20, OFFSET - 3_000, OFFSET + 2_400)));
         // Whichever tool began later or ended earlier.
         for (skip_brackets, skip_calls) in [(4, 0), (0, 6), (0, 0)] {
@@ -254,9 +261,9 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_no_difference_is_not_put_together() {
+    fn clocks_that_no_difference_fits_are_not_aligned() {
         let (brackets, mut calls) = launches(20);
-        // A clock that was set by a millisecond in the middle.
+        // The clock is set by a millisecond in the middle.
         for call in &mut calls[10..] {
             call.span = call.span.shifted(Shift { ns: 1_400_000, error_ns: 0 });
         }

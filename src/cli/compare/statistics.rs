@@ -1,33 +1,34 @@
-//! The statistics of a comparison, in full: distributions, the test of two samples, and the correction for making many tests.
+//! The statistics of a comparison, in full: distributions, the two-sample test, and the correction
+//! for multiple tests.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Samples of both sides together up to which the test is exact.
+/// The largest number of samples, both sides together, for which the test is exact.
 const EXACT: usize = 60;
 
-/// How values are spread.
+/// The distribution of values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Distribution {
-    /// How many there are.
+    /// Number of values.
     pub(crate) count: u64,
-    /// The least.
+    /// Minimum.
     pub(crate) min: f64,
-    /// A tenth lies below.
+    /// The 10th percentile.
     pub(crate) p10: f64,
-    /// Half lies below.
+    /// Median.
     pub(crate) median: f64,
-    /// A tenth lies above.
+    /// The 90th percentile.
     pub(crate) p90: f64,
-    /// The greatest.
+    /// Maximum.
     pub(crate) max: f64,
-    /// All together.
+    /// Sum of the values.
     pub(crate) sum: f64,
 }
 
 impl Distribution {
-    /// Of these values; `None` of none.
+    /// The distribution of these values; `None` if there are none.
     pub(crate) fn of(values: &[f64]) -> Option<Distribution> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -45,7 +46,8 @@ impl Distribution {
     }
 }
 
-/// A quantile of sorted values, by a straight line between the two nearest (Hyndman and Fan's type 7).
+/// A quantile of sorted values, by linear interpolation between the two nearest (Hyndman and Fan's
+/// type 7).
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let at = part * (sorted.len() - 1) as f64;
     let below = at.floor() as usize;
@@ -53,11 +55,12 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (at - below as f64)
 }
 
-/// The probability that two samples of one distribution differ as much as these or more, by the test of Mann and Whitney, two-sided.
+/// The probability that two samples of one distribution differ as much as these or more, by the
+/// two-sided Mann-Whitney test.
 ///
-/// Up to 60 values together it is exact, ties included: the sum of ranks is compared with that of every way to divide the values. Above,
-/// it is the normal approximation with the corrections for ties and continuity. It assumes that the values are independent. `None` where a
-/// side is empty.
+/// Up to 60 values in total it is exact, ties included: the sum of ranks is compared with that of
+/// every way to divide the values. With more, it is the normal approximation with corrections for
+/// ties and continuity. It assumes that the values are independent. `None` if a side is empty.
 pub(crate) fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
     if a.is_empty() || b.is_empty() {
         return None;
@@ -81,9 +84,9 @@ pub(crate) fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
     Some(if n + m <= EXACT { exact(&doubled, n, sum) } else { approximate(n as f64, m as f64, sum as f64 / 2.0, ties) })
 }
 
-/// How many of all choices of `n` ranks have a sum that is at least as far from the middle as `sum`, as a part of all.
+/// The fraction of all choices of `n` ranks whose sum is at least as far from the mean as `sum`.
 fn exact(ranks: &[u64], n: usize, sum: u64) -> f64 {
-    // Choices of so many ranks with such a sum: as floating-point numbers, since there are up to 10^17.
+    // The number of choices by size and by sum; floating-point, because there are up to 10^17.
     let mut choices: Vec<BTreeMap<u64, f64>> = vec![BTreeMap::new(); n + 1];
     choices[0].insert(0, 1.0);
     for rank in ranks {
@@ -94,7 +97,8 @@ fn exact(ranks: &[u64], n: usize, sum: u64) -> f64 {
             }
         }
     }
-    // Twice the ranks' mean is their number and one; times the choice's size it is the middle.
+    // Twice the ranks' mean is the number of ranks plus one; times the size of the choice, it is
+    // the mean sum.
     let middle = (n * (ranks.len() + 1)) as f64;
     let distance = |sum: u64| (sum as f64 - middle).abs();
     let all: f64 = choices[n].values().sum();
@@ -116,7 +120,8 @@ fn approximate(n: f64, m: f64, sum: f64, ties: f64) -> f64 {
 
 /// The part of the normal distribution above `z`, for `z` from 0 on.
 ///
-/// Up to 6 by the series around 0, which is exact to double precision there, and above by the continued fraction of Mills's ratio.
+/// Up to 6 by the series around 0, which is exact to double precision there; above 6 by the
+/// continued fraction of Mills's ratio.
 fn upper_tail(z: f64) -> f64 {
     let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
     if z > 6.0 {
@@ -133,7 +138,8 @@ fn upper_tail(z: f64) -> f64 {
     (0.5 - density * series).max(0.0)
 }
 
-/// Corrects probabilities for being the result of many tests, after Holm: one below a level is significant at that level among all.
+/// Corrects the probabilities of several tests by Holm's method: one below a level is significant
+/// at that level among all of them.
 pub(crate) fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     order.sort_by(|one, other| probabilities[*one].total_cmp(&probabilities[*other]));
@@ -167,26 +173,29 @@ mod tests {
 
     #[test]
     fn small_samples_are_tested_exactly() {
-        // All of one side above all of the other: 2 of all 252 ways to choose 5 of 10.
+        // All values of one side exceed all of the other: 2 of all 252 ways to choose 5 of 10.
         let (low, high) = ([1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]);
         near(mann_whitney(&low, &high).unwrap(), 2.0 / 252.0);
         near(mann_whitney(&high, &low).unwrap(), 2.0 / 252.0);
-        // Counted by hand: of the 6 choices of 2 of {1, 2, 3, 4} the sums are 3, 4, 5, 5, 6, 7 around 5; 4 and 6, and what is farther, are 4.
+        // Counted by hand: the 6 choices of 2 of {1, 2, 3, 4} have the sums 3, 4, 5, 5, 6, 7 around
+        // 5. Four of them are at least as far from 5 as 4 and 6 are.
         near(mann_whitney(&[1.0, 3.0], &[2.0, 4.0]).unwrap(), 4.0 / 6.0);
         near(mann_whitney(&[1.0], &[2.0]).unwrap(), 1.0);
     }
 
     #[test]
     fn ties_count_as_half() {
-        // Ranks 1, 2.5, 2.5, 4: sums of two are 3.5, 3.5, 5, 5, 6.5, 6.5 around 5; the choice {1, 2.5} has 3.5.
+        // Ranks 1, 2.5, 2.5, 4: the sums of two are 3.5, 3.5, 5, 5, 6.5, 6.5 around 5; the choice
+        // {1, 2.5} has 3.5.
         near(mann_whitney(&[1.0, 2.0], &[2.0, 3.0]).unwrap(), 4.0 / 6.0);
         near(mann_whitney(&[5.0; 8], &[5.0; 9]).unwrap(), 1.0);
         near(mann_whitney(&[5.0; 80], &[5.0; 90]).unwrap(), 1.0);
     }
 
     #[test]
-    fn the_approximation_meets_the_exact_test() {
-        // 30 of each side, interleaved with a shift: both ways near each other, farther down the tail less so.
+    fn the_approximation_agrees_with_the_exact_test() {
+        // 30 on each side, interleaved with a shift. The two methods are close, and less so farther
+        // down the tail.
         let a: Vec<f64> = (0..30).map(f64::from).collect();
         for shift in [0.5, 3.5, 5.5, 7.5] {
             let b: Vec<f64> = a.iter().map(|value| value + shift).collect();
@@ -199,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_normal_distribution_has_its_tail() {
+    fn the_normal_tail_matches_the_tables() {
         // From tables of the normal distribution.
         for (z, part) in [
             (0.0, 0.5),
@@ -216,7 +225,8 @@ mod tests {
 
     #[test]
     fn equal_distributions_are_rarely_found_to_differ() {
-        // A generator of fixed seed: of 2000 pairs of samples of one distribution, near 5 % lie below 0.05, and no more.
+        // With a fixed seed: of 2000 pairs of samples of one distribution, about 5 % lie below
+        // 0.05, and no more.
         let mut state = 7_u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -234,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tests_ask_for_more() {
+    fn more_tests_need_stronger_evidence() {
         let corrected = holm(&[0.01, 0.04, 0.03]);
         for (value, expected) in corrected.iter().zip([0.03, 0.06, 0.06]) {
             near(*value, expected);

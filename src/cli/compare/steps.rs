@@ -1,7 +1,8 @@
-//! The steps of a run: by the ranges that the program marked, else by what repeats.
+//! The steps of a run: from the ranges that the program marked, or else from what repeats.
 //!
-//! What repeats is found by a kind of thing that divides all that a rank did into stretches of the same content: a kernel that runs once
-//! a step does. Of several, the one with the shortest stretches is taken.
+//! What repeats is found by a kind of thing that divides everything a rank did into stretches of
+//! the same content, such as a kernel that runs once per step. If there are several, the one with
+//! the shortest stretches is taken.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,24 +13,25 @@ use crate::correlate::step_of;
 use crate::import::{Profile, Span};
 use crate::model::time::FileNs;
 
-/// Stretches below which nothing is said to repeat.
+/// With fewer stretches, nothing counts as repeating.
 const FEWEST: usize = 4;
-/// The part of the stretches, and of their time, that has the same content where something repeats; and where it does so strictly.
+/// The fraction of the stretches, and of their time, that must have the same content if something
+/// repeats; and if it repeats strictly.
 const ALIKE: (f64, f64) = (0.8, 0.95);
-/// The part of what ran that lies in marked steps, where these are taken.
+/// The fraction of what ran that must lie in marked steps for them to be used.
 const INSIDE: f64 = 0.8;
 
 /// How steps are known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "by", content = "from")]
 pub(crate) enum Source {
-    /// The program marked them by ranges.
+    /// The program marked them with ranges.
     Ranges,
-    /// Concluded: from one of these to the next.
+    /// Inferred: each runs from one of these to the next.
     Repeats(String),
 }
 
-/// When a rank's steps begin, and the last ends, in ns; how that is known.
+/// When a rank's steps begin and the last one ends, in ns; and how that is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Steps {
     pub(crate) source: Source,
@@ -43,7 +45,8 @@ impl Steps {
     }
 }
 
-/// The steps of the same rank in two runs: both marked, or both by the same repeating thing, or none.
+/// The steps of the same rank in two runs: both marked, or both by the same repeating thing, or
+/// none.
 pub(crate) fn of_both(
     [profile_a, profile_b]: [&Profile; 2],
     [ranks_a, ranks_b]: [&Ranks; 2],
@@ -54,11 +57,11 @@ pub(crate) fn of_both(
     }
     let (found_a, found_b) = (repeating(ranks_a, a), repeating(ranks_b, b));
     let both = found_a.iter().filter_map(|(name, one)| Some((one, found_b.get(name)?)));
-    // Strict ones first, then those with the shortest steps, then the first of a step.
+    // Strict ones first, then those with the shortest steps, then the first in a step.
     let best = both.min_by_key(|(a, b)| (!(a.is_strict && b.is_strict), a.items + b.items, a.first));
     match best {
         Some((a, b)) => Some([a.steps.clone(), b.steps.clone()]),
-        // What they do differs, and so may what a step begins with.
+        // The contents of their steps differ, so what a step begins with may differ, too.
         None => {
             let own = |found: BTreeMap<&str, Repeating>| {
                 found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
@@ -76,12 +79,13 @@ fn marked(profile: &Profile, rank: &Rank) -> Option<Steps> {
             starts.entry(number).or_insert(range.span);
         }
     }
-    // Where numbers run backwards, several loops use the same ones.
+    // If the numbers run backwards, several loops use the same ones.
     let spans: Vec<Span> = starts.into_values().collect();
     if spans.len() < FEWEST || !spans.is_sorted() {
         return None;
     }
-    // A GPU is behind its host: its step begins with the first thing that was launched in the host's.
+    // A GPU runs behind its host: its step begins with the first thing that was launched in the
+    // host's step.
     let step = |at: FileNs| {
         spans.partition_point(|span| span.start <= at).checked_sub(1).filter(|step| at <= spans[*step].end)
     };
@@ -101,19 +105,20 @@ fn marked(profile: &Profile, rank: &Rank) -> Option<Steps> {
 struct Repeating {
     steps: Steps,
     is_strict: bool,
-    /// Of a step, on average, in thousandths.
+    /// Items per step on average, in thousandths.
     items: usize,
-    /// Where the first one is among the rank's items.
+    /// The index of the first one among the rank's items.
     first: usize,
 }
 
-/// Everything that divides what a rank did into stretches alike, by its name.
+/// Everything that divides what a rank did into equal stretches, by name.
 fn repeating<'a>(ranks: &'a Ranks, rank: &Rank) -> BTreeMap<&'a str, Repeating> {
     let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, item) in rank.items.iter().enumerate() {
         places.entry(item.kind).or_default().push(at);
     }
-    // What lies before each item, whatever its order: the difference of two is the content between them, but for one chance in 2^64.
+    // A sum over what lies before each item, in any order. The difference of two sums is the
+    // content between them, except with a chance of 1 in 2^64.
     let mut before = Vec::with_capacity(rank.items.len());
     let mut sum = 0_u64;
     for item in &rank.items {
@@ -150,7 +155,8 @@ fn stretches(items: &[Item], before: &[u64], places: &[usize], name: &str) -> Op
     let time = items[*places.last()?].span.start.since(items[places[0]].span.start) as f64;
     let (count, of_them) = contents.into_values().max()?;
     let alike = (count as f64 / all).min(of_them as f64 / time.max(1.0));
-    // What lies before the first and behind the last is no more than what a program does around its steps, where it repeats at all.
+    // If it repeats at all, what lies before the first and after the last is only what a program
+    // does around its steps.
     let is_most = (places[places.len() - 1] - places[0]) * 2 > items.len();
     (alike >= ALIKE.0 && is_most).then(|| Repeating {
         steps: Steps {

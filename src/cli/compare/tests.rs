@@ -1,4 +1,4 @@
-//! Made-up jobs with one thing changed, and what is said of them.
+//! Synthetic jobs with one thing changed, and what is said about them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use crate::import::{
 };
 use crate::model::time::Shift;
 
-/// A job: each step `forward`, `backward`, an AllReduce that all ranks wait for each other in, `optimizer`. Times are microseconds.
+/// A job. Each step is `forward`, `backward`, an AllReduce in which all ranks wait for each other,
+/// and `optimizer`. Times are microseconds.
 ///
 /// ```text
 ///   rank 0  |forward|backward|====AllReduce====|optimizer|pause|forward ...
@@ -23,16 +24,16 @@ struct Job {
     tool: Tool,
     ranks: i32,
     steps: usize,
-    /// Added to what this rank takes for `backward`.
+    /// A rank, and the time added to its `backward`.
     slow: Option<(i32, i64)>,
-    /// For how long a GPU runs nothing after its step, and another one more.
+    /// How long a GPU is idle after its step, and one rank with more.
     pause: i64,
     late: Option<(i32, i64)>,
     transfer: i64,
     bytes: u64,
-    /// A link's sender, and what its transfers wait for the network more.
+    /// The sender of a link, and the time that its transfers additionally wait for the network.
     link: Option<(i32, i64)>,
-    /// Everything varies by up to so many hundredths.
+    /// Everything varies by up to this many hundredths.
     jitter: i64,
     seed: u64,
     world: i32,
@@ -92,7 +93,7 @@ impl Job {
                     *at = end;
                 }
             }
-            // Over when the last has come and the data is through.
+            // It ends when the last rank has arrived and the data has been transferred.
             let end = now.iter().max().unwrap() + about(self.transfer);
             for rank in 0..self.ranks {
                 let at = &mut now[rank as usize];
@@ -159,7 +160,7 @@ fn text(report: &Report) -> String {
 }
 
 #[test]
-fn the_rank_that_works_longer_is_named_and_who_waits_for_it() {
+fn names_the_rank_that_works_longer_and_who_waits_for_it() {
     let slow = Job { slow: Some((2, 3000)), ..HEALTHY };
     let report = HEALTHY.says(&slow, "B's steps take 13.2 ms instead of 10.2 ms (+29 %): ");
     let answer = report.answer.as_ref().unwrap();
@@ -173,9 +174,9 @@ fn the_rank_that_works_longer_is_named_and_who_waits_for_it() {
     assert_eq!(answer.causes.len(), 1, "{:?}", answer.causes);
     assert_eq!((answer.causes[0].part, &answer.causes[0].ranks[..]), (Part::Works, &["rank 2".to_owned()][..]));
     assert_eq!(answer.waiting, ["rank 0", "rank 1", "rank 3"]);
-    // Of it all the text begins with that.
+    // The full text begins with the answer.
     assert!(text(&report).starts_with(&answer.text));
-    // And back.
+    // And the other way round.
     let report = slow.says(&HEALTHY, "rank 2 works less: its `backward` takes 5.03 ms a step instead of 8.04 ms");
     assert_eq!(report.answer.unwrap().verdict, Verdict::Faster);
 }
@@ -184,7 +185,7 @@ fn the_rank_that_works_longer_is_named_and_who_waits_for_it() {
 fn all_that_work_longer_are_named_together() {
     let every = |us: i64| {
         let mut profile = Job { seed: us as u64 + 7, ..HEALTHY }.profile();
-        // The same kernel on all ranks, with room for it behind the step.
+        // The same kernel on all ranks, with room for it after the step.
         profile.kernels.iter_mut().filter(|it| &*it.name == "optimizer").for_each(|it| it.span.end.0 += us * 1000);
         let step = |at: i64| at / 10_100_000;
         for kernel in &mut profile.kernels {
@@ -198,7 +199,7 @@ fn all_that_work_longer_are_named_together() {
 }
 
 #[test]
-fn a_gpu_that_its_host_leaves_idle_is_no_slower_kernel() {
+fn a_gpu_left_idle_by_its_host_is_not_a_slower_kernel() {
     let report = HEALTHY.says(&Job { late: Some((1, 4000)), ..HEALTHY }, "rank 1's GPU idles longer: 4.1");
     let answer = report.answer.unwrap();
     assert!(answer.text.contains("the others wait for it in AllReduce"), "{}", answer.text);
@@ -206,7 +207,7 @@ fn a_gpu_that_its_host_leaves_idle_is_no_slower_kernel() {
 }
 
 #[test]
-fn a_transfer_that_takes_longer_accuses_no_rank() {
+fn a_slower_transfer_blames_no_rank() {
     let report =
         HEALTHY.says(&Job { transfer: 4000, ..HEALTHY }, "AllReduce 2 MiB f32 on dp takes longer by itself, 4.0");
     let answer = report.answer.unwrap();
@@ -218,7 +219,7 @@ fn a_transfer_that_takes_longer_accuses_no_rank() {
 }
 
 #[test]
-fn other_sizes_are_another_thing_in_the_step() {
+fn other_sizes_count_as_different_work() {
     let report = HEALTHY.says(
         &Job { transfer: 2000, bytes: 4 << 20, ..HEALTHY },
         "they have AllReduce 4 MiB f32 on dp instead of AllReduce 2 MiB f32 on dp, +1.0",
@@ -229,13 +230,14 @@ fn other_sizes_are_another_thing_in_the_step() {
 }
 
 #[test]
-fn the_same_twice_is_the_same() {
+fn equal_runs_do_not_differ() {
     for seed in 0..40 {
         let report =
             Job { seed: 2 * seed + 1, ..HEALTHY }.says(&HEALTHY, "No difference beyond the noise of these runs");
         let answer = report.answer.unwrap();
         assert!(answer.causes.is_empty() && answer.waiting.is_empty(), "{answer:?}");
-        // Where everything varies by half, no difference is not shown either, and nobody is accused.
+        // Where everything varies by half, one cannot say that nothing changed, and nobody is
+        // accused.
         let noisy = Job { seed: 2 * seed + 1, jitter: 100, ..HEALTHY };
         let answer = noisy.against(&noisy).answer.unwrap();
         assert!(!answer.verdict.is_change() && answer.causes.is_empty(), "{answer:?}");
@@ -243,14 +245,14 @@ fn the_same_twice_is_the_same() {
 }
 
 #[test]
-fn a_rank_that_is_slower_is_named_in_noise_too() {
+fn a_slower_rank_is_named_despite_noise() {
     let noisy = Job { jitter: 30, ..HEALTHY };
     let report = noisy.against(&Job { slow: Some((2, 3000)), ..noisy.clone() });
     assert_eq!(report.answer.unwrap().causes[0].ranks, ["rank 2"]);
 }
 
 #[test]
-fn what_one_file_cannot_tell_is_said() {
+fn unknown_waiting_is_reported_as_unknown() {
     let only = |job: &Job, seed| {
         let mut profile = Job { seed, ..job.clone() }.profile();
         profile.kernels.retain(|kernel| kernel.process == 0);
@@ -268,8 +270,8 @@ fn what_one_file_cannot_tell_is_said() {
 }
 
 #[test]
-fn few_steps_are_too_few() {
-    // Seven of its beginnings are six steps, one of them warm-up.
+fn too_few_steps_give_no_verdict() {
+    // Seven step beginnings make six steps, one of them warm-up.
     for (steps, verdict) in [(7, Verdict::Slower), (6, Verdict::TooFew)] {
         let job = Job { steps, ..HEALTHY };
         let answer = job.against(&Job { slow: Some((2, 3000)), ..job.clone() }).answer.unwrap();
@@ -278,7 +280,7 @@ fn few_steps_are_too_few() {
 }
 
 #[test]
-fn marked_steps_count_before_what_repeats() {
+fn marked_steps_take_precedence_over_repeats() {
     let marked = |seed| {
         let mut profile = Job { seed, ..HEALTHY }.profile();
         let starts: Vec<(usize, i64)> = (profile.kernels.iter())
@@ -288,7 +290,7 @@ fn marked_steps_count_before_what_repeats() {
         let mut numbers = [0; 4];
         for (process, start) in starts {
             numbers[process] += 1;
-            // Up to the next one, give or take what nothing lies in.
+            // Up to the next one, except for a gap in which nothing runs.
             let span = Span::of(start, start + 9_900_000);
             let name = format!("step {}", numbers[process]).into();
             profile.ranges.push(Range { process, tid: Some(1), span, name, domain: None });
@@ -299,14 +301,14 @@ fn marked_steps_count_before_what_repeats() {
     assert_eq!(source(marked(1), marked(2)), Some(Source::Ranges));
     let inferred = Some(Source::Repeats("forward".into()));
     assert_eq!(source(marked(1), Job { seed: 2, ..HEALTHY }.profile()), inferred);
-    // Marks that have nothing to do with what ran are no steps.
+    // Marks that have nothing to do with what ran are not steps.
     let mut elsewhere = marked(1);
     elsewhere.ranges.iter_mut().for_each(|range| range.span.end.0 = range.span.start.0 + 1000);
     assert_eq!(source(elsewhere, marked(2)), inferred);
 }
 
 #[test]
-fn without_steps_each_thing_is_compared_by_itself() {
+fn without_steps_executions_are_compared() {
     // Kernels are missing here and there, so that nothing repeats.
     let irregular = |job: &Job, seed| {
         let mut profile = Job { seed, ..job.clone() }.profile();
@@ -328,7 +330,7 @@ fn without_steps_each_thing_is_compared_by_itself() {
 }
 
 #[test]
-fn other_jobs_are_named_first_whichever_tool_wrote_them() {
+fn differences_of_jobs_come_first_for_every_tool() {
     for (one, other) in [(Tool::Kineto, Tool::Kineto), (Tool::Nsight, Tool::Kineto), (Tool::Ncclscope, Tool::Nsight)] {
         let a = Job { tool: one, world: 8, device: "A100", ..HEALTHY };
         let b = Job { tool: other, world: 2, device: "V100", nccl: "2.28.9", ranks: 2, ..HEALTHY };
@@ -338,13 +340,13 @@ fn other_jobs_are_named_first_whichever_tool_wrote_them() {
                         job: 8 and 2; GPUs: A100 and V100; NCCL: 2.30.7 and 2.28.9.";
         assert_eq!(first, expected);
     }
-    // Files of other tools have verdicts as ours do, also for kernels that carry nothing.
+    // Other tools' files get verdicts as ours do, also for kernels that carry nothing.
     let foreign = Job { tool: Tool::Nsight, ..HEALTHY };
     foreign.says(&Job { slow: Some((2, 3000)), tool: Tool::Kineto, ..HEALTHY }, "rank 2 works longer: its `backward`");
 }
 
 #[test]
-fn ranks_of_other_numbers_are_compared_where_there_is_one() {
+fn single_ranks_with_different_numbers_are_compared() {
     let only = |rank: usize, seed| {
         let mut profile = Job { seed, ..HEALTHY }.profile();
         profile.kernels.retain(|kernel| kernel.process == rank);

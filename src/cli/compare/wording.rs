@@ -1,4 +1,4 @@
-//! Words of the report and of the answer above it.
+//! Words shared by the report and the answer above it.
 
 use crate::import::knowledge::duration;
 
@@ -7,7 +7,7 @@ pub(super) fn grown(ns: f64) -> String {
     format!("{}{}", if ns < 0.0 { "-" } else { "+" }, duration(ns.abs()))
 }
 
-/// A name that fits into a table.
+/// A name, shortened to fit into a table.
 pub(super) fn shortened_name(name: &str) -> String {
     const MOST: usize = 60;
     match name.char_indices().nth(MOST) {

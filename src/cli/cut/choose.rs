@@ -1,9 +1,9 @@
-//! What of a trace is kept.
+//! Chooses what is kept of a trace.
 //!
-//! A slice is kept, with its true begin and end, if it overlaps the window and nothing else speaks against it, or if
-//! one inside of it is kept. What says of the recording what everything else rests on (its first and last words,
-//! communicators, GPUs) is kept always, and drawn at the window's edge where it lies outside. So is a counter's last
-//! value before the window.
+//! A slice is kept, with its true begin and end, if it overlaps the window and no filter excludes
+//! it, or if a slice inside of it is kept. Facts that everything else rests on (the recording's
+//! first and last words, communicators, GPUs) are always kept, and drawn at the window's edge if
+//! they lie outside. So is a counter's last value before the window.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::Path;
@@ -17,39 +17,39 @@ use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::reader::Event;
 use crate::trace::words::Category;
 
-/// When a window ends that has no end.
+/// The end of a window without an end.
 pub(super) const END: HostNs = HostNs(u64::MAX);
 
-/// What is to be kept, in terms of this trace.
+/// What to keep, in terms of this trace.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
-    /// The window, in the trace's time: what begins until `end` and ends after `begin`.
+    /// The window, in the trace's time: what begins by `end` and ends after `begin`.
     pub(super) begin: HostNs,
     pub(super) end: HostNs,
-    /// Processes by their tracks; all if not said.
+    /// Processes by their tracks; all if `None`.
     pub(super) processes: Option<Vec<u64>>,
-    /// Communicators by their hashes; all if not said.
+    /// Communicators by their hashes; all if `None`.
     pub(super) communicators: Option<FxHashSet<u64>>,
     pub(super) no_steps: bool,
 }
 
-/// What is kept of one trace: its events by their number in the file.
+/// What is kept of one trace: its events, by their number in the file.
 #[derive(Default)]
 pub(super) struct Choice {
     kept: Vec<u64>,
     /// Counters' last values before the window.
     counters: FxHashSet<usize>,
-    /// Tracks with something on them, and those above them.
+    /// Tracks with something on them, and their parents.
     pub(super) tracks: FxHashSet<u64>,
     /// Sequences that these events are in.
     pub(super) sequences: FxHashSet<u64>,
     /// Kept ends of arrows, by the arrow.
     pub(super) flows: FxHashMap<u64, u32>,
-    /// Slices kept.
+    /// How many slices are kept.
     pub(super) slices: u64,
 }
 
-/// What becomes of an event.
+/// What happens to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Left,
@@ -76,7 +76,7 @@ impl Choice {
                 chooser.event((number, packet.sequence), event, packet.time.unwrap_or_default());
                 number += 1;
             } else if packet.time.is_some() {
-                // Of these the window alone decides, when they are copied.
+                // For these, only the window decides, when they are copied.
                 chooser.choice.sequences.insert(packet.sequence);
             }
             Ok(())
@@ -115,7 +115,7 @@ impl Choice {
         }
     }
 
-    /// A track is shown within those above it, a thread within its process.
+    /// A track is shown within its parents, a thread within its process.
     fn add_parents(&mut self, survey: &Survey) {
         for track in self.tracks.clone() {
             self.tracks.extend(survey.process(track));
@@ -129,7 +129,7 @@ impl Choice {
     }
 }
 
-/// What a track says of the slices on it that say nothing themselves.
+/// What a track says about slices on it that do not name a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     /// It belongs to a process that is left out.
@@ -155,8 +155,8 @@ fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, Scope> {
     survey.tracks.keys().map(|uuid| (*uuid, scope(*uuid))).collect()
 }
 
-/// The communicator of a track whose slices name none: that of the sibling whose name its own begins with, as the
-/// transfers to a peer are drawn beside the operations that they are of.
+/// The communicator of a track whose slices name none. It is that of the sibling whose name begins
+/// this track's name: transfers with a peer are drawn beside their operations.
 fn belongs(survey: &Survey, uuid: u64) -> Option<u64> {
     let track = survey.tracks.get(&uuid)?;
     if !track.communicators.is_empty() {
@@ -181,27 +181,27 @@ struct Chooser<'a> {
     scopes: FxHashMap<u64, Scope>,
     /// The open slices of each track, outermost first.
     open: FxHashMap<u64, Vec<Held>>,
-    /// The last value of each counter before the window, and when that was.
+    /// The last value of each counter before the window, and when it was counted.
     values: FxHashMap<u64, (HostNs, usize, u64)>,
-    /// Tracks that had an instant of the recording's own.
+    /// Tracks that had an instant of the recording itself.
     begun: FxHashSet<u64>,
     /// Communicators that were introduced, by the process's track of them.
     introduced: FxHashSet<(u64, u64)>,
     choice: Choice,
 }
 
-/// What is remembered of an event.
+/// What is remembered about an event.
 struct Held {
     number: usize,
     sequence: u64,
     track: u64,
     begin: HostNs,
     flows: Vec<u64>,
-    /// It is a transfer, or a part of one, and these are left out.
+    /// It is a transfer, or a part of one, and transfers are left out.
     is_left_out: bool,
-    /// Nothing but time may speak against it.
+    /// Only its time can exclude it.
     is_wanted: bool,
-    /// One inside of it is kept.
+    /// A slice inside of it is kept.
     holds_kept: bool,
 }
 
@@ -229,7 +229,7 @@ impl Chooser<'_> {
                 (None, Some(around)) => around.is_wanted,
                 (None, None) => scope == Scope::Wanted,
             };
-        // What begins behind the window is not kept.
+        // What begins after the window is not kept.
         let flows = if time <= self.filter.end { event.flows().collect() } else { Vec::new() };
         let held = Held {
             number,
@@ -267,17 +267,17 @@ impl Chooser<'_> {
         }
     }
 
-    /// Whether what an instant says holds from there on, or for the whole recording.
+    /// Whether what an instant says holds from then on, or for the whole recording.
     fn is_lasting(&mut self, event: &Event<'_>, category: Option<Category>) -> bool {
         let is_first = category == Some(Category::Ncclscope) && self.begun.insert(event.track);
-        // Other tools know of no interface.
+        // Other tools do not know an interface version.
         let is_init = [nccl::INTERFACE, nccl::RANKS].iter().any(|number| event.arg(*number).is_some());
         let introduces = event.uint(nccl::COMM).filter(|_| is_init);
         let introduces = introduces.is_some_and(|hash| self.introduced.insert((event.track, hash)));
         is_first || introduces || [nccl::RECORDED, nccl::UUID].iter().any(|number| event.arg(*number).is_some())
     }
 
-    /// Takes a slice, and when and with what it ended if it did.
+    /// Takes a slice; and, if it ended, when and by which event.
     fn close(&mut self, slice: Held, end: Option<(HostNs, (usize, u64), &Event<'_>)>) {
         let time = end.map_or(END, |(time, ..)| time);
         let Filter { begin, end: until, .. } = *self.filter;
@@ -296,7 +296,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// The file is over: what is open stays open, and the counters' values are known.
+    /// At the end of the file: open slices stay open, and the counters' values are known.
     fn finish(&mut self) {
         let tracks: Vec<u64> = self.open.keys().copied().collect();
         for track in tracks {

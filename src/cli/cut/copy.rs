@@ -16,10 +16,11 @@ use crate::trace::reader::blocks::packed;
 use crate::trace::reader::wire::{Field, Value, fields, put_bytes, put_uint};
 use crate::trace::reader::{Packet, TERMINATING_FLOW_IDS};
 
-/// Packets that are compressed together, in bytes.
+/// How many bytes of packets are compressed together.
 const CHUNK: usize = 256 << 10;
 
-/// Copies the chosen part of a trace to `output`, which is `file`; answers how many bytes it takes.
+/// Copies the chosen part of a trace to `output`, which is open as `file`. Returns its size in
+/// bytes.
 pub(super) fn copy(
     path: &Path,
     choice: &Choice,
@@ -50,10 +51,10 @@ struct Copier<'a> {
     choice: &'a Choice,
     filter: &'a Filter,
     states: FxHashMap<u64, State>,
-    /// Of the next event in the file.
+    /// The number of the next event in the file.
     number: usize,
     pending: Vec<u8>,
-    /// Where it goes, and the file there.
+    /// The copy's path, and its open file.
     output: &'a Path,
     file: &'a mut dyn Write,
     written: u64,
@@ -62,7 +63,7 @@ struct Copier<'a> {
 /// A sequence in the copy.
 #[derive(Default)]
 struct State {
-    /// What its delta clock reads.
+    /// The time of its delta clock.
     clock: HostNs,
     /// Interned entries that it has.
     interned: FxHashSet<(u32, u64)>,
@@ -91,7 +92,7 @@ impl Copier<'_> {
                 self.write(packet, None);
             }
         } else if packet.has_defaults {
-            // In its place: clocks must not run backwards from one to the next.
+            // In its place, so that clocks do not run backwards between packets.
             if self.choice.sequences.contains(&packet.sequence) {
                 self.write(packet, None);
             }
@@ -137,7 +138,7 @@ impl Copier<'_> {
         put_bytes(&mut self.pending, trace::PACKET, &out);
     }
 
-    /// An event without arrows that lead nowhere; with a remark, where it was moved.
+    /// An event without the arrows that lead nowhere, and with a remark if it was moved.
     fn event(&self, event: &[u8], moved: Option<(HostNs, HostNs)>) -> Vec<u8> {
         let mut out = Vec::new();
         let is_counter =
@@ -162,7 +163,7 @@ impl Copier<'_> {
         out
     }
 
-    /// Compresses what waits, and hands it on.
+    /// Compresses the waiting packets and writes them.
     fn flush(&mut self) -> Result<(), Reason> {
         if self.pending.is_empty() {
             return Ok(());
@@ -176,7 +177,8 @@ impl Copier<'_> {
     }
 }
 
-/// The interned entries that a packet needs and its sequence does not have yet; `has` then has them.
+/// The interned entries that a packet needs and its sequence does not have yet. They are added to
+/// `has`.
 fn missing(packet: &Packet<'_>, has: &mut FxHashSet<(u32, u64)>) -> Vec<u8> {
     let event = fields(packet.raw).find(|field| field.number == trace_packet::TRACK_EVENT);
     let named = fields(event.map_or(&[], |event| event.bytes())).filter_map(|field| match field.number {
@@ -185,7 +187,8 @@ fn missing(packet: &Packet<'_>, has: &mut FxHashSet<(u32, u64)>) -> Vec<u8> {
         _ => None,
     });
     let mut missing = Vec::new();
-    // Which event uses an entry of another dictionary is not known here, so that all of them go with the first.
+    // For other dictionaries it is not known which event uses an entry, so all of their entries go
+    // with the first packet.
     for (dictionary, iid) in named.chain(packet.other_interned()) {
         if has.insert((dictionary, iid)) {
             missing.extend_from_slice(packet.interned(dictionary, iid).unwrap_or_default());
@@ -194,7 +197,7 @@ fn missing(packet: &Packet<'_>, has: &mut FxHashSet<(u32, u64)>) -> Vec<u8> {
     missing
 }
 
-/// Arguments with a word on where the event was.
+/// Arguments with a remark on where the event was.
 fn with_remark(args: &[u8], at: HostNs, time: HostNs) -> Vec<u8> {
     let mut out = Vec::new();
     let mut note = String::new();

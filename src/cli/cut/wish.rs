@@ -1,4 +1,4 @@
-//! Times, durations and ranks as they are typed.
+//! Times, durations and ranks as users type them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,16 +16,16 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// A stretch of time, in nanoseconds from the trace's start: `1.5s..2s`, `300ms..`, `..40us`.
+/// A range of time, in nanoseconds from the trace's start: `1.5s..2s`, `300ms..`, `..40us`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Window {
     pub(super) begin: u64,
-    /// None: to the trace's end.
+    /// `None`: to the trace's end.
     pub(super) end: Option<u64>,
 }
 
 impl Window {
-    /// The stretch between two times.
+    /// The range between two times.
     pub(in super::super) fn between(begin: u64, end: u64) -> Window {
         Window { begin, end: Some(end) }
     }
@@ -70,7 +70,7 @@ pub(in super::super) fn nanoseconds(text: &str) -> Result<u64, Reason> {
         let what = if unit.is_empty() { "has no unit".into() } else { format!("has no unit that is known: {unit:?}") };
         return Err(Reason::Refused(format!("{text:?} {what}; a time is {help}")));
     };
-    // Not as a floating-point number: its digits must mean what they say.
+    // Not parsed as a floating-point number, which would change its digits.
     let wrong = || Reason::Refused(format!("{text:?} is no time; a time is {help}"));
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.len() > 15 {
@@ -83,7 +83,8 @@ pub(in super::super) fn nanoseconds(text: &str) -> Result<u64, Reason> {
     u64::try_from(value).map_err(|_| wrong())
 }
 
-/// Nanoseconds in the unit that reads well and loses nothing of weight: `1.5s`, `300ms`. [`nanoseconds`] reads it.
+/// Nanoseconds as text, in a unit that reads well and loses no significant digits: `1.5s`, `300ms`.
+/// [`nanoseconds`] reads it.
 pub(in super::super) fn duration(ns: u64) -> String {
     let (unit, scale) = match ns {
         0..1_000 => ("ns", 1),
@@ -104,7 +105,7 @@ pub(in super::super) fn duration(ns: u64) -> String {
 pub(in super::super) struct Ranks(Vec<(u32, u32)>);
 
 impl Ranks {
-    /// These ranks, in order, those that follow each other as ranges.
+    /// These ranks in order, consecutive ones as ranges.
     pub(in crate::cli) fn of(mut ranks: Vec<u32>) -> Ranks {
         ranks.sort_unstable();
         ranks.dedup();
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_window_says_why() {
+    fn invalid_windows_say_why() {
         for (text, says) in [
             ("1s", "two times with .."),
             ("1..2", "\"12\" has no unit"),
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_read_as_they_are_said() {
+    fn printed_durations_can_be_read_back() {
         for (ns, text) in [(0, "0ns"), (999, "999ns"), (1500, "1.5us"), (2_000_000, "2ms"), (3_007_000_000, "3.007s")] {
             assert_eq!(duration(ns), text);
             assert_eq!(nanoseconds(text).unwrap(), ns);

@@ -1,4 +1,5 @@
-//! What a machine has, looked for and not loaded: the driver, copies of CUPTI and NCCL, room, rights, and what the environment says.
+//! What a machine has: the driver, copies of CUPTI and NCCL, space, permissions, and environment
+//! variables. Libraries are looked for, not loaded.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -14,26 +15,26 @@ use crate::config::Config;
 use crate::sys::descriptor::Descriptor;
 use crate::sys::job;
 
-/// All of it.
+/// All facts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Facts {
     pub(super) version: &'static str,
     pub(super) library: Option<PathBuf>,
-    /// What is wrong with the library: that it was not found, or the loader's words.
+    /// What is wrong with the library: that it was not found, or the loader's message.
     pub(super) library_fault: Option<String>,
     pub(super) driver: Driver,
     pub(super) cupti: Vec<CuptiCopy>,
-    /// Processes of this machine that have CUPTI now.
+    /// Processes of this machine that hold CUPTI now.
     pub(super) cupti_users: Vec<User>,
     pub(super) nccl: Vec<NcclCopy>,
     pub(super) output: Output,
     /// Free bytes of `/dev/shm`.
     pub(super) shared_memory: Option<u64>,
-    /// Most bytes of addresses that a process may have; `None` without a limit.
+    /// The limit on a process's address space, in bytes; `None` without a limit.
     pub(super) address_limit: Option<u64>,
     /// Variables that are set and matter.
     pub(super) environment: Vec<(String, String)>,
-    /// Files of NCCL's that name a profiler plugin, and the line that does.
+    /// NCCL's configuration files that name a profiler plugin, with the line that does.
     pub(super) nccl_files: Vec<(PathBuf, String)>,
     /// What is wrong with the settings.
     pub(super) complaints: Vec<String>,
@@ -43,16 +44,16 @@ pub(super) struct Facts {
 /// The NVIDIA driver.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Driver {
-    /// The kernel's part: `580.65.06`.
+    /// The version of the kernel module: `580.65.06`.
     pub(super) kernel: Option<String>,
     pub(super) library: Option<PathBuf>,
     pub(super) gpus: Vec<String>,
-    /// What the system says against opening what is needed: the driver's own device, or all GPUs.
+    /// Why the system does not let us open what is needed: the driver's own device, or all GPUs.
     pub(super) refused: Vec<String>,
 }
 
 impl Driver {
-    /// The CUDA that it was made for.
+    /// The major version of the CUDA that it was made for.
     pub(super) fn cuda_major(&self) -> Option<u32> {
         let release: u32 = self.kernel.as_deref()?.split('.').next()?.parse().ok()?;
         Some(match release {
@@ -67,13 +68,13 @@ impl Driver {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct CuptiCopy {
     pub(super) path: PathBuf,
-    /// What led there.
+    /// Where it was found from.
     pub(super) by: String,
-    /// The CUDA that it belongs to.
+    /// The major version of its CUDA.
     pub(super) major: u32,
-    /// Of its package, or as its file is called.
+    /// From its package or its file name.
     pub(super) version: Option<String>,
-    /// That of CUDA 13.2, which fails where it cannot use the driver.
+    /// The release of CUDA 13.2, which fails where it cannot use the driver.
     pub(super) is_13_2: bool,
 }
 
@@ -85,12 +86,12 @@ pub(super) struct NcclCopy {
     pub(super) release: Option<String>,
 }
 
-/// A process with CUPTI.
+/// A process that uses CUPTI.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct User {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// It has ncclscope, too.
+    /// It also uses ncclscope.
     pub(super) is_recorded: bool,
 }
 
@@ -118,7 +119,7 @@ const VARIABLES: [&str; 9] = [
 ];
 
 impl Facts {
-    /// Looks.
+    /// Collects the facts.
     pub(super) fn look(python: &Path) -> Facts {
         let (library, library_fault) = match library::find() {
             Ok(path) => (Some(path.clone()), job::try_load(&path).err().map(|error| error.to_string())),
@@ -174,7 +175,7 @@ fn driver(folders: &[(PathBuf, String)]) -> Driver {
     let control = PathBuf::from("/dev/nvidiactl");
     let mut refused: Vec<String> = Some(control).filter(|path| path.exists()).and_then(refusal).into_iter().collect();
     let gpus_refused: Vec<_> = devices.filter(is_gpu).map(refusal).collect();
-    // A job manager gives a job some of a machine's GPUs.
+    // A job manager may give a job only some of a machine's GPUs.
     if gpus_refused.iter().all(Option::is_some) {
         refused.extend(gpus_refused.into_iter().flatten());
     }
@@ -200,13 +201,14 @@ fn cupti(folders: &[(PathBuf, String)]) -> Vec<CuptiCopy> {
     found.collect()
 }
 
-/// The version in the name of the file, or of the Python package that it is from.
+/// The version in the file's name, or that of the Python package that it comes from.
 fn cupti_version(path: &Path) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let name = real.file_name()?.to_string_lossy().into_owned();
     let number = name.strip_prefix("libcupti.so.").filter(|number| number.contains('.'));
     number.map(str::to_owned).or_else(|| {
-        // .../site-packages/nvidia/<package>/lib/<library>, beside nvidia_cuda_cupti-13.0.85.dist-info
+        // .../site-packages/nvidia/<package>/lib/<library>, next to
+        // nvidia_cuda_cupti-13.0.85.dist-info
         let packages =
             real.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == "nvidia"))?.parent()?;
         fs::read_dir(packages).ok()?.flatten().find_map(|entry| {
@@ -217,7 +219,7 @@ fn cupti_version(path: &Path) -> Option<String> {
     })
 }
 
-/// As seen from outside: by a function that came with it, and one that came later.
+/// Judged from outside, by one function that this release added and one that came later.
 fn is_13_2(path: &Path) -> bool {
     let read = || {
         let cache = ReadCache::new(fs::File::open(path).ok()?);
@@ -274,7 +276,7 @@ fn address_limit(limits: &str) -> Option<u64> {
     line.trim_start_matches("Max address space").split_whitespace().next()?.parse().ok()
 }
 
-/// NCCL's own files of settings, where they name a plugin.
+/// NCCL's own configuration files, where they name a plugin.
 fn nccl_files() -> Vec<(PathBuf, String)> {
     let home = env::var_os("HOME").map(|home| Path::new(&home).join(".nccl.conf"));
     let named = env::var_os("NCCL_CONF_FILE").map(PathBuf::from);
@@ -288,12 +290,12 @@ fn nccl_files() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// Folders in which libraries may be, with what leads there.
+/// Folders that may contain libraries, with what points to each.
 fn folders(python: &Path) -> Vec<(PathBuf, String)> {
     let mut folders: Vec<(PathBuf, String)> = Vec::new();
     let mut add = |by: &str, more: Vec<PathBuf>| folders.extend(more.into_iter().map(|folder| (folder, by.to_owned())));
     add("LD_LIBRARY_PATH", paths("LD_LIBRARY_PATH"));
-    // The wheels of PyPI, and PyTorch's own folder.
+    // PyPI's wheels, and PyTorch's own folder.
     const INSIDE: [&str; 5] =
         ["nvidia/nccl/lib", "nvidia/cu13/lib", "nvidia/cuda_cupti/lib", "nvidia/cu12/lib", "torch/lib"];
     for packages in packages(python) {
@@ -320,7 +322,7 @@ const SYSTEM: [&str; 8] = [
     "/opt/hpcx/nccl_rdma_sharp_plugin/lib",
 ];
 
-/// Folders of Python packages: of the Python that would run, and of the environment that is active.
+/// Folders of Python packages: those of the Python that would run, and of the active environment.
 fn packages(python: &Path) -> Vec<PathBuf> {
     let said = Command::new(python).args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
     let said = said.ok().filter(|output| output.status.success());
@@ -349,7 +351,7 @@ fn paths(variable: &str) -> Vec<PathBuf> {
     env::split_paths(&value).filter(|path| !path.as_os_str().is_empty()).collect()
 }
 
-/// Folders that `ldconfig -p` names.
+/// The folders listed by `ldconfig -p`.
 fn loader_cache() -> Vec<PathBuf> {
     let said = ["ldconfig", "/sbin/ldconfig"].iter().find_map(|program| Command::new(program).arg("-p").output().ok());
     let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -360,7 +362,7 @@ fn loader_cache() -> Vec<PathBuf> {
         .collect()
 }
 
-/// All files of a name in these folders, each once.
+/// All files of this name in these folders, without repeats.
 fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<(PathBuf, String)> {
     let mut known = BTreeSet::new();
     let files = folders.iter().map(|(folder, by)| (folder.join(name), by.clone())).filter(|(path, _)| path.is_file());
@@ -372,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_of_addresses_is_read() {
+    fn the_address_space_limit_is_read() {
         let head = "Limit                     Soft Limit           Hard Limit           Units     \n";
         let line = |limit: &str| {
             format!("{head}Max address space         {limit}            unlimited            bytes     \n")
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_tells_its_cuda() {
+    fn the_driver_version_gives_its_cuda() {
         let of = |release: &str| Driver { kernel: Some(release.into()), ..Driver::default() }.cuda_major();
         assert_eq!([of("580.65.06"), of("535.104.05"), of("470.1"), of("x")], [Some(13), Some(12), Some(11), None]);
     }

@@ -1,4 +1,4 @@
-//! What follows from what a machine has. Pure.
+//! What follows from the facts about a machine (pure).
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use crate::cli::{colour, nccl};
 use crate::releases::{self, FAULTS, Fault, FaultId};
 use crate::trace::names;
 
-/// How much it matters.
+/// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Grade {
@@ -21,7 +21,7 @@ pub(super) enum Grade {
     Problem,
 }
 
-/// One thing that was looked at.
+/// One thing that was checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) grade: Grade,
@@ -29,9 +29,9 @@ pub(super) struct Finding {
     pub(super) about: &'static str,
     /// What was found.
     pub(super) found: String,
-    /// What follows from it, where that is not plain.
+    /// What follows from it, unless that is obvious.
     pub(super) follows: Option<String>,
-    /// What to do, where there is something to do.
+    /// What to do, if anything.
     pub(super) advice: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl Finding {
 
 const NOT_HERE: &str = "no NCCL job runs on this machine; on the one where it does, look again";
 
-/// Everything that there is to say, in the order in which it is needed.
+/// All findings, in the order in which a reader needs them.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all = vec![library(facts)];
     all.extend(driver(facts));
@@ -132,7 +132,7 @@ fn counted(names: &[String]) -> String {
     counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Some of many, and how many more there are.
+/// The first few of many, and how many more there are.
 fn the_first(all: &[String]) -> String {
     const NAMED: usize = 4;
     let named = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
@@ -187,9 +187,9 @@ fn cupti(facts: &Facts) -> Vec<Finding> {
     all
 }
 
-/// What is known against these copies of CUPTI, and matters.
+/// The known faults of these copies of CUPTI that matter.
 fn cupti_faults(copies: &[CuptiCopy]) -> Vec<Finding> {
-    // Nothing follows from the one, and the other is told where the copy is.
+    // The one has no consequences; the other is reported where the copy is.
     let is_told = |fault: &Fault| !matches!(fault.id, FaultId::NullBuffer | FaultId::Crash);
     FAULTS
         .iter()
@@ -249,7 +249,7 @@ fn nccl(facts: &Facts) -> Vec<Finding> {
     all
 }
 
-/// What is known of a release.
+/// The known faults of a release.
 fn faults(version: releases::Version, interface: u8, allgatherv_off: bool) -> Vec<String> {
     let mut faults = Vec::new();
     if version > releases::NEWEST {
@@ -342,9 +342,10 @@ fn environment(facts: &Facts) -> Vec<Finding> {
     all
 }
 
-/// What NCCL wants of shared memory for a few ranks, roughly: below it, it is known to fail in containers.
+/// Roughly what NCCL needs of shared memory for a few ranks. With less, it is known to fail in
+/// containers.
 const SHARED_MEMORY: u64 = 256 << 20;
-/// What ncclscope reserves of addresses.
+/// How much address space ncclscope reserves.
 const ADDRESSES: u64 = 200 << 20;
 
 fn room(facts: &Facts) -> Vec<Finding> {
@@ -402,7 +403,7 @@ mod tests {
     use super::super::facts::User;
     use super::*;
 
-    /// A machine on which all is well.
+    /// A machine with nothing wrong.
     fn well() -> Facts {
         let mut facts = Facts { version: "0.1.0", library: Some("/opt/n/libncclscope.so".into()), ..Facts::default() };
         facts.driver.kernel = Some("580.65.06".into());
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_is_well_nothing_else_is_said() {
+    fn a_healthy_machine_has_no_other_findings() {
         let all = findings(&well());
         assert!(all.iter().all(|finding| finding.grade == Grade::Ok), "{all:?}");
         assert_found(|_| (), Grade::Ok, "580.65.06, 8 x NVIDIA H200");
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_it_from_recording_is_a_problem() {
+    fn whatever_prevents_recording_is_a_problem() {
         let problem = |change: fn(&mut Facts), words| assert_found(change, Grade::Problem, words);
         problem(
             |it| (it.library, it.library_fault) = (None, Some("there is no libncclscope.so".into())),
@@ -483,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_a_part_is_a_note() {
+    fn a_partial_loss_is_a_note() {
         let note = |change: fn(&mut Facts), words| assert_found(change, Grade::Note, words);
         fn set(it: &mut Facts, name: &str, value: &str) {
             it.environment = vec![(name.into(), value.into())];
@@ -517,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_cupti_is_told_in_one_note_for_all() {
+    fn one_note_names_all_processes_with_cupti() {
         let user = |pid, name: &str, is_recorded| User { pid, name: name.into(), is_recorded };
         assert_found(
             |it| it.cupti_users = vec![user(7, "nsys", false)],
@@ -537,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_a_cupti_does_not_have_are_not_told() {
+    fn faults_of_other_cupti_releases_are_not_reported() {
         let mut facts = well();
         for (version, told) in [("13.5.25", 0), ("13.4.92", 2), ("12.3.101", 4)] {
             facts.cupti[0].version = Some(version.into());
@@ -548,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_variables_are_no_conflict() {
+    fn our_own_variables_do_not_conflict() {
         let ours = [("NCCL_PROFILER_PLUGIN", "libncclscope.so"), ("CUDA_INJECTION64_PATH", "/opt/n/libncclscope.so")];
         let mut facts = well();
         facts.environment = ours.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();

@@ -19,7 +19,8 @@ pub(super) struct Wish {
     /// The Python in whose packages NCCL and CUPTI are looked for
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
-    /// Write what was found as JSON, too; to the standard output instead of the text where no file is named, or -
+    /// Write what was found as JSON, too; to the standard output instead of the text where no file
+    /// is named, or -
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
 }
@@ -28,13 +29,14 @@ pub(super) struct Wish {
 #[derive(Serialize)]
 struct Report<'a> {
     format_version: u32,
-    /// Nothing will keep it from recording.
+    /// Nothing will keep ncclscope from recording.
     ok: bool,
     findings: &'a [Finding],
     facts: &'a Facts,
 }
 
-/// Looks, and says what was found. Whether nothing will keep it from recording.
+/// Collects the facts and prints the findings. Returns whether nothing will keep ncclscope from
+/// recording.
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<bool, Reason> {
     let facts = Facts::look(&wish.python);
     let findings = findings::findings(&facts);

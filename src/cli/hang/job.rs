@@ -1,4 +1,4 @@
-//! What the traces of a job show of its ranks, as far as it matters to a hang (pure).
+//! What the traces of a job show about its ranks, as far as it matters for a hang (pure).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,7 +24,7 @@ pub(super) struct Member {
     pub(super) has_runs: bool,
 }
 
-/// What stands on one rank.
+/// Something that a rank waits in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     pub(super) member: usize,
@@ -37,15 +37,15 @@ pub(super) struct Standing {
     pub(super) note: String,
 }
 
-/// An operation, as all ranks know it: communicator, mark, run of its graph. What NCCL gives no mark has one here that no
-/// operation has, see [`Job::number`].
+/// An operation, as all ranks know it: communicator, mark, run of its graph. Operations without a
+/// mark from NCCL get one here that no operation has, see [`Job::number`].
 pub(super) type Key = (u64, u64, Option<u64>);
 
-/// What a second look found of an operation on a rank.
+/// What the second pass found about an operation on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) handed_over: Option<HostNs>,
-    /// Operations handed over behind it.
+    /// Operations handed over after it.
     pub(super) behind: u64,
     pub(super) ran: bool,
 }
@@ -53,29 +53,32 @@ pub(super) struct Seen {
 /// What a rank handed over next: the rank, the operation, and when.
 pub(super) type Next = (usize, Collective, HostNs);
 
-/// All that is known of a job, for the judgement.
+/// Everything known about a job that is needed to judge it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
     pub(super) members: Vec<Member>,
-    /// Ranks of each communicator.
+    /// The number of ranks of each communicator.
     pub(super) ranks: BTreeMap<u64, u32>,
     pub(super) processes: HashMap<u64, survey::Process>,
-    /// When the job ended on the clock of each process. Hosts have clocks of their own.
+    /// When the job ended on the clock of each process. Each host has its own clock.
     pub(super) ends: HashMap<u64, HostNs>,
-    /// Calls of NCCL that did not return: process, name, since when.
+    /// Calls into NCCL that did not return: process, name, since when.
     pub(super) calls: Vec<(u64, String, HostNs)>,
-    /// What transfers wait for that have no end: whose, the track's name, for what, since when.
+    /// What unfinished transfers wait for: the rank, the track's name, what for, since when.
     pub(super) transfers: Vec<(usize, String, String, HostNs)>,
-    /// The ranks of each process, by what it calls the communicator, and by its hash.
+    /// The ranks of each process, by the process's name for the communicator and by its hash.
     pub(super) by_label: HashMap<(u64, String), usize>,
     pub(super) by_hash: HashMap<(u64, u64), usize>,
     pub(super) standing: Vec<Standing>,
     pub(super) seen: HashMap<(Key, usize), Seen>,
-    /// Calls for collectives by rank and function, where that is asked for: how many, and how many with the one that stands.
+    /// Calls for collectives by rank and function, where needed: how many in all, and how many up
+    /// to the one that waits.
     pub(super) calls_of: HashMap<(usize, String), (u64, u64)>,
-    /// Operations without a mark of NCCL's: communicator, function, and which call for it on each rank, counted from 1.
+    /// Operations without a mark from NCCL: communicator, function, and which call on each rank
+    /// asked for it, counted from 1.
     pub(super) marks: Vec<(u64, String, u64)>,
-    /// What each rank handed over next behind the last operation of a rank that fell silent, and when.
+    /// What each rank handed over next after the last operation of a rank that fell silent, and
+    /// when.
     pub(super) next: HashMap<(u64, u64), Vec<Next>>,
 }
 
@@ -86,7 +89,8 @@ pub(super) fn function(name: &str) -> &str {
 }
 
 impl Job {
-    /// Numbers what NCCL gives no mark by the calls that asked for it. Of sends and receives these do not name the peer.
+    /// Numbers operations without a mark from NCCL by the calls that asked for them. Sends and
+    /// receives get no number, because these calls do not name the peer.
     pub(super) fn number(&mut self) {
         for index in 0..self.standing.len() {
             let Standing { member, key, ref name, .. } = self.standing[index];
@@ -104,7 +108,7 @@ impl Job {
         }
     }
 
-    /// Whether a rank made the call that an operation without a mark of NCCL's stands for.
+    /// Whether a rank made the call for an operation without a mark from NCCL.
     pub(super) fn has_called(&self, key: Key, index: usize) -> bool {
         let mark =
             usize::try_from(UNNUMBERED - 1 - key.1.min(UNNUMBERED - 1)).ok().and_then(|mark| self.marks.get(mark));
@@ -116,7 +120,7 @@ impl Job {
     pub(super) fn stand(&mut self, member: usize, slice: &Unfinished) {
         let key = (self.members[member].hash, slice.correlation.unwrap_or(UNNUMBERED), slice.replay);
         let Unfinished { kind, begin, ref name, seq, peer, ref note, .. } = *slice;
-        // What the proxy does is a part of it, by channel.
+        // The proxy's part of it has a channel in its name.
         let name = match name.rsplit_once(" ch ") {
             Some((name, channel)) if channel.parse::<u32>().is_ok() => name,
             _ => name,
@@ -127,7 +131,7 @@ impl Job {
         self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note });
     }
 
-    /// How long before the end of the job something was on a rank, ns.
+    /// How long before the end of the job something happened on a rank, ns.
     pub(super) fn age(&self, member: usize, time: HostNs) -> u64 {
         self.age_in(self.members[member].process, time)
     }
@@ -136,7 +140,7 @@ impl Job {
         self.ends.get(&process).map_or(0, |end| end.since(time))
     }
 
-    /// Ranks that handed nothing over for long, while others of their communicator went on.
+    /// Ranks that handed nothing over for a long time while others of their communicator went on.
     pub(super) fn silent(&self) -> Vec<usize> {
         let is_silent = |index: &usize| {
             let member = &self.members[*index];
@@ -153,7 +157,7 @@ impl Job {
         (0..self.members.len()).filter(is_silent).collect()
     }
 
-    /// Where a rank fell silent, the others stand in what they handed over next.
+    /// If a rank fell silent, the other ranks wait in what they handed over next.
     pub(super) fn stand_where_others_went_on(&mut self) {
         for ((hash, _), next) in std::mem::take(&mut self.next) {
             let oldest = next.iter().max_by_key(|(member, _, time)| self.age(*member, *time));
@@ -174,7 +178,8 @@ impl Job {
         }
     }
 
-    /// Whether a rank that last did something so long before the end has been silent for longer than ever.
+    /// Whether a rank whose last activity was this long before the end has been silent longer than
+    /// ever before.
     pub(super) fn waits_long(&self, member: usize, age: u64) -> bool {
         age >= PATIENCE_NS.max(self.members[member].gap_ns.saturating_mul(BEYOND))
     }

@@ -1,4 +1,4 @@
-//! Decides what a job stands on, and who is missing (pure).
+//! Decides which operation a job hangs in and which ranks are missing (pure).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,14 +8,14 @@ use super::{BEYOND, Hang, LISTED, Missing, PAIRS, PATIENCE_NS};
 use crate::model::time::HostNs;
 use crate::trace::words::{track, wait};
 
-/// What the job stands on: first what nothing else explains, then by time.
+/// The operations that a job hangs in: first those that nothing else explains, then by time.
 pub(super) fn judge(job: &Job) -> Vec<Hang> {
     let mut by_key: BTreeMap<Key, Vec<&Standing>> = BTreeMap::new();
     job.standing.iter().for_each(|it| by_key.entry(it.key).or_default().push(it));
     let place = |key: &Key| job.standing.iter().position(|it| it.key == *key);
     let mut by_time: Vec<(Key, Hang)> = by_key.into_iter().map(|(key, on)| (key, job.hang(key, &on))).collect();
     by_time.sort_by_key(|(key, hang)| (hang.has_paused, std::cmp::Reverse(hang.age), place(key)));
-    // Of the collectives of a communicator the first is waited for; those behind it wait for it.
+    // A communicator's first open collective is the one waited for; later ones wait for it.
     let mut hangs: Vec<(Key, Hang)> = Vec::new();
     for (key, hang) in by_time {
         let of_comm = hangs.iter().filter(|(first, _)| first.0 == key.0).count();
@@ -26,13 +26,13 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     }
     let mut hangs: Vec<Hang> = hangs.into_iter().map(|(_, hang)| hang).collect();
     explain(&mut hangs, job);
-    // A rank that waits in another operation is not what this one waits for.
+    // If a missing rank waits in another operation, that other operation is the cause.
     let is_explained = |hang: &Hang| hang.missing.is_empty() || hang.missing.iter().any(|it| it.waits.is_some());
     hangs.sort_by_key(|hang| (!hang.is_certain, is_explained(hang), std::cmp::Reverse(hang.age)));
     hangs
 }
 
-/// Says of ranks that are missing in one operation in which other one they wait.
+/// Notes for ranks that are missing in one operation in which other one they wait.
 fn explain(hangs: &mut [Hang], job: &Job) {
     let mut waits: HashMap<u64, String> = HashMap::new();
     for standing in &job.standing {
@@ -55,7 +55,7 @@ impl Job {
         let waiting = &self.members[first.member];
         let ranks = self.ranks.get(&hash).copied().unwrap_or_default();
         let takes: Vec<u32> = match first.peer {
-            // Nobody can say who else has come.
+            // Nothing shows who else has come.
             _ if key.1 == UNNUMBERED => {
                 on.iter().map(|it| self.members[it.member].rank).collect::<BTreeSet<_>>().into_iter().collect()
             }
@@ -64,7 +64,7 @@ impl Job {
             None => (0..ranks).collect(),
         };
         let (mut came, mut missing, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
-        // The first to come, by its age; and how long the last has waited.
+        // The first rank to come, by age; and how long the last has waited.
         let (mut first_came, mut waited, mut behind, mut longest) = ((0, HostNs::default()), u64::MAX, 0, 0);
         let mut has_paused = false;
         for &rank in &takes {
@@ -90,7 +90,7 @@ impl Job {
         let (age, begin) = first_came;
         let waited = waited.min(age);
         let is_certain = match &missing[..] {
-            // A rank of which nothing is known may have lost what it handed over.
+            // A rank with losses may have lost what it handed over.
             _ if has_paused => false,
             [] => waited >= PATIENCE_NS.max(longest.saturating_mul(BEYOND)) && !self.have_ended(hash),
             missing => missing.iter().all(|&index| self.is_missing(index, age)),
@@ -122,42 +122,43 @@ impl Job {
         }
     }
 
-    /// Whether a rank came to an operation, and when, where that is told.
+    /// Whether a rank came to an operation, and when, if known.
     fn came(&self, key: Key, index: usize, on: &[&Standing]) -> Option<Option<HostNs>> {
         let seen = self.seen.get(&(key, index));
         let stands = || on.iter().find(|it| it.member == index).map(|it| it.begin);
         let when = seen.and_then(|seen| seen.handed_over).or_else(stands);
-        // A rank that stands in a later run of a graph has come to this one.
+        // A rank that waits in a later run of a graph has come to this one.
         let is_beyond =
             |it: &&Standing| it.member == index && (it.key.0, it.key.1) == (key.0, key.1) && it.key.2 > key.2;
         let is_beyond = key.2.is_some() && self.standing.iter().any(|it| is_beyond(&it));
-        // Of a replayed graph nobody may have said that it was handed over: then its kernel has, that it ran.
+        // NCCL may not report the hand-over in a replayed graph; then the kernel shows that it ran.
         let came = when.is_some() || is_beyond || seen.is_some_and(|seen| seen.ran) || self.has_called(key, index);
         came.then_some(when)
     }
 
-    /// Whether a rank that came to an operation at this time handed others over long after it: then it did not wait for that
-    /// one, whose end was only not seen.
+    /// Whether a rank that came to an operation at this time handed over others long after. Then it
+    /// did not wait for this one; only its end was not seen.
     fn went_on(&self, index: usize, came: HostNs) -> bool {
         let of_process = self.members.iter().filter(|member| member.process == self.members[index].process);
         let last = of_process.filter_map(|member| member.last.as_ref()).map(|(_, time)| *time).max();
         last.is_some_and(|last| last.since(came) >= PATIENCE_NS)
     }
 
-    /// Whether a rank has certainly not come to what others came to so long before the end, and is not only late as before.
+    /// Whether a rank has certainly not come to an operation that others came to this long before
+    /// the end, and is not merely late as before.
     fn is_missing(&self, index: usize, came: u64) -> bool {
         let Member { process, ref last, .. } = self.members[index];
         let silent = last.as_ref().map_or(came, |(_, time)| self.age(index, *time).min(came));
         self.processes.get(&process).is_some_and(|process| !process.is_lossy) && self.waits_long(index, silent)
     }
 
-    /// Whether the recordings of all ranks of a communicator ended by themselves.
+    /// Whether the recordings of all ranks of a communicator ended in an orderly way.
     fn have_ended(&self, hash: u64) -> bool {
         let of_it = self.members.iter().filter(|member| member.hash == hash);
         of_it.into_iter().all(|member| self.processes.get(&member.process).is_some_and(|it| it.ended.is_some()))
     }
 
-    /// What a rank that has not come was last seen to do.
+    /// What a missing rank was last seen doing.
     fn missing(&self, index: usize) -> Missing {
         let Member { rank, world, process, ref last, .. } = self.members[index];
         let before = |time: HostNs| format!("{:.1} s before the end", self.age(index, time) as f64 / 1e9);
@@ -182,7 +183,7 @@ impl Job {
         Missing { rank, world, last: said, waits: None }
     }
 
-    /// What the recordings remark, each with its rank.
+    /// The recordings' remarks, each with its rank.
     fn notes(&self, on: &[&Standing]) -> Vec<String> {
         let noted = on.iter().filter(|it| !it.note.is_empty() && it.kind == Work::Overdue);
         let text = |it: &&&Standing| format!("rank {}: {}", self.members[it.member].rank, it.note);
@@ -192,7 +193,8 @@ impl Job {
 }
 
 impl Job {
-    /// Transfers of a communicator that say where it stands: the network does not deliver, or a GPU does not take.
+    /// Transfers of a communicator that show where it hangs: the network does not deliver, or a GPU
+    /// does not take the data.
     fn links(&self, hash: u64) -> Vec<String> {
         let mut links: BTreeMap<(u32, &str, bool), (u64, u64)> = BTreeMap::new();
         for (member, track, phase, since) in &self.transfers {
@@ -225,15 +227,16 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
-    /// When each recording ends: hosts have clocks of their own.
+    /// When each recording ends; each host has its own clock.
     const END: [HostNs; 2] = [HostNs(100 * SECOND), HostNs(5_000 * SECOND)];
 
     fn mark(hash: u64, seq: u64) -> u64 {
         seq << 28 | hash
     }
 
-    /// Ranks of a communicator, one a process and every other one on another host; `came` are those that wait in operation
-    /// 5 since four seconds, all others ended with operation 4 before that.
+    /// Ranks of a communicator, one per process and every other one on another host. Those in
+    /// `came` have waited in operation 5 for four seconds; all others ended with operation 4 before
+    /// that.
     fn job(hash: u64, ranks: u32, first_process: u64, came: &[u32]) -> Job {
         let mut job = Job::default();
         add(&mut job, hash, &(0..ranks).map(|rank| first_process + u64::from(rank)).collect::<Vec<_>>(), came, 4);
@@ -284,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_is_missing_is_named() {
+    fn the_missing_rank_is_named() {
         let expected = "AllReduce 1 MiB f32, seq 5 on comm 7: 3 of 4 ranks have come and waited 4.0 s, missing: 2 (last seen: \
                         AllReduce 1 MiB f32, seq 4, 5.0 s before the end)";
         assert_eq!(said(&job(7, 4, 0, &[0, 1, 3])), [(true, expected.to_owned())]);
     }
 
     #[test]
-    fn what_is_no_longer_than_the_job_waited_before_is_not_called_a_hang() {
+    fn a_wait_no_longer_than_earlier_ones_is_not_called_a_hang() {
         let mut late = job(7, 4, 0, &[0, 1, 3]);
         late.members[2].gap_ns = 2 * SECOND;
         assert!(!said(&late)[0].0, "the rank that is missing paused for as long before");
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_leave_a_doubt() {
+    fn losses_make_a_hang_uncertain() {
         let mut job = job(7, 4, 0, &[0, 1, 3]);
         job.processes.get_mut(&2).expect("the process of rank 2").is_lossy = true;
         let (is_certain, text) = &said(&job)[0];
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_here_are_not_missing_ranks() {
+    fn ranks_without_files_are_not_called_missing() {
         let mut job = job(7, 4, 0, &[0, 1]);
         job.members.truncate(2);
         let text = &said(&job)[0].1;
@@ -319,8 +322,8 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_elsewhere_is_not_what_the_others_wait_for() {
-        // Ranks 0 to 3 wait in 7 for rank 3, who waits in 9 for rank 4.
+    fn a_rank_that_waits_elsewhere_is_not_the_cause() {
+        // Ranks 0 to 2 wait in 7 for rank 3, which waits in 9 for rank 4.
         let mut job = job(7, 4, 0, &[0, 1, 2]);
         add(&mut job, 9, &[3, 4], &[0], 3);
         let hangs = judge(&job);
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_communicator_the_first_operation_is_named() {
+    fn the_first_operation_of_a_communicator_is_named() {
         let mut job = job(7, 2, 0, &[0, 1]);
         for member in [0, 1] {
             let key = (7, mark(7, 6), None);
@@ -344,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_said_to_have() {
+    fn an_ended_process_is_reported_as_ended() {
         let mut job = job(7, 3, 0, &[0, 1]);
         let process = job.processes.get_mut(&2).expect("the process of rank 2");
         process.ended = Some(END[0].saturating_sub(3 * SECOND));
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_tell_where_it_stands_when_all_have_come() {
+    fn transfers_show_where_it_hangs_if_all_ranks_have_come() {
         let mut job = job(7, 3, 0, &[0, 1, 2]);
         let since = END[0].saturating_sub(4 * SECOND);
         for (track, phase) in
@@ -373,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_and_nothing_is_said() {
+    fn without_a_hang_nothing_is_reported() {
         let mut job = job(7, 3, 0, &[]);
         assert_eq!(said(&job), []);
         job.seen = HashMap::new();

@@ -1,4 +1,4 @@
-//! Reads what the traces show: once all that is open, and once more what all ranks did about that.
+//! Reads what the traces show: first everything that is open, then what all ranks did about it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::Event;
 use crate::trace::words::{self, Category};
 
-/// `world · rank 3 of 8 · handed over`: the communicator, the rank and the ranks.
+/// `world · rank 3 of 8 · handed over`: the communicator, the rank and the number of ranks.
 fn placed(track: &str) -> Option<(&str, u32, u32)> {
     let (label, rest) = track.split_once(words::track::RANK)?;
     let rest = rest.split(" · ").next()?;
@@ -20,7 +20,7 @@ fn placed(track: &str) -> Option<(&str, u32, u32)> {
     Some((label, rank.parse().ok()?, ranks.parse().ok()?))
 }
 
-/// The ranks and what stands on them; and whose each track is.
+/// The ranks and what each waits in; and the rank of each track.
 pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
     let mut job = Job { processes: survey.processes.clone(), ends: ends(survey), ..Job::default() };
     let (mut members, mut member_of, mut by_label) = (HashMap::new(), HashMap::new(), HashMap::new());
@@ -44,7 +44,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
         member.has_runs |= track.runs > 0;
         let handed_over = &track.handed_over;
         if handed_over.last.is_some() {
-            // On several lanes each has longer gaps than all of them together.
+            // On several lanes, each has longer gaps than all of them together.
             let gap = handed_over.gap_ns;
             member.gap_ns = if member.last.is_none() || gap > 0 && gap < member.gap_ns { gap } else { member.gap_ns };
         }
@@ -66,7 +66,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
                 by_label.get(&(process, label.to_owned())).filter(|_| is_still && is_old)
             }
         };
-        // What the proxy does for operations that are forgotten says nothing of them.
+        // Proxy work for forgotten operations says nothing about them.
         let is_known = slice.kind != Work::Proxy || slice.correlation.is_some();
         if let Some(&member) = member.filter(|_| is_known) {
             job.stand(member, slice);
@@ -76,7 +76,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
     (job, member_of)
 }
 
-/// Keeps the later of two.
+/// Keeps the later of the two.
 fn later<T: Clone>(one: &mut Option<(T, HostNs)>, other: &Option<(T, HostNs)>) {
     if let Some((_, time)) = other
         && one.as_ref().is_none_or(|(_, before)| before < time)
@@ -87,21 +87,22 @@ fn later<T: Clone>(one: &mut Option<(T, HostNs)>, other: &Option<(T, HostNs)>) {
 
 /// When the job ended on the clock of each process.
 fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
-    // A process is called `rank 3 · node17`.
+    // A process is named like `rank 3 · node17`.
     let host = |process: &u64| survey.tracks.get(process).and_then(|track| track.name.split(" · ").nth(1));
     let mut by_host: HashMap<Option<&str>, HostNs> = HashMap::new();
     for (process, state) in &survey.processes {
         let end = by_host.entry(host(process)).or_default();
         *end = state.last.max(*end);
     }
-    // A recording that lags a little says nothing of what came after; one that stopped long before was killed.
+    // A recording that lags a little says nothing about what came after. One that stopped long
+    // before was killed.
     let end = |process: &u64, last: HostNs| {
         Some(by_host[&host(process)]).filter(|end| end.since(last) > LAG_NS).unwrap_or(last)
     };
     survey.processes.iter().map(|(process, state)| (*process, end(process, state.last))).collect()
 }
 
-/// When the proxy last did something for a communicator of a process.
+/// When the proxy was last active for a communicator of a process.
 fn moved(survey: &Survey) -> HashMap<(u64, &str), HostNs> {
     let mut moved = HashMap::new();
     for (uuid, track) in &survey.tracks {
@@ -116,18 +117,18 @@ fn moved(survey: &Survey) -> HashMap<(u64, &str), HostNs> {
     moved
 }
 
-/// The communicator of `dp · send → 4 · steps`.
+/// The communicator in `dp · send → 4 · steps`.
 fn proxy_label(track: &str) -> &str {
     let cut = [words::track::SEND, words::track::RECEIVE].iter().find_map(|arrow| track.split_once(arrow));
     cut.map_or(track, |(label, _)| label)
 }
 
-/// A second look, at what stands.
+/// The second pass, over what is open.
 pub(super) struct Look<'a> {
     pub(super) job: &'a mut Job,
     pub(super) survey: &'a Survey,
     pub(super) member_of: &'a HashMap<u64, usize>,
-    /// Operations that stand somewhere, and the last ones of ranks that fell silent.
+    /// Operations that are open somewhere, and the last ones of ranks that fell silent.
     pub(super) wanted: BTreeSet<(u64, u64)>,
     pub(super) last: BTreeSet<(u64, u64)>,
     /// What a rank has done so far.
@@ -138,16 +139,16 @@ pub(super) struct Look<'a> {
 pub(super) struct OnRank {
     pub(super) handed_over: u64,
     pub(super) before: Option<u64>,
-    /// Operations that stand, and how many had been handed over with it.
+    /// Open operations, and how many had been handed over up to each.
     pub(super) at: Vec<(Key, u64)>,
 }
 
 impl Look<'_> {
     pub(super) fn at(&mut self, path: &Path) {
-        // By track: the calls of NCCL that are open, and the transfers, outermost first.
+        // By track: open calls into NCCL, and transfers, outermost first.
         let mut calls: HashMap<u64, Vec<(String, HostNs)>> = HashMap::new();
         let mut transfers = calls.clone();
-        // What cannot be read was said by the first look.
+        // The first pass has reported what cannot be read.
         let _ = read_trace(path, |packet| {
             let (Some(event), Some(time)) = (&packet.event, packet.time) else { return Ok(()) };
             match event.kind {
@@ -179,7 +180,7 @@ impl Look<'_> {
         }
         for (track, mut open) in transfers {
             let (Some(process), Some((phase, since))) = (self.survey.process(track), open.pop()) else { continue };
-            // What the thread itself does is on a track of another name.
+            // What the thread itself does is on a track with another name.
             let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
             if let Some(&member) = self.job.by_label.get(&(process, proxy_label(name).to_owned())) {
                 self.job.transfers.push((member, name.to_owned(), phase, since));
@@ -192,7 +193,7 @@ impl Look<'_> {
         }
     }
 
-    /// Counts calls for what NCCL gives no mark.
+    /// Counts calls for operations without a mark from NCCL.
     fn called(&mut self, event: &Event<'_>, time: HostNs) {
         let name = event.name;
         let Some(hash) = event.uint(nccl::COMM) else { return };

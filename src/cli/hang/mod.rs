@@ -1,8 +1,9 @@
 //! Where a job hangs: the operation that the ranks wait in, who has come to it, and who has not.
 //!
-//! A recording shows what is overdue in its own process (`trace::not_done`, and the proxy's open work). Which rank the others wait
-//! for only the traces of all of them tell: it is the one that never handed the operation over. Where no recording could tell what
-//! is overdue, a rank that fell silent while others of its communicator went on says the same.
+//! A recording shows what is overdue in its own process (`trace::not_done`, and the proxy's open
+//! work). Only the traces of all ranks together show which rank the others wait for: the one that
+//! never handed the operation over. If no recording could tell what is overdue, a rank that fell
+//! silent while others of its communicator went on shows the same.
 //!
 //! `look` reads, `judge` decides.
 
@@ -19,67 +20,67 @@ use self::look::{Look, first_look};
 use super::survey::Survey;
 use crate::model::time::HostNs;
 
-/// Nothing waits for long before this, ns.
+/// No wait counts as long before this, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// So much earlier than the others of its host a recording may end on a busy machine, ns.
+/// How much earlier than others of its host a recording may end on a busy machine, ns.
 const LAG_NS: u64 = 5_000_000_000;
-/// A wait is a hang when it is so many times longer than what the job showed before.
+/// A wait is a hang if it is this many times longer than anything the job showed before.
 const BEYOND: u64 = 3;
-/// Sends and receives of one communicator that are named.
+/// How many sends and receives of one communicator are named.
 const PAIRS: usize = 16;
-/// Ranks that are listed.
+/// How many ranks are listed.
 const LISTED: usize = 16;
 
-/// An operation on which a job stands.
+/// An operation that a job hangs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hang {
-    /// What stands: `AllReduce 1 MiB f32`, and its number among those of its communicator.
+    /// The operation, as in `AllReduce 1 MiB f32`, and its number within its communicator.
     pub(super) name: String,
     pub(super) seq: Option<u64>,
-    /// Of a replayed graph: which run, counted from 1.
+    /// For a replayed graph: which run, counted from 1.
     pub(super) replay: Option<u64>,
-    /// The communicator, as its tracks call it, and its hash.
+    /// The communicator's name on its tracks, and its hash.
     pub(super) comm: String,
     pub(super) hash: u64,
-    /// The ranks that it takes: of a collective all, of a send or receive two.
+    /// How many ranks take part: all for a collective, two for a send or receive.
     pub(super) of: usize,
-    /// It has a number on all ranks, so that who has come can be told.
+    /// It has a number on all ranks, so it is known who has come.
     pub(super) is_numbered: bool,
-    /// The hosts wait inside of the call that asks for it.
+    /// The hosts wait inside the call that asks for it.
     pub(super) is_call: bool,
-    /// Its ranks that have come, that have not, and whose files are not here.
+    /// Its ranks that have come, those that have not, and those whose files are not here.
     pub(super) came: Vec<u32>,
     pub(super) missing: Vec<Missing>,
     pub(super) unseen: Vec<u32>,
-    /// When the first rank came, on the clock of its trace, and how long that was before the end, ns; and for how long the
-    /// last that came has waited.
+    /// When the first rank came, on the clock of its trace; how long that was before the end, ns;
+    /// and how long the last rank to come has waited.
     pub(super) begin: HostNs,
     pub(super) age: u64,
     pub(super) waited: u64,
-    /// Operations that were handed over behind it.
+    /// Operations handed over after it.
     pub(super) behind: u64,
-    /// It waits longer than anything that the job showed before.
+    /// It has waited longer than anything the job showed before.
     pub(super) is_certain: bool,
-    /// A rank that had come handed others over long after it.
+    /// A rank that had come handed over others long after it.
     pub(super) has_paused: bool,
-    /// What the recordings remark of it, with the rank.
+    /// The recordings' remarks on it, with the rank.
     pub(super) notes: Vec<String>,
 }
 
 /// A rank that has not come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// In the communicator, and in the job where that is known.
+    /// In the communicator, and in the job if known.
     pub(super) rank: u32,
     pub(super) world: Option<u32>,
-    /// What it was last seen to do.
+    /// What it was last seen doing.
     pub(super) last: String,
-    /// It waits in another operation that stands.
+    /// Another hanging operation in which it waits.
     pub(super) waits: Option<String>,
 }
 
-/// Where the job of these traces hangs: what others wait for first, and nothing where it does not. Of a trace that cannot be
-/// read to its end, as far as it can.
+/// Where the job of these traces hangs, the causes of other waits first; empty if it does not hang.
+/// If a trace cannot be read to its end, the part that can be read counts.
 pub(super) fn find(survey: &Survey, paths: &[PathBuf]) -> Vec<Hang> {
     let (mut job, member_of) = first_look(survey);
     let silent = job.silent();
@@ -145,7 +146,7 @@ impl fmt::Display for Hang {
 }
 
 impl Hang {
-    /// What is worth knowing beside it, a line each.
+    /// Further details, one per line.
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let several = self.missing.iter().filter(|_| self.missing.len() > 1).take(LISTED);

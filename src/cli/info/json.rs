@@ -1,4 +1,4 @@
-//! What `ncclscope info` says, for programs.
+//! The output of `ncclscope info` as JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use super::{Hang, Info, Operations, Trust, is_being_written};
 use crate::trace::names;
 use crate::trace::reader::Nccl;
 
-/// Of this JSON.
+/// The version of this JSON.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
-/// Where the job stands.
+/// Where the job hangs.
 pub(super) fn hang(hang: &Hang) -> Value {
     json!({
         "text": hang.to_string(),
@@ -34,7 +34,7 @@ pub(super) fn hang(hang: &Hang) -> Value {
 }
 
 impl Info {
-    /// What one trace holds.
+    /// What one trace contains.
     pub(super) fn json(&self, path: &Path, bytes: u64, trust: Option<&Trust>, fault: Option<&str>) -> Value {
         let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
         self.notes.iter().for_each(|note| *notes.entry(note).or_default() += 1);
@@ -74,7 +74,7 @@ impl Info {
     }
 }
 
-/// As the text has it; a JSON number would not hold it.
+/// As in the text; a JSON number could not hold it.
 fn hash(hash: u64) -> String {
     format!("{hash:016x}")
 }
@@ -92,7 +92,7 @@ fn communicator(nccl: &Nccl) -> Value {
     })
 }
 
-/// The figures of a last word, by their names in the trace; those that it does not have are left out.
+/// The figures of a last word, by their names in the trace, without those that are absent.
 fn figures(end: &Nccl) -> Map<String, Value> {
     macro_rules! figures {
         ($($name:ident)*) => { [$((stringify!($name), end.$name.map(Value::from))),*] };

@@ -1,7 +1,9 @@
-//! Whether a trace can be trusted: what its recordings lost, left open, or found to contradict itself.
+//! Whether a trace can be trusted: what its recordings lost, left open, or found to contradict
+//! itself.
 //!
-//! Only what spoils a reader's conclusions counts. What is inferred or shares a track is marked where it is drawn, and normal. Samples of
-//! GPU channels that cannot be true are not drawn: releases of NCCL without any fault in the job report some.
+//! Only what would mislead a reader counts. Inferred matches and shared tracks are normal, and
+//! marked where they are drawn. Impossible samples of GPU channels are not drawn; some releases of
+//! NCCL report them in healthy jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +11,10 @@ use super::{Info, sum};
 use crate::trace::names;
 use crate::trace::reader::{Extent, Nccl};
 
-/// A figure of recordings' last words: what it counts, and whether it is a reason to doubt.
+/// A figure in the recordings' last words: what it counts, and whether it is a reason to doubt.
 pub(super) type Figure = (&'static str, fn(&Nccl) -> u64, bool);
 
-/// Of NCCL's calls.
+/// Figures of NCCL's calls.
 pub(super) const CALLS: [Figure; 16] = [
     ("dropped for lack of room", Nccl::dropped, true),
     ("left out at the size limit", Nccl::discarded, true),
@@ -32,7 +34,7 @@ pub(super) const CALLS: [Figure; 16] = [
     ("panics", Nccl::panics, true),
 ];
 
-/// Of kernels.
+/// Figures of kernels.
 pub(super) const KERNELS: [Figure; 16] = [
     (
         "of NCCL, exactly matched",
@@ -63,24 +65,26 @@ pub(super) const KERNELS: [Figure; 16] = [
     ("NVTX markers without their other half", Nccl::markers_unpaired, false),
 ];
 
-/// How far off host times may be before that is worth a reservation, ns: what people compare across ranks takes microseconds.
+/// How far off host times may be before they are worth a reservation, ns. What people compare
+/// across ranks takes microseconds.
 const HOST_TIMES_NS: u64 = 1_000_000;
-/// Communicators that are named.
+/// How many communicators are named.
 const NAMED: usize = 4;
 
-/// Whether a trace can be trusted. The worse, the greater.
+/// Whether a trace can be trusted; the greater, the worse.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trust {
-    /// As far as it says itself; with what there is to say for it.
+    /// Yes, as far as the trace itself shows; with what supports that.
     Full(String),
-    /// Where not.
+    /// Yes, with these reservations.
     But(Vec<String>),
-    /// It cannot be read to its end.
+    /// No, because it cannot be read to its end.
     Not(String),
 }
 
 impl Trust {
-    /// Of a trace; nothing of one that no recording of ours is in. `damage` says why it was not read to its end.
+    /// The verdict on a trace; `None` if it contains no recording of ours. `damage` says why it was
+    /// not read to its end.
     pub(super) fn of(info: &Info, extent: Extent, damage: Option<&str>) -> Option<Trust> {
         let ours = info.recordings.keys().filter(|tag| !info.imported.contains(tag)).count();
         if ours == 0 {
@@ -131,7 +135,7 @@ impl Trust {
         Some(Trust::Full(format!("nothing was lost, left unmatched or contradicted; host times to {host_times}")))
     }
 
-    /// In a word, for programs too.
+    /// The verdict in a word, for programs too.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Trust::Full(_) => "trusted",
@@ -140,7 +144,7 @@ impl Trust {
         }
     }
 
-    /// Why it is no better.
+    /// Why the verdict is not better.
     pub(super) fn reasons(&self) -> &[String] {
         match self {
             Trust::Full(_) => &[],
@@ -169,7 +173,7 @@ impl std::fmt::Display for Trust {
     }
 }
 
-/// What speaks against the versions in it.
+/// Reservations about the versions in it.
 fn versions(info: &Info) -> Vec<String> {
     let mut reasons = Vec::new();
     let newer = |version: &&String| number(version) > number(env!("CARGO_PKG_VERSION"));
@@ -187,7 +191,7 @@ fn versions(info: &Info) -> Vec<String> {
     reasons
 }
 
-/// A version as numbers that compare.
+/// A version as numbers to compare.
 fn number(version: &str) -> Vec<u64> {
     version.split(['.', '-', '+']).map_while(|part| part.parse().ok()).collect()
 }
@@ -198,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// A trace of two recordings, whose last words say this.
+    /// A trace of two recordings with this last word.
     fn trace(end: Nccl) -> Info {
         Info {
             recordings: HashMap::from([(1, "rank 0".to_owned()), (2, "rank 1".to_owned())]),
@@ -256,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_or_cannot_be_read_is_said() {
+    fn unfinished_and_unreadable_traces_are_reported() {
         let mut info = trace(Nccl::default());
         info.ended.pop();
         info.ends.pop();
@@ -265,14 +269,14 @@ mod tests {
         assert_eq!((cut.reasons().len(), cut.status()), (2, 1));
         let damaged = Trust::of(&info, Extent::default(), Some("byte 7 is none of a trace")).unwrap();
         assert_eq!((damaged.to_string(), damaged.status()), ("not trusted: byte 7 is none of a trace".into(), 2));
-        // Of what others recorded ncclscope knows no losses.
+        // ncclscope does not know what other tools' recordings lost.
         info.imported = vec![1, 2];
         assert_eq!(Trust::of(&info, Extent::default(), None), None);
         assert_eq!(Trust::of(&Info::default(), Extent::default(), None), None);
     }
 
     #[test]
-    fn versions_that_do_not_go_together_are_said() {
+    fn incompatible_versions_are_reported() {
         let mut info = trace(Nccl::default());
         let rank = |comm, nccl_version| Nccl { comm: Some(comm), nccl_version: Some(nccl_version), ..Nccl::default() };
         info.communicators = vec![rank(7, 23207), rank(7, 23207), rank(8, 22809), rank(8, 0)];

@@ -1,10 +1,12 @@
-//! `ncclscope merge -o job.tar`: the traces as they are, and a manifest that says whose they are and how far the hosts' clocks are apart.
+//! `ncclscope merge -o job.tar`: the traces as they are, with a manifest that says which process
+//! and host each comes from and how far the hosts' clocks are apart.
 //!
-//! Perfetto reads the manifest from v58 on (its docs/reference/perfetto-manifest.md); earlier ones pass over it, and show what is of
-//! one clock as it is. Clocks are a machine's there: one offset holds for all files of a machine, and for their whole length.
+//! Perfetto reads the manifest from v58 on (its docs/reference/perfetto-manifest.md). Earlier
+//! versions ignore it, and show traces of one clock correctly. In the manifest, a clock belongs to
+//! a machine: one offset holds for all files of a machine, over their whole length.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -17,14 +19,15 @@ use crate::model::time::{FileNs, HostNs, Shift};
 use crate::trace::names;
 use crate::trace::writer::attribute;
 
-/// The name that Perfetto's own merges give it; it is told by what is in it.
+/// The name that Perfetto's own merges use. Perfetto recognises the file by its content.
 const MANIFEST: &str = "perfetto_manifest.json";
-/// What a member's length is filled up to.
+/// Members are padded to a multiple of this length.
 const BLOCK: usize = 512;
-/// How far apart two processes of a host may see its wall clock, ns. Perfetto puts a machine's further files by that clock.
+/// How differently two processes of a host may read its wall clock, ns. Perfetto aligns a machine's
+/// further files by that clock.
 const WALL_NS: u64 = 10_000;
 
-/// Whether an archive is asked for, by the name of the file to write.
+/// Whether the name of the output file asks for an archive.
 pub(super) fn is_meant(output: &Path) -> Result<bool, Reason> {
     let ends = |ending: &str| output.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
     if ends("zip") {
@@ -34,14 +37,14 @@ pub(super) fn is_meant(output: &Path) -> Result<bool, Reason> {
     Ok(ends("tar"))
 }
 
-/// Writes the traces into an archive; answers how many bytes that is.
+/// Writes the traces into an archive. Returns how many bytes that was.
 pub(super) fn write(together: &Together<'_>, output: &mut File, out: &mut dyn Write) -> Result<u64, Reason> {
     let plan = Plan::of(&together.files);
     let mut written = 0;
     let manifest = plan.manifest(out).to_string();
     written += member(MANIFEST, manifest.len() as u64, &mut manifest.as_bytes(), output).map_err(Reason::Output)?;
-    for (Whole { path, extent, .. }, name) in together.files.iter().zip(&plan.members) {
-        let mut source = File::open(path).map_err(Reason::read(path))?.take(extent.whole);
+    for (file @ Whole { path, extent, .. }, name) in together.files.iter().zip(&plan.members) {
+        let mut source = file.open().map_err(Reason::read(path))?;
         written += member(name, extent.whole, &mut source, output)
             .map_err(Reason::failed(format!("copy {}", path.display())))?;
     }
@@ -67,25 +70,25 @@ fn member(name: &str, length: u64, source: &mut dyn io::Read, output: &mut File)
     Ok(BLOCK as u64 + length + rest)
 }
 
-/// What each file is in the archive.
+/// What each file becomes in the archive.
 struct Plan<'a> {
-    /// The names of the files there, in their order.
+    /// The files' names there, in order.
     members: Vec<String>,
     /// The machine of each file.
     machine_of: Vec<usize>,
     machines: Vec<Machine<'a>>,
 }
 
-/// What Perfetto takes for one host: one clock, and processes with numbers of their own.
+/// What Perfetto treats as one host: one clock, and its own process ids.
 struct Machine<'a> {
     name: String,
     clock: usize,
-    /// Its first file, by its number.
+    /// The index of its first file.
     first: usize,
     origins: Vec<&'a Origin>,
-    /// From its clock to that of the first machine; nothing where that is the same.
+    /// From its clock to that of the first machine; `None` if they are the same.
     offset: Option<&'a Offset>,
-    /// From the first to the last time of all files of its clock.
+    /// From the first to the last time of all files on its clock.
     span: Option<Span>,
 }
 
@@ -114,7 +117,8 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// A file's own name, unless another has it, or Perfetto would pass over it, or it is too long for a tar.
+    /// A file's own name, unless it is taken, Perfetto would ignore it, or it is too long for a
+    /// tar.
     fn member(&self, number: usize, path: &Path) -> String {
         let own = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let own = Some(own.to_owned()).filter(|own| !own.is_empty() && !own.starts_with('.') && own.len() <= 100);
@@ -123,7 +127,8 @@ impl<'a> Plan<'a> {
         own.into_iter().chain(others).find(is_free).unwrap_or_default()
     }
 
-    /// The host's name, unless it is another machine's already: two boots, or containers with equal process ids.
+    /// The host's name, unless another machine has it already: two boots, or containers with equal
+    /// process ids.
     fn machine_name(&self, origin: &Origin) -> String {
         let host = Some(origin.host()).filter(|host| !host.is_empty()).unwrap_or_else(|| "host".into());
         let mut names = std::iter::once(host.clone()).chain((2..).map(|number| format!("{host} ({number})")));
@@ -131,7 +136,8 @@ impl<'a> Plan<'a> {
         names.find(is_free).unwrap_or(host)
     }
 
-    /// Perfetto's manifest. Where one offset says less than the traces know, it is said how much less.
+    /// Perfetto's manifest. Where one offset is less exact than what the traces show, a message
+    /// says by how much.
     fn manifest(&self, out: &mut dyn Write) -> Value {
         let Some(reference) = self.machines.first().map(|machine| &self.members[machine.first]) else {
             return json!({});
@@ -153,7 +159,7 @@ impl<'a> Plan<'a> {
         let files = self.members.iter().enumerate().map(|(number, name)| {
             let machine = &self.machines[self.machine_of[number]];
             let mut file = json!({ "path": name, "machine": { "name": machine.name } });
-            // A relation is between machines, whichever of their files it is said of.
+            // A relation holds between machines, so it is stated with only one of their files.
             if let (true, Some(offset)) = (machine.first == number, offsets[self.machine_of[number]]) {
                 file["clocks"] = json!({
                     "clock": "BOOTTIME",
@@ -173,7 +179,7 @@ impl<'a> Plan<'a> {
 }
 
 impl Machine<'_> {
-    /// Whether a file can be of it.
+    /// Whether a file can belong to it.
     fn may_have(&self, file: &Whole<'_>) -> bool {
         let is_apart = |origin: &&Origin| {
             let by = file.origin.to(origin).map_or(0, |by| by.ns.unsigned_abs());
@@ -182,7 +188,7 @@ impl Machine<'_> {
         self.clock == file.clock && !self.origins.iter().any(is_apart)
     }
 
-    /// From its times to those of the first machine, and how far off they then are at worst.
+    /// From its times to those of the first machine, and the largest error that leaves.
     fn shift(&self) -> Shift {
         let time = |at: FileNs| HostNs(u64::try_from(at.0).unwrap_or_default());
         let mut shift = match (self.offset, self.span) {
@@ -204,7 +210,8 @@ mod tests {
     use crate::clock::hosts::Orders;
     use crate::trace::reader::Extent;
 
-    /// A trace of a process: its host, its number there, its clock, and where the host's wall clock stands.
+    /// A trace of a process: its host, its process id, its clock, and the reading of the host's
+    /// wall clock.
     fn file(path: &'static str, host: &str, pid: i32, clock: usize, wall_ns: i64) -> Whole<'static> {
         let mut origin = Origin::of(Path::new(path));
         (origin.hosts, origin.pids) = ([host.into()].into(), [pid].into());
@@ -219,7 +226,7 @@ mod tests {
         }
         let moved = Move { offset: orders.solve().unwrap(), host: host.into(), how: String::new() };
         let extent = Extent { whole: 1, unfinished: 0 };
-        Whole { path: Path::new(path), extent, origin, clock, moved: (clock > 0).then_some(moved) }
+        Whole { path: Path::new(path), copy: None, extent, origin, clock, moved: (clock > 0).then_some(moved) }
     }
 
     fn plan(files: &[Whole<'_>]) -> (Value, String) {
@@ -236,7 +243,7 @@ mod tests {
             file("b/2.perfetto-trace", "node2", 7, 1, 50),
             file("b/3.perfetto-trace", "node2", 8, 1, 90),
         ]);
-        // In the middle of the span the clocks are 3 s and 600 us apart.
+        // In the middle of the span, the clocks are 3 s and 600 us apart.
         let offset = manifest["files"][2]["clocks"]["offset_ns"].as_i64().unwrap();
         assert!((offset - 3_000_600_000).abs() <= 20_000, "{offset}");
         let machine = |name: &str, host: &str| json!({ "path": name, "machine": { "name": host } });
@@ -253,7 +260,8 @@ mod tests {
         assert_eq!(manifest["files"], json!(files));
         assert_eq!(manifest["trace_time"], json!({ "clock": "BOOTTIME", "file": "0.perfetto-trace" }));
         assert_eq!(manifest["version"], 1);
-        // 500 us of drift to either end, what is not known, and two processes' views of the wall clock.
+        // 500 us of drift towards either end, the remaining uncertainty, and two processes'
+        // readings of the wall clock.
         let told = said.strip_prefix("node2: in the archive its clock has one offset").unwrap();
         let worst = told.split(" off by ").nth(1).unwrap().split(" µs").next().unwrap().parse::<f64>().unwrap();
         assert!((510.0..560.0).contains(&worst), "{said}");
@@ -262,14 +270,16 @@ mod tests {
     }
 
     #[test]
-    fn what_perfetto_would_mix_is_kept_apart() {
+    fn files_that_perfetto_would_mix_up_are_kept_apart() {
         let (manifest, _) = plan(&[
             file("a/0.perfetto-trace", "node1", 1, 0, 0),
-            // A container with the same process id; its own name is taken.
+            // A container with the same process id, and a file name that is taken.
             file("b/0.perfetto-trace", "node1", 1, 0, 0),
-            // Another boot of a host of this name; and Perfetto would pass over a hidden file.
+            // Another boot of a host with this name, and a hidden file, which Perfetto would
+            // ignore.
             file("c/.hidden", "node1", 1, 1, 0),
-            // The wall clock of node1 was set in between, which matters where the clock is not the first machine's.
+            // The wall clock of node1 was set in between, which matters if its clock is not the
+            // first machine's.
             file("d/3.perfetto-trace", "node1", 2, 1, 1_000_000),
             file("e/4.perfetto-trace", "node1", 3, 0, 1_000_000),
         ]);

@@ -1,7 +1,8 @@
-//! What files say of the operations that ranks share: when each rank took part in a collective, and when data went from one rank to another.
-//! It relates the clocks of hosts ([`Shared::orders`]), and `job` draws it.
+//! What files show about the operations that ranks share: when each rank took part in a collective,
+//! and when data went from one rank to another. This relates the clocks of hosts
+//! ([`Shared::orders`]), and `job` draws it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -15,31 +16,31 @@ use crate::trace::reader::{Event, Packet};
 use crate::trace::words::{Category, instant, track, wait};
 use crate::trace::writer::TRACK_BITS;
 
-/// Parts of ranks in operations, and ends of transfers, that are kept of all files.
+/// How many visits, and how many ends of transfers, are kept from all files.
 const VISITS: usize = 4 << 20;
 const ENDS: usize = 2 << 20;
-/// Those of one file, at least.
-const OF_FILE: usize = 4 << 10;
-/// Replayed operations that are remembered while their transfers come.
+/// How many are kept per file, at least.
+const OF_FILE: usize = 512;
+/// How many replayed operations are remembered while their transfers arrive.
 const REPLAYED: usize = 64 << 10;
-/// The error of a host's time where the recording has no last word that states it, ns.
+/// The assumed error of a host's time if the recording has no last word that states it, ns.
 const UNSTATED_NS: u64 = 10_000;
 
-/// A rank of a communicator, as the tracks of one process have it.
+/// A rank of a communicator, as one process's tracks show it.
 pub(super) struct Member {
-    /// The process's mark.
+    /// The process's tag.
     pub(super) process: u64,
     /// The communicator, by NCCL's hash, and its name on the tracks.
     pub(super) comm: u64,
     pub(super) label: String,
     pub(super) rank: i32,
-    /// Ranks of the communicator.
+    /// The number of ranks in the communicator.
     pub(super) size: i32,
-    /// The group that its tracks are in; nothing where it shares tracks with others.
+    /// The group that its tracks are in; `None` if it shares tracks with others.
     pub(super) group: Option<u64>,
     /// The number of its file's clock.
     pub(super) clock: usize,
-    /// How far times of the process's threads may be off, ns.
+    /// How far the times of the process's threads may be off, ns.
     error_ns: u64,
 }
 
@@ -48,15 +49,16 @@ pub(super) struct Member {
 pub(super) enum Role {
     /// Others wait for this rank, and it waits for nobody.
     Gives,
-    /// It waits for others, and nobody for it.
+    /// It waits for others, and nobody waits for it.
     Takes,
     Both,
 }
 
-/// An operation as all its ranks know it: NCCL's hash of the communicator, what marks the operation there, and the run of its graph.
+/// An operation as all its ranks know it: NCCL's hash of the communicator, the operation's mark,
+/// and the run of its graph.
 type Operation = (u64, u64, u64);
 
-/// The part of one rank in an operation.
+/// One rank's part in an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visit {
     operation: Operation,
@@ -67,7 +69,7 @@ pub(super) struct Visit {
     left: HostNs,
     pub(super) queued_ns: u64,
     pub(super) role: Role,
-    /// Its kernel is known for certain.
+    /// Its kernel was matched exactly.
     is_exact: bool,
     pub(super) is_send_recv: bool,
 }
@@ -75,20 +77,21 @@ pub(super) struct Visit {
 /// One end of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
-    /// The operation's communicator and mark; channel, number and pair of ranks, mixed.
+    /// A hash of the operation's communicator and mark, and of channel, number and pair of ranks.
     transfer: (u64, u64, u64),
     is_send: bool,
     member: u32,
     /// The track of its step.
     pub(super) track: u64,
-    /// It was sent then or later; or it had arrived then, or before.
+    /// It was sent at this time or later, or it arrived at this time or earlier.
     at: HostNs,
 }
 
-/// As much as there is room for: of all files the same.
+/// A sample of limited size. What is kept depends on marks only, so all files keep the same
+/// operations.
 struct Sample<T> {
     kept: Vec<T>,
-    /// What has none of these bits in its mark is kept.
+    /// Items with any of these bits in their mark are left out.
     left_out: u64,
     most: usize,
 }
@@ -120,12 +123,12 @@ impl Visit {
         mixed(self.operation)
     }
 
-    /// What marks the operation.
+    /// The operation's mark.
     pub(super) fn correlation(&self) -> u64 {
         self.operation.1
     }
 
-    /// When it entered, and when it left.
+    /// When the rank entered and when it left.
     pub(super) fn times(&self) -> [Bounded; 2] {
         [self.entered, self.left].map(|time| Bounded { time, error_ns: self.error_ns.into() })
     }
@@ -137,19 +140,19 @@ impl End {
     }
 }
 
-/// Bits that say nothing of what something is.
+/// A hash, whose bits are unrelated to what is hashed.
 fn mixed((one, two, three): (u64, u64, u64)) -> u64 {
     (one ^ two.rotate_left(32) ^ three.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// What one file says.
+/// What one file shows.
 pub(super) struct Evidence {
     members: Vec<Member>,
     visits: Sample<Visit>,
     ends: Sample<End>,
     /// By member and mark.
     waits: FxHashMap<(u32, u64), Waits>,
-    /// Operations whose kernels are known by inference only.
+    /// How many operations have a kernel that is only inferred.
     inferred: u64,
 }
 
@@ -182,11 +185,12 @@ pub(super) struct Looking {
     /// Members by process and label, and by process and hash.
     by_label: FxHashMap<u64, HashMap<String, u32>>,
     by_hash: FxHashMap<(u64, u64), Vec<u32>>,
-    /// Slices that are open on the tracks of operations; only of certain ones there is something to say.
+    /// Open slices on the tracks of operations; `None` for those with nothing to say.
     runs: FxHashMap<u64, Vec<Option<Visit>>>,
-    /// Transfers likewise, outermost first, and inside of them what they wait for.
+    /// Open transfers, outermost first, and inside of them what they wait for.
     steps: FxHashMap<u64, Vec<Step>>,
-    /// Operations of graphs: several of them may have the number of one, each on another rank.
+    /// Operations of graphs. Several may share a number, which may mean different operations on
+    /// different ranks.
     replayed: FxHashSet<(u64, u64)>,
     oldest: VecDeque<(u64, u64)>,
 }
@@ -196,7 +200,7 @@ pub(super) struct Looking {
 enum Step {
     /// A transfer of an operation: its mark, channel and number.
     Transfer(u64, u64, u64),
-    /// Inside of it, since when the sending member waits, and for what.
+    /// Inside a transfer: since when the sending member waits, and for what.
     Wait {
         member: u32,
         mark: u64,
@@ -209,11 +213,11 @@ enum Step {
 /// What sends wait for, in the order of [`Waits`].
 const WAITS: [&str; 3] = [wait::GPU, wait::PEER, wait::NETWORK];
 
-/// How long the sends of an operation waited on one rank, in all, ns: for the GPU to fill a buffer, for the peer to have room, for the
-/// network. They overlap each other.
+/// How long the sends of an operation waited on one rank in total, ns: for the GPU to fill a
+/// buffer, for the peer to have room, for the network. The waits overlap.
 pub(super) type Waits = [u64; 3];
 
-/// A track with something to say.
+/// A track that is read.
 enum Known {
     /// Operations of a communicator: its label, and the group that it is in.
     Operations { label: String, group: u64 },
@@ -222,7 +226,7 @@ enum Known {
 }
 
 impl Known {
-    /// By its name: `dp · rank 3 of 8`, `dp · send → 4 · steps`.
+    /// Recognised by its name: `dp · rank 3 of 8`, `dp · send → 4 · steps`.
     fn of(name: &str, group: u64) -> Option<Known> {
         if let Some(name) = name.strip_suffix(track::STEPS) {
             let (is_send, (label, peer)) = match name.split_once(track::SEND) {
@@ -239,7 +243,7 @@ impl Known {
 }
 
 impl Looking {
-    /// At one of so many files.
+    /// For one of this many files.
     pub(super) fn at_one_of(files: usize) -> Looking {
         let share = |all: usize| (all / files.max(1)).max(OF_FILE);
         let found = Evidence {
@@ -378,7 +382,8 @@ impl Looking {
         }
     }
 
-    /// The rank whose operation this is; nothing where a process has several in the communicator, and tracks do not tell them apart.
+    /// The rank whose operation this is; `None` if a process has several ranks in the communicator
+    /// and its tracks do not tell them apart.
     fn member(&self, event: &Event<'_>, comm: u64) -> Option<u32> {
         let process = event.track >> TRACK_BITS;
         if let Some(Known::Operations { label, .. }) = self.tracks.get(&event.track)
@@ -392,7 +397,7 @@ impl Looking {
         }
     }
 
-    /// What a run of an operation says so far; nothing where it is not certain what it is of.
+    /// What a run of an operation shows so far; `None` if it is not certain which operation it is.
     fn visit(&mut self, event: &Event<'_>, time: HostNs) -> Option<Visit> {
         let (comm, mark) = (event.uint(nccl::COMM)?, event.correlation?);
         let error = event.uint(nccl::TIME_ERROR_NS)?;
@@ -432,26 +437,26 @@ impl Looking {
     }
 }
 
-/// What all files together say.
+/// What all files together show.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) members: Vec<Member>,
-    /// Parts in operations; those of one operation lie together.
+    /// Visits; those of one operation are adjacent.
     visits: Vec<Visit>,
-    /// Where those of operations lie that at least two ranks are known to have had.
+    /// The ranges of visits of operations that at least two ranks are known to have had.
     operations: Vec<Range<u32>>,
     ends: Vec<End>,
     waits: FxHashMap<(u32, u64), Waits>,
-    /// The sending and the receiving end of transfers, by their places.
+    /// The sending and the receiving end of each transfer, by index.
     transfers: Vec<(u32, u32)>,
-    /// Of each file the operations that are known by inference only.
+    /// For each file, how many operations are known by inference only.
     inferred: Vec<u64>,
-    /// There was no room for all operations, or for all transfers.
+    /// There was not enough room for all operations or all transfers.
     pub(super) is_sample: bool,
 }
 
 impl Shared {
-    /// Of several files, of which each has the clock of that number.
+    /// Combines several files, each with the number of its clock.
     pub(super) fn of(files: Vec<Evidence>, clocks: &[usize]) -> Shared {
         let bits = |of: fn(&Evidence) -> u64| files.iter().fold(0, |all, file| all | of(file));
         let (visits, ends) = (bits(|it| it.visits.left_out), bits(|it| it.ends.left_out));
@@ -473,8 +478,9 @@ impl Shared {
         all
     }
 
-    /// Operations that several ranks had. NCCL counts none while a graph is captured, so several of one run of a graph may have one number;
-    /// they ran in one order on all ranks, and all of them are known where each rank has as many.
+    /// Finds operations that several ranks had. NCCL does not number operations while a graph is
+    /// captured, so several in one run of a graph may share a number. They ran in the same order on
+    /// all ranks, and all of them are known if every rank has equally many.
     fn find_operations(&mut self) {
         self.visits.sort_unstable_by_key(|it| (it.operation, it.member, it.entered));
         let mut start = 0;
@@ -484,7 +490,7 @@ impl Shared {
                 group.chunk_by(|one, other| one.member == other.member).map(<[_]>::len).collect();
             let (ranks, times) = (per_rank.len(), per_rank[0]);
             if ranks > 1 && per_rank.iter().all(|it| *it == times) {
-                // By occurrence first, then by rank.
+                // Sorted by occurrence first, then by rank.
                 let by_rank = group.to_vec();
                 for (place, visit) in group.iter_mut().enumerate() {
                     *visit = by_rank[place % ranks * times + place / ranks];
@@ -496,7 +502,7 @@ impl Shared {
         }
     }
 
-    /// Transfers of which both ends are known, and each once.
+    /// Finds the transfers whose two ends are each known exactly once.
     fn find_transfers(&mut self) {
         self.ends.sort_unstable_by_key(|it| (it.transfer, !it.is_send));
         let mut start = 0;
@@ -505,6 +511,36 @@ impl Shared {
                 self.transfers.push((start, start + 1));
             }
             start += group.len() as u32;
+        }
+    }
+
+    /// The clocks whose files have an operation or a transfer in common with files of another
+    /// clock.
+    pub(super) fn related_clocks(&self) -> BTreeSet<usize> {
+        let mut related = BTreeSet::new();
+        for visits in self.operations() {
+            let clock = |visit: &Visit| self.member_of(visit).clock;
+            if visits.iter().any(|visit| clock(visit) != clock(&visits[0])) {
+                related.extend(visits.iter().map(clock));
+            }
+        }
+        for [(from, _), (to, _)] in self.transfers().map(|ends| ends.map(|end| self.time_of(end))) {
+            if from != to {
+                related.extend([from, to]);
+            }
+        }
+        related
+    }
+
+    /// Forgets the clocks that have no new number. They must have nothing in common with the
+    /// others.
+    pub(super) fn keep(&mut self, numbers: &HashMap<usize, usize>) {
+        let is_kept = |members: &[Member], member: u32| numbers.contains_key(&members[member as usize].clock);
+        let (members, visits, ends) = (&self.members, &self.visits, &self.ends);
+        self.operations.retain(|range| is_kept(members, visits[range.start as usize].member));
+        self.transfers.retain(|(sent, _)| is_kept(members, ends[*sent as usize].member));
+        for member in &mut self.members {
+            member.clock = numbers.get(&member.clock).copied().unwrap_or_default();
         }
     }
 
@@ -522,7 +558,7 @@ impl Shared {
         &self.members[visit.member as usize]
     }
 
-    /// What the sends of a rank's part waited for; nothing of replays, which may share one mark.
+    /// What the sends of a rank's part waited for; `None` for replays, which may share one mark.
     pub(super) fn waits_of(&self, visit: &Visit) -> Option<&Waits> {
         let (_, mark, run) = visit.operation;
         self.waits.get(&(visit.member, mark)).filter(|_| run == 0)
@@ -534,15 +570,16 @@ impl Shared {
         (member.clock, Bounded { time: end.at, error_ns: member.error_ns })
     }
 
-    /// Of the files of a clock: operations that are known by inference only.
+    /// How many operations are known by inference only, in the files of a clock.
     pub(super) fn inferred(&self, clocks: &[usize], clock: usize) -> u64 {
         self.inferred.iter().zip(clocks).filter(|(_, it)| **it == clock).map(|(count, _)| count).sum()
     }
 
-    /// What they say of clocks, by the numbers of two of them.
+    /// What the files show about each two clocks, by the clocks' numbers.
     pub(super) fn orders(&self) -> HashMap<(usize, usize), Orders> {
         let mut orders: HashMap<(usize, usize), Orders> = HashMap::new();
-        // By clock: the last whom others wait for was there then, or later; the first that waits for others was done then, or before.
+        // For each clock: the last rank that others wait for arrived at this time or later; the
+        // first rank that waits for others was done at this time or earlier.
         let mut clocks: Vec<(usize, Option<HostNs>, Option<HostNs>)> = Vec::new();
         for visits in self.operations() {
             clocks.clear();
@@ -587,7 +624,7 @@ impl Shared {
         }
         let clocks = self.members.iter().map(|it| it.clock + 1).max().unwrap_or(0);
         chains::orders(clocks, &transfers, |one, at, other, later| {
-            // Hosts that have nothing to do with each other are related over others.
+            // Hosts that share no operations are related through other hosts.
             if let Some(between) = orders.get_mut(&(one.min(other), one.max(other))) {
                 if one < other { between.here_first(at, later) } else { between.there_first(later, at) }
             }
@@ -622,18 +659,18 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_one_number_are_told_by_their_order_where_every_rank_has_all() {
+    fn operations_with_one_number_are_told_apart_by_order_if_all_are_known() {
         let shared = shared(
             vec![
                 visit(1, 1, 20),
                 visit(1, 0, 31),
                 visit(1, 0, 10),
                 visit(1, 1, 40),
-                // One of rank 1 is missing, so that nobody knows which.
+                // One of rank 1's is missing, so it is unclear which.
                 visit(2, 0, 50),
                 visit(2, 0, 60),
                 visit(2, 1, 51),
-                // Nobody else's.
+                // No other rank has it.
                 visit(3, 0, 70),
             ],
             Vec::new(),
@@ -644,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_has_two_ends_and_each_once() {
+    fn a_transfer_needs_each_end_exactly_once() {
         let end = |transfer: u64, is_send: bool, at: u64| End {
             transfer: (7, 1, transfer),
             is_send,
@@ -668,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn tracks_are_known_by_their_names() {
+    fn tracks_are_recognised_by_their_names() {
         let known = |name: &str| match Known::of(name, 5) {
             Some(Known::Operations { label, group }) => format!("{label} in {group}"),
             Some(Known::Transfers { label, peer, is_send }) => {
@@ -691,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_the_same_ones_stay_in_all_files() {
+    fn samples_of_all_files_keep_the_same_operations() {
         let (mut one, mut other) = (Sample::of(100), Sample::of(1_000));
         for number in 0..1_000 {
             one.push(visit(number, 0, 1), Visit::mark);

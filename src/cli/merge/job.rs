@@ -1,65 +1,72 @@
-//! Who waited for whom: what the parts of all ranks in a collective say once their clocks are one.
+//! Who waited for whom: what the parts of all ranks in a collective show once they are on one
+//! clock.
 
 use std::collections::HashMap;
-use std::io::Write;
 
 use super::evidence::{Member, Role, Shared, Visit};
 use super::members::Labels;
 use super::moved::Move;
-use crate::cli::reason::Reason;
 use crate::model::ids::ProcessTag;
 use crate::model::time::{Bounded, HostNs};
 use crate::trace::job::{Collective, CommTracks, JobTracks, Part, RankTracks};
-use crate::trace::reader::blocks::packed;
+use crate::trace::reader;
 
-/// Packets that are compressed together, in bytes.
+/// How many bytes of packets are handed on together.
 const CHUNK: usize = 256 << 10;
 
-/// The part of a rank on the clock of all.
+/// One rank's part, on the common clock.
 #[derive(Clone, Copy)]
 struct Placed<'a> {
     visit: &'a Visit,
     member: &'a Member,
+    how: Option<&'a Move>,
     entered: Bounded,
     left: Bounded,
 }
 
-/// When the last rank of one host came.
+/// When a rank came, or the last rank of a host.
 #[derive(Clone, Copy)]
-struct Came {
+struct Came<'a> {
     clock: usize,
+    how: Option<&'a Move>,
+    /// On the common clock.
     at: HostNs,
-    /// How far that may be off on its own clock, and on the clock of all, ns.
+    /// On its own clock.
+    there: HostNs,
+    /// How far that may be off on its own clock, and on the common clock, ns.
     own_error: u64,
     error: u64,
 }
 
 impl<'a> Placed<'a> {
-    fn of(visit: &'a Visit, shared: &'a Shared, moves: &[Option<Move>]) -> Placed<'a> {
+    fn of(visit: &'a Visit, shared: &'a Shared, moves: &'a [Option<Move>]) -> Placed<'a> {
         let member = shared.member_of(visit);
-        let [entered, left] = visit.times().map(|time| shifted(time, moves[member.clock].as_ref()));
-        Placed { visit, member, entered, left }
+        let how = moves[member.clock].as_ref();
+        let [entered, left] = visit.times().map(|time| shifted(time, how));
+        Placed { visit, member, how, entered, left }
     }
 
-    fn came(&self) -> Came {
-        let [Bounded { error_ns: own_error, .. }, _] = self.visit.times();
-        Came { clock: self.member.clock, at: self.entered.time, own_error, error: self.entered.error_ns }
+    fn came(&self) -> Came<'a> {
+        let [Bounded { time: there, error_ns: own_error }, _] = self.visit.times();
+        let (at, error) = (self.entered.time, self.entered.error_ns);
+        Came { clock: self.member.clock, how: self.how, at, there, own_error, error }
     }
 }
 
-impl Came {
-    /// How far it may be off when one of them came before the other, ns. What two ranks of one clock share does not count.
-    fn error_to(self, other: Came) -> u64 {
+impl Came<'_> {
+    /// The error of the time between the two, ns.
+    fn error_to(self, other: Came<'_>) -> u64 {
         if self.clock == other.clock {
-            self.own_error.saturating_add(other.own_error)
+            let between = self.how.map_or(0, |how| how.offset.error_between(self.there, other.there));
+            self.own_error.saturating_add(other.own_error).saturating_add(between)
         } else {
             self.error.saturating_add(other.error)
         }
     }
 }
 
-/// How far it may be off how long a rank waited for the last one, whichever that truly was, ns.
-fn wait_error(came: Came, last: Came, last_of_hosts: &[Came]) -> u64 {
+/// The error of how long a rank waited for the last one, whichever rank that really was, ns.
+fn wait_error(came: Came<'_>, last: Came<'_>, last_of_hosts: &[Came<'_>]) -> u64 {
     let latest = last_of_hosts.iter().map(|it| it.at.0.saturating_add(came.error_to(*it))).max().unwrap_or(0);
     latest.saturating_sub(last.at.0).max(came.error_to(last))
 }
@@ -68,18 +75,17 @@ fn shifted(time: Bounded, how: Option<&Move>) -> Bounded {
     how.map_or(time, |how| time.shifted(how.offset.at(time.time)))
 }
 
-/// Draws it, and the arrows of transfers. Answers how many bytes that was, and how many arrows are missing because the clocks would turn
-/// them round.
+/// Draws it, and the arrows of transfers, and hands the packets to `put`. Returns how many arrows
+/// are left out because the clocks would reverse them.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
     labels: &Labels,
     tag: ProcessTag,
-    output: &mut dyn Write,
-) -> Result<(u64, u64), Reason> {
-    let mut flush = Flush { output, written: 0 };
+    mut put: impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
+) -> Result<u64, reader::Error> {
     let first = |visits: &[Visit]| visits.iter().map(|it| Placed::of(it, shared, moves).entered.time).min();
-    let Some(begin) = shared.operations().filter_map(first).min() else { return Ok((0, 0)) };
+    let Some(begin) = shared.operations().filter_map(first).min() else { return Ok(0) };
     let mut job = JobTracks::new(tag, begin);
     let mut ranks: HashMap<u32, Option<RankTracks>> = HashMap::new();
     let all: Vec<&[Visit]> = shared.operations().collect();
@@ -93,7 +99,7 @@ pub(super) fn draw(
             let Some(of_all) = *tracks.get_or_insert_with(|| job.communicator(label, it.first)) else { break };
             let arrow = job.collective(of_all, it);
             for part in parts.iter().filter(|it| it.visit.role != Role::Gives) {
-                let Placed { visit, member, entered, left } = *part;
+                let Placed { visit, member, entered, left, .. } = *part;
                 if it.last > entered.time {
                     changes.extend([(entered.time, 1), (it.last, -1)]);
                 }
@@ -107,27 +113,27 @@ pub(super) fn draw(
                     job.part(of_rank, it, &part, arrow);
                 }
             }
-            flush.some(&mut job, CHUNK)?;
+            hand_on(&mut job, CHUNK, &mut put)?;
         }
         if let Some(Some(of_all)) = tracks {
             job.waiting(of_all, &mut changes);
         }
     }
-    let backwards = transfers(shared, moves, &mut job, &mut flush)?;
-    flush.some(&mut job, 1)?;
-    Ok((flush.written, backwards))
+    let backwards = transfers(shared, moves, &mut job, &mut put)?;
+    hand_on(&mut job, 1, &mut put)?;
+    Ok(backwards)
 }
 
 /// A collective, with the parts of its ranks.
 struct Known<'a> {
     it: Collective,
     parts: Vec<Placed<'a>>,
-    last: Came,
-    last_of_hosts: Vec<Came>,
+    last: Came<'a>,
+    last_of_hosts: Vec<Came<'a>>,
 }
 
-/// What is known of a collective; nothing where nobody waited for anybody.
-fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &[Option<Move>]) -> Option<Known<'a>> {
+/// What is known about a collective; `None` if nobody waited for anybody.
+fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &'a [Option<Move>]) -> Option<Known<'a>> {
     if visits.iter().any(|it| it.is_send_recv) {
         return None;
     }
@@ -136,18 +142,18 @@ fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &[Option<Move>
     let first = parts.iter().map(|it| it.entered.time).min()?;
     let by = givers().max_by_key(|it| it.entered.time)?;
     let last = by.came();
-    let mut last_of_hosts: Vec<Came> = Vec::new();
+    let mut last_of_hosts: Vec<Came<'_>> = Vec::new();
     for came in givers().map(Placed::came) {
         match last_of_hosts.iter_mut().find(|it| it.clock == came.clock) {
             Some(known) => {
-                known.at = known.at.max(came.at);
+                (known.at, known.there) = (known.at, known.there).max((came.at, came.there));
                 known.own_error = known.own_error.max(came.own_error);
                 known.error = known.error.max(came.error);
             }
             None => last_of_hosts.push(came),
         }
     }
-    // By how much it came after each other one, at least, as it seems, and at most.
+    // How long it came after another one: the least, the likeliest and the most.
     let after = |other: &Placed<'_>| {
         let (late, error) = (last.at.since(other.entered.time), last.error_to(other.came()));
         [late.saturating_sub(error), late, late.saturating_add(error)]
@@ -174,8 +180,8 @@ fn transfers(
     shared: &Shared,
     moves: &[Option<Move>],
     job: &mut JobTracks,
-    flush: &mut Flush<'_>,
-) -> Result<u64, Reason> {
+    put: &mut impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
+) -> Result<u64, reader::Error> {
     let mut arrows: Vec<[(u64, HostNs); 2]> = Vec::new();
     let mut backwards = 0;
     for ends in shared.transfers() {
@@ -183,30 +189,22 @@ fn transfers(
             let (clock, time) = shared.time_of(end);
             (end.track, shifted(time, moves[clock].as_ref()).time)
         });
-        // Perfetto draws an arrow from what is earlier to what is later.
+        // Perfetto draws an arrow from the earlier end to the later one.
         if sent <= arrived { arrows.push(arrow) } else { backwards += 1 }
     }
     arrows.sort_unstable_by_key(|[(_, sent), _]| *sent);
     for [sent, arrived] in arrows {
         job.transfer(sent, arrived);
-        flush.some(job, CHUNK)?;
+        hand_on(job, CHUNK, put)?;
     }
     Ok(backwards)
 }
 
-/// Writes what was drawn, compressed.
-struct Flush<'a> {
-    output: &'a mut dyn Write,
-    written: u64,
-}
-
-impl Flush<'_> {
-    fn some(&mut self, job: &mut JobTracks, at_least: usize) -> Result<(), Reason> {
-        if job.pending_bytes() >= at_least {
-            let packet = packed(&job.take()).map_err(Reason::Output)?;
-            self.output.write_all(&packet).map_err(Reason::Output)?;
-            self.written += packet.len() as u64;
-        }
-        Ok(())
-    }
+/// Hands on what was drawn, if it has reached this many bytes.
+fn hand_on(
+    job: &mut JobTracks,
+    at_least: usize,
+    put: &mut impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
+) -> Result<(), reader::Error> {
+    if job.pending_bytes() < at_least { Ok(()) } else { put(job.take()) }
 }

@@ -1,7 +1,8 @@
-//! What files know together and none knows alone: which ranks of the job a communicator has.
+//! What only all files together show: which of the job's ranks a communicator has.
 //!
-//! A process knows its own rank in the job and in each of its communicators, so that one without a name is told by its hash. Where the files of all
-//! its members are joined and their ranks lie at equal distances, its tracks are named by that: `stride 8 1f2e3d4c · rank 3 of 8`.
+//! A process knows its own rank in the job and in each of its communicators, so a communicator
+//! without a name is recognised by its hash. If the files of all its members are merged and their
+//! ranks are evenly spaced, its tracks are named by that: `stride 8 1f2e3d4c · rank 3 of 8`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,32 +16,33 @@ use crate::trace::reader::{Nccl, Packet};
 use crate::trace::words::{self, instant};
 use crate::trace::writer::TRACK_BITS;
 
-/// What stands between the parts of a track's name.
+/// What separates the parts of a track's name.
 const BETWEEN: &str = " · ";
 
 /// The processes of several files and their communicators.
 #[derive(Default)]
 pub(super) struct Members {
-    /// Ranks in the job, by process mark.
+    /// Ranks in the job, by process tag.
     ranks: HashMap<u64, u32>,
-    /// Those without a name, by NCCL's hash.
+    /// Communicators without a name, by NCCL's hash.
     unnamed: HashMap<u64, Unnamed>,
     /// All communicators that say which rank the process is, by NCCL's hash.
     groups: BTreeMap<u64, Group>,
-    /// How many ranks the job has, by process mark: what a process that knows it calls `all` has every one of them.
+    /// The number of ranks in the job, by process tag. A communicator that such a process calls
+    /// `all` has every one of them.
     jobs: HashMap<u64, u32>,
-    /// Processes with a communicator whose name is `all`.
+    /// Processes with a communicator named `all`.
     named_all: BTreeSet<u64>,
 }
 
-/// Which ranks of a communicator there are.
+/// Which ranks of a communicator are present.
 #[derive(Default)]
 struct Group {
     name: Option<String>,
     size: u32,
-    /// Its ranks, each with the process that it is.
+    /// Its ranks, each with its process.
     ranks: BTreeMap<u32, u64>,
-    /// Ranks that more than one process says it is.
+    /// Ranks that more than one process claims to be.
     twice: BTreeSet<u32>,
     /// Ranks that it cannot have.
     beyond: BTreeSet<u32>,
@@ -49,17 +51,17 @@ struct Group {
 #[derive(Default)]
 struct Unnamed {
     size: i32,
-    /// Its hosts, as NCCL counts them.
+    /// The number of its hosts, as NCCL counts them.
     hosts: i32,
-    /// The marks of the processes that are this rank of it.
+    /// The tags of the processes that have each rank.
     marks: HashMap<i32, Vec<u64>>,
 }
 
-/// Communicators named one by one.
+/// How many communicators are named one by one.
 const SAID: usize = 4;
 
 impl Group {
-    /// Its ranks of which there is no file.
+    /// Its ranks without a file.
     fn missing(&self) -> Ranks {
         Ranks::of((0..self.size).filter(|rank| !self.ranks.contains_key(rank)).collect())
     }
@@ -69,7 +71,7 @@ impl Group {
         self.name.clone().unwrap_or_else(|| names::short_hash(hash))
     }
 
-    /// A process says that it is this rank of so many.
+    /// Adds a process that says that it is this rank of `size`.
     fn add(&mut self, rank: u32, size: u32, mark: u64) {
         self.size = size;
         if rank >= size {
@@ -79,7 +81,7 @@ impl Group {
         }
     }
 
-    /// What cannot be of its ranks.
+    /// What is impossible about its ranks.
     fn impossible(&self) -> Option<String> {
         if !self.beyond.is_empty() {
             let beyond = Ranks::of(self.beyond.iter().copied().collect());
@@ -149,8 +151,8 @@ impl Members {
         self.named_all.extend(other.named_all);
     }
 
-    /// Ranks of which there is no file, a sentence each: those of the job where a communicator has all of them, else those of each
-    /// communicator.
+    /// Ranks without a file, one sentence each: those of the job if a communicator has all of them,
+    /// otherwise those of each communicator.
     pub(super) fn missing(&self) -> Vec<String> {
         let is_world = |group: &&Group| group.ranks.iter().all(|(rank, mark)| self.ranks.get(mark) == Some(rank));
         let largest = self.groups.values().filter(is_world).max_by_key(|group| group.size);
@@ -182,7 +184,7 @@ impl Members {
         lines
     }
 
-    /// What processes say of their ranks that cannot be, a sentence each.
+    /// What processes say about their ranks that is impossible, one sentence each.
     pub(super) fn impossible(&self) -> Vec<String> {
         let jobs: BTreeSet<u32> =
             self.jobs.iter().filter(|(mark, _)| !self.named_all.contains(mark)).map(|(_, size)| *size).collect();
@@ -209,14 +211,14 @@ impl Members {
         lines
     }
 
-    /// Ranks in the job that several processes are.
+    /// Ranks in the job that several processes claim to be.
     pub(super) fn twice(&self) -> Ranks {
         let mut processes: HashMap<u32, usize> = HashMap::new();
         self.ranks.values().for_each(|rank| *processes.entry(*rank).or_default() += 1);
         Ranks::of(processes.into_iter().filter(|(_, count)| *count > 1).map(|(rank, _)| rank).collect())
     }
 
-    /// What communicators are to be called that were called otherwise.
+    /// The new names of communicators.
     pub(super) fn labels(&self) -> Labels {
         let mut labels = Labels::default();
         for (&hash, unnamed) in &self.unnamed {
@@ -232,7 +234,8 @@ impl Members {
         labels
     }
 
-    /// The ranks in the job of a communicator's members, in its own order; none unless all are known.
+    /// The ranks in the job of a communicator's members, in the communicator's order; `None` unless
+    /// all are known.
     fn ranks_of(&self, unnamed: &Unnamed) -> Option<Vec<u32>> {
         let rank = |rank| match unnamed.marks.get(&rank)?[..] {
             [mark] => self.ranks.get(&mark).copied(),
@@ -242,7 +245,8 @@ impl Members {
     }
 }
 
-/// What ranks of the job have in common, where it says more than the hash does, and whether they stay on one host.
+/// What a communicator's ranks in the job have in common, if that says more than the hash does, and
+/// whether they stay on one host.
 fn pattern(ranks: &[u32], is_one_host: bool) -> Option<String> {
     let &[first, second, ..] = ranks else { return None };
     let stride = second.checked_sub(first).filter(|stride| *stride > 0)?;
@@ -256,13 +260,14 @@ fn pattern(ranks: &[u32], is_one_host: bool) -> Option<String> {
     }
 }
 
-/// How many ranks the job has, by a track of a communicator that has all of them: `all · rank 3 of 8`.
+/// The number of ranks in the job, from a track of a communicator that has all of them:
+/// `all · rank 3 of 8`.
 fn size_of_job(track: &str) -> Option<u32> {
     let (_, size) = track.strip_prefix(names::ALL)?.strip_prefix(words::track::RANK)?.split_once(" of ")?;
     size.parse().ok()
 }
 
-/// New labels of communicators: by process mark, the old one and the new one.
+/// New labels of communicators, by process tag: the old one and the new one.
 #[derive(Default)]
 pub(super) struct Labels(HashMap<u64, Vec<(String, String)>>);
 
@@ -272,7 +277,7 @@ impl Labels {
         marks.iter().any(|mark| self.0.contains_key(mark))
     }
 
-    /// A packet that describes a track whose name changes.
+    /// A packet that describes a track, if the track's name changes.
     pub(super) fn packet(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let descriptor = fields(packet).find(|field| field.number == trace_packet::TRACK_DESCRIPTOR)?.bytes();
         let part = |number| fields(descriptor).find(|field| field.number == number);
@@ -288,12 +293,12 @@ impl Labels {
         self.name(member.process, &member.label).unwrap_or_else(|| member.label.clone())
     }
 
-    /// A track's name with a label of a communicator that has another one now: `busbw · 1f2e3d4c · rank 3 of 8`.
+    /// A track's name with its communicator's label replaced: `busbw · 1f2e3d4c · rank 3 of 8`.
     fn name(&self, mark: u64, name: &str) -> Option<String> {
         let labels = self.0.get(&mark)?;
         let mut changes = false;
         let parts = name.split(BETWEEN).map(|part| {
-            // One that was made several times has a number: `1f2e3d4c #2`.
+            // A communicator that was created several times has a number: `1f2e3d4c #2`.
             let changed = labels.iter().find_map(|(old, new)| {
                 let rest = part.strip_prefix(old.as_str()).filter(|rest| rest.is_empty() || rest.starts_with(" #"))?;
                 Some(format!("{new}{rest}"))
@@ -306,7 +311,7 @@ impl Labels {
     }
 }
 
-/// A message with something else in one of its fields.
+/// A message with one of its fields replaced.
 pub(super) fn replaced(message: &[u8], number: u32, value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len() + value.len());
     for field in fields(message) {
@@ -320,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_at_equal_distances_have_a_pattern() {
+    fn evenly_spaced_ranks_have_a_pattern() {
         for (ranks, is_one_host, told) in [
             (&[0, 8, 16, 24][..], false, Some("stride 8")),
             (&[1, 3], true, Some("stride 2")),
@@ -338,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_cannot_be_are_said_and_others_are_not() {
+    fn only_impossible_ranks_are_reported() {
         let file = |mark: u64, rank: u32, job: Option<u32>, group: (u32, u32)| {
             let mut file = Members { ranks: HashMap::from([(mark, rank)]), ..Members::default() };
             file.jobs.extend(job.map(|size| (mark, size)));
@@ -350,7 +355,8 @@ mod tests {
             files.into_iter().for_each(|file| all.merge(file));
             all.impossible()
         };
-        // All ranks, ranks of several GPUs in one process, and a group of a larger job whose size nobody says.
+        // All ranks; ranks of several GPUs in one process; and a group of a larger job of unknown
+        // size.
         for healthy in [
             vec![file(1, 0, Some(2), (0, 2)), file(2, 1, Some(2), (1, 2))],
             vec![file(1, 0, Some(2), (0, 2)), file(1, 0, Some(2), (1, 2))],
@@ -374,7 +380,7 @@ mod tests {
             said(vec![file(1, 0, None, (0, 2)), file(2, 1, None, (7, 2))]),
             ["communicator 1f2e3d4c: a process says that it is its rank 7 of 2"]
         );
-        // A communicator that is called `all` need not have all ranks.
+        // A communicator called `all` need not have all ranks.
         let mut named = file(1, 5, Some(2), (0, 2));
         named.named_all.insert(1);
         assert_eq!(said(vec![named]), Vec::<String>::new());

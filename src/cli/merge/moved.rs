@@ -1,6 +1,7 @@
-//! Copies a trace onto another host's clock: all of its times are shifted, and nothing else changes.
+//! Copies a trace onto another host's clock: all of its times are shifted, and nothing else
+//! changes.
 
-use std::io::{Read, Write};
+use std::io::Read;
 
 use rustc_hash::FxHashMap;
 
@@ -8,59 +9,52 @@ use super::Edits;
 use crate::clock::hosts::Offset;
 use crate::model::time::HostNs;
 use crate::trace::fields::{clock_id, clock_snapshot, trace, trace_attributes, trace_packet};
-use crate::trace::reader::blocks::packed;
 use crate::trace::reader::wire::{Field, fields, put_bytes, put_uint};
 use crate::trace::reader::{self, Packet};
 use crate::trace::writer::attribute;
 
-/// Packets that are compressed together, in bytes.
+/// How many bytes of packets are compressed together.
 const CHUNK: usize = 256 << 10;
 
-/// How the times of a host become those of another.
+/// How the times of one host become those of another.
 #[derive(Clone)]
 pub(super) struct Move {
     /// What is added to them.
     pub(super) offset: Offset,
-    /// The host, and in words how and how well its times were put on the other's clock.
+    /// The host; and in words, how its times were put on the other's clock and how exact that is.
     pub(super) host: String,
     pub(super) how: String,
 }
 
-/// Copies a trace whose times are moved, and in which `edits` change packets that describe tracks. Its times are of the boot `boot`
-/// then, and it says so.
+/// Copies a trace with its times shifted; `edits` changes packets that describe tracks. `put` gets
+/// many packets at a time. The copy's times belong to the boot `boot`, and it says so.
 pub(super) fn copy(
     source: impl Read + Send,
     how: &Move,
     boot: &str,
     edits: &Edits,
-    output: &mut dyn Write,
-) -> Result<u64, reader::Error> {
-    let mut copier = Copier { how, boot, clocks: FxHashMap::default(), pending: Vec::new() };
-    let mut written = 0;
-    let mut flush = |pending: &mut Vec<u8>| -> Result<(), reader::Error> {
-        if !pending.is_empty() {
-            let packet = packed(pending)?;
-            output.write_all(&packet)?;
-            written += packet.len() as u64;
-            pending.clear();
-        }
-        Ok(())
-    };
+    mut put: impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
+) -> Result<(), reader::Error> {
+    let mut copier = Copier { how, boot, clocks: FxHashMap::default(), packet: Vec::new(), pending: Vec::new() };
     reader::read(source, |packet| {
         if !edits.is_drawn_anew(packet.sequence) {
             copier.packet(packet, edits);
         }
-        if copier.pending.len() >= CHUNK { flush(&mut copier.pending) } else { Ok(()) }
+        if copier.pending.len() < CHUNK {
+            return Ok(());
+        }
+        put(std::mem::replace(&mut copier.pending, Vec::with_capacity(CHUNK + CHUNK / 8)))
     })?;
-    flush(&mut copier.pending)?;
-    Ok(written)
+    if copier.pending.is_empty() { Ok(()) } else { put(copier.pending) }
 }
 
 struct Copier<'a> {
     how: &'a Move,
     boot: &'a str,
-    /// What the delta clock of each sequence reads in the copy.
+    /// The time of each sequence's delta clock in the copy.
     clocks: FxHashMap<u64, u64>,
+    /// The packet that is being written.
+    packet: Vec<u8>,
     pending: Vec<u8>,
 }
 
@@ -68,7 +62,8 @@ impl Copier<'_> {
     fn packet(&mut self, packet: &Packet<'_>, edits: &Edits) {
         let edited = packet.descriptor.and_then(|_| edits.packet(packet.raw));
         let raw = edited.as_deref().unwrap_or(packet.raw);
-        let mut out = Vec::with_capacity(raw.len() + 8);
+        let mut out = std::mem::take(&mut self.packet);
+        out.clear();
         // A packet's own snapshot holds for its own time.
         for field in fields(raw).filter(|field| field.number == trace_packet::CLOCK_SNAPSHOT) {
             put_bytes(&mut out, field.number, &self.snapshot(packet.sequence, field.bytes()));
@@ -92,9 +87,10 @@ impl Copier<'_> {
             }
         }
         put_bytes(&mut self.pending, trace::PACKET, &out);
+        self.packet = out;
     }
 
-    /// Of the clocks at one instant those that the copy has: the trace's and the sequence's own.
+    /// The clocks of a snapshot that the copy has: the trace's and the sequence's own.
     fn snapshot(&mut self, sequence: u64, snapshot: &[u8]) -> Vec<u8> {
         let uint = |clock: &Field<'_>, number| {
             fields(clock.bytes()).find(|field| field.number == number).map_or(0, |field| field.uint())
@@ -109,7 +105,7 @@ impl Copier<'_> {
             let is_delta = uint(&clock, clock_snapshot::clock::IS_INCREMENTAL) != 0;
             let time = match id(&clock) {
                 clock_id::BOOTTIME => shifted,
-                // Those of the other host are related to its own clock.
+                // These belong to the other host's own clock.
                 clock_id::MONOTONIC | clock_id::REALTIME => continue,
                 _ if is_delta => shifted,
                 _ => uint(&clock, clock_snapshot::clock::TIMESTAMP),

@@ -1,4 +1,5 @@
-//! Processes of one number: each host counts its own, each container from 1, and Perfetto takes what has one number for one process.
+//! Equal process ids: each host counts its own, each container counts from 1, and Perfetto takes
+//! equal ids for one process.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,14 +10,15 @@ use crate::trace::reader::Packet;
 use crate::trace::reader::wire::{fields, put_bytes, put_uint};
 use crate::trace::writer::TRACK_BITS;
 
-/// Linux gives no greater number than this to a process. Above it are further GPUs of a process, as this times the GPU.
+/// Linux gives no process a larger id. A process's further GPUs have ids above it: this times the
+/// GPU.
 const SYSTEM: u64 = 1 << 22;
 
-/// The numbers that processes have, by process mark.
+/// The process ids, by process tag.
 #[derive(Default)]
 pub(super) struct Numbers(BTreeMap<u64, BTreeSet<u64>>);
 
-/// New numbers, by process mark and old number.
+/// New ids, by process tag and old id.
 #[derive(Default)]
 pub(super) struct Renumbered(HashMap<(u64, u64), u64>);
 
@@ -38,7 +40,7 @@ impl Numbers {
         }
     }
 
-    /// New ones for those that an earlier process has.
+    /// New ids for processes whose id an earlier process has.
     pub(super) fn renumbered(&self) -> Renumbered {
         let mut taken: BTreeSet<u64> = self.0.values().flatten().copied().collect();
         let mut free = (1..SYSTEM).rev();
@@ -59,7 +61,8 @@ impl Renumbered {
         self.0.keys().any(|(mark, _)| marks.contains(mark))
     }
 
-    /// A packet that describes a process or a thread whose process has another number now. A process says which one it has on its host.
+    /// A packet that describes a process or a thread, if the process has a new id. The process says
+    /// which one it has on its host.
     pub(super) fn packet(&self, packet: &[u8]) -> Option<Vec<u8>> {
         if self.0.is_empty() {
             return None;
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_numbers_that_are_taken_change() {
+    fn only_pids_that_are_taken_change() {
         let numbers = Numbers(BTreeMap::from([
             (1, BTreeSet::from([1, SYSTEM - 1])),
             (2, BTreeSet::from([1, 7])),

@@ -1,8 +1,10 @@
-//! Where files come from: whether they share a clock, and whether they are of one run.
+//! Where files come from: whether they share a clock, and whether they come from the same run.
 //!
-//! A host's clock counts from its boot, so files of one boot have one clock, whatever the hosts' names: containers have names of their own.
-//! Files from before the boot was in them are told by where their clock stands against the wall clock.
-//! Of one run are files with a communicator in common, and those recorded at one time; unless what names the run says otherwise.
+//! A host's clock counts from its boot, so files of one boot share a clock, whatever the hosts'
+//! names: containers have names of their own. Files from versions that did not record the boot are
+//! compared by the offset of their clock from the wall clock. Files come from the same run if they
+//! have a communicator in common or were recorded at the same time, unless the run's name says
+//! otherwise.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,29 +15,36 @@ use crate::config;
 use crate::import::knowledge::{duration, utc};
 use crate::import::{Clock, Span};
 use crate::model::time::{FileNs, HostNs, Shift};
+use crate::trace::fields::nccl;
+use crate::trace::names;
 use crate::trace::reader::{self, Event, Packet, TracePacket};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
-/// By how much the wall clock may be set while a job runs, in ns, where only the host's name says that a boot is the same; and where nothing does.
+/// By how much the wall clock may be set while a job runs, in ns: if only the host's name says that
+/// a boot is the same; and if nothing does.
 const SET_NS: u64 = 60_000_000_000;
 const STEERED_NS: u64 = 1_000_000_000;
 
-/// What a file says of itself.
+/// What a file says about itself.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Origin {
     path: PathBuf,
-    /// The marks of its processes.
+    /// The tags of its processes.
     pub(super) tags: BTreeSet<u64>,
-    /// Their numbers on their host.
+    /// Each tag with what tells the process from others with the same tag: its name and its pid.
+    processes: BTreeSet<(u64, String)>,
+    /// Its ranks: tag, NCCL's hash of the communicator, and the rank there.
+    ranks: BTreeSet<(u64, u64, u64)>,
+    /// Their ids on their host.
     pub(super) pids: BTreeSet<i32>,
-    /// The marks of what merges drew into it.
+    /// The tags of what earlier merges drew into it.
     pub(super) merges: BTreeSet<u64>,
     pub(super) hosts: BTreeSet<String>,
     pub(super) boots: BTreeSet<String>,
-    /// What names its run.
+    /// The names of its run.
     runs: BTreeSet<String>,
-    /// Unknown where it says nothing of how it was made.
+    /// `None` if it does not say how it was made.
     kind: Option<Kind>,
     /// To the time since 1970.
     pub(super) to_utc: Option<Shift>,
@@ -45,14 +54,14 @@ pub(super) struct Origin {
     communicators: BTreeSet<u64>,
 }
 
-/// Whose clock a file's times are on.
+/// The clock that a file's times are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The host's: it was recorded by ncclscope.
+    /// The host's clock: ncclscope recorded it.
     Recorded,
-    /// The wall clock, or another tool's own: it was imported.
+    /// The wall clock, or another tool's own clock: it was imported.
     Imported,
-    /// It was imported by a version that did not keep when it was recorded.
+    /// It was imported by a version that did not keep the time of the recording.
     ImportedBefore,
 }
 
@@ -61,7 +70,7 @@ impl Origin {
         Origin { path: path.to_owned(), ..Origin::default() }
     }
 
-    /// What the beginning of a file says of its clock.
+    /// What the beginning of a file says about its clock.
     pub(super) fn head(path: &Path) -> Result<Origin, Reason> {
         let mut origin = Origin::of(path);
         let read = read_trace(path, |packet| {
@@ -86,7 +95,11 @@ impl Origin {
         {
             self.tags.insert(descriptor.uuid() >> TRACK_BITS);
             self.pids.insert(process.pid());
-            // A further GPU of a process has its own name: `rank 3 · node17 · GPU 1`.
+            // A merge may have given it another pid.
+            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
+            let who = format!("{} {}", process.process_name(), told.unwrap_or(process.pid()));
+            self.processes.insert((descriptor.uuid() >> TRACK_BITS, who));
+            // A process's further GPUs have names such as `rank 3 · node17 · GPU 1`.
             self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
         }
         if let Some(event) = &packet.event {
@@ -119,17 +132,29 @@ impl Origin {
             instant::STARTED => self.kind = Some(Kind::Recorded),
             instant::IMPORT_STARTED => drop(self.kind.get_or_insert(Kind::ImportedBefore)),
             instant::COMM_INIT => {
-                self.communicators.extend(event.nccl().comm.filter(|hash| *hash != 0));
+                let (mark, rank) = (event.track >> TRACK_BITS, event.uint(nccl::RANK).unwrap_or(0));
+                if let Some(hash) = event.nccl().comm.filter(|hash| *hash != 0) {
+                    self.communicators.insert(hash);
+                    self.ranks.insert((mark, hash, rank));
+                }
             }
             _ => {}
         }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// Whether both contain the recording of one process: with the same name, pid and tag; or with
+    /// the same name, pid and rank, if a merge gave it another tag.
+    pub(super) fn has_twin_in(&self, other: &Origin) -> bool {
+        let ranks = |of: &Origin, mark: u64| -> BTreeSet<(u64, u64)> {
+            of.ranks.range((mark, 0, 0)..=(mark, u64::MAX, u64::MAX)).map(|(_, hash, rank)| (*hash, *rank)).collect()
+        };
+        self.processes.iter().any(|(mark, who)| {
+            let others = || other.processes.iter().filter(|(_, its)| its == who).map(|(its, _)| *its);
+            others().any(|its| its == *mark || !ranks(self, *mark).is_disjoint(&ranks(other, its)))
+        })
     }
 
-    /// Refuses a file that does not say that it is of this run.
+    /// Refuses a file that does not say that it belongs to this run.
     pub(super) fn must_be_of(&self, run: &str) -> Result<(), Reason> {
         let is_it = |known: &String| known == run || known.split_once('=').is_some_and(|(_, id)| id == run);
         if self.runs.iter().any(is_it) {
@@ -153,7 +178,7 @@ impl Origin {
         self.span.into_iter().flat_map(|span| [span.start, span.end]).map(FileNs::in_trace)
     }
 
-    /// From when to when, as people say it.
+    /// The time it covers, as text.
     fn when(&self) -> String {
         let Some(span) = self.span else { return "at no time".into() };
         let length = duration(span.duration() as f64);
@@ -163,17 +188,17 @@ impl Origin {
         }
     }
 
-    /// To another file's clock, by the wall clock of both.
+    /// The shift to another file's clock, by the wall clocks of both.
     pub(super) fn to(&self, other: &Origin) -> Option<Shift> {
         Some(self.to_utc?.then(other.to_utc?.back()))
     }
 
     fn overlaps(&self, other: &Origin) -> bool {
-        // Of two boots, by the wall clocks, which are not far apart.
+        // Files of two boots are compared by the wall clocks, which are not far apart.
         let apart = other.to(self).filter(|_| !one_boot(self, other)).unwrap_or_default();
         match (self.span, other.span) {
             (Some(here), Some(there)) => here.overlaps(there.shifted(apart)),
-            // Who says nothing contradicts nothing.
+            // What is not stated contradicts nothing.
             _ => true,
         }
     }
@@ -182,17 +207,17 @@ impl Origin {
 /// What files have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Common {
-    /// For each file the number of its clock, counted from 0 in the order of the files.
+    /// For each file, the number of its clock; counted from 0 in the order of the files.
     pub(super) clocks: Vec<usize>,
-    /// How well their times fit together, where there is something to say.
+    /// How well their times fit together, if there is something to say.
     pub(super) remark: Option<String>,
 }
 
-/// Which files share a clock, if they are of one run.
+/// Which files share a clock, provided that they come from the same run.
 ///
 /// # Errors
 ///
-/// Why they cannot be merged: no clock that could be related to the others', or several runs.
+/// Why they cannot be merged: a clock cannot be related to the others, or there are several runs.
 pub(super) fn judge(files: &[Origin]) -> Result<Common, Reason> {
     let mut clocks: Vec<usize> = Vec::new();
     let mut firsts: Vec<&Origin> = Vec::new();
@@ -218,7 +243,7 @@ pub(super) fn judge(files: &[Origin]) -> Result<Common, Reason> {
     Ok(Common { clocks, remark })
 }
 
-/// Whether two files share a clock; an error where they do not, and nothing could relate their clocks either.
+/// Whether two files share a clock; an error if they do not and nothing can relate their clocks.
 fn one_clock(one: &Origin, other: &Origin) -> Result<bool, Reason> {
     let refused =
         |why: String| Err(Reason::Refused(format!("{} and {} have no common clock: {why}", one.name(), other.name())));
@@ -253,7 +278,8 @@ fn one_clock(one: &Origin, other: &Origin) -> Result<bool, Reason> {
     }
 }
 
-/// Whether two recordings are of one boot, and of one clock: a time namespace may give containers of one boot several.
+/// Whether two recordings are of one boot and one clock. Time namespaces may give the containers of
+/// one boot different clocks.
 pub(super) fn one_boot(one: &Origin, other: &Origin) -> bool {
     let apart = one.to(other).map_or(0, |by| by.ns.unsigned_abs());
     if !one.boots.is_empty() && !other.boots.is_empty() {
@@ -263,9 +289,9 @@ pub(super) fn one_boot(one: &Origin, other: &Origin) -> bool {
     apart <= if same_host { SET_NS } else { STEERED_NS }
 }
 
-/// Whether files are of one run.
+/// Checks that files come from the same run.
 fn one_run(files: &[Origin]) -> Result<(), Reason> {
-    // Each file with all that it leads to.
+    // The files that are linked with the first one, directly or through others.
     let mut of_first: BTreeSet<usize> = BTreeSet::from([0]);
     let mut next = vec![0];
     while let Some(at) = next.pop() {
@@ -279,7 +305,7 @@ fn one_run(files: &[Origin]) -> Result<(), Reason> {
     let Some(stranger) = (0..files.len()).find(|at| !of_first.contains(at)) else { return Ok(()) };
     let (one, other) = (&files[0], &files[stranger]);
     let why = why_apart(one, other).unwrap_or_default();
-    // What was imported names no run.
+    // Imported files do not name a run.
     let advice = match one.kind {
         Some(Kind::Imported) => String::new(),
         _ => format!(", which {} in all its processes tells from others", config::RUN_ID),
@@ -291,7 +317,7 @@ fn one_run(files: &[Origin]) -> Result<(), Reason> {
     )))
 }
 
-/// Why two files are of two runs; nothing where they are of one, as far as they say.
+/// Why two files come from different runs; `None` if nothing they say shows that they do.
 fn why_apart(one: &Origin, other: &Origin) -> Option<String> {
     if !one.communicators.is_disjoint(&other.communicators) {
         return None;
@@ -299,7 +325,8 @@ fn why_apart(one: &Origin, other: &Origin) -> Option<String> {
     let of = |file: &Origin, variable: &str| -> Vec<String> {
         file.runs.iter().filter(|run| run.split('=').next() == Some(variable)).cloned().collect()
     };
-    // Of one variable each: a process that another launcher started may have another one set.
+    // Only names from the same variable are compared, because a process started by another launcher
+    // may have a different one set.
     for run in &one.runs {
         let variable = run.split('=').next().unwrap_or_default();
         let theirs = of(other, variable);
@@ -333,7 +360,8 @@ mod tests {
         Some(Span::of(start, end))
     }
 
-    /// A recording of node1, of the boot b1 that began 1000 s after 1970, from its 10th to its 20th second.
+    /// A recording of node1, of the boot b1 that began 1000 s after 1970, from its 10th to its 20th
+    /// second.
     fn recorded(path: &str) -> Origin {
         Origin {
             path: path.into(),
@@ -370,7 +398,7 @@ mod tests {
             (changed(|it| (it.boots, it.hosts) = (["b2".into()].into(), ["node2".into()].into())), false),
             (changed(|it| it.to_utc = wall(1_030_000_000_000)), true),
             (changed(|it| it.to_utc = wall(4_600_000_000_000)), false),
-            // From before the boot was in the file.
+            // From a version that did not record the boot.
             (changed(|it| it.boots.clear()), true),
             (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), wall(1_030_000_000_000))), true),
             (changed(|it| (it.boots, it.to_utc) = (BTreeSet::new(), wall(2_000_000_000_000))), false),
@@ -415,7 +443,7 @@ mod tests {
         let dp: &dyn Fn(&mut Origin) = &|it| it.communicators = [7].into();
         let tp: &dyn Fn(&mut Origin) = &|it| it.communicators = [8].into();
         for (a, b, why) in [
-            // Groups of one job that share no communicator run at one time.
+            // Groups of one job that share no communicator run at the same time.
             (one(dp), changed(tp), None),
             (one(&|it| said(it, "SLURM_JOB_ID=1")), changed(|it| said(it, "SLURM_JOB_ID=1")), None),
             (one(&|it| said(it, "SLURM_JOB_ID=1")), changed(|it| said(it, "TORCHELASTIC_RUN_ID=x")), None),
@@ -456,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_run_need_not_all_know_each_other() {
+    fn files_of_one_run_may_be_linked_through_others() {
         let (mut second, mut third) = (recorded("b"), recorded("c"));
         (second.span, third.span) = (span(15_000_000_000, 30_000_000_000), span(25_000_000_000, 40_000_000_000));
         assert_eq!(

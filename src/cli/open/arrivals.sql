@@ -1,5 +1,6 @@
--- For each operation the time from the first rank that began it to the last one, and who that was; operations of one kernel are one.
--- A long one is a straggler's, or says that the hosts' clocks were not merged. NCCL counts no replays of graphs, so these share the
+-- For each operation, the time from the first rank that began it to the last one, and which rank
+-- that was. Operations of one kernel count as one. A long time points to a straggler, or means that
+-- the hosts' clocks were not merged. NCCL does not number replays of graphs, so they share the
 -- number of an operation: the same one is the nth of its name in the same replay.
 WITH o AS (
   SELECT s.ts, s.name, substr(p.name, 1, instr(p.name || ' · ', ' · ') - 1) AS who, upid,

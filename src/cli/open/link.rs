@@ -8,22 +8,22 @@ use super::super::survey::{Survey, Track};
 use crate::model::time::HostNs;
 use crate::trace::words::{self, Category};
 
-/// Tracks that are pinned: more leave no room for the others.
+/// How many tracks are pinned: more leave no room for the others.
 const PINNED: usize = 16;
 
-/// Operations a process that the first view shows.
+/// How many operations per process the first view shows.
 const SHOWN: usize = 50;
 
-/// Where to look first, in the trace's time: where something never ended; else all that NCCL did, or where it did the
-/// most.
+/// Where to look first, in the trace's time: where something never ended; otherwise everything that
+/// NCCL did, or the part where it did the most.
 pub(super) fn busy(survey: &Survey, hang: Option<&Hang>, (first, last): (HostNs, HostNs)) -> (HostNs, HostNs) {
-    // Where the GPUs were recorded, what they did; else what the host asked for.
+    // What the GPUs did if they were recorded, otherwise what the host asked for.
     let mut work = if survey.kernels.is_empty() { survey.operations.clone() } else { survey.kernels.clone() };
     work.sort_unstable();
     let processes = survey.tracks.values().filter(|track| track.is_process).count().max(1);
     let count = (SHOWN * processes).min(work.len()).max(1);
     if let Some(hang) = hang.map(|hang| hang.begin) {
-        // What came before it, and as much again of what has not ended.
+        // What came before the hang, and the same length of what has not ended.
         work.retain(|(begin, _)| *begin <= hang);
         let begin = work.iter().rev().take(count).next_back().map_or(hang, |(begin, _)| *begin);
         let length = hang.since(begin).max(1_000_000);
@@ -50,7 +50,7 @@ pub(super) fn link(
     let own = format!("http://127.0.0.1:{port}/");
     let viewer = if is_own_viewer { &own } else { "https://ui.perfetto.dev/" };
     let mut link = format!("{viewer}#!/?url={}", encoded(&format!("{own}{path}")));
-    // The viewer ignores a stretch that is not one, or that leaves the trace.
+    // The viewer ignores an empty range, or one that leaves the trace.
     if begin < end {
         let _ = write!(link, "&visStart={}&visEnd={}", begin.0, end.0);
     }
@@ -61,16 +61,23 @@ pub(super) fn link(
     link
 }
 
-/// What the viewer is to do with the trace, as JSON.
+/// What the viewer should do with the trace, as JSON.
 fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = |id: &str, words: &[&str]| {
         let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
         commands.push(format!("{{\"id\":\"dev.perfetto.{id}\",\"args\":[{}]}}", words.join(",")));
     };
-    // One by one, because those of one command are pinned in the viewer's order of processes, which up to v56 is by their slices.
-    for name in pinned(survey) {
-        command("PinTracksByRegex", &[&format!("^{}$", escaped(&name))]);
+    // One command per track, because the viewer orders the tracks pinned by one command by process,
+    // which up to v56 means by their slices.
+    let pinned = pinned(survey);
+    for name in &pinned {
+        command("PinTracksByRegex", &[&format!("^{}$", escaped(name))]);
+    }
+    // `merge` drew who was last, with the clocks' errors.
+    let merged = first_to_last(survey, &pinned);
+    for name in &merged {
+        command("PinTracksByRegex", &[&format!("^{}$", escaped(name))]);
     }
     if survey.dropped > 0 {
         command("PinTracksByRegex", &[&format!("^{}$", words::track::DROPS)]);
@@ -79,7 +86,7 @@ fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
         command("AddDebugSliceTrack", &[&unfinished(), "No end seen"]);
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
-    if processes > 1 && !survey.operations.is_empty() {
+    if processes > 1 && !survey.operations.is_empty() && merged.is_empty() {
         let with_runs = with_runs(survey);
         let of_all = survey.tracks.iter().filter(|(_, track)| track.operations > 0);
         let all_run = of_all.map(|(uuid, _)| survey.process(*uuid)).all(|process| with_runs.contains(&process));
@@ -89,7 +96,8 @@ fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
     commands
 }
 
-/// What NCCL had not ended when the recording did, or had not been seen to end, one slice an operation.
+/// What NCCL had not ended, or was not seen to end, when the recording ended; one slice per
+/// operation.
 fn unfinished() -> String {
     let overdue = Category::NotDone.name();
     format!(
@@ -99,24 +107,25 @@ fn unfinished() -> String {
     )
 }
 
-/// For each operation the time from the first rank that began it to the last one.
+/// For each operation, the time from the first rank that began it to the last one.
 const ARRIVALS: &str = include_str!("arrivals.sql");
 
-/// [`ARRIVALS`] of the operations of a category, without its remarks and in one line: it goes into a link.
+/// [`ARRIVALS`] for the operations of a category, without its comments and on one line, because it
+/// goes into a link.
 fn arrivals(category: &str) -> String {
     let words = ARRIVALS.lines().filter(|line| !line.starts_with("--")).flat_map(str::split_whitespace);
     words.collect::<Vec<_>>().join(" ").replace("CATEGORY", category)
 }
 
-/// The processes whose operations are drawn while the GPU worked on them. One that hung from its first operation on is not among
-/// them: its kernels never came.
+/// The processes whose operations are drawn while the GPU worked on them. A process that hung from
+/// its first operation on is not one of them: its kernels never came.
 fn with_runs(survey: &Survey) -> HashSet<Option<u64>> {
     let drawn = survey.tracks.iter().filter(|(_, track)| track.runs > 0);
     drawn.map(|(uuid, _)| survey.process(*uuid)).collect()
 }
 
-/// The communicators' tracks by name, those with the most traffic, in the order of ranks. Where a process's operations are drawn while the GPU
-/// worked on them, those tracks.
+/// The communicators' tracks by name, those with the most traffic, in order of rank. Where a
+/// process's operations are drawn while the GPU worked on them, those tracks are used.
 fn pinned(survey: &Survey) -> Vec<String> {
     let mut by_name: BTreeMap<&str, (u64, u64, BTreeSet<Option<u64>>)> = BTreeMap::new();
     let with_runs = with_runs(survey);
@@ -144,14 +153,21 @@ fn pinned(survey: &Survey) -> Vec<String> {
     names
 }
 
-/// By what a communicator's track is sorted: its label, and the rank in it as a number.
+/// The tracks that say who was last, of the communicators of these tracks.
+fn first_to_last(survey: &Survey, tracks: &[String]) -> BTreeSet<String> {
+    let label = |name: &String| Some(name.split_once(words::track::RANK)?.0.to_owned() + words::track::FIRST_TO_LAST);
+    let there: BTreeSet<&str> = survey.tracks.values().map(|track| &*track.name).collect();
+    tracks.iter().filter_map(label).filter(|name| there.contains(&**name)).collect()
+}
+
+/// The sort key of a communicator's track: its label, and the rank in it as a number.
 fn by_rank(name: &str) -> (String, u32, String) {
     let (label, rest) = name.split_once(words::track::RANK).unwrap_or((name, ""));
     let rank = rest.split(' ').next().and_then(|rank| rank.parse().ok());
     (label.to_owned(), rank.unwrap_or(u32::MAX), rest.to_owned())
 }
 
-/// A text as a pattern that matches it and nothing else.
+/// A text as a pattern that matches only that text.
 fn escaped(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {
@@ -179,7 +195,7 @@ fn quoted(text: &str) -> String {
     json
 }
 
-/// A text as the value in a link.
+/// A text, encoded as a value in a link.
 fn encoded(text: &str) -> String {
     let mut link = String::new();
     for byte in text.bytes() {
@@ -198,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_escaped_as_each_place_asks() {
+    fn texts_are_escaped_for_each_context() {
         assert_eq!(escaped("dp (a|b) · 1.5"), "dp \\(a\\|b\\) · 1\\.5");
         assert_eq!(quoted("a \"b\" \\ \n"), "\"a \\\"b\\\" \\\\ \\u000a\"");
         assert_eq!(encoded("a b·/[]"), "a%20b%C2%B7%2F%5B%5D");
@@ -245,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_is_among_what_has_no_end() {
+    fn overdue_operations_count_as_unfinished() {
         let overdue = |hang| {
             let commands = commands(&Survey::default(), hang);
             commands.iter().any(|command| command.contains("No end seen") && command.contains("category='not done'"))
@@ -264,15 +280,15 @@ mod tests {
             let (begin, end) = busy(survey, hang, (HostNs(first), HostNs(last)));
             (begin.0, end.0)
         };
-        // Fifty a millisecond apart, then fifty ten times as dense, then one far away.
+        // Fifty one millisecond apart, then fifty ten times as dense, then one far away.
         let dense = (0..50).map(|n| n * 1_000_000).chain((0..50).map(|n| 100_000_000 + n * 100_000));
         let (begin, end) = busy(&survey(dense.chain([900_000_000]).collect()), None, (0, 1_000_000_000));
         assert_eq!((begin, end), (100_000_000 - 245_050, 104_901_000 + 245_050));
-        // Something hangs: up to there, and as much behind.
+        // Something hangs: everything up to there, and the same length after it.
         let hang = Hang { begin: HostNs(500_000_000), ..Hang::default() };
         let survey_of_it = survey(vec![100_000_000, 400_000_000, 600_000_000]);
         assert_eq!(busy(&survey_of_it, Some(&hang), (0, 1_000_000_000)), (80_000_000, 900_000_000));
-        // Few: all of them. None: everything.
+        // If there are few, all of them; if none, everything.
         assert_eq!(busy(&survey(vec![500, 700]), None, (0, 2000)), (440, 1760));
         assert_eq!(busy(&survey(vec![]), None, (5, 1000)), (5, 1000));
     }

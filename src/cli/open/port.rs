@@ -1,4 +1,4 @@
-//! The port, and who has it if we cannot.
+//! The port, and which process has it if we cannot get it.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use crate::cli::reason::Reason;
 
-/// Listens on a port of the loopback interface, and on no other.
+/// Listens on a port of the loopback interface only.
 pub(super) fn listen(port: u16) -> Result<TcpListener, Reason> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Reason::Refused(taken(port)),
@@ -45,7 +45,7 @@ fn taken(port: u16) -> String {
 /// Who listens on a port.
 struct Holder {
     uid: u32,
-    /// Pid and name, where they may be seen.
+    /// Pid and name, if we may see them.
     process: Option<(u32, String)>,
 }
 
@@ -58,7 +58,7 @@ impl Holder {
     }
 }
 
-/// The owner and the socket of a line of the kernel's table, if it is of a listener on that port.
+/// The owner and the socket in a line of the kernel's table, if it is a listener on that port.
 fn listener(line: &str, port: u16) -> Option<(u32, u64)> {
     const LISTENS: &str = "0A";
     let mut words = line.split_whitespace();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_port_is_named() {
+    fn the_process_with_the_port_is_named() {
         let mine = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = mine.local_addr().unwrap().port();
         let reason = listen(port).unwrap_err().to_string();

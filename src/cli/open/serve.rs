@@ -18,20 +18,21 @@ use crate::sys;
 /// The page that may read the trace.
 const VIEWER: &str = "https://ui.perfetto.dev";
 
-/// How long a browser may stay silent in the middle of a request or of an answer.
+/// How long a browser may stay silent during a request or an answer.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Longest head of a request.
+/// The maximum length of a request's head.
 const HEAD: usize = 16 << 10;
 
-/// How long the viewer's own files are served after it read the trace: it loads some when they are needed first.
+/// How long the viewer's own files are served after it read the trace: it loads some of them only
+/// when it needs them.
 const AFTERWARDS: Duration = Duration::from_secs(20 * 60);
 
 /// What is served.
 pub(super) struct Shared {
-    /// The trace's path, without the slash in front.
+    /// The trace's path, without the leading slash.
     pub(super) path: String,
-    /// The files that make up the trace, and how much of each.
+    /// The files that make up the trace, and how many bytes of each.
     files: Vec<(PathBuf, u64)>,
     /// A copy of the viewer.
     ui: Option<PathBuf>,
@@ -52,7 +53,7 @@ impl Shared {
         }
     }
 
-    /// Bytes of the trace.
+    /// The length of the trace in bytes.
     fn length(&self) -> u64 {
         self.files.iter().map(|(_, length)| *length).sum()
     }
@@ -77,7 +78,8 @@ pub(super) fn viewer(folder: &Path) -> Result<PathBuf, Reason> {
     Ok(found)
 }
 
-/// Answers until the trace was read, which `on_read` learns at once, or nobody came for it.
+/// Answers requests until the trace was read, which `on_read` learns at once, or until nobody came
+/// for it.
 pub(super) fn serve(
     listener: TcpListener,
     shared: Shared,
@@ -103,13 +105,14 @@ pub(super) fn serve(
         }
     }
     shared.is_over.store(true, Ordering::Release);
-    // It waits for a connection.
+    // The thread waits for a connection.
     let _ = TcpStream::connect(address);
     let _ = accepting.join();
     Ok(end)
 }
 
-/// Takes connections, each with a thread of its own: a browser lets one answer wait until it has got another.
+/// Accepts connections, each with its own thread: a browser may leave one answer waiting until it
+/// has got another.
 fn accept(listener: &TcpListener, port: u16, shared: &Arc<Shared>, reads: &mpsc::Sender<()>) {
     for stream in listener.incoming() {
         if shared.is_over.load(Ordering::Acquire) {
@@ -117,7 +120,7 @@ fn accept(listener: &TcpListener, port: u16, shared: &Arc<Shared>, reads: &mpsc:
         }
         let (Ok(stream), shared, reads) = (stream, Arc::clone(shared), reads.clone()) else { continue };
         let talk = move || {
-            // Whoever does not wait for the answer does not want it.
+            // A client that does not wait for the answer does not want it.
             if converse(stream, &shared, port).unwrap_or(false) && !shared.was_read.swap(true, Ordering::AcqRel) {
                 let _ = reads.send(());
             }
@@ -126,7 +129,7 @@ fn accept(listener: &TcpListener, port: u16, shared: &Arc<Shared>, reads: &mpsc:
     }
 }
 
-/// One request and its answer. Whether it took the whole trace.
+/// Handles one request. Returns whether it took the whole trace.
 fn converse(mut stream: TcpStream, shared: &Shared, port: u16) -> io::Result<bool> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
@@ -135,14 +138,15 @@ fn converse(mut stream: TcpStream, shared: &Shared, port: u16) -> io::Result<boo
     let gives_trace = answer.gives_trace;
     let (length, sent) = (answer.length, answer.send(&mut stream)?);
     stream.shutdown(Shutdown::Write)?;
-    // What is still under way would be lost if the connection were closed before the browser has it all.
+    // If the connection were closed before the browser has everything, data in flight would be
+    // lost.
     let end = Instant::now() + SILENCE;
     let mut rest = [0; 512];
     while Instant::now() < end && stream.read(&mut rest)? > 0 {}
     Ok(gives_trace && sent == length)
 }
 
-/// Reads up to the empty line behind the headers; nothing where there is none.
+/// Reads up to the empty line after the headers; `None` if there is none.
 fn read_head(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let mut head = Vec::new();
     let mut buffer = [0; 2048];
@@ -159,7 +163,7 @@ fn read_head(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
 /// What a browser asks for.
 struct Request {
     method: String,
-    /// Without the slash in front and the question behind.
+    /// Without the leading slash and the query.
     path: String,
     host: String,
     origin: Option<String>,
@@ -179,7 +183,7 @@ impl Request {
     }
 }
 
-/// What it gets.
+/// The answer to a request.
 struct Answer {
     status: &'static str,
     headers: Vec<(&'static str, &'static str)>,
@@ -206,7 +210,7 @@ impl Answer {
         Answer { status, ..Answer::new(headers, text.len() as u64, text.as_bytes()) }
     }
 
-    /// Sends it; answers how long its body was.
+    /// Sends it. Returns the length of its body.
     fn send(mut self, stream: &mut TcpStream) -> io::Result<u64> {
         let mut head = format!("HTTP/1.1 {}\r\nContent-Length: {}\r\nConnection: close\r\n", self.status, self.length);
         for (name, value) in self.headers {
@@ -218,7 +222,7 @@ impl Answer {
 }
 
 fn answer(request: &Request, shared: &Shared, port: u16) -> Answer {
-    // A page of another site could have its own name lead to this address.
+    // A page of another site could make its own name resolve to this address.
     let hosts = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
     let is_ours = |host: &str| hosts.iter().any(|ours| ours == host);
     let is_allowed = |origin: &str| origin == VIEWER || origin.strip_prefix("http://").is_some_and(is_ours);
@@ -235,7 +239,7 @@ fn answer(request: &Request, shared: &Shared, port: u16) -> Answer {
             headers.extend([
                 ("Access-Control-Allow-Methods", "GET, HEAD"),
                 ("Access-Control-Allow-Headers", "*"),
-                // Asked for by browsers that guard the own machine from pages of the internet.
+                // Browsers ask for it to protect the local machine from pages on the internet.
                 ("Access-Control-Allow-Private-Network", "true"),
             ]);
             Answer { status: "204 No Content", ..Answer::new(headers, 0, io::empty()) }
@@ -262,7 +266,7 @@ fn trace_headers() -> Vec<(&'static str, &'static str)> {
     ]
 }
 
-/// The files of the trace end to end.
+/// The files of the trace, concatenated.
 fn trace(shared: &Shared) -> io::Result<Answer> {
     let mut body: Box<dyn Read> = Box::new(io::empty());
     for (path, length) in &shared.files {
@@ -271,7 +275,7 @@ fn trace(shared: &Shared) -> io::Result<Answer> {
     Ok(Answer { gives_trace: true, ..Answer::new(trace_headers(), shared.length(), body) })
 }
 
-/// A file of the viewer's: nothing outside of its folder.
+/// A file of the viewer; nothing outside of its folder.
 fn file_of(ui: &Path, path: &str) -> Option<(File, u64, &'static str)> {
     let path = decoded(path)?;
     let name = if path.is_empty() { "index.html" } else { &path };
@@ -291,7 +295,7 @@ fn file_of(ui: &Path, path: &str) -> Option<(File, u64, &'static str)> {
     Some((File::open(&file).ok()?, length, kind))
 }
 
-/// A path without its `%20`s.
+/// A path with its percent-encoding decoded.
 fn decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -313,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percent_signs_are_undone() {
+    fn percent_encoding_is_decoded() {
         assert_eq!(decoded("a%20b/%c3%a9").as_deref(), Some("a b/é"));
         for wrong in ["%", "%2", "%zz", "%ff", "%00"] {
             assert_eq!(decoded(wrong), None, "{wrong}");

@@ -1,4 +1,4 @@
-//! Why a job left no trace, from what was seen of it. Pure.
+//! Why a job left no trace, judged from what was seen of it (pure).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,25 +9,26 @@ use crate::cli::nccl;
 use crate::releases;
 use crate::trace::names;
 
-/// What was seen of the job, and of what it left.
+/// What was seen of the job and of what it left.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evidence {
-    /// What the loader said against the library.
+    /// The loader's complaint about the library.
     pub(super) not_loadable: Option<String>,
     /// `NCCL_PROFILER_PLUGIN` named something else from the start.
     pub(super) other_plugin: Option<String>,
-    /// The settings switch the recording off.
+    /// The settings switch recording off.
     pub(super) switched_off: bool,
     pub(super) processes: Vec<Seen>,
-    /// What the system says against files in the folder.
+    /// The system's error for files in the folder.
     pub(super) not_writable: Option<String>,
-    /// Trace files with nothing in them.
+    /// The number of empty trace files.
     pub(super) empty: usize,
     /// The job was killed by this signal.
     pub(super) signal: Option<i32>,
 }
 
-/// Why there is nothing, and what to do: the first cause that the evidence has. `library` is the one that was to be loaded.
+/// Why there is no trace, and what to do: the first cause that the evidence shows. `library` is the
+/// one that should have been loaded.
 pub(super) fn cause(evidence: &Evidence, library: &Path) -> String {
     if let Some(words) = &evidence.not_loadable {
         return format!("the library cannot be loaded here: {words}");
@@ -69,12 +70,13 @@ pub(super) fn cause(evidence: &Evidence, library: &Path) -> String {
     })
 }
 
-/// Processes that had NCCL and not our library: why, and which, each cause once.
+/// Processes that had NCCL but not our library: why, and which ones, each cause once.
 #[derive(Debug, Default)]
 pub(super) struct Without {
     /// What kept the library out.
     pub(super) certain: BTreeMap<String, Vec<u32>>,
-    /// Nothing that was seen kept it out. Whoever only has NCCL loaded is here: a launcher that imports PyTorch, a data loader.
+    /// Nothing that was seen kept it out. Processes that merely have NCCL loaded are here: a
+    /// launcher that imports PyTorch, a data loader.
     open: BTreeMap<String, Vec<u32>>,
 }
 
@@ -137,7 +139,7 @@ fn not_loaded(process: &Seen) -> String {
     )
 }
 
-/// Processes by their numbers, not too many of them.
+/// Processes by pid; a limited number of them.
 pub(super) fn processes(pids: &[u32]) -> String {
     const NAMED: usize = 4;
     let named: Vec<String> = pids.iter().take(NAMED).map(u32::to_string).collect();
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_found_from_what_was_seen() {
+    fn each_cause_is_found_from_the_evidence() {
         let of = |change: fn(&mut Seen)| Evidence { processes: vec![seen(change)], ..Evidence::default() };
         assert_cause(Evidence::default(), "no process of the job was seen with NCCL");
         assert_cause(
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_loads_nccl_is_neither_accused_nor_covers_a_cause() {
+    fn processes_that_merely_load_nccl_are_not_blamed_and_hide_no_cause() {
         // torchrun imports PyTorch, which has NCCL; its workers were started without the variable.
         let both = [seen(|_| ()), seen(|it| (it.pid, it.plugin) = (8, None))];
         let certain = without_library(&both, Path::new(LIBRARY)).certain;
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_before_the_job_comes_first() {
+    fn causes_known_before_the_job_come_first() {
         let evidence = Evidence { processes: vec![seen(|it| it.plugin = None)], ..Evidence::default() };
         assert_cause(
             Evidence { not_loadable: Some("wrong ELF class".into()), ..evidence.clone() },
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_with_the_same_cause_are_told_together() {
+    fn processes_with_the_same_cause_are_reported_together() {
         let two =
             [seen(|it| it.plugin = None), seen(|it| (it.pid, it.plugin) = (8, None)), seen(|it| it.has_library = true)];
         let causes = without_library(&two, Path::new(LIBRARY));

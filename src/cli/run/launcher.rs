@@ -1,33 +1,34 @@
-//! Whether a launcher started this process as one of several, and what names the run then: the same in all of them. Pure.
+//! Whether a launcher started this process as one of several, and the run's name if so, which is
+//! the same in all of them (pure).
 
 use std::path::Path;
 
 use crate::sys;
 
-/// Where the environment of a launcher's process says so: the variable of its rank, and those of how many there are and how many of them
-/// are on this host.
+/// Which variables of each launcher say so: the variable of the rank, the variables of the number
+/// of ranks, and the variable of the number of ranks on this host.
 const RANKS: [(&str, &[&str], Option<&str>); 5] = [
     ("OMPI_COMM_WORLD_RANK", &["OMPI_COMM_WORLD_SIZE"], Some("OMPI_COMM_WORLD_LOCAL_SIZE")),
     ("RANK", &["WORLD_SIZE"], Some("LOCAL_WORLD_SIZE")),
     ("PMIX_RANK", &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"], None),
     ("PMI_RANK", &["PMI_SIZE"], None),
-    // Without a step it is the script of a batch job.
+    // Without a step, it is the script of a batch job.
     ("SLURM_STEP_ID", &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"], None),
 ];
 
-/// Job managers' names of a job.
+/// The variables in which job managers name a job.
 const JOBS: [&str; 3] = ["PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"];
 
 /// What a launcher tells one of its processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launcher {
-    /// What names the run, the same in all of its processes; `None` where nothing does.
+    /// The run's name, the same in all of its processes; `None` if it has none.
     pub(super) run: Option<String>,
-    /// What the folder of the run is called behind `ncclscope-`.
+    /// The name of the run's folder after `ncclscope-`.
     pub(super) folder: String,
 }
 
-/// A process, as far as it tells runs apart.
+/// A process, as far as needed to tell runs apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ancestor {
     pub(super) pid: u32,
@@ -35,7 +36,8 @@ pub(super) struct Ancestor {
     pub(super) start: u64,
 }
 
-/// The variable by which a launcher numbers its processes, where one has started this process as one of several.
+/// The variable in which a launcher numbers its processes, if it started this process as one of
+/// several.
 pub(super) fn rank_variable(variable: &dyn Fn(&str) -> Option<String>) -> Option<&'static str> {
     let said = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
     let found = RANKS.iter().find(|(rank, ..)| said(rank).is_some())?;
@@ -44,7 +46,7 @@ pub(super) fn rank_variable(variable: &dyn Fn(&str) -> Option<String>) -> Option
     (size != Some(1)).then_some(found.0)
 }
 
-/// What the launcher says; `ancestor` is the process that gave this one its number.
+/// What the launcher says; `ancestor` is the process that gave this one its rank.
 pub(super) fn launcher(host: &str, ancestor: Option<Ancestor>, variable: &dyn Fn(&str) -> Option<String>) -> Launcher {
     let said = |name: &str| variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
     let step = || Some(format!("{}.{}", said("SLURM_JOB_ID")?, said("SLURM_STEP_ID")?));
@@ -55,7 +57,8 @@ pub(super) fn launcher(host: &str, ancestor: Option<Ancestor>, variable: &dyn Fn
     if let Some(run) = named {
         return Launcher { folder: file_name(&run), run: Some(run) };
     }
-    // Without a name of the launcher's: the launcher itself, where all of its processes are on this host.
+    // Without a name from the launcher, the launcher process names the run, if all of its processes
+    // are on this host.
     let on_this_host = RANKS.iter().any(|(_, sizes, local)| {
         let local = local.and_then(said);
         local.is_some() && local == sizes.iter().find_map(|name| said(name))
@@ -65,7 +68,8 @@ pub(super) fn launcher(host: &str, ancestor: Option<Ancestor>, variable: &dyn Fn
     Launcher { run: by_process.or_else(by_address), folder: time }
 }
 
-/// The process that gave this one its number: the nearest ancestor that has no such variable, or another value.
+/// The process that gave this one its rank: the nearest ancestor without that variable or with
+/// another value.
 pub(super) fn ancestor(variable: &str) -> Option<Ancestor> {
     let value = std::env::var(variable).ok()?;
     let entry = format!("{variable}={value}").into_bytes();
@@ -79,7 +83,7 @@ pub(super) fn ancestor(variable: &str) -> Option<Ancestor> {
     }
 }
 
-/// A name that is fit for a file.
+/// A name that is valid as a file name.
 pub(super) fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect()
 }
@@ -99,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_processes_is_known_by_its_launcher() {
+    fn one_of_several_processes_is_recognised_by_its_launcher() {
         for (variables, expected) in [
             (&[][..], None),
             (&[("RANK", "0"), ("WORLD_SIZE", "8")], Some("RANK")),
@@ -116,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_launchers_own_name_of_the_run_is_taken() {
+    fn the_launchers_own_name_for_the_run_is_used() {
         let step = [("SLURM_JOB_ID", "4711"), ("SLURM_STEP_ID", "3")];
         assert_eq!(named(&step), (Some("4711.3".into()), "4711.3".into()));
         assert_eq!(named(&[("PMIX_NAMESPACE", "prterun-a@1")]), (Some("prterun-a@1".into()), "prterun-a_1".into()));

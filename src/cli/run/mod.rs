@@ -1,8 +1,9 @@
-//! `ncclscope run`: a job with the library loaded into it, and what became of the recording.
+//! `ncclscope run`: runs a job with the library loaded into it, and says what was recorded.
 //!
-//! The job's environment is made here, and nothing else of it is touched. Where a launcher started several of us, only the one of rank 0
-//! stays to say what became of it; the others become the job itself. The one that stays is as good as not there: what is sent to it
-//! reaches the job once, and it ends as the job ends.
+//! The job's environment is prepared here; nothing else about the job changes. If a launcher
+//! started several of us, only rank 0 stays to report; the others become the job itself. The
+//! process that stays is transparent: signals sent to it reach the job once, and it ends as the job
+//! ends.
 
 mod cause;
 mod launcher;
@@ -37,21 +38,22 @@ use crate::trace::words::instant;
 /// The command line of `ncclscope run`.
 #[derive(Args)]
 pub(super) struct Wish {
-    /// Record from the first kernel on: CUDA loads the library in cuInit too, by CUDA_INJECTION64_PATH
+    /// Record from the first kernel on: CUDA loads the library in cuInit, too, by
+    /// CUDA_INJECTION64_PATH
     #[arg(long)]
     inject: bool,
-    /// Override NCCL_PROFILER_PLUGIN and CUDA_INJECTION64_PATH where they name something else
+    /// Override NCCL_PROFILER_PLUGIN and CUDA_INJECTION64_PATH if they name something else
     #[arg(long)]
     replace: bool,
     /// Only print what to export, for a script of your own
     #[arg(long)]
     print_env: bool,
-    /// The library as the job finds it, where that is not the one of `ncclscope lib`
+    /// The library as the job finds it, if that is not the one of `ncclscope lib`
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
-    /// The job: a program, or a launcher with one
+    /// The job: a program, or a launcher with a program
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -65,7 +67,7 @@ pub(super) struct Wish {
 #[derive(Clone, Debug)]
 struct Settings(Vec<(&'static str, String)>);
 
-/// All but the rank, which every process has of its own.
+/// All settings but the rank, which is different in every process.
 fn settable() -> impl Iterator<Item = &'static Setting> {
     SETTINGS.iter().filter(|setting| setting.name != "NCCLSCOPE_RANK")
 }
@@ -105,7 +107,7 @@ impl FromArgMatches for Settings {
     }
 }
 
-/// A value that the library will not complain of: here is somebody who can mend it.
+/// A value that the library will accept. It is checked here, where the user can correct it.
 fn checked(name: &str, value: &str) -> Result<String, Reason> {
     let variable = |asked: &str| (asked == name).then(|| value.to_owned());
     match Config::read(&variable, std::iter::empty()).complaints.first() {
@@ -137,7 +139,7 @@ pub(super) fn run(wish: Wish, out: &mut dyn Write) -> Result<(), Failure> {
     command.args(&wish.command[1..]).envs(plan.variables.iter().map(|(name, value)| (name, value)));
     let started = |error: io::Error| {
         eprintln!("ncclscope: failed to start {}: {error}", wish.command[0].display());
-        // As a shell has it.
+        // The exit codes of a shell.
         Failure::Exit(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
     };
     let config = Config::read(&|name| plan.value(name).or_else(|| variable(name)), std::iter::empty());
@@ -152,7 +154,7 @@ pub(super) fn run(wish: Wish, out: &mut dyn Write) -> Result<(), Failure> {
     }
 }
 
-/// A run that nobody has named.
+/// A run without a name from a launcher.
 fn fresh(variable: &dyn Fn(&str) -> Option<String>) -> Launcher {
     let now = sys::utc(sys::realtime_ns() / 1_000_000_000);
     let run = format!("{}-{now}-{}", sys::host_name(), std::process::id());
@@ -163,7 +165,8 @@ fn fresh(variable: &dyn Fn(&str) -> Option<String>) -> Launcher {
     Launcher { run: Some(run), folder }
 }
 
-/// Runs the job to its end, and says what became of the recording. `inner` is whether a launcher has started others like us.
+/// Runs the job to its end, and says what became of the recording. `inner` is whether a launcher
+/// has started others like us.
 fn watched(
     command: &mut Command,
     plan: &Plan,
@@ -180,7 +183,7 @@ fn watched(
     if let Some(words) = &not_writable {
         say(&format!("the job will not be recorded: the folder of its traces cannot be written: {words}"));
     }
-    // The folder of a launcher's run is that of all its ranks, and no other run's.
+    // The folder of a launcher's run is shared by all its ranks, and by no other run.
     let before = if inner { Vec::new() } else { traces(&plan.output) };
 
     let signals = PassingOn::take();
@@ -219,7 +222,7 @@ fn watched(
     Ok(status)
 }
 
-/// What became of the recording, a line each. Other ranks of a launcher's may not have ended yet (`inner`).
+/// What became of the recording, one line each. If `inner`, other ranks may not have ended yet.
 fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: bool) -> Vec<String> {
     let (empty, full): (Vec<&PathBuf>, Vec<&PathBuf>) = written.iter().partition(|trace| is_empty(trace));
     evidence.empty = empty.len();
@@ -266,7 +269,7 @@ fn quoted(path: &Path) -> String {
     if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// The trace files of a folder with placeholders in its name.
+/// The trace files in a folder with placeholders in its name.
 fn traces(output: &Path) -> Vec<PathBuf> {
     let has_placeholder = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains('%');
     let base: PathBuf = output.components().take_while(|part| !has_placeholder(part)).collect();
@@ -287,9 +290,9 @@ fn traces(output: &Path) -> Vec<PathBuf> {
     traces
 }
 
-/// Whether there is nothing in a trace: no slice, and no last word.
+/// Whether a trace contains nothing: no slice, and no last word.
 fn is_empty(trace: &Path) -> bool {
-    /// One that is larger has something.
+    /// A larger trace contains something.
     const SMALL: u64 = 1 << 20;
     if !fs::metadata(trace).is_ok_and(|facts| facts.len() < SMALL) {
         return false;

@@ -1,4 +1,4 @@
-//! What is set in the environment of a job, and what is left as it is. Pure.
+//! What is set in a job's environment, and what is left as it is (pure).
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ const OUTPUT: &str = "NCCLSCOPE_OUTPUT";
 pub(super) struct Wish {
     pub(super) inject: bool,
     pub(super) replace: bool,
-    /// Settings by their variables.
+    /// Settings, by variable.
     pub(super) settings: Vec<(&'static str, String)>,
 }
 
-/// The job's environment, as far as it is changed.
+/// The changes to the job's environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) variables: Vec<(&'static str, OsString)>,
-    /// What was set before and is kept, or replaced.
+    /// What was set before, and is kept or replaced.
     pub(super) remarks: Vec<String>,
     /// The folder of the traces, with its placeholders.
     pub(super) output: PathBuf,
@@ -31,14 +31,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What a variable is to be.
+    /// The value that a variable gets.
     pub(super) fn value(&self, name: &str) -> Option<String> {
         let (_, value) = self.variables.iter().find(|(known, _)| *known == name)?;
         Some(value.to_string_lossy().into_owned())
     }
 }
 
-/// Makes the plan. `folder` is where relative paths begin.
+/// Makes the plan. Relative paths start at `folder`.
 pub(super) fn plan(
     wish: &Wish,
     library: &Path,
@@ -59,7 +59,8 @@ pub(super) fn plan(
         }
     }
 
-    // A name, found by the library path, is the only form that every release takes: 2.27.3 takes no path.
+    // A name that is found by the library path is the only form that every release accepts: 2.27.3
+    // accepts no path.
     let wanted = OsString::from(library::NAME);
     match before(PLUGIN) {
         Some(other) if is_ours(&other, library) => {}
@@ -99,7 +100,7 @@ pub(super) fn plan(
     let asked = |name| wish.settings.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
     let output = asked(OUTPUT).or_else(|| before(OUTPUT));
     let output = output.unwrap_or_else(|| format!("ncclscope-{}", launcher.folder).into());
-    // The ranks of a job may stand in other folders.
+    // The ranks of a job may have other working directories.
     plan.output = folder.join(output);
     plan.variables.push((OUTPUT, plan.output.clone().into()));
     if let (None, None, Some(run)) = (asked(RUN_ID), before(RUN_ID), &launcher.run) {
@@ -114,7 +115,7 @@ pub(super) fn is_ours(value: &OsStr, library: &Path) -> bool {
     value == library::NAME || real(Path::new(value)) == real(library)
 }
 
-/// What a shell is to be told, a line a variable.
+/// The commands for a shell, one line per variable.
 pub(super) fn exports(plan: &Plan) -> String {
     let quoted = |value: &OsStr| format!("'{}'", value.to_string_lossy().replace('\'', r"'\''"));
     plan.variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_kept_and_named_or_replaced_and_named() {
+    fn existing_variables_are_kept_or_replaced_and_reported() {
         let before = [(PLUGIN, "/x/other.so"), (INJECTION, "/x/nsys.so")];
         let kept = planned(&Wish { inject: true, ..Wish::default() }, &before);
         assert_eq!((set(&kept, PLUGIN), set(&kept, INJECTION), set(&kept, LIBRARY_PATH)), (None, None, None));
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_plugin_is_no_other() {
+    fn our_own_plugin_is_recognised() {
         for value in ["libncclscope.so", "/opt/n/libncclscope.so"] {
             let plan = planned(&Wish::default(), &[(PLUGIN, value)]);
             assert_eq!((plan.remarks.len(), set(&plan, PLUGIN)), (0, Some("libncclscope.so")), "{value}");
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_goes_before_the_environment_and_says_so() {
+    fn a_flag_overrides_the_environment_and_is_reported() {
         let settings = vec![("NCCLSCOPE_PRESET", "full".to_owned()), (OUTPUT, "%h".to_owned())];
         let wish = Wish { settings, ..Wish::default() };
         let plan = planned(&wish, &[("NCCLSCOPE_PRESET", "light"), (RUN_ID, "monday"), (OUTPUT, "/data")]);
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_takes_the_exports_as_they_are_meant() {
+    fn a_shell_reads_the_exports_correctly() {
         let plan = Plan { variables: vec![(PLUGIN, "it's".into())], ..Plan::default() };
         assert_eq!(exports(&plan), "export NCCL_PROFILER_PLUGIN='it'\\''s'\n");
     }

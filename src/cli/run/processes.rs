@@ -1,8 +1,8 @@
-//! The processes of a job, looked at from outside: which of them have NCCL, which have our library, and with what environment they
-//! were started.
+//! The processes of a job, seen from outside: which of them have NCCL, which have our library, and
+//! the environment they were started with.
 //!
-//! A look sees what is there at that moment. What comes and goes between two looks is not seen, and nothing is concluded from its absence
-//! that is not said to be so.
+//! A look sees only what is there at that moment. What comes and goes between two looks is not
+//! seen, so its absence proves nothing, except where a comment says so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -15,31 +15,31 @@ use crate::cli::nccl;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) pid: u32,
-    /// What the system calls it.
+    /// The system's name for it.
     pub(super) name: String,
     /// Its libnccl.
     pub(super) nccl: PathBuf,
-    /// The release that this states.
+    /// The release that this libnccl states.
     pub(super) release: Option<String>,
     /// Our library is mapped.
     pub(super) has_library: bool,
-    /// What it was started with.
+    /// The values it was started with.
     pub(super) plugin: Option<String>,
     pub(super) library_path: Option<String>,
 }
 
-/// All that were seen.
+/// All processes that were seen.
 #[derive(Debug)]
 pub(super) struct Processes {
     proc: PathBuf,
     root: u32,
-    /// By pid and start: numbers are used again.
+    /// By pid and start time, because pids are reused.
     seen: BTreeMap<(u32, u64), Seen>,
     releases: HashMap<PathBuf, Option<String>>,
 }
 
 impl Processes {
-    /// Those of the job whose first process is `root`, seen through this `/proc`.
+    /// For the job whose first process is `root`, seen through this `/proc`.
     pub(super) fn new(proc: &Path, root: u32) -> Processes {
         Processes { proc: proc.to_owned(), root, seen: BTreeMap::new(), releases: HashMap::new() }
     }
@@ -61,12 +61,12 @@ impl Processes {
         self.seen.values().cloned().collect()
     }
 
-    /// Whether all that have NCCL have our library too, and there is one.
+    /// Whether there is a process with NCCL and all of them have our library, too.
     pub(super) fn all_well(&self) -> bool {
         !self.seen.is_empty() && self.seen.values().all(|seen| seen.has_library)
     }
 
-    /// The job's processes: its first one, and whatever descends from it.
+    /// The job's processes: its first one and all descendants.
     fn members(&self) -> Vec<(u32, u64)> {
         let entries = fs::read_dir(&self.proc).into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -91,7 +91,7 @@ impl Processes {
         let folder = self.proc.join(pid.to_string());
         let maps = fs::read(folder.join("maps")).ok()?;
         let maps = String::from_utf8_lossy(&maps);
-        // address, rights, offset, device, inode, path
+        // address, permissions, offset, device, inode, path
         let files = || maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
         let nccl = files().find(|file| nccl::is_nccl(file))?.to_owned();
         let has_library = files().any(|file| file.file_name().is_some_and(|name| name == library::NAME));
@@ -126,7 +126,7 @@ pub(super) fn parent(proc: &Path, pid: u32) -> Option<u32> {
 fn stat(proc: &Path, pid: u32) -> Option<(u32, u64)> {
     let stat = fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The second field is the program's name in parentheses, and may hold anything.
+    // The second field is the program's name in parentheses, and may contain anything.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.nth(1)?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }
@@ -163,7 +163,7 @@ mod tests {
     const OURS: &str = "7f02-7f03 r--p 00000000 08:01 8 /opt/n/libncclscope.so\n";
 
     #[test]
-    fn descendants_with_nccl_are_seen_and_nobody_else() {
+    fn only_descendants_with_nccl_are_seen() {
         let proc = Proc::new("tree");
         proc.process(10, 1, 5, "", "");
         proc.process(11, 10, 6, &format!("{NCCL}{OURS}"), "NCCL_PROFILER_PLUGIN=libncclscope.so\0A=b\0");
@@ -177,18 +177,18 @@ mod tests {
         assert_eq!(seen[0].plugin.as_deref(), Some("libncclscope.so"));
         assert_eq!((seen[1].plugin.as_deref(), seen[1].name.as_str()), (None, "python3"));
         assert!(!processes.all_well());
-        // The library comes with the first communicator.
+        // The library arrives with the first communicator.
         proc.process(12, 11, 7, &format!("{NCCL}{OURS}"), "A=b\0");
         processes.look();
         assert!(processes.all_well());
-        // What has ended was seen all the same.
+        // A process that has ended was seen all the same.
         fs::remove_dir_all(proc.0.join("12")).unwrap();
         processes.look();
         assert_eq!(processes.seen().len(), 2);
     }
 
     #[test]
-    fn parents_are_found_behind_any_name() {
+    fn parents_are_found_after_any_program_name() {
         let proc = Proc::new("parent");
         proc.process(10, 3, 5, "", "");
         assert_eq!(parent(&proc.0, 10), Some(3));

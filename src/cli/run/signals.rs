@@ -1,8 +1,10 @@
-//! Signals on their way to the job.
+//! Forwards signals to the job.
 //!
-//! The job is in our process group, so that what is sent to all of it (by a terminal's Ctrl-C, by a launcher, by `timeout`) reaches the
-//! job by itself, and must not reach it twice. What is sent to us alone, as `kill` and `docker stop` do, is passed on. A sentinel, a
-//! process of ours in the same group that does nothing else, tells the two apart: it got the first and not the second.
+//! The job is in our process group. What is sent to the whole group (by a terminal's Ctrl-C, by a
+//! launcher, by `timeout`) reaches the job directly, and must not reach it twice. What is sent to
+//! us alone, as `kill` and `docker stop` do, is passed on. A sentinel, a process of ours in the
+//! same group that does nothing else, tells the two apart: it receives the first and not the
+//! second.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -19,23 +21,25 @@ use signal_hook::low_level::siginfo::Cause;
 use crate::cli::reason::Reason;
 use crate::sys::job;
 
-/// What would end us and may be meant for the job.
+/// Signals that would end us and may be meant for the job.
 const PASSED_ON: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM];
 
-/// How long the sentinel may take to tell what it got, and how far apart in time what one sender sent to us and to the group may be.
+/// How long the sentinel may take to report a signal, and how far apart in time one sender's
+/// signals to us and to the group may be.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// The hidden command that is the sentinel.
+/// The hidden command that runs the sentinel.
 pub(in crate::cli) const SENTINEL: &str = "sentinel";
 
-/// Passes signals on, as long as there is somebody to have them.
+/// Passes signals on as long as the job exists.
 pub(super) struct PassingOn {
     job: Arc<Mutex<Option<u32>>>,
     sentinel: Option<Child>,
 }
 
 impl PassingOn {
-    /// From now on no signal ends this process that may be meant for the job. Those that are ignored stay so, here and in the job.
+    /// From now on, no signal that may be meant for the job ends this process. Ignored signals stay
+    /// ignored, here and in the job.
     pub(super) fn take() -> PassingOn {
         let job = Arc::new(Mutex::new(None));
         let mut sentinel = sentinel();
@@ -46,7 +50,7 @@ impl PassingOn {
             let body = move || {
                 let mut group = Group { reports: heard, latest: Vec::new() };
                 for origin in &mut signals {
-                    // The kernel's own come from the terminal, to the whole group.
+                    // The kernel's own signals come from the terminal, to the whole group.
                     if origin.cause != Cause::Kernel && !group.got(origin.signal, Instant::now()) {
                         let job = job.lock().unwrap_or_else(PoisonError::into_inner);
                         if let Some(pid) = *job {
@@ -60,7 +64,7 @@ impl PassingOn {
         PassingOn { job, sentinel }
     }
 
-    /// The job is this process; `None` when it has ended, and its number may be another's.
+    /// Sets the job's process; `None` once it has ended, when its pid may be another process's.
     pub(super) fn lead_to(&self, pid: Option<u32>) {
         *self.job.lock().unwrap_or_else(PoisonError::into_inner) = pid;
     }
@@ -75,14 +79,14 @@ impl Drop for PassingOn {
     }
 }
 
-/// What the sentinel tells.
+/// What the sentinel reports.
 struct Group {
     reports: Option<Receiver<i32>>,
     latest: Vec<(i32, Instant)>,
 }
 
 impl Group {
-    /// Whether a signal that came at this time was for the whole group.
+    /// Whether a signal that came at this time was sent to the whole group.
     fn got(&mut self, signal: i32, came: Instant) -> bool {
         self.latest.retain(|(_, at)| came.saturating_duration_since(*at) < PATIENCE);
         loop {
@@ -102,7 +106,7 @@ fn sentinel() -> Option<Child> {
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.arg(SENTINEL).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut sentinel = command.spawn().ok()?;
-    // It has said something: it is ready.
+    // The sentinel has written something, so it is ready.
     let mut ready = [0; 1];
     sentinel.stdout.as_mut()?.read_exact(&mut ready).ok()?;
     Some(sentinel)
@@ -121,7 +125,7 @@ fn reports(from: impl std::io::Read + Send + 'static) -> Receiver<i32> {
     receiver
 }
 
-/// What the sentinel does: it says each signal that it gets, until nobody listens.
+/// The sentinel: it reports each signal that it gets, until nobody listens.
 pub(in crate::cli) fn sentinel_main() -> Result<(), Reason> {
     let mut signals = Signals::new(PASSED_ON).map_err(Reason::failed("take signals"))?;
     let handle = signals.handle();
@@ -147,12 +151,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_group_got_is_not_passed_on() {
+    fn signals_to_the_group_are_not_passed_on() {
         let (sender, reports) = channel();
         let mut group = Group { reports: Some(reports), latest: Vec::new() };
         sender.send(SIGTERM).unwrap();
         assert!(group.got(SIGTERM, Instant::now()));
-        // The same sender's signal to us alone, as timeout(1) sends it too.
+        // The same sender's signal to us alone, which timeout(1) sends, too.
         assert!(group.got(SIGTERM, Instant::now()));
         assert!(!group.got(SIGUSR1, Instant::now()));
         let long_after = Instant::now() + 2 * PATIENCE;

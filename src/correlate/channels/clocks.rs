@@ -1,4 +1,4 @@
-//! The timers of GPUs, held against the host's clock.
+//! The GPUs' timers, compared with the host's clock.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -8,19 +8,19 @@ use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::Flaw;
 
-/// A time that is not known better is not drawn as the GPU's, in ns.
+/// A time with a larger error than this, in ns, is not drawn as a GPU time.
 const WORST_ERROR_NS: u64 = 10_000_000;
 
-/// What is known of the timers.
+/// What is known about the timers.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     /// The device of a communicator.
     pub(super) devices: FxHashMap<Handle, u32>,
-    /// The timers of the GPUs, by what kernels say.
+    /// The GPUs' timers, judged by kernels.
     pub(super) by_device: FxHashMap<u32, DeviceClock>,
-    /// GPUs of which CUPTI's times are off.
+    /// GPUs for which CUPTI's times are off.
     pub(super) disputed: FxHashSet<u32>,
-    /// The same by communicator, by what the host alone says.
+    /// The timers by communicator, judged by the host alone.
     pub(super) by_comm: FxHashMap<Handle, DeviceClock>,
 }
 
@@ -36,13 +36,14 @@ impl Clocks {
             || self.device_of(run).is_some_and(|device| self.disputed.contains(&device))
     }
 
-    /// The clock of a plan's GPU, by what kernels say.
+    /// The clock of a plan's GPU, judged by kernels.
     pub(super) fn of_gpu(&self, run: &Run) -> Option<&DeviceClock> {
         self.by_device.get(&self.device_of(run)?)
     }
 
-    /// The clocks for a plan's stamps, the most trusted first. The host's own bounds are hard; where few kernels are known, each bounds its
-    /// own channels at least; and where CUPTI's times are off, they say nothing.
+    /// The clocks for a plan's stamps, the most trusted first. The host's own bounds are hard. If
+    /// few kernels are known, each at least bounds its own channels. If CUPTI's times are off, they
+    /// say nothing.
     fn clocks(&self, run: &Run) -> impl Iterator<Item = &DeviceClock> {
         let by_device = self.of_gpu(run);
         let (trusted, young) = match by_device {
@@ -54,12 +55,13 @@ impl Clocks {
         self.by_comm.get(&run.context).into_iter().chain(by_kernels)
     }
 
-    /// The time of a stamp, and how far off it may be: each clock says from when to when it may be, and all are right. One that
-    /// contradicts a more trusted one says nothing.
+    /// The time of a stamp, and how far off it may be. Each clock gives a range of possible times,
+    /// and the result lies in all of them. A clock that contradicts a more trusted one is ignored.
     pub(super) fn at(&self, run: &Run, stamp: GpuNs) -> Result<(HostNs, u64), Flaw> {
         let to_host = |clock: &DeviceClock| {
             let (time, error) = match run.kernel {
-                // What the timer says if it was not set either fits the kernel or says that nothing is certain.
+                // What the timer says if it was not set either fits the kernel, or nothing is
+                // certain.
                 Some(_) => clock.to_host_unless_set(stamp),
                 None => clock.to_host(stamp),
             }?;

@@ -1,4 +1,4 @@
-//! Kernels without a launch that wait for channels to tell whose they are.
+//! Kernels without a launch, which wait for channels to show whose they are.
 
 use super::super::adopt::{self, Candidate, Orphan};
 use super::super::plans::Handover;
@@ -12,7 +12,7 @@ use crate::model::time::HostNs;
 use crate::model::timeline::Unmatched;
 use crate::model::word::Word;
 
-/// Kernels that wait for channels to tell whose they are.
+/// How many kernels may wait for channels to show whose they are.
 const ORPHANS: usize = 4096;
 /// A plan whose kernel was found by its channels.
 #[derive(Debug)]
@@ -24,7 +24,8 @@ pub(in super::super) struct Adopted {
 }
 
 impl Channels {
-    /// Whether the channels may tell whose a kernel is. Then it is [`Ready::Kernel`] at some time.
+    /// Whether the channels may show whose a kernel is. If so, it will be a [`Ready::Kernel`] at
+    /// some time.
     pub(in super::super) fn adopt(&mut self, kernel: &Kernel, reason: Unmatched, now: HostNs) -> bool {
         if !self.sampled {
             return false;
@@ -32,7 +33,7 @@ impl Channels {
         self.orphans.push(Orphan { kernel: kernel.clone(), reason, since: now });
         if self.orphans.len() >= ORPHANS {
             self.find_owners(now);
-            // A quarter makes room for many more.
+            // Giving up a quarter makes room for many more.
             let oldest = if self.orphans.len() >= ORPHANS { ORPHANS / 4 } else { 0 };
             self.orphans.sort_unstable_by_key(|orphan| (orphan.since, orphan.kernel.span.end));
             let gone = self.orphans.drain(..oldest).collect();
@@ -47,7 +48,7 @@ impl Channels {
         self.ready.extend(said);
     }
 
-    /// Those that no channels told of for too long are nobody's.
+    /// Gives up kernels that waited too long for channels: they have no owner.
     pub(super) fn give_up_older(&mut self, now: HostNs) {
         let expired = |orphan: &Orphan| now.since(orphan.since) >= HOLD_NS;
         if self.orphans.iter().any(expired) {
@@ -57,7 +58,7 @@ impl Channels {
         }
     }
 
-    /// How the plans without a kernel lie to a kernel without a launch.
+    /// How the times of plans without a kernel relate to a kernel without a launch.
     pub(in super::super) fn explain(&self, kernel: &Kernel) -> [String; 1] {
         [adopt::explain(self.clocks.by_device.get(&kernel.place.device), kernel, &self.candidates())]
     }
@@ -91,7 +92,7 @@ impl Channels {
         candidates.collect()
     }
 
-    /// Matches kernels without a launch to plans without a kernel, as far as that is certain.
+    /// Matches kernels without a launch to plans without a kernel, where that is certain.
     pub(super) fn find_owners(&mut self, now: HostNs) {
         if self.orphans.is_empty() {
             return;
@@ -103,7 +104,7 @@ impl Channels {
             }
         }
         let mut found = adopt::resolve(&self.clocks.by_device, &self.orphans, &candidates);
-        // In the order of time, as the trace wants them: each that is late takes a lane of those before it.
+        // In order of time, which the trace needs: a late kernel takes a lane from those before it.
         found.sort_unstable_by_key(|&(orphan, _)| self.orphans[orphan].kernel.span.start);
         let mut taken = vec![false; self.orphans.len()];
         for (orphan, key) in found {

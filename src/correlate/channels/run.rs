@@ -1,4 +1,4 @@
-//! A plan that was handed over, its kernel, and what NCCL's threads said of its channels.
+//! A plan that was handed over, its kernel, and what NCCL's threads reported about its channels.
 
 use std::sync::Arc;
 
@@ -8,23 +8,23 @@ use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::{Doubt, Flaw, Method, Operation, Timing};
 
-/// A plan that was handed over, and what is known of its kernel.
+/// A plan that was handed over, and what is known about its kernel.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) number: u64,
     pub(super) context: Handle,
-    /// Its kernel cannot have run before.
+    /// Its kernel cannot have run before this time.
     pub(super) since: Option<HostNs>,
     /// No kernel will be found for it.
     pub(super) loose: bool,
     pub(super) handover: Option<Handover>,
     pub(super) samples: Vec<Sample>,
-    /// It is among those that wait.
+    /// It is among the waiting plans.
     pub(super) waiting: bool,
     /// Samples, without phases, that have not ended.
     pub(super) open: u32,
     pub(super) kernel: Option<Ran>,
-    /// The clocks have heard of it.
+    /// The clocks have used it.
     pub(super) told_device: bool,
     pub(super) told_comm: bool,
     pub(super) agreement: Agreement,
@@ -34,13 +34,13 @@ pub(super) struct Run {
 pub(super) struct Ran {
     pub(super) span: Span,
     pub(super) place: Place,
-    /// The correlation id of its launch, and its node.
+    /// The correlation id of its launch, and its graph node.
     pub(super) key: (u32, u64),
-    /// When it came here.
+    /// When it arrived here.
     pub(super) since: HostNs,
-    /// How its match was said, once it was.
+    /// The method with which its match was emitted, once it was.
     pub(super) said: Option<Method>,
-    /// NCCL's own times speak against these.
+    /// NCCL's own times contradict its times.
     pub(super) disputed: bool,
 }
 
@@ -62,49 +62,49 @@ impl Run {
         }
     }
 
-    /// Its kernel, where the times of that can be relied on.
+    /// Its kernel, if that kernel's times are reliable.
     pub(super) fn kernel(&self) -> Option<Ran> {
         self.kernel.filter(|ran| !ran.disputed)
     }
 
-    /// The earliest start and the latest stop of those of its channels.
+    /// The earliest start and the latest stop of its channels, among the samples that `of` accepts.
     pub(super) fn stamps(&self, of: impl Fn(&&Sample) -> bool) -> Option<[GpuNs; 2]> {
         let these = || self.samples.iter().filter(&of);
         Some([these().map(|sample| sample.facts.start).min()?, these().map(|sample| sample.stop).max()?])
     }
 }
 
-/// What the channels of a plan say of the kernel that was matched to it.
+/// What the channels of a plan say about the kernel that was matched to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Agreement {
     /// Nothing.
     Unknown,
-    /// They lie outside of it, or the GPU's timer was set: what follows tells.
+    /// They lie outside of it, or the GPU's timer was set; what follows decides.
     Open,
-    /// They lie in it.
+    /// They lie inside it.
     Agrees,
     /// They lie outside of it.
     Contradicts,
 }
 
-/// What one `KernelCh` or `KernelPhase` says at its start.
+/// What one `KernelCh` or `KernelPhase` states at its start.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Facts {
     pub(in super::super) id: Handle,
     pub(in super::super) channel: u8,
-    /// Of a phase: its number and name.
+    /// For a phase: its number and name.
     pub(in super::super) phase: Option<(u8, Box<str>)>,
     pub(in super::super) operation: Option<Arc<Operation>>,
     pub(in super::super) doubt: Option<Doubt>,
     pub(in super::super) start: GpuNs,
 }
 
-/// One `KernelCh` or `KernelPhase`, and what became of it.
+/// One `KernelCh` or `KernelPhase`, and its state.
 #[derive(Debug)]
 pub(super) struct Sample {
     pub(super) facts: Facts,
     pub(super) stop: GpuNs,
-    /// When NCCL's thread saw it start, and stop.
+    /// When NCCL's thread saw it start and stop.
     pub(super) seen: [HostNs; 2],
     pub(super) ended: bool,
     pub(super) drawn: Drawn,
@@ -114,7 +114,7 @@ pub(super) struct Sample {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Drawn {
     No,
-    /// Its begin at this time, known so.
+    /// Its begin was drawn at this time, known this way.
     Begun(HostNs, Timing),
     Whole,
 }
@@ -124,13 +124,14 @@ impl Sample {
         Sample { facts, stop: GpuNs(0), seen: [now; 2], ended: false, drawn: Drawn::No, flaw: None }
     }
 
-    /// Whether it is a channel's, not that of a phase.
+    /// Whether it is a channel's sample, not a phase's.
     pub(super) fn is_channel(&self) -> bool {
         self.facts.phase.is_none()
     }
 
-    /// The end to be drawn where the begin was said before, and how it is known if the begin promised more: by then another
-    /// clock may be the best, and an error that was stated cannot be taken back but by a larger one.
+    /// The end to draw if the begin was emitted before, and how it is known if the begin promised
+    /// more. By then another clock may be the best, and a stated error can only be replaced by a
+    /// larger one.
     pub(super) fn end_after(
         &self,
         begin: HostNs,
@@ -139,7 +140,7 @@ impl Sample {
         known: Timing,
     ) -> (HostNs, Option<Timing>) {
         match (said, known) {
-            // As the begin; the GPU's end may lie before that.
+            // As for the begin; the GPU's end may lie before that.
             (Timing::Seen(_), _) => (self.seen[1], None),
             (Timing::Gpu { .. }, Timing::Seen(_)) => (end.max(begin), Some(known)),
             (Timing::Gpu { error_ns: said, .. }, Timing::Gpu { error_ns, .. }) => {
@@ -156,7 +157,7 @@ impl Sample {
     }
 }
 
-/// Whether a GPU's timer can have shown this: it counts from 1970 or from some later day.
+/// Whether a GPU's timer can have shown this: it counts from 1970 or from a later day.
 pub(super) fn is_time(stamp: GpuNs) -> bool {
     const NEVER: u64 = u64::MAX >> 2;
     (1..NEVER).contains(&stamp.0)

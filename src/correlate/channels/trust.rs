@@ -1,4 +1,4 @@
-//! Which samples cannot be those of the operations that NCCL says they are of.
+//! Which samples cannot belong to the operations that NCCL assigns them to.
 
 use rustc_hash::FxHashMap;
 
@@ -7,16 +7,17 @@ use crate::model::ids::Handle;
 use crate::model::time::GpuNs;
 use crate::model::timeline::Flaw;
 
-/// How far the timers of two processors of one GPU may be apart, in ns, with room to spare.
+/// How far apart the timers of two processors of one GPU may be, in ns, with a margin.
 const ASIDE_NS: u64 = 1_024;
-/// What speaks against samples, by what was seen of their channels and communicators.
+/// What speaks against samples, judged by their channels and communicators.
 #[derive(Debug, Default)]
 pub(super) struct Trust {
     /// The newest sample of a communicator's channel.
     newest: FxHashMap<(Handle, u8), Newest>,
-    /// Channels with a sample that cannot be true, and the number of the first plan with one.
+    /// Channels with an impossible sample, and the number of the first plan with one.
     unreliable: FxHashMap<(Handle, u8), u64>,
-    /// Communicators whose stamps may be those of other operations, and the number of the first plan of which that is so.
+    /// Communicators whose stamps may be those of other operations, and the number of the first
+    /// plan for which that holds.
     distrusted: FxHashMap<Handle, u64>,
 }
 
@@ -27,14 +28,14 @@ struct Newest {
 }
 
 impl Trust {
-    /// A communicator is forgotten.
+    /// Forgets a communicator.
     pub(super) fn forget(&mut self, context: Handle) {
         self.distrusted.remove(&context);
         self.newest.retain(|(of, _), _| *of != context);
         self.unreliable.retain(|(of, _), _| *of != context);
     }
 
-    /// Nothing that the stamps of a communicator's plans say from this number on proves anything.
+    /// From this plan number on, the stamps of a communicator's plans prove nothing.
     pub(super) fn distrust(&mut self, context: Handle, since: u64) {
         self.distrusted.entry(context).or_insert(since);
     }
@@ -49,7 +50,8 @@ impl Trust {
         self.distrusted.get(&run.context).is_some_and(|&since| run.number >= since)
     }
 
-    /// What is wrong with the stamps of a channel that ended, in themselves or beside those that came before.
+    /// What is wrong with the stamps of a channel that ended, in themselves or compared with
+    /// earlier ones.
     pub(super) fn look_at(&mut self, context: Handle, number: u64, sample: &Sample) -> Option<Flaw> {
         let stamps = [sample.facts.start, sample.stop];
         let channel = (context, sample.facts.channel);
@@ -64,7 +66,7 @@ impl Trust {
         })
     }
 
-    /// A sample of a plan cannot be true. Whether it is the first of its channel.
+    /// Notes that a sample of a plan is impossible. Returns whether it is the first of its channel.
     pub(super) fn mark(&mut self, run: &Run, sample: &Sample) -> bool {
         let known = self.since(run, sample);
         let since = known.map_or(run.number, |since| since.min(run.number));
@@ -72,12 +74,12 @@ impl Trust {
         known.is_none()
     }
 
-    /// The number of the first plan with a sample of this one's channel that cannot be true.
+    /// The number of the first plan with an impossible sample of this sample's channel.
     pub(super) fn since(&self, run: &Run, sample: &Sample) -> Option<u64> {
         self.unreliable.get(&(run.context, sample.facts.channel)).copied()
     }
 
-    /// Whether nothing was found of a sample's channel, as far as that of its plan.
+    /// Whether nothing was found against a sample's channel, up to its plan.
     pub(super) fn is_reliable(&self, run: &Run, sample: &Sample) -> bool {
         self.since(run, sample).is_none_or(|since| run.number < since)
     }

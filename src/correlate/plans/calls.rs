@@ -8,7 +8,7 @@ use crate::model::ids::Handle;
 use crate::model::timeline::Operation;
 use crate::model::word::Word;
 
-/// Groups of calls remembered for launches that belong to no plan.
+/// How many groups of calls are remembered for launches that belong to no plan.
 const CALLS: usize = 4096;
 
 /// Calls, by the GroupApi in which they were made.
@@ -17,7 +17,7 @@ pub(in super::super) struct Calls {
     by_group: Bounded<Handle, Vec<Call>>,
 }
 
-/// A call of the user's that asks for an operation.
+/// A call by the user that asks for an operation.
 #[derive(Debug)]
 struct Call {
     id: Handle,
@@ -26,7 +26,7 @@ struct Call {
 }
 
 impl Calls {
-    /// A call is made.
+    /// A call was made.
     pub(in super::super) fn add(&mut self, id: Handle, context: Handle, group_api: Handle, operation: &Arc<Operation>) {
         let calls = self.by_group.entry(group_api, CALLS);
         if calls.len() < OPERATIONS {
@@ -34,30 +34,31 @@ impl Calls {
         }
     }
 
-    /// A call is carried by something that NCCL tells of.
+    /// A call is carried by something that NCCL reports.
     pub(in super::super) fn carried(&mut self, group_api: Handle, call: Handle) {
         if let Some(calls) = self.by_group.get_mut(&group_api) {
             calls.retain(|made| made.id != call);
         }
     }
 
-    /// The calls for a communicator.
+    /// The calls on a communicator.
     pub(in super::super) fn of(&self, group_api: Handle, context: Handle) -> Vec<Handle> {
         self.all(group_api).filter(|call| call.context == context).map(|call| call.id).collect()
     }
 
-    /// What the calls ask for.
+    /// The operations that the calls ask for.
     pub(super) fn operations(&self, group_api: Handle) -> Vec<Arc<Operation>> {
         self.all(group_api).map(|call| Arc::clone(&call.operation)).collect()
     }
 
-    /// How many broadcasts there are for a communicator.
+    /// How many broadcasts there are on a communicator.
     pub(super) fn broadcasts(&self, group_api: Handle, context: Handle) -> u32 {
         let is_one = |call: &&Call| call.context == context && call.operation.func() == Word::BROADCAST;
         self.all(group_api).filter(is_one).count() as u32
     }
 
-    /// Takes what a kernel on this device carries, and its communicator: a kernel is one communicator's. `None` if it may be several.
+    /// Takes what a kernel on this device carries, and its communicator. A kernel belongs to one
+    /// communicator; `None` if it may be one of several.
     pub(super) fn claim(
         &mut self,
         group_api: Handle,

@@ -1,17 +1,17 @@
-//! Which launches are behind the nodes of graphs.
+//! The launches behind the nodes of graphs.
 
 use super::super::bounded::Bounded;
 use super::CAPTURED;
 use crate::model::ids::Handle;
 
-/// Nodes of graphs that are NCCL's.
+/// How many graph nodes of NCCL's are remembered.
 const NODES: usize = 28 << 10;
 
-/// Nodes of graphs, by CUPTI's numbers of them.
+/// Nodes of graphs, by CUPTI's number.
 #[derive(Debug, Default)]
 pub(in super::super) struct Nodes {
     known: Bounded<u64, Node>,
-    /// Graphs with a node of a launch.
+    /// Graphs with a node that belongs to a launch.
     graphs: Bounded<u64, ()>,
 }
 
@@ -25,7 +25,7 @@ struct Node {
 }
 
 impl Nodes {
-    /// A node is made: captured, or by cloning another.
+    /// A node was made, by capture or by cloning another.
     pub(super) fn insert(&mut self, node: u64, launch: Handle, is_clone: bool) {
         self.known.insert(node, Node { launch, is_clone, is_cloned: false }, NODES);
         if !launch.is_none() {
@@ -33,7 +33,8 @@ impl Nodes {
         }
     }
 
-    /// A node was cloned. The launch behind it, and whether that is in an executable graph once more.
+    /// A node was cloned. Returns the launch behind it, and whether the clone is one more in an
+    /// executable graph.
     pub(super) fn cloned(&mut self, node: u64, original: u64) -> Option<(Handle, bool)> {
         let original = self.known.get_mut(&original)?;
         let is_first = !std::mem::replace(&mut original.is_cloned, true);
@@ -47,7 +48,7 @@ impl Nodes {
         self.known.get(&node).map(|node| node.launch)
     }
 
-    /// Whether the graph of a node has one of a launch.
+    /// Whether the graph of a node has a node that belongs to a launch.
     pub(super) fn is_in_known_graph(&self, node: u64) -> bool {
         self.graphs.get(&graph_of(node)).is_some()
     }
@@ -58,7 +59,7 @@ impl Nodes {
     }
 }
 
-/// The graph of a node, by CUPTI's number of the node.
+/// The graph of a node, from CUPTI's node number.
 fn graph_of(node: u64) -> u64 {
     node >> 32
 }

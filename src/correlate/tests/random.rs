@@ -1,4 +1,4 @@
-//! Records of whatever content and order, and what holds of the entries all the same.
+//! Records of any content and order, and what must hold for the entries nevertheless.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::script::{PID, tag, zeroed};
 use crate::model::event::{CommInit, Flag, Net, Network};
 use crate::model::time::Ticks;
 
-/// A small generator of numbers that look random; the same ones for the same seed.
+/// A small pseudo-random generator; the same seed gives the same numbers.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -35,9 +35,10 @@ impl Random {
     }
 }
 
-/// Records in an order and with contents that no NCCL would send: stops before their start or twice, states of
-/// other events, parents that are unknown, foreign or of any kind, threads that come and go, times that go back.
-/// Only what the recorder itself guarantees holds here too: no two events have one handle.
+/// Records in an order and with contents that no NCCL would send: stops before their start or
+/// repeated, states of other events, parents that are unknown, foreign or of any kind, threads that
+/// come and go, times that run backwards. Only what the recorder itself guarantees holds here too:
+/// no two events share a handle.
 pub(crate) struct Records {
     random: Random,
     time: u64,
@@ -46,7 +47,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// The time before which nothing happens.
+    /// Nothing happens before this time.
     pub(crate) const BEGIN: u64 = 1_000_000;
 
     pub(crate) fn new(seed: u64) -> Records {
@@ -63,7 +64,7 @@ impl Records {
         take(ring, time, &Record { ticks: Ticks(time.0), body });
     }
 
-    /// Nearly always a recent event; sometimes one to come, an old one, a foreign one or none.
+    /// Nearly always a recent event; sometimes a future, an old or a foreign one, or none.
     fn handle(&mut self) -> Handle {
         let random = &mut self.random;
         let counter = match random.below(40) {
@@ -112,7 +113,7 @@ impl Records {
             40..68 => Body::Stop { handle: self.handle() },
             68..88 => {
                 let argument = if self.random.one_in(3) { self.random.next() } else { 0 };
-                // The progress thread's states are few among all.
+                // The progress thread's states are few among all states.
                 let state = if self.random.one_in(3) { 13 + self.random.below(6) } else { self.random.below(34) };
                 Body::State { handle: self.handle(), state: state as u16, argument, steps: 1 }
             }
@@ -148,7 +149,7 @@ impl Records {
         let (seq, peer) = (random.below(4), random.below(5) as i32 - 1);
         let channel = random.below(3) as u8;
         let start = GpuNs(random.below(1000));
-        // Operations, proxy operations and their steps are what there is most of.
+        // Operations, proxy operations and their steps are the most frequent.
         let more = [Kind::Coll, Kind::P2p, Kind::ProxyOp, Kind::ProxyOp, Kind::ProxyCtrl, Kind::ProxyCtrl];
         let kinds = [Kind::ALL, &more, &[Kind::ProxyStep; 5]].concat();
         match random.pick(&kinds) {
@@ -191,13 +192,13 @@ enum Shape {
     Net,
 }
 
-/// Holds entries to what the trace relies on.
+/// Checks entries against what the trace relies on.
 #[derive(Default)]
 pub(super) struct Rules {
-    /// Shape, and whether it has ended.
+    /// The shape, and whether it has ended.
     begun: HashMap<Handle, (Shape, bool)>,
     threads: u32,
-    /// Proxy operations that are told to queue.
+    /// Proxy operations that were reported as queued.
     taken: i64,
 }
 

@@ -1,4 +1,5 @@
-//! Scenarios: what NCCL calls, line by line, against what the correlator makes of it, line by line.
+//! Scenarios: what NCCL calls, line by line, compared with what the correlator makes of it, line by
+//! line.
 //!
 //! A line of a scenario is `TIME RING WHAT`; scenarios on one source line separate them with `|`.
 //!
@@ -13,16 +14,17 @@
 //! | `launch corr=.. [in=LAUNCH] [group=LABEL]` | a kernel's launch, as CUPTI's callback tells it |
 //! | `node N in=LAUNCH`, `clone N of=M` | a node of a graph is made, or cloned |
 //! | `kernel START corr=.. [node=..] [name=..]` | CUPTI reports a kernel, which ended at `TIME` |
-//! | `advance` | time goes on to `TIME` |
+//! | `advance` | the time advances to `TIME` |
 //! | `copy START corr=.. [node=..]` | CUPTI reports a copy, which ended at `TIME` |
 //! | `push N NAME [tid=..] [domain=..]`, `pop N`, `lost` | CUPTI reports a range's begin, its end, and that it lost records |
 //! | `graph GRAPH corr=..` | a graph is launched; without the id: it is made |
 //! | `finish`, alone on its line | the recording ends |
 //! | `process`, alone on its line | what follows happens in another process |
 //!
-//! A label is an event or a communicator. One that never starts is unknown to the correlator, one that begins with
-//! `foreign` belongs to another process, `none` is no event. In what is said, `mark a` stands for the first
-//! correlation number that occurs, `mark b` for the next that differs.
+//! A label is an event or a communicator. A label that never starts is unknown to the correlator,
+//! one that begins with `foreign` belongs to another process, and `none` is no event. In the
+//! output, `mark a` stands for the first correlation number that occurs, `mark b` for the next
+//! different one.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -35,12 +37,12 @@ use crate::model::timeline::{Around, CopyOf, Flaw, Owner, ProxyOp, Timing};
 
 pub(crate) const PID: i32 = 4711;
 
-/// The mark of the process that the tests play.
+/// The tag of the process that the tests simulate.
 pub(crate) fn tag() -> ProcessTag {
     ProcessTag::from_random(0xabcde)
 }
 
-/// Compares what the correlator makes of a scenario with what it should.
+/// Compares what the correlator makes of a scenario with the expected output.
 #[track_caller]
 pub(super) fn check(input: &str, expected: &str) {
     let said = transcript(input);
@@ -49,14 +51,14 @@ pub(super) fn check(input: &str, expected: &str) {
     assert!(said == expected, "\n-- said --\n{said}\n-- expected --\n{expected}\n");
 }
 
-/// All entries, one a line, and after each process the doubts that were counted.
+/// All entries, one per line, and after each process the doubts that were counted.
 fn transcript(input: &str) -> String {
     let mut text = String::new();
     let mut marks = Vec::new();
     for process in input.split("process") {
         let mut player = Player::new();
         player.play(process, &mut |labels, entry| {
-            // Held to the rules below, and not told.
+            // Checked by the rules below, but not printed.
             if matches!(entry.what, What::ProxyOpTaken { .. }) {
                 return;
             }
@@ -388,7 +390,7 @@ pub(super) fn zeroed<T: bytemuck::Zeroable>() -> T {
     T::zeroed()
 }
 
-/// One entry in words: first what it is about, then what is worth saying.
+/// One entry in words: first its subject, then what is worth saying.
 pub(in crate::correlate) fn describe(labels: &Labels, marks: &mut Vec<u64>, what: &What<'_>) -> String {
     let label = |id: Handle| labels.label(id);
     let comm_label = |comm: Option<&Comm>| comm.map_or(String::new(), |comm| format!(" {}", label(comm.context)));
@@ -540,7 +542,7 @@ fn describe_carried(operation: &Operation) -> String {
     format!("{} {}", function(operation), operation.count())
 }
 
-/// Function and, where there are any, texts.
+/// The function, and its texts if there are any.
 fn function(operation: &Operation) -> String {
     let texts = operation.texts.as_deref().map(|texts| {
         let all = [&texts.func, &texts.datatype, &texts.algorithm, &texts.protocol, &texts.variant];

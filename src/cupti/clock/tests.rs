@@ -4,7 +4,7 @@ use crate::correlate::tests::random::Random;
 const SECOND: u64 = 1_000_000_000;
 const EPOCH: u64 = 1_795_200_300 * SECOND;
 
-/// A reading at a host time, with a wall clock that is ahead of it by `offset`, and a CUPTI that is ahead by `cupti`.
+/// A reading at a host time; the wall clock is ahead by `offset`, and CUPTI by `cupti`.
 fn reading(at: u64, offset: u64, cupti: Option<u64>) -> Reading {
     Reading {
         boot_before: HostNs(at - 60),
@@ -34,7 +34,7 @@ fn the_wall_clock_is_a_constant_away() {
     }
     assert!(clock.covers(HostNs(100 * SECOND)));
     assert_within(&clock, EPOCH + 15 * SECOND + 123, 20 * SECOND, 15 * SECOND + 123, 101);
-    // Also just before the first reading and after the last.
+    // Also just before the first reading and just after the last.
     assert_within(&clock, EPOCH + 9_900_000_000, 20 * SECOND, 9_900_000_000, 101);
     assert_within(&clock, EPOCH + 20 * SECOND, 20 * SECOND, 20 * SECOND, 101);
 }
@@ -53,7 +53,7 @@ fn readings_that_were_interrupted_do_not_widen_the_error() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_times_are_refused() {
     let mut clock = CuptiClock::default();
     assert_eq!(clock.to_host(Stamp(EPOCH), HostNs(SECOND)), None);
     clock.add(&wall(10 * SECOND, EPOCH));
@@ -83,7 +83,7 @@ fn a_step_of_the_wall_clock_widens_the_error_around_it() {
         // Far from the step nothing is lost.
         assert_within(&clock, EPOCH + 11 * SECOND, now, 11 * SECOND, 101);
         assert_within(&clock, after + 16 * SECOND, now, 16 * SECOND, 101);
-        // It was at 13.5; CUPTI's own line may go across it.
+        // The step was at 13.5; CUPTI's own line may cross it.
         for (stamp, truth) in [
             (EPOCH + 13_400_000_000, 13_400_000_000),
             (after + 13_600_000_000, 13_600_000_000),
@@ -97,8 +97,9 @@ fn a_step_of_the_wall_clock_widens_the_error_around_it() {
 }
 
 #[test]
-fn a_clock_set_back_far_leaves_the_newest_meaning() {
-    // Set back by an hour: times are taken as young, since records of an hour ago do not come any more.
+fn after_a_clock_was_set_far_back_the_newest_meaning_applies() {
+    // Set back by an hour. Times are taken as recent, since records from an hour ago no longer
+    // arrive.
     const HOUR: u64 = 3600 * SECOND;
     let mut clock = CuptiClock::default();
     for second in 7200..=7300 {
@@ -112,7 +113,7 @@ fn a_clock_set_back_far_leaves_the_newest_meaning() {
 
 #[test]
 fn ticks_are_converted_piece_by_piece() {
-    // 2.5 ticks a ns, and a rate that changes by a part in a million each second.
+    // 2.5 ticks per ns, at a rate that changes by one part per million each second.
     let mut clock = CuptiClock::default();
     let mut ticks = 77_000_000_000_000_u64;
     let mut known = Vec::new();
@@ -136,8 +137,9 @@ fn ticks_are_converted_piece_by_piece() {
 }
 
 #[test]
-fn a_clock_that_speeds_up_is_not_believed_to_be_straight() {
-    // 3 parts in a million more every second: in the middle of a piece it is 375 ns off the line.
+fn a_clock_that_speeds_up_is_not_taken_for_straight() {
+    // The rate grows by 3 parts per million each second: in the middle of a piece, that is 375 ns
+    // off the line.
     let ticks = |at: u64| (at as f64 + 1.5e-15 * (at as f64).powi(2)) as u64;
     let mut clock = CuptiClock::default();
     for second in 10..20_u64 {
@@ -157,7 +159,7 @@ fn another_tool_changes_the_clock_and_changes_it_back() {
     let other = |at: u64| reading(at, EPOCH, Some(5 * SECOND));
     assert_eq!(clock.add(&wall(10 * SECOND, EPOCH)), None);
     assert_eq!(clock.add(&wall(11 * SECOND, EPOCH)), None);
-    // Without being asked, the wall clock is no proof of CUPTI's.
+    // If CUPTI was not asked, the wall clock proves nothing about it.
     assert_eq!(clock.add(&reading(11_900_000_000, EPOCH, None)), None);
     assert_eq!(clock.add(&other(12 * SECOND)), Some(Change::Foreign));
     assert!(!clock.covers(HostNs(11 * SECOND)));
@@ -169,19 +171,19 @@ fn another_tool_changes_the_clock_and_changes_it_back() {
     assert_within(&clock, EPOCH + 10_500_000_000, now, 10_500_000_000, 101);
     assert_within(&clock, EPOCH + 11_500_000_000, now, 11_500_000_000, 101);
     assert_within(&clock, 17_500_000_000, now, 12_500_000_000, 200);
-    // Half a second before the first reading of its line, by the line's rate.
+    // Half a second before the first reading on its line, by that line's rate.
     assert_within(&clock, 16_600_000_000, now, 11_600_000_000, 100_000);
     assert_within(&clock, 18_600_000_000, now, 13_600_000_000, 100_000);
     assert_within(&clock, EPOCH + 14_500_000_000, now, 14_500_000_000, 101);
 }
 
 #[test]
-fn our_own_clock_needs_no_other_and_minds_no_step() {
+fn our_own_clock_needs_no_other_and_ignores_steps() {
     let ours = |at: u64, offset: u64| reading(at, offset, Some(0));
     let mut clock = CuptiClock::default();
     assert_eq!(clock.add(&ours(10 * SECOND, EPOCH)), None);
     assert!(clock.covers(HostNs(11 * SECOND)));
-    // What is read without asking CUPTI says nothing about it, and the wall clock may be set.
+    // A reading without asking CUPTI says nothing about it, and the wall clock may be set.
     assert_eq!(clock.add(&reading(11 * SECOND, EPOCH, None)), None);
     assert_eq!(clock.add(&ours(12 * SECOND, EPOCH - 300_000_000)), None);
     for truth in [9_500_000_000, 11_900_000_000, 12 * SECOND] {
@@ -189,7 +191,7 @@ fn our_own_clock_needs_no_other_and_minds_no_step() {
     }
     assert_eq!(clock.to_host(Stamp(EPOCH + 13 * SECOND), HostNs(12 * SECOND)), None);
     assert!(!clock.is_latched());
-    // Given up, CUPTI tells the wall clock's time. What it recorded before comes late.
+    // Once given up, CUPTI reports the wall clock's time. What it recorded before arrives late.
     assert_eq!(clock.add(&wall(13 * SECOND, EPOCH)), Some(Change::Wall));
     assert_within(&clock, 12_900_000_000, 14 * SECOND, 12_900_000_000, 11);
     assert_within(&clock, EPOCH + 13_500_000_000, 14 * SECOND, 13_500_000_000, 101);
@@ -197,18 +199,18 @@ fn our_own_clock_needs_no_other_and_minds_no_step() {
 }
 
 #[test]
-fn the_gpu_s_times_may_keep_the_wall_clock_where_cupti_says_it_has_ours() {
+fn gpu_times_may_stay_on_the_wall_clock_after_cupti_accepted_ours() {
     let ours = |at: u64, offset: u64| reading(at, offset, Some(0));
     let mut clock = CuptiClock::default();
     clock.add(&ours(10 * SECOND, EPOCH));
     assert_within(&clock, EPOCH + 10 * SECOND, 11 * SECOND, 10 * SECOND, 101);
     assert!(clock.is_latched());
-    // What is told on the host has the clock that was given.
+    // Times taken on the host have the clock that we gave it.
     assert_within(&clock, 10_500_000_000, 11 * SECOND, 10_500_000_000, 11);
     for stamp in [EPOCH, EPOCH + 8 * SECOND, EPOCH + 12 * SECOND, 2 * EPOCH] {
         assert_eq!(clock.to_host(Stamp(stamp), HostNs(11 * SECOND)), None, "{stamp}");
     }
-    // Whether it follows where the wall clock is set is not known.
+    // It is not known whether these times follow when the wall clock is set.
     clock.add(&reading(12 * SECOND, EPOCH - 3_000_000, None));
     for truth in [EPOCH + 12 * SECOND, EPOCH - 3_000_000 + 12 * SECOND] {
         assert_within(&clock, truth, 13 * SECOND, 12 * SECOND, 1_600_000);
@@ -216,13 +218,14 @@ fn the_gpu_s_times_may_keep_the_wall_clock_where_cupti_says_it_has_ours() {
 }
 
 #[test]
-fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
-    // Random rates, and readings at random distances, in which CUPTI is asked anywhere between the other clocks.
+fn true_times_lie_within_the_bound_of_a_foreign_clock() {
+    // Random rates, and readings at random intervals, in which CUPTI is read anywhere between the
+    // other clocks.
     let mut numbers = Random::new(0xfeed);
     let mut random = |below| numbers.below(below);
     for _ in 0..200 {
         let (rate, lead) = (1 + random(40), random(EPOCH));
-        // Tenths of a tick a ns, and the host's own clock is steered by up to 50 ppm.
+        // Tenths of a tick per ns; the host's own clock is steered by up to 50 ppm.
         let steered = random(100_000) as i128 - 50_000;
         let ticks = |at: u64| {
             let steered = at as i128 + at as i128 * steered / 1_000_000_000;
@@ -247,7 +250,7 @@ fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
             let truth = first + random(at - first + 1);
             if clock.covers(HostNs(truth)) {
                 let (host, error) = clock.to_host(Stamp(ticks(truth)), now).expect("an instant");
-                // A stamp says no more than its ticks do.
+                // A stamp is no more precise than its ticks.
                 let off = host.0.abs_diff(truth).saturating_sub(10 / rate + 1);
                 assert!(off <= u64::from(error), "{host:?} ± {error} is not {truth}: {clock:?}");
                 assert!(error < 6_000, "± {error}: {clock:?}");
@@ -258,27 +261,29 @@ fn no_truth_of_a_foreign_clock_lies_outside_of_its_bound() {
 }
 
 #[test]
-fn no_truth_lies_outside_of_its_bound() {
-    // Random worlds: readings at random distances and with random delays, a wall clock that is set now and then, a
-    // CUPTI that draws straight lines of up to a second across it, and records that come up to 3 s late.
+fn true_times_lie_within_the_bound() {
+    // Random worlds: readings at random intervals with random delays, a wall clock that is set now
+    // and then, a CUPTI that interpolates along straight lines of up to a second across it, and
+    // records that arrive up to 3 s late.
     let mut numbers = Random::new(0x1234_5678_9abc_def0);
     let mut random = |below| numbers.below(below);
     let (mut converted, mut sharp) = (0_u32, 0_u32);
     for _ in 0..200 {
-        // The wall clock's lead from each of its steps on.
+        // The wall clock's lead after each of its steps.
         let mut steps = vec![(0, EPOCH)];
         let mut at = 10 * SECOND;
         while at < 40 * SECOND {
             at += 2 * SECOND + random(20 * SECOND);
             let by = [10_000, 1_000_000, 700_000_000, 5 * SECOND][random(4) as usize];
-            // What is smaller than the time a reading takes does not show; nobody sets a clock by so little.
+            // A step smaller than the time of a reading does not show; nobody sets a clock by so
+            // little.
             let by = 2_000 + random(by);
             let lead = steps[steps.len() - 1].1;
             steps.push((at, if random(2) == 0 { lead + by } else { lead - by }));
         }
         let lead = |at: u64| steps.iter().rev().find(|(from, _)| *from <= at).map_or(EPOCH, |(_, lead)| *lead);
         let wall_at = |at: u64| at + lead(at);
-        // CUPTI's own readings, between which it draws lines; a line goes on after the last one.
+        // CUPTI's own readings, between which it interpolates; the last line continues.
         let mut own = vec![9 * SECOND];
         while own[own.len() - 1] < 41 * SECOND {
             let last = own[own.len() - 1];

@@ -1,32 +1,40 @@
-//! How kernels are matched to operations, or why not, counted.
+//! How kernels are matched to operations, or why they are not, with counts.
 
 use super::ChannelChecks;
 
 /// How a kernel was matched to its operations, strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
-    /// It was launched between start and stop of a KernelLaunch, on the same thread. Exact.
+    /// It was launched between the start and the stop of a KernelLaunch on the same thread. Exact.
     Bracket,
-    /// It was launched while the external id of a KernelLaunch was pushed on the thread, between start and stop of that. Exact.
+    /// It was launched while the external id of a KernelLaunch was pushed on the thread, between
+    /// that KernelLaunch's start and stop. Exact.
     External,
-    /// It ran from a node of a graph that was recorded between start and stop of a KernelLaunch. Exact.
+    /// It ran from a graph node that was recorded between the start and the stop of a KernelLaunch.
+    /// Exact.
     GraphNode,
-    /// The same, but which run of the graph it was, the count of launches does not say: launches were not seen, or NCCL's records and times
-    /// speak against it. Inferred from times, or left open.
+    /// As `GraphNode`, but the count of launches does not show which run of the graph it was:
+    /// launches were not seen, or NCCL's records and times contradict the count. The run is
+    /// inferred from times, or left open.
     GraphReplay,
-    /// It was launched inside a GroupApi, without a KernelLaunch, and so belongs to the calls of that group about which NCCL says nothing else.
+    /// It was launched inside a GroupApi, without a KernelLaunch, so it belongs to the calls of
+    /// that group about which NCCL reports nothing else.
     ApiBracket,
-    /// Its launch was followed by a Group on the same thread (interfaces without KernelLaunch). Inferred.
+    /// Its launch was followed by a Group on the same thread (interfaces without KernelLaunch).
+    /// Inferred.
     ThreadOrder,
-    /// The channels of an operation ran in it and in no other kernel, by the GPU's timer. Inferred.
+    /// By the GPU's timer, the channels of an operation ran in it and in no other kernel. Inferred.
     DeviceTimer,
-    /// It ran from a graph whose nodes are the launches of one capture, in their order. Inferred, of files of other tools only.
+    /// It ran from a graph whose nodes are the launches of one capture, in order. Inferred; only
+    /// for other tools' files.
     CaptureOrder,
-    /// It was launched, or ran, inside of a range that names the call: `ncclSend`, `nccl:all_reduce`. Inferred, of files of other tools only.
+    /// It was launched, or ran, inside a range that names the call: `ncclSend`, `nccl:all_reduce`.
+    /// Inferred; only for other tools' files.
     Range,
-    /// Its own name says so, and it carries nothing else: a collective that a framework wrote itself. Inferred, of files of other tools only.
+    /// Its own name says so, and it carries nothing else: a collective that a framework wrote
+    /// itself. Inferred; only for other tools' files.
     KernelName,
-    /// One of these says so, and NCCL's own times say that it cannot be.
+    /// It was matched by one of these methods, but NCCL's own times rule that out.
     Contradicted,
 }
 
@@ -46,7 +54,7 @@ impl Method {
         Method::Contradicted,
     ];
 
-    /// As the trace says it.
+    /// As the trace words it.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -68,38 +76,40 @@ impl Method {
 /// Why one of NCCL's kernels has no operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmatched {
-    /// Its launch was not seen: it was made before the recording, or there was no room to record it.
+    /// Its launch was not seen: it came before the recording, or there was no room to record it.
     NoLaunch,
-    /// Its launch was seen, and NCCL handed over no operations for it.
+    /// Its launch was seen, but NCCL handed over no operations for it.
     NoGroup,
     /// It was launched in a group whose calls all have kernels of their own.
     NoCall,
-    /// It ran from a node of a graph whose recording was not seen.
+    /// It ran from a graph node whose capture was not seen.
     UnknownNode,
-    /// It ran from a graph whose recording was seen, and NCCL told nothing of the launch behind its node.
+    /// It ran from a graph whose capture was seen, but NCCL reported nothing about the launch
+    /// behind its node.
     UntoldNode,
     /// Its launch is no longer remembered.
     Forgotten,
-    /// It ran from a graph, and the file of another tool does not say from which node.
+    /// It ran from a graph, and the other tool's file does not say from which node.
     NoNode,
     /// It ran from a graph, and calls that may have captured it are missing.
     CallsLost,
-    /// It ran from a graph of which nothing captured could be the origin.
+    /// It ran from a graph that cannot have come from any capture.
     NoCapture,
-    /// It ran from a graph whose origin could be one of several captures, or is claimed by several graphs.
+    /// It ran from a graph that may come from several captures, or whose capture several graphs
+    /// claim.
     SeveralCaptures,
-    /// It ran from a graph that was changed after it had been made.
+    /// It ran from a graph that was changed after its creation.
     GraphChanged,
-    /// It ran from a graph whose origin is known, and which of its replays it was is not.
+    /// It ran from a graph with a known capture, but which replay it was is not known.
     SeveralReplays,
-    /// Its launch is in the file of another tool, which does not say what was asked for.
+    /// Its launch is in the other tool's file, which does not say what was asked for.
     NotSaid,
-    /// The file of another tool does not have its launch, nor what was asked for.
+    /// The other tool's file has neither its launch nor what was asked for.
     NotInFile,
 }
 
 impl Unmatched {
-    /// As the trace says it.
+    /// As the trace words it.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -123,7 +133,7 @@ impl Unmatched {
     }
 }
 
-/// What became of the kernels, counted.
+/// What became of the kernels, with counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matches {
     /// Kernels of NCCL by method, in the order of [`Method::ALL`].
@@ -134,13 +144,14 @@ pub struct Matches {
     pub application: u64,
     /// KernelLaunches whose kernel CUPTI did not report.
     pub without_kernel: u64,
-    /// Records of CUPTI's that cannot be true.
+    /// CUPTI's records that are impossible.
     pub implausible: u64,
-    /// Begins of NVTX's ranges without an end, and ends without a begin.
+    /// Begins of NVTX ranges without an end, and ends without a begin.
     pub unpaired_markers: u64,
-    /// Kernels that had not ended when CUPTI was flushed by force, and so have no record of their end.
+    /// Kernels that had not ended when CUPTI was flushed by force, and so have no record of their
+    /// end.
     pub unfinished: u64,
-    /// Kernels of NCCL whose times cannot be true; they are among the records that cannot.
+    /// Kernels of NCCL with impossible times; they are included in `implausible`.
     pub untimed: u64,
     /// External ids that another process made, or another tool.
     pub foreign_ids: u64,
@@ -148,19 +159,19 @@ pub struct Matches {
     pub dropped: u64,
     /// Buffers of records that were lost because none was free.
     pub discarded_buffers: u64,
-    /// Records that were not drawn, because the file had reached its size.
+    /// Records that were not drawn, because the file had reached its size limit.
     pub discarded: u64,
-    /// Kernels whose times NCCL's own contradict.
+    /// Kernels whose times contradict NCCL's own times.
     pub mistimed: u64,
-    /// How late CUPTI's times of kernels may be at least and at most, in ns, without that anything NCCL saw would speak against it;
-    /// below zero they are early. `None` where nothing bounds it.
+    /// The least and the most that CUPTI's times of kernels may be late, in ns, without
+    /// contradicting anything NCCL saw; early if below zero. `None` where nothing bounds it.
     pub cupti_off: [Option<i64>; 2],
-    /// What kernel channels say about them.
+    /// What kernel channels show about the kernels.
     pub channels: ChannelChecks,
 }
 
 impl Matches {
-    /// The kernels that were matched by a method.
+    /// The count of kernels matched by a method.
     pub fn by(&mut self, method: Method) -> &mut u64 {
         let index = Method::ALL.iter().position(|it| *it == method).unwrap_or_default();
         &mut self.matched[index]

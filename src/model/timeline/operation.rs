@@ -9,23 +9,25 @@ use crate::model::word::Word;
 /// A collective or a send/receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Its event; of one that NCCL does not hand over, the call that asked for it.
+    /// Its event; for an operation that NCCL does not hand over, the call that asked for it.
     pub id: Handle,
-    /// When that began: the operation was handed over, or asked for. 0 where it is not known, as in files of other tools.
+    /// When that event began: the operation was handed over, or asked for. 0 if unknown, as in
+    /// other tools' files.
     pub since: HostNs,
-    /// Where the program asked for it: the call's begin, up to v4 of the interface the hand-over's. `None` where a file of another tool
-    /// does not say.
+    /// Where the program asked for it: the begin of the call, or of the hand-over up to v4 of the
+    /// interface. `None` if another tool's file does not say.
     pub asked: Option<Moment>,
     /// NCCL's facts.
     pub event: Event,
-    /// Texts behind those words of the event that are not in the table: function, datatype, algorithm,
-    /// protocol, variant or sync strategy. Nearly always `None`.
+    /// Texts behind those words of the event that are not in the table: function, datatype,
+    /// algorithm, protocol, variant or sync strategy. Nearly always `None`.
     pub texts: Option<Box<Texts>>,
-    /// Send and receive: its number among those with that peer and direction on this communicator, from 0; or [`Operation::UNNUMBERED`].
+    /// For a send or receive: its number among those with the same peer and direction on this
+    /// communicator, from 0; or [`Operation::UNNUMBERED`].
     pub p2p_number: u32,
 }
 
-/// Texts of an operation that are no [`Word`] of the table.
+/// Texts of an operation that are not a [`Word`] of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // NCCL's own words
 pub struct Texts {
@@ -37,7 +39,7 @@ pub struct Texts {
 }
 
 impl Operation {
-    /// The number of a send or receive where those before it are not known, as in files of other tools.
+    /// The number of a send or receive if those before it are not known, as in other tools' files.
     pub const UNNUMBERED: u32 = u32::MAX;
 
     /// The function.
@@ -52,7 +54,7 @@ impl Operation {
         self.asked_for().1
     }
 
-    /// Elements, as NCCL counts them for this event.
+    /// The number of elements, as NCCL counts them for this event.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.asked_for().2
@@ -69,22 +71,25 @@ impl Operation {
         }
     }
 
-    /// Whether its elements are counted. NCCL always does; other tools may know no more than the function, or bytes.
+    /// Whether its number of elements is known. It always is from NCCL; other tools may know only
+    /// the function, or bytes.
     #[must_use]
     pub fn has_count(&self) -> bool {
         let datatype = self.texts.as_ref().is_some_and(|texts| texts.datatype.is_some());
         self.datatype() != Word::BYTES && (self.count() > 0 || datatype || self.datatype() != Word::ABSENT)
     }
 
-    /// Bytes: elements times their size; `None` where NCCL does not say the datatype.
+    /// Bytes: the number of elements times their size; `None` if NCCL does not state the datatype.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.count().checked_mul(self.datatype().element_bytes()?)
     }
 
-    /// The number that marks this operation in every rank's trace: 32 bits of sequence, 5 of function, 23 of communicator. The sequence
-    /// is above, because what is small at first makes it short in the file; and 28 bits up, where its bytes are those of the argument
-    /// `seq`, which packs well. `None` where nothing common to the ranks is known.
+    /// The number that marks this operation in every rank's trace: 32 bits of sequence, 5 of
+    /// function, 23 of communicator. The sequence is in the upper bits, because starting with small
+    /// numbers keeps it short in the file; and it starts at bit 28, where its bytes are those of
+    /// the argument `seq`, which compresses well. `None` if the ranks have nothing in common by
+    /// which to identify it.
     #[must_use]
     pub fn correlation(&self, comm: Option<&Comm>) -> Option<u64> {
         let comm = comm.filter(|comm| comm.hash != 0)?;

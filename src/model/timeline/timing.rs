@@ -7,16 +7,17 @@ use crate::model::activity;
 pub enum Timing {
     /// By the GPU's timer.
     Gpu {
-        /// How far both may be off, in ns.
+        /// How far both times may be off, in ns.
         error_ns: u32,
-        /// Where its kernel ran, if that is known; both times lie in it.
+        /// Where its kernel ran, if known; both times lie in that kernel.
         place: Option<activity::Place>,
     },
-    /// They are when NCCL's thread saw it, which is later than it was; and why they are not known better.
+    /// They are when NCCL's thread saw it, which is later than it happened; with why they are not
+    /// known better.
     Seen(Flaw),
 }
 
-/// Why the stamps of a kernel channel say nothing.
+/// Why the stamps of a kernel channel cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// NCCL gave none.
@@ -31,16 +32,16 @@ pub enum Flaw {
     BeforeLaunch,
     /// The stop lies after NCCL's thread saw it.
     AfterSeen,
-    /// They are those of the operation before.
+    /// They are those of the previous operation.
     Repeated,
-    /// The start lies before the stop of the operation before.
+    /// The start lies before the stop of the previous operation.
     BeforeThePrevious,
-    /// On this release they may be another operation's, after what its communicator has done.
+    /// On this release, they may be another operation's after what its communicator has done.
     Miscounted,
 }
 
 impl Flaw {
-    /// As the trace says it.
+    /// As the trace words it.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -56,28 +57,29 @@ impl Flaw {
         }
     }
 
-    /// Whether it is a sign that NCCL takes the reports of other operations for those of this one.
+    /// Whether it is a sign that NCCL mistakes the reports of other operations for those of this
+    /// one.
     #[must_use]
     pub fn is_drift(self) -> bool {
         !matches!(self, Flaw::NoStamp | Flaw::ClockUnknown | Flaw::Miscounted)
     }
 }
 
-/// What the checks of kernel channels against their kernels, launches and neighbours found, counted.
+/// What checking kernel channels against their kernels, launches and neighbours found, with counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelChecks {
-    /// Samples that lie in their kernel.
+    /// Samples inside their kernel.
     pub inside_kernel: u64,
-    /// Samples whose kernel is not known, and that lie between their launch and when they were seen.
+    /// Samples without a known kernel that lie between their launch and when they were seen.
     pub without_kernel: u64,
-    /// Samples whose time could not be told for want of a clock.
+    /// Samples whose time is unknown because there was no usable clock.
     pub unmapped: u64,
-    /// Samples that cannot be true.
+    /// Impossible samples.
     pub implausible: u64,
-    /// Channels with such a sample: all later ones are in doubt.
+    /// Channels with an impossible sample: all their later samples are in doubt.
     pub unreliable: u64,
-    /// Matched kernels whose channels all lie in them.
+    /// Matched kernels that contain all of their channels.
     pub kernels_confirmed: u64,
-    /// Kernels that contradicted what the others say about the GPU's timer.
+    /// Kernels that contradicted what the others show about the GPU's timer.
     pub contradictions: u64,
 }

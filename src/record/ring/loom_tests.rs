@@ -1,4 +1,5 @@
-//! Every interleaving of one writer or two with the reader, with segments of four words and records of two.
+//! Every interleaving of one or two writers with the reader, with segments of four words and
+//! records of two.
 
 use super::*;
 use crate::model::event::header;

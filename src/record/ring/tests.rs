@@ -15,7 +15,7 @@ fn drain(rings: &Rings, reader: &mut Reader) -> Vec<u64> {
 }
 
 #[test]
-fn what_goes_in_comes_out_in_order() {
+fn records_come_out_in_order() {
     let rings = Rings::new(1 << 20).unwrap();
     let writer = rings.claim().unwrap();
     let mut reader = Reader::new(writer.slot());
@@ -71,7 +71,7 @@ fn without_a_free_slot_there_is_no_ring() {
 }
 
 #[test]
-fn many_threads_lose_nothing_uncounted() {
+fn every_record_that_many_threads_lose_is_counted() {
     const EACH: u64 = if cfg!(miri) { 500 } else { 200_000 };
     const THREADS: u64 = 3;
     let rings = &Rings::with_segments(16);

@@ -149,9 +149,15 @@ fn frame(bytes: &[u8]) -> Frame {
     }
 }
 
-/// Calls `work` for the blocks of a file in parallel, and `each` for the results, one after the
-/// other and in order.
-pub(crate) fn in_order<T: Send, E: From<Error>>(
+/// How many threads may unpack a file that is read alone.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS)
+}
+
+/// Calls `work` for the blocks of a file on `threads` threads (1: on this one), and `each` for the
+/// results, one after the other and in order.
+fn in_order<T: Send, E: From<Error>>(
+    threads: usize,
     source: impl Read + Send,
     work: impl Fn(Block) -> T + Sync,
     mut each: impl FnMut(T) -> Result<(), E>,
@@ -160,13 +166,12 @@ pub(crate) fn in_order<T: Send, E: From<Error>>(
     let Some(first) = blocks.next()? else { return Ok(blocks.extent()) };
     each(work(first))?;
     // Most files are either large or small. A small one is not worth a thread.
-    if blocks.is_read {
+    if blocks.is_read || threads < 2 {
         while let Some(block) = blocks.next()? {
             each(work(block))?;
         }
         return Ok(blocks.extent());
     }
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS);
     thread::scope(|scope| {
         let (mut to, mut from): (Vec<SyncSender<Block>>, Vec<Receiver<T>>) = Default::default();
         for _ in 0..threads {
@@ -238,10 +243,12 @@ impl Unpacked {
 /// Calls `each` for every packet of a trace, compressed ones unpacked, with the bytes that contain
 /// it and its position.
 pub(super) fn unpacked<E: From<Error>>(
+    threads: usize,
     source: impl Read + Send,
     mut each: impl FnMut(&[u8], &Skim) -> Result<(), E>,
 ) -> Result<Extent, E> {
     in_order(
+        threads,
         source,
         |block| Unpacked::of(&block),
         |unpacked| {
@@ -275,7 +282,7 @@ pub(crate) fn rewritten<E: From<Error>>(
         }
         Ok(out)
     };
-    in_order(source, rewrite, |block| write(&block.map_err(Error::Io)?))
+    in_order(cores(), source, rewrite, |block| write(&block.map_err(Error::Io)?))
 }
 
 /// The length of a trace up to the end of its last whole packet: the part that may be concatenated

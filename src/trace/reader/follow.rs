@@ -175,6 +175,8 @@ impl Clock {
 pub struct Packet<'a> {
     /// The packet as written.
     pub raw: &'a [u8],
+    /// Where it begins in the file, or the compressed one that holds it.
+    pub(crate) at: u64,
     /// The sequence that it belongs to.
     pub sequence: u64,
     /// Its time, in ns of the trace's clock.
@@ -209,7 +211,8 @@ pub struct Event<'a> {
     pub(crate) value: Option<i64>,
     shared_name: Option<&'a Arc<str>>,
     args: &'a [u8],
-    raw: &'a [u8],
+    /// As it stands in its packet.
+    pub(crate) raw: &'a [u8],
 }
 
 impl Packet<'_> {
@@ -320,6 +323,7 @@ impl Sequences {
         let state = &*state;
         Ok(Packet {
             raw,
+            at: skim.at,
             sequence: skim.sequence,
             time,
             is_delta,

@@ -84,6 +84,8 @@ pub enum Damage {
     CutOff,
     /// It is a Protobuf message, but not a packet.
     Message(DecodeError),
+    /// It is a packet, but none that a recording writes; says why.
+    Foreign(&'static str),
 }
 
 impl std::fmt::Display for Damage {
@@ -95,6 +97,7 @@ impl std::fmt::Display for Damage {
             Damage::NoMessage => f.write_str("it is no message"),
             Damage::CutOff => f.write_str("what it holds is cut off"),
             Damage::Message(error) => write!(f, "{error}"),
+            Damage::Foreign(why) => f.write_str(why),
         }
     }
 }
@@ -135,10 +138,19 @@ impl From<io::Error> for Error {
 /// See [`Error`]; and whatever `each` returns.
 pub fn read<E: From<Error>>(
     source: impl Read + Send,
+    each: impl FnMut(&Packet<'_>) -> Result<(), E>,
+) -> Result<Extent, E> {
+    read_on(blocks::cores(), source, each)
+}
+
+/// The same with so many threads to unpack; with one, on this thread alone.
+pub(crate) fn read_on<E: From<Error>>(
+    threads: usize,
+    source: impl Read + Send,
     mut each: impl FnMut(&Packet<'_>) -> Result<(), E>,
 ) -> Result<Extent, E> {
     let mut sequences = Sequences::default();
-    blocks::unpacked(source, |bytes, skim| each(&sequences.take(bytes, skim)?))
+    blocks::unpacked(threads, source, |bytes, skim| each(&sequences.take(bytes, skim)?))
 }
 
 /// The same for a file.
@@ -156,7 +168,7 @@ pub fn read_file<E: From<Error>>(path: &Path, each: impl FnMut(&Packet<'_>) -> R
 ///
 /// See [`Error`].
 pub fn decoded(bytes: &[u8], mut each: impl FnMut(TracePacket)) -> Result<Extent, Error> {
-    blocks::unpacked(bytes, |bytes, skim| {
+    blocks::unpacked(blocks::cores(), bytes, |bytes, skim| {
         let packet = TracePacket::decode(skim.raw(bytes));
         each(packet.map_err(|error| Error::Packet { at: skim.at, damage: Damage::Message(error) })?);
         Ok(())

@@ -82,7 +82,8 @@ impl<'a> Fields<'a> {
             5 => Value::Fixed(u64::from(u32::from_le_bytes(self.take(4)?.try_into().ok()?))),
             _ => return None,
         };
-        Some((u32::try_from(tag >> 3).ok()?, value))
+        // No field has the number 0: these are zeros in the place of a message.
+        Some((u32::try_from(tag >> 3).ok().filter(|number| *number > 0)?, value))
     }
 
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
@@ -115,6 +116,11 @@ pub(crate) fn put_uint(out: &mut Vec<u8>, number: u32, value: u64) {
     encoding::uint64::encode(number, &value, out);
 }
 
+/// Appends a number of 64 bits in a fixed size.
+pub(crate) fn put_fixed64(out: &mut Vec<u8>, number: u32, value: u64) {
+    encoding::fixed64::encode(number, &value, out);
+}
+
 /// Appends a message, string or bytes field.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, number: u32, value: &[u8]) {
     encoding::encode_key(number, encoding::WireType::LengthDelimited, out);
@@ -143,7 +149,8 @@ mod tests {
         assert_eq!(fields(&[0x12, 0x05, 1]).count(), 0);
         assert_eq!(fields(&[0x08, 1, 0x0b]).count(), 1);
         assert_eq!(fields(&[0x08]).count(), 0);
-        for (message, is_damaged) in [(&[0x08][..], true), (&[0x08, 1, 0x0b], true), (&[0x08, 1], false), (&[], false)]
+        for (message, is_damaged) in
+            [(&[0x08][..], true), (&[0x08, 1, 0x0b], true), (&[0, 0], true), (&[0x08, 1], false), (&[], false)]
         {
             let mut fields = fields(message);
             fields.by_ref().for_each(drop);

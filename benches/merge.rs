@@ -1,0 +1,134 @@
+//! How fast and in how much memory `ncclscope merge` joins a large job, beside copying its bytes;
+//! and the same with half of the files damaged.
+//!
+//! ```text
+//! cargo bench --bench merge [-- --ranks 1024 --hosts 128 --steps 6000 --folder FOLDER]
+//! ```
+//!
+//! Without anything said, 64 ranks on 8 hosts. `--program` names another `ncclscope` to measure.
+//! The ranks are synthetic (`tests/synthetic.rs`). Everything is removed at the end.
+
+#[path = "../tests/synthetic.rs"]
+mod synthetic;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use synthetic::{Damage, Job, Size};
+
+fn main() -> io::Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let said = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
+    let number = |name: &str, otherwise: u32| said(name).and_then(|word| word.parse().ok()).unwrap_or(otherwise);
+    let (ranks, hosts, steps) = (number("--ranks", 64), number("--hosts", 8), number("--steps", 2_000));
+    let above = said("--folder").map_or_else(std::env::temp_dir, PathBuf::from);
+    let program = said("--program").map_or_else(|| env!("CARGO_BIN_EXE_ncclscope").into(), PathBuf::from);
+    let folder = tempfile::Builder::new().prefix("ncclscope-merge").tempdir_in(above)?;
+    let (traces, joined) = (folder.path().join("traces"), folder.path().join("joined"));
+    fs::create_dir(&traces)?;
+
+    let job = Job::new(ranks, hosts, steps.into());
+    let path = |rank: u32| traces.join(job.name(rank));
+    let begin = Instant::now();
+    let size = written(&job, ranks, &path)?;
+    println!(
+        "{ranks} synthetic ranks on {hosts} hosts, {} events each, {} MB, written in {:.0} s\n",
+        size.events / u64::from(ranks),
+        size.bytes / 1_000_000,
+        begin.elapsed().as_secs_f64()
+    );
+    println!("| | s | CPU s | MB/s | million events/s | peak memory, MB |\n| --- | --- | --- | --- | --- | --- |");
+    let row = |what: &str, size: Size, Watched { seconds, cpu, peak }: Watched| {
+        let rate = |number: u64| number as f64 / 1e6 / seconds;
+        let (bytes, events, peak) = (rate(size.bytes), rate(size.events), peak / 1_000_000);
+        println!("| {what} | {seconds:.1} | {cpu:.1} | {bytes:.0} | {events:.2} | {peak} |");
+    };
+    let mut copy = Command::new("sh");
+    copy.args(["-c", "cat \"$0\"/* > \"$1\""]).args([&traces, &joined]);
+    row("`cat` of all files", size, watched(&mut copy)?);
+    fs::remove_file(&joined)?;
+    let merge = |what: &str, size: Size| -> io::Result<String> {
+        let said = folder.path().join("said");
+        let mut merge = Command::new(&program);
+        merge.arg("merge").args([&*traces, Path::new("-o"), &*joined]).stdout(File::create(&said)?);
+        row(what, size, watched(&mut merge)?);
+        fs::remove_file(&joined)?;
+        fs::read_to_string(said)
+    };
+    let whole = merge("`ncclscope merge`", size)?;
+    for rank in (0..ranks).filter(|rank| rank % 2 == 1) {
+        let mut bytes = fs::read(path(rank))?;
+        let next = fs::read(path((rank + 1) % ranks))?;
+        Damage::ALL[rank as usize / 2 % Damage::ALL.len()].wreak(&mut bytes, || next);
+        fs::write(path(rank), bytes)?;
+    }
+    let half = merge("half of the files damaged", Size { events: size.events / 2, bytes: size.bytes / 2 })?;
+    for (what, said) in [("whole", whole), ("half damaged", half)] {
+        let count = |words: &str| said.lines().filter(|line| line.contains(words)).count();
+        let last = said.lines().last().unwrap_or_default().rsplit("joined: ").next().unwrap_or_default();
+        println!("\n{what}: {} left out, {} cut, {last}", count("left out: "), count(": left out an unfinished"));
+        said.lines().filter(|line| line.starts_with("node1: ")).for_each(|line| println!("{line}"));
+    }
+    Ok(())
+}
+
+/// Writes all files, on all cores.
+fn written(job: &Job, ranks: u32, path: &(impl Fn(u32) -> PathBuf + Sync)) -> io::Result<Size> {
+    let next = AtomicU32::new(0);
+    let some = || -> io::Result<Size> {
+        let mut all = Size::default();
+        loop {
+            let rank = next.fetch_add(1, Ordering::Relaxed);
+            if rank >= ranks {
+                return Ok(all);
+            }
+            let Size { events, bytes } = job.write(rank, true, &mut BufWriter::new(File::create(path(rank))?))?;
+            (all.events, all.bytes) = (all.events + events, all.bytes + bytes);
+        }
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().try_fold(Size::default(), |all, thread| {
+            let Size { events, bytes } = thread.join().expect("no panic")?;
+            Ok(Size { events: all.events + events, bytes: all.bytes + bytes })
+        })
+    })
+}
+
+/// What a program took.
+struct Watched {
+    /// On the clock, and of processors.
+    seconds: f64,
+    cpu: f64,
+    /// The most memory that it had at a time, in bytes.
+    peak: u64,
+}
+
+/// Runs a program, and looks at it all the time.
+fn watched(command: &mut Command) -> io::Result<Watched> {
+    let (begin, mut child) = (Instant::now(), command.spawn()?);
+    let folder = PathBuf::from(format!("/proc/{}", child.id()));
+    let of = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let (mut peak, mut ticks) = (0, 0);
+    let ended = loop {
+        let (status, stat) = (of("status"), of("stat"));
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        peak = peak.max(line.and_then(|kib| kib.parse().ok()).unwrap_or(0) << 10);
+        // Behind the name: user's and system's time are the 12th and 13th; of the children who are
+        // waited for, the two after them.
+        let times = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(4);
+        ticks = ticks.max(times.filter_map(|time| time.parse::<u64>().ok()).sum());
+        match child.try_wait()? {
+            Some(ended) => break ended,
+            None => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let (seconds, cpu) = (begin.elapsed().as_secs_f64(), ticks as f64 / 100.0);
+    if ended.success() { Ok(Watched { seconds, cpu, peak }) } else { Err(io::Error::other(ended.to_string())) }
+}

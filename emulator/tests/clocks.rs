@@ -1,0 +1,317 @@
+//! Hosts with clocks of their own: what `ncclscope merge` makes of their traces, against the truth.
+//!
+//! A random job is played again with `CLOCKS_SEED=SEED`.
+
+mod support;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use emulator::scenario::random::Dice;
+use ncclscope_tests::perfetto::Trace;
+use support::{Job, Plan, Played};
+
+const NCCL: &str = "2.30.7";
+const CUPTI: &str = "13.0";
+
+const TABLES: &str = include_str!("../../sql/ncclscope.sql");
+
+/// A job on several hosts, merged.
+struct Merged {
+    processes: Vec<Played>,
+    trace: Trace,
+    said: String,
+    /// How far a host's times may be off at worst between the first and the last operation, ns.
+    errors: HashMap<u32, i64>,
+    /// The process on whose clock all are.
+    reference: usize,
+}
+
+impl Merged {
+    #[track_caller]
+    fn of(scenario: &str) -> Merged {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("room for a scenario");
+        std::fs::write(file.path(), scenario).expect("room for a scenario");
+        let job: Job =
+            Plan::new(NCCL, file.path().to_str().expect("a path in words")).with_cupti(CUPTI).run().succeeded();
+        let (trace, said) = job.joined();
+        trace.query(TABLES).unwrap_or_else(|error| panic!("{error}"));
+        let processes = job.processes();
+        // Files come in the order of their names, and hosts in that of their first file.
+        let mut by_name: Vec<usize> = (0..processes.len()).collect();
+        by_name.sort_by_key(|number| format!("{}.", processes[*number].process.pid));
+        let mut hosts: Vec<u32> = Vec::new();
+        for number in &by_name {
+            let host = processes[*number].process.host;
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        let worst = |line: &str| {
+            let (_, worst) = line.split_once(" at best and ")?;
+            Some(nanoseconds(worst.split_once(" at worst")?.0))
+        };
+        let errors = [0].into_iter().chain(said.lines().filter_map(worst));
+        let errors: HashMap<u32, i64> = hosts.iter().copied().zip(errors).collect();
+        assert_eq!(errors.len(), hosts.len(), "{said}");
+        Merged { reference: by_name[0], processes, trace, said, errors }
+    }
+
+    /// A true time on the clock of all.
+    fn reference(&self, truth: i64) -> i64 {
+        let clocks = &self.processes[self.reference].process.clocks;
+        truth + clocks.boot.at(truth - clocks.reference as i64)
+    }
+
+    /// Requires of every slice about the communicator that it is where it truly was, within what is stated.
+    #[track_caller]
+    fn check_times(&self) {
+        for played in &self.processes {
+            let (clocks, error) = (&played.process.clocks, self.errors[&played.process.host]);
+            // A clock that is 100 ppm fast errs by 100 us in a second of which nobody knows when it began.
+            let truth = |at: i64| (0..3).fold(at, |truth, _| at - clocks.boot.at(truth - clocks.reference as i64));
+            let sql = format!(
+                "SELECT s.ts, s.name FROM slice s JOIN track t ON t.id = s.track_id WHERE s.category IN ('run', 'proxy', 'operation') \
+                 AND t.name GLOB 'world · rank {} of *' ORDER BY s.ts, s.name",
+                played.process.ranks[0]
+            );
+            let (own, moved) = (played.trace().rows(&sql), self.trace.rows(&sql));
+            assert!(own.len() > 20 && own.len() == moved.len(), "{} slices, and {}", own.len(), moved.len());
+            // Before the first operation and after the last less is known.
+            let shared = &played
+                .trace()
+                .rows("SELECT min(ts) AS first, max(ts + dur) AS last FROM slice WHERE category = 'run'")[0];
+            let shared = shared.i64("first")..=shared.i64("last");
+            for (own, moved) in own.iter().zip(&moved).filter(|(own, _)| shared.contains(&own.i64("ts"))) {
+                assert_eq!(own.str("name"), moved.str("name"));
+                let off = moved.i64("ts") - self.reference(truth(own.i64("ts")));
+                assert!(off.abs() <= error, "{}: off by {off} ns, not {error}: {}", own.str("name"), self.said);
+            }
+        }
+    }
+
+    /// Requires of each AllReduce that what is said of who came last, by how much, and how long each rank waited, is so. Answers how many
+    /// have a name, and of how many.
+    #[track_caller]
+    fn check_waits(&self) -> (usize, usize) {
+        // When each rank truly began, one after the other.
+        let begun: Vec<(i64, Vec<i64>)> = self
+            .processes
+            .iter()
+            .map(|played| {
+                let is_reduce = |it: &str| it == "AllReduce";
+                let kernels = played.told_kernels().filter(|it| it.operations.iter().all(|it| is_reduce(&it.function)));
+                let mut begun: Vec<i64> = kernels.map(|kernel| self.reference(kernel.start as i64)).collect();
+                begun.sort_unstable();
+                (i64::from(played.process.ranks[0]), begun)
+            })
+            .collect();
+        let last = self.trace.rows(
+            "SELECT s.name, extract_arg(arg_set_id, 'nccl.last_rank') AS rank, extract_arg(arg_set_id, 'nccl.late_ns') AS late, \
+             extract_arg(arg_set_id, 'nccl.time_error_ns') AS error FROM slice s JOIN track t ON t.id = s.track_id \
+             WHERE t.name = 'world · first to last rank' ORDER BY ts",
+        );
+        assert_eq!(last.len(), begun[0].1.len());
+        let mut named = 0;
+        for (number, row) in last.iter().enumerate() {
+            let mut came: Vec<(i64, i64)> = begun.iter().map(|(rank, begun)| (begun[number], *rank)).collect();
+            came.sort_unstable();
+            let [.., before, last] = came[..] else { panic!("one rank") };
+            let (late, error) = (last.0 - before.0, row.i64("error"));
+            if row.str("name").starts_with("rank ") {
+                assert_eq!(row.i64("rank"), last.1, "{number}, late by {late} ns: {}", self.said);
+                let said = row.i64("late");
+                assert!((said - late).abs() <= error, "{number}: {said} not {late} within {error}: {}", self.said);
+                named += 1;
+            } else {
+                assert!(late <= 2 * error, "{number}: {late} ns are more than {error}: {}", self.said);
+            }
+        }
+        for (rank, begun_here) in &begun {
+            let waits = self.trace.rows(&format!(
+                "SELECT wait, error FROM nccl_wait WHERE label = 'world' AND rank = {rank} ORDER BY end_ts - transfer"
+            ));
+            assert_eq!(waits.len(), begun_here.len());
+            for (number, row) in waits.iter().enumerate() {
+                let last = begun.iter().map(|(_, begun)| begun[number]).max().unwrap_or_default();
+                let (wait, error) = (last - begun_here[number], row.i64("error"));
+                let off = (row.i64("wait") - wait).abs();
+                assert!(off <= error, "rank {rank}, {number}: off by {off} ns, not {error}: {}", self.said);
+            }
+        }
+        (named, last.len())
+    }
+}
+
+/// A time with its unit, a little more of it: it is rounded.
+fn nanoseconds(text: &str) -> i64 {
+    let (number, unit) = text.split_once(' ').expect("a unit");
+    let unit = match unit {
+        "ns" => 1.0,
+        "µs" => 1e3,
+        "ms" => 1e6,
+        _ => 1e9,
+    };
+    (number.parse::<f64>().expect("a number") * unit * 1.01) as i64
+}
+
+#[test]
+fn clocks_that_began_hours_apart_and_drift_are_one_in_a_merged_trace() {
+    let merged = Merged::of(
+        r#"
+title = "Three hosts with clocks of their own"
+[job]
+hosts = 3
+ranks_per_host = 1
+program = """
+communicator world = all
+broadcast 4 KiB f32 root 1 on world
+reduce 4 KiB f32 sum root 2 on world
+repeat 30 {
+  all_reduce 1 KiB f32 sum on world
+  wait world
+  send_recv ring 1 KiB f32 on world
+  wait world
+  sleep 20 ms
+}
+capture step {
+  all_reduce 1 KiB f32 sum on world
+  all_reduce 1 KiB f32 sum on world
+  wait world
+}
+replay step 5 times
+sync
+"""
+[[host]]
+index = 1
+wall = { offset = "2 s", drift = "100 ppm" }
+boot = { offset = "3600 s", drift = "100 ppm" }
+[[host]]
+index = 2
+wall = { drift = "-60 ppm" }
+boot = { offset = "500 s", drift = "-60 ppm" }
+"#,
+    );
+    assert!(!merged.said.contains("contradict"), "{}", merged.said);
+    merged.check_times();
+    assert!(merged.errors.values().all(|error| *error < 1_000_000_000), "{}", merged.said);
+}
+
+#[test]
+fn a_merged_trace_says_who_waited_for_whom() {
+    let merged = Merged::of(
+        r#"
+title = "One rank computes longer, and the hosts' clocks are hours apart"
+[job]
+hosts = 2
+ranks_per_host = 2
+program = """
+communicator world = all
+repeat 20 {
+  compute forward 1 ms
+  all_reduce 1 KiB f32 sum on world
+  wait world
+}
+capture step {
+  compute forward 1 ms
+  all_reduce 1 KiB f32 sum on world
+  all_reduce 1 KiB f32 sum on world
+  wait world
+}
+replay step 5 times
+sync
+"""
+[[slow]]
+rank = 2
+compute = 20
+[[host]]
+index = 1
+wall = { drift = "80 ppm" }
+boot = { offset = "3600 s", drift = "80 ppm" }
+"#,
+    );
+    merged.check_times();
+    let (named, all) = merged.check_waits();
+    assert_eq!(all, 30, "20 collectives, and 2 in each of 5 replays");
+    assert!(named >= 20, "only {named} of 30 have a name, where rank 2 is 19 ms late");
+    // By their own host's clock, which is a little faster, and by that of all.
+    let sends = merged.trace.rows(
+        "SELECT count() AS n, sum(abs(w.network_wait - s.network_wait) < 5000 AND abs(ifnull(w.peer_wait, 0) - s.peer_wait) < 5000) AS alike \
+         FROM nccl_wait w JOIN (SELECT upid, operation, sum(network_wait) AS network_wait, sum(peer_wait) AS peer_wait FROM nccl_step \
+         WHERE direction = 'send' GROUP BY 1, 2) s USING (upid, operation) WHERE w.network_wait IS NOT NULL",
+    );
+    assert!(sends[0].i64("n") >= 40, "both hosts send in 20 eager collectives: {}", sends[0].i64("n"));
+    assert_eq!(sends[0].i64("n"), sends[0].i64("alike"), "what sends waited for, against their steps");
+    let arrows = merged.trace.rows(
+        "SELECT count() AS n, min(i.ts - o.ts) AS least FROM flow f JOIN slice o ON o.id = f.slice_out JOIN slice i ON i.id = f.slice_in \
+         WHERE o.name = 'sent' AND i.name = 'arrived'",
+    );
+    assert!(arrows[0].i64("n") > 20 && arrows[0].i64("least") >= 0, "{} arrows", arrows[0].i64("n"));
+}
+
+/// A job of 2 to 4 hosts with clocks of their own, in which a rank, a link or all hosts may be slow, or several of them.
+fn drawn(seed: u64) -> String {
+    let dice = &mut Dice::new(seed);
+    let hosts = 2 + dice.below(3);
+    let each = *dice.one_of(&[1, 2, 2, 4]);
+    let mut text =
+        format!("title = \"seed {seed}\"\n[job]\nhosts = {hosts}\nranks_per_host = {each}\nprogram = \"\"\"\n");
+    let _ = write!(text, "communicator world = all\nrepeat {} {{\n  compute forward 500 us\n", 15 + dice.below(25));
+    let _ = write!(text, "  all_reduce {} KiB f32 sum on world\n  wait world\n", dice.one_of(&[1, 1, 16, 128]));
+    if dice.percent(50) {
+        text.push_str("  send_recv ring 1 KiB f32 on world\n  wait world\n");
+    }
+    if dice.percent(40) {
+        let _ = writeln!(text, "  sync\n  sleep {} ms", 1 + dice.below(20));
+    }
+    text.push_str("}\nsync\n\"\"\"\n");
+    if dice.percent(50) {
+        let (rank, compute) = (dice.below(hosts * each), 2 + dice.below(20));
+        let _ = writeln!(text, "[[slow]]\nrank = {rank}\ncompute = {compute}");
+    }
+    if dice.percent(40) {
+        let from = dice.below(hosts);
+        let to = (from + 1) % hosts;
+        let _ = writeln!(
+            text,
+            "[network]\nkind = \"plugin\"\nbandwidth = \"2 GB/s\"\nlatency = \"20 us\"\n[[route]]\nfrom = {from}\nto = {to}\n\
+             bandwidth = \"100 MB/s\"\nlatency = \"{} us\"",
+            50 + dice.below(500)
+        );
+    }
+    for index in 0..hosts {
+        let (drift, offset) = (dice.below(201) as i64 - 100, dice.below(3601));
+        let _ = writeln!(
+            text,
+            "[[host]]\nindex = {index}\nwall = {{ drift = \"{drift} ppm\" }}\nboot = {{ offset = \"{offset} s\", drift = \"{drift} ppm\" }}"
+        );
+    }
+    text
+}
+
+#[track_caller]
+fn check(jobs: u64) {
+    let seed = std::env::var("CLOCKS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64)
+    });
+    for seed in seed..seed + jobs {
+        println!("CLOCKS_SEED={seed}\n{}", drawn(seed));
+        let merged = Merged::of(&drawn(seed));
+        merged.check_times();
+        let (named, all) = merged.check_waits();
+        let worst = merged.errors.values().max().copied().unwrap_or_default();
+        println!("seed {seed}: clocks to {worst} ns, {named} of {all} collectives say who was last");
+    }
+}
+
+#[test]
+fn a_random_job_is_where_it_truly_was() {
+    check(1);
+}
+
+#[test]
+#[ignore = "cargo xtask e2e --all"]
+fn forty_random_jobs_are_where_they_truly_were() {
+    check(40);
+}
